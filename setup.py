@@ -1,0 +1,49 @@
+"""Build script: pure Python by default, the compiled kernel when DATALATTICE_COMPILE=1.
+
+Everything else about the distribution is in pyproject.toml. `make build` compiles in place, `make clean` takes it away again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from setuptools import setup
+
+PACKAGE = Path("src", "datalattice")
+
+COMPILED_PACKAGES = ("cells", "lattice")
+"""Packages whose every module is compiled, their `__init__` apart."""
+
+COMPILED_MODULES: tuple[str, ...] = ()
+"""Further hot modules, as paths below the package, for example "wire/framing.py"."""
+
+
+def compiled_sources() -> list[str]:
+    """Return the paths of the modules that mypyc compiles, those that exist."""
+    paths = [
+        path
+        for package in COMPILED_PACKAGES
+        for path in sorted((PACKAGE / package).glob("*.py"))
+        if path.name != "__init__.py"
+    ]
+    paths += [PACKAGE / name for name in COMPILED_MODULES if (PACKAGE / name).exists()]
+    return [str(path) for path in paths]
+
+
+COMPILED = compiled_sources()
+
+
+def extensions() -> list[object]:
+    if os.environ.get("DATALATTICE_COMPILE") != "1":
+        return []
+    try:
+        from mypyc.build import mypycify  # noqa: PLC0415 - a pure installation has no mypy
+    except ImportError:
+        sys.exit("DATALATTICE_COMPILE=1 needs mypy beside setuptools: run `make build`")
+    return list(mypycify(COMPILED, opt_level="3", group_name="datalattice"))
+
+
+if __name__ == "__main__":
+    setup(ext_modules=extensions())

@@ -1,0 +1,22 @@
+"""Settings that every test shares: hypothesis profiles and the mode in the report's head."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# No deadline: shared machines stall, and pytest-timeout bounds each test as a whole.
+settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile("full", max_examples=200, deadline=None, derandomize=True)
+settings.register_profile(
+    "long", max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+PROFILE = os.environ.get("DATALATTICE_PROFILE", "quick")
+settings.load_profile(PROFILE)
+
+
+def pytest_report_header() -> str:
+    """Say which kernel is under test."""
+    mode = {"0": "pure", "1": "compiled"}.get(os.environ.get("DATALATTICE_EXPECT_COMPILED", ""))
+    return f"datalattice: kernel {mode or 'as found'}, hypothesis profile {PROFILE}"
