@@ -33,7 +33,7 @@ $(READY): pyproject.toml constraints.txt
 		|| { echo "make: $(PYTHON) cannot make virtual environments; install that part with: apt-get install python3-venv" >&2; exit 1; }
 	@echo "make: building $(VENV) (a few minutes the first time: Spark is large)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --quiet --constraint constraints.txt pip setuptools wheel
+	@$(PIP) install --quiet --upgrade --constraint constraints.txt pip setuptools wheel
 	@$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[all]'
 	@touch $@
 
