@@ -1,0 +1,1 @@
+"""Applications: data structures for users, each an entry format, a lattice and a thin object over one cursor."""

@@ -1,0 +1,50 @@
+"""Queue: append-only partitioned logs, one leader each, replicated by merge.
+
+A partition is a `Queue`, a `Topic` holds partitions by id, a `LatticeMQ` holds topics by name; each is a thin object over one
+cursor. Importing this package registers the section `:queue` of the standard root:
+`:queue, owner, :value, topic, :partitions, partition id`.
+"""
+
+from __future__ import annotations
+
+from datalattice.apps.queue.concurrent import ConcurrentTopic
+from datalattice.apps.queue.entries import (
+    entry_headers,
+    entry_key,
+    entry_stamp_ms,
+    entry_value,
+    is_entry,
+    make_entry,
+)
+from datalattice.apps.queue.lattice import (
+    QUEUE_SECTION,
+    QueueLattice,
+    TopicLattice,
+    queue_section,
+    topic_map_lattice,
+)
+from datalattice.apps.queue.queue import Queue
+from datalattice.apps.queue.state import ZERO_STATE, QueueState, read_state
+from datalattice.apps.queue.topic import LatticeMQ, Topic, partition_of
+
+__all__ = [
+    "QUEUE_SECTION",
+    "ZERO_STATE",
+    "ConcurrentTopic",
+    "LatticeMQ",
+    "Queue",
+    "QueueLattice",
+    "QueueState",
+    "Topic",
+    "TopicLattice",
+    "entry_headers",
+    "entry_key",
+    "entry_stamp_ms",
+    "entry_value",
+    "is_entry",
+    "make_entry",
+    "partition_of",
+    "queue_section",
+    "read_state",
+    "topic_map_lattice",
+]

@@ -1,0 +1,285 @@
+"""Concurrent topic: many producer threads, one worker for each partition, one commit for each batch.
+
+Theory of operation: a partition is written by one worker only, in that worker's own fork of the whole topic. A batch is appended
+to the fork and then synced into the primary topic. The workers touch disjoint partitions, so a sync never meets a conflict: every
+other partition in a stale fork is a prefix of the primary's and loses by length. A producer waits when its inbox is full.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from datalattice.apps.queue.entries import checked_headers, checked_value
+from datalattice.apps.queue.topic import Topic, partition_of
+from datalattice.cells import Value, to_cell
+from datalattice.errors import DataLatticeError, Timeout, UsageError
+
+INBOX_CAPACITY: Final = 4_096
+"""Records that wait for one worker before producers wait too."""
+
+BATCH_MAX: Final = 1_000
+"""Most records of one commit."""
+
+POLL_S: Final = 0.1
+"""How long a worker waits for a record before it looks whether it should stop."""
+
+JOIN_S: Final = 5.0
+"""How long `close` waits for each worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    key: Value
+    value: Value
+    headers: Value
+
+
+@dataclass(slots=True)
+class _Flush:
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class _Worker:
+    """One partition's inbox, fork, counters and thread."""
+
+    def __init__(self, topic: Topic, partition: int, capacity: int, batch_max: int) -> None:
+        self.inbox: queue.Queue[_Item | _Flush] = queue.Queue(capacity)
+        self.record_count = 0
+        self.sync_count = 0
+        self.failure: DataLatticeError | None = None
+        self._topic = topic
+        self._fork: Topic | None = None
+        self._partition = partition
+        self._batch_max = batch_max
+        self._stop = threading.Event()
+        name = f"queue-partition-{partition}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(JOIN_S)
+
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def drain(self) -> None:
+        """Commit what is left in the inbox; only when the thread is not running."""
+        while batch := self._take(wait_s=0.0):
+            self._commit(batch)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            batch = self._take(POLL_S)
+            if batch:
+                self._commit(batch)
+
+    def _take(self, wait_s: float) -> list[_Item | _Flush]:
+        batch: list[_Item | _Flush] = []
+        try:
+            batch.append(self.inbox.get(timeout=wait_s) if wait_s else self.inbox.get_nowait())
+            while len(batch) < self._batch_max:
+                batch.append(self.inbox.get_nowait())
+        except queue.Empty:
+            return batch
+        return batch
+
+    def _commit(self, batch: list[_Item | _Flush]) -> None:
+        """Append the records of a batch; every flush marker waits for what came before it."""
+        items: list[_Item] = []
+        for item in batch:
+            if isinstance(item, _Item):
+                items.append(item)
+                continue
+            self._append(items)
+            items = []
+            item.done.set()
+        self._append(items)
+
+    def _append(self, items: list[_Item]) -> None:
+        if not items or self.failure is not None:
+            return
+        if self._fork is None:
+            self._fork = self._topic.fork()
+        try:
+            self._fork.partition(self._partition).offer_many(
+                [item.value for item in items],
+                [item.key for item in items],
+                [item.headers for item in items],
+            )
+            self._fork.sync()
+        except DataLatticeError as error:
+            # Kept for the producers: `offer` and `flush` raise it. Going on could lose or reorder records.
+            self.failure = error
+            return
+        self.record_count += len(items)
+        self.sync_count += 1
+
+
+class ConcurrentTopic:
+    """A topic for many producer threads in one process. Use it as a context manager, or `start` and `close` it."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        partitions: int,
+        inbox_capacity: int = INBOX_CAPACITY,
+        batch_max: int = BATCH_MAX,
+    ) -> None:
+        for name, bound in (("inbox_capacity", inbox_capacity), ("batch_max", batch_max)):
+            if type(bound) is not int or bound < 1:
+                msg = f"{name} is a positive integer, got {bound!r}"
+                raise UsageError(msg)
+        if topic.num_partitions != partitions:
+            topic.set_num_partitions(partitions)
+        self._topic = topic
+        self._workers = [
+            _Worker(topic, partition, inbox_capacity, batch_max) for partition in range(partitions)
+        ]
+        self._started = False
+        self._closed = False
+
+    @property
+    def topic(self) -> Topic:
+        """The primary topic: what readers see."""
+        return self._topic
+
+    def start(self) -> Self:
+        """Start the workers; a second call does nothing.
+
+        Raises: UsageError: it was closed.
+        Source: CAD040 "Concurrent topic"; spec/queue.md section 6.
+        """
+        self._check_open()
+        if not self._started:
+            self._started = True
+            for worker in self._workers:
+                worker.start()
+        return self
+
+    def offer(self, key: object, value: object, headers: object = None) -> None:
+        """Append a record to the partition of its key; waits while that partition's inbox is full.
+
+        Raises: UsageError: the key or value is None, or the topic was closed.
+        Source: CAD040 "Concurrent topic"; spec/queue.md section 6.
+        """
+        cell = to_cell(key)
+        self._put(partition_of(cell, len(self._workers)), cell, value, headers)
+
+    def offer_to(self, partition: int, value: object) -> None:
+        """Append a record without a key to one partition.
+
+        Raises: UsageError: there is no such partition.
+        Source: CAD040 "Concurrent topic"; spec/queue.md section 6.
+        """
+        if type(partition) is not int or not 0 <= partition < len(self._workers):
+            msg = f"partition is 0 to {len(self._workers) - 1}, got {partition!r}"
+            raise UsageError(msg)
+        self._put(partition, None, value, None)
+
+    def _put(self, partition: int, key: Value, value: object, headers: object) -> None:
+        item = _Item(key, checked_value(value), checked_headers(headers))
+        worker = self._workers[partition]
+        while True:
+            self._check_open()
+            self._check(worker)
+            try:
+                worker.inbox.put(item, timeout=POLL_S)
+            except queue.Full:
+                continue  # the inbox bounds memory: the producer waits, and notices a close or a failure meanwhile
+            return
+
+    def flush(self) -> None:
+        """Return when everything offered before is in the primary topic.
+
+        Raises: UsageError: the workers were never started; the error of a worker that failed.
+        Source: CAD040 "Concurrent topic"; spec/queue.md section 6.
+        """
+        self._check_open()
+        if not self._started:
+            msg = "flush needs running workers; call start first"
+            raise UsageError(msg)
+        self._flush()
+
+    def _flush(self) -> None:
+        markers = [(worker, _Flush()) for worker in self._workers]
+        for worker, marker in markers:
+            self._hand_over(worker, marker)
+        for worker, marker in markers:
+            while not marker.done.wait(POLL_S):
+                if not worker.alive():
+                    break
+            self._check(worker)
+
+    def _hand_over(self, worker: _Worker, marker: _Flush) -> None:
+        while True:
+            try:
+                worker.inbox.put(marker, timeout=POLL_S)
+            except queue.Full:
+                if worker.alive():
+                    continue
+                marker.done.set()
+            return
+
+    def close(self) -> None:
+        """Commit what was offered, stop the workers; a second call does nothing.
+
+        Raises: the error of a worker that failed; Timeout: a worker did not stop in time.
+        Source: CAD040 "Concurrent topic"; spec/queue.md section 6.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._started:
+            deadline = time.monotonic() + JOIN_S * len(self._workers)
+            for worker in self._workers:
+                worker.stop()
+                if worker.alive() and time.monotonic() > deadline:
+                    break
+        stuck = [worker for worker in self._workers if worker.alive()]
+        if stuck:
+            msg = f"{len(stuck)} queue workers did not stop within {JOIN_S:.0f} s each"
+            raise Timeout(msg)
+        for worker in self._workers:
+            worker.drain()
+        for worker in self._workers:
+            self._check(worker)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def total_records(self) -> int:
+        """Records committed to the primary topic so far."""
+        return sum(worker.record_count for worker in self._workers)
+
+    @property
+    def total_syncs(self) -> int:
+        """Commits made so far."""
+        return sum(worker.sync_count for worker in self._workers)
+
+    def queue_depth(self, partition: int) -> int:
+        """Return how many records wait for the worker of one partition.
+
+        Source: CAD040 "Concurrent topic"; spec/queue.md section 6.
+        """
+        return self._workers[partition].inbox.qsize()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            msg = "the concurrent topic is closed"
+            raise UsageError(msg)
+
+    def _check(self, worker: _Worker) -> None:
+        if worker.failure is not None:
+            raise worker.failure

@@ -1,0 +1,277 @@
+"""Lattices of the queue: one partition, a topic of partitions, topics by name.
+
+A partition has one leader, so its states form a chain and the greater end offset is simply the newer state. Two leaders are
+outside the model: the longer log then wins as a whole (the own one when equally long) and the fork is reported.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datalattice.apps.queue.metadata import EMPTY_METADATA, Metadata, is_stamps, merge_metadata
+from datalattice.apps.queue.state import (
+    ZERO_STATE,
+    QueueState,
+    is_foreign_state,
+    read_state,
+    same_state,
+    write_state,
+)
+from datalattice.cells import (
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    FAN_OUT,
+    Index,
+    Keyword,
+    Map,
+    Value,
+    Vector,
+    same,
+    value_hash,
+    vector_fork_offset,
+)
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    EntryDropped,
+    Lattice,
+    MapLattice,
+    MergeContext,
+    OwnerLattice,
+    QueueForked,
+    register_section,
+)
+
+QUEUE_SECTION: Final = Keyword("queue")
+PARTITIONS: Final = Keyword("partitions")
+META: Final = Keyword("meta")
+META_STAMPS: Final = Keyword("meta-stamps")
+
+
+class QueueLattice(Lattice):
+    """One partition: the log that reaches further, cut at the greater start."""
+
+    def zero(self) -> Value:
+        """Return the empty queue `[[] {} 0 0]`.
+
+        Source: CAD040 "Queue"; spec/queue.md section 1.
+        """
+        return ZERO_STATE
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether `value` has the shape of a queue state.
+
+        Source: CAD040 "checkForeign"; spec/queue.md section 2.4.
+        """
+        return is_foreign_state(value)
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return None: a queue has no children of its own.
+
+        Source: CAD040; spec/queue.md section 2.4.
+        """
+        return None
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the state with the greater start, time and end; the operand itself that already is that state.
+
+        Shapes: own, other: nil or a queue state.
+        Cost:   the parts of the logs that differ. Different starts that are no multiple of 16 apart compare every common entry.
+        Raises: MissingData: an entry to compare, or to cut at, is not in the store.
+        Source: CAD040 "Merge"; decisions D2, D-Q2; spec/queue.md section 2.1.
+        """
+        if other is None or own is other:
+            return own
+        if not is_foreign_state(other):
+            return ZERO_STATE if own is None else own
+        if own is None:
+            return other
+        if same(own, other):
+            return own
+        a, b = read_state(own), read_state(other)
+        merged = _join(a, b, context)
+        is_own, is_other = same_state(merged, a), same_state(merged, b)
+        if is_own and is_other:  # two spellings of one state (nil slots)
+            return own if _spelling(own) >= _spelling(other) else other
+        if is_own:
+            return own
+        return other if is_other else write_state(merged)
+
+
+def _join(a: QueueState, b: QueueState, context: MergeContext) -> QueueState:
+    start = max(a.start, b.start)
+    _report_fork(a, b, start, context)
+    # "entries = the longer aligned vector; own's when equal length": both begin at `start`, so the longer reaches further.
+    own_count, other_count = max(a.end - start, 0), max(b.end - start, 0)
+    winner = b if other_count > own_count else a
+    entries = winner.entries
+    if winner.start < start:
+        entries = entries.drop(min(start - winner.start, len(entries)))
+    return QueueState(
+        entries, merge_metadata(a.meta, b.meta), max(a.stamp_ms, b.stamp_ms), start, a.extra
+    )
+
+
+def _report_fork(a: QueueState, b: QueueState, start: int, context: MergeContext) -> None:
+    count = min(a.end, b.end) - start
+    if count <= 0:
+        return
+    offset = _first_difference(a.entries, start - a.start, b.entries, start - b.start, count)
+    if offset is not None:
+        context.report(QueueForked(context.path, start + offset))
+
+
+def _first_difference(a: Vector, skip_a: int, b: Vector, skip_b: int, count: int) -> int | None:
+    """Return the first of `count` positions at which the two logs differ, after their skips."""
+    if skip_a % FAN_OUT == 0 and skip_b % FAN_OUT == 0:
+        # Leaves line up: cut ends share their leaves with the whole, and equal subtrees are skipped.
+        return vector_fork_offset(a.drop(skip_a) if skip_a else a, b.drop(skip_b) if skip_b else b)
+    pairs = zip(
+        a.iter_range(skip_a, skip_a + count), b.iter_range(skip_b, skip_b + count), strict=True
+    )
+    for offset, (ours, theirs) in enumerate(pairs):
+        if not same(ours, theirs):
+            return offset
+    return None
+
+
+def _spelling(state: Value) -> tuple[bool, bytes]:
+    """Return the rank of one spelling of a state: the zero last, then by hash."""
+    return (not same(state, ZERO_STATE), value_hash(state))
+
+
+class TopicLattice(Lattice):
+    """A topic: partitions by id, and metadata."""
+
+    def __init__(self) -> None:
+        self._partitions = MapLattice(QueueLattice())
+
+    def zero(self) -> Value:
+        """Return the empty Index.
+
+        Source: CAD040 "Topic"; spec/queue.md section 1.
+        """
+        return EMPTY_INDEX
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether `value` is an Index.
+
+        Source: CAD040 "Topic"; spec/queue.md section 2.4.
+        """
+        return isinstance(value, Index)
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the lattice of the partitions for `:partitions` (or the equal String), else None.
+
+        Source: CAD040 "Topic"; decision D10; spec/queue.md section 2.4.
+        """
+        return self._partitions if same(self.resolve_key(key), PARTITIONS) else None
+
+    def resolve_key(self, key: Value) -> Value | None:
+        """Return the Keyword that `key` (a Keyword or String) names in a topic; None for any other.
+
+        Source: decision D10; spec/lattices.md section 1.
+        """
+        for name in (PARTITIONS, META, META_STAMPS):
+            if same(key, name) or (isinstance(key, str) and key == name.name):
+                return name
+        return None
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return partitions and metadata merged; unknown keys of own stay, those of other are dropped.
+
+        Shapes: own, other: nil or Index of the three topic keys.
+        Cost:   the partitions and metadata keys that differ.
+        Source: CAD040 "Topic merge"; decisions D2, D4, D9; spec/queue.md section 2.2.
+        """
+        if other is None or own is other:
+            return own
+        base = own if isinstance(own, Index) else EMPTY_INDEX
+        if not isinstance(other, Index):
+            return base if own is None else own
+        if same(own, other):
+            return own
+        merged = self._merge_partitions(base, other, context)
+        merged = _merge_meta(merged, base, other, context)
+        if same(merged, other):
+            return other
+        return own if own is not None and same(merged, base) else merged
+
+    def _merge_partitions(self, base: Index, other: Index, context: MergeContext) -> Index:
+        if PARTITIONS not in other:
+            return base
+        theirs = other.get(PARTITIONS)
+        inner = context.child(PARTITIONS)
+        if not isinstance(theirs, Map):
+            context.report(EntryDropped(inner.path))
+            return base
+        ours = base.get(PARTITIONS)
+        mine = ours if isinstance(ours, Map) else EMPTY_MAP
+        partitions = self._partitions.merge(mine, theirs, inner)
+        return base if partitions is ours else base.put(PARTITIONS, partitions)
+
+
+def read_topic_meta(topic: Value) -> Metadata:
+    """Return the metadata of a topic; what is absent, or not of the right kind, reads as empty.
+
+    Source: CAD040 "Topic"; decision D2; spec/queue.md section 1.
+    """
+    if not isinstance(topic, Index):
+        return EMPTY_METADATA
+    values, stamps = topic.get(META), topic.get(META_STAMPS)
+    return Metadata(
+        values if isinstance(values, Map) else EMPTY_MAP,
+        stamps if isinstance(stamps, Map) and is_stamps(stamps) else EMPTY_MAP,
+    )
+
+
+def write_topic_meta(topic: Index, meta: Metadata) -> Index:
+    """Return `topic` with this metadata; keys that do not change are not written.
+
+    Source: CAD040 "Topic"; decision D2; spec/queue.md section 2.2.
+    """
+    topic = _put_part(topic, META, meta.values)
+    return _put_part(topic, META_STAMPS, meta.stamps)
+
+
+def _put_part(topic: Index, key: Keyword, value: Map) -> Index:
+    if key not in topic:
+        return topic.put(key, value) if value else topic
+    return topic if same(topic.get(key), value) else topic.put(key, value)
+
+
+def _merge_meta(merged: Index, own: Index, other: Index, context: MergeContext) -> Index:
+    for key in (META, META_STAMPS):
+        if key in other and not _is_meta_part(key, other.get(key)):
+            context.report(EntryDropped(context.child(key).path))
+            return merged
+    merged = write_topic_meta(merged, merge_metadata(read_topic_meta(own), read_topic_meta(other)))
+    for key in (
+        META,
+        META_STAMPS,
+    ):  # an empty Map that other spells out is kept: zero merged with it gives it back
+        if key in other and key not in merged:
+            merged = merged.put(key, EMPTY_MAP)
+    return merged
+
+
+def _is_meta_part(key: Keyword, value: Value) -> bool:
+    return is_stamps(value) if key is META_STAMPS else isinstance(value, Map)
+
+
+def topic_map_lattice() -> Lattice:
+    """Return the lattice of topics by name.
+
+    Source: CAD040 "Root"; spec/queue.md sections 1 and 2.3.
+    """
+    return MapLattice(TopicLattice())
+
+
+def queue_section() -> Lattice:
+    """Return the lattice of the root's `:queue` section: each owner's signed topics.
+
+    Source: CAD024 "Root layout"; spec/lattices.md section 10.
+    """
+    return OwnerLattice(topic_map_lattice())
+
+
+register_section(QUEUE_SECTION, queue_section())

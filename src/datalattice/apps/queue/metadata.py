@@ -1,0 +1,82 @@
+"""Metadata: a Map whose every key is a last-write-wins register, with stamps kept beside it.
+
+A key that was never replaced has no stamp (the same as stamp 0), so an ordinary queue needs no fifth position. Registers are
+ordered by (has a value, stamp, value hash, the stamp is written out); a merge takes the greater register of each key, whole.
+That is a total order, so the merge is commutative, associative and idempotent for any stamps a peer may send.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from datalattice.cells import ABSENT, EMPTY_MAP, Map, Value, same, value_hash
+
+_Rank = tuple[bool, int, bytes, bool]
+
+
+class Metadata(NamedTuple):
+    """Values by key, and the stamps of the keys that were replaced."""
+
+    values: Map
+    stamps: Map
+
+
+EMPTY_METADATA = Metadata(EMPTY_MAP, EMPTY_MAP)
+
+
+def is_stamps(value: Value) -> bool:
+    """Return whether `value` is a Map of Integers.
+
+    Source: decision D2; spec/queue.md section 2.4.
+    """
+    return isinstance(value, Map) and all(type(stamp) is int for _, stamp in value.entries())
+
+
+def put_metadata(metadata: Metadata, key: Value, value: Value, now_ms: int) -> Metadata:
+    """Return `metadata` with `key` set; replacing another value gives the key a stamp.
+
+    Units:  now_ms: Unix milliseconds.
+    Source: decision D2; spec/queue.md section 3 "setMeta".
+    """
+    values, stamps = metadata
+    if key not in values:
+        return Metadata(values.put(key, value), stamps)
+    if same(values.get(key), value):
+        return metadata
+    previous = stamps.get(key, 0)
+    stamp = max(now_ms, (previous if isinstance(previous, int) else 0) + 1)
+    return Metadata(values.put(key, value), stamps.put(key, stamp))
+
+
+def merge_metadata(own: Metadata, other: Metadata) -> Metadata:
+    """Return the greater register of every key; the parts of `own` themselves where nothing changes.
+
+    Cost:   the keys that differ.
+    Source: decision D2; spec/queue.md section 2.1 step 3.
+    """
+    if same(own.stamps, other.stamps) and same(own.values, other.values):
+        return own
+
+    def other_wins(key: Value) -> bool:
+        return _rank(other, key) > _rank(own, key)
+
+    def value_of(key: Value, ours: Value, theirs: Value, is_ours: bool, is_theirs: bool) -> Value:
+        if other_wins(key):
+            return theirs if is_theirs else ABSENT
+        return ours if is_ours else ABSENT
+
+    return Metadata(
+        own.values.merge_with(other.values, value_of),
+        own.stamps.merge_with(other.stamps, value_of),
+    )
+
+
+def _rank(metadata: Metadata, key: Value) -> _Rank:
+    present = key in metadata.values
+    stamp = metadata.stamps.get(key)
+    return (
+        present,
+        stamp if isinstance(stamp, int) else 0,
+        value_hash(metadata.values.get(key)) if present else b"",
+        stamp is not None,
+    )

@@ -1,0 +1,255 @@
+"""Queue: one partition, a log with absolute offsets, over one cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Self
+
+from datalattice.apps.queue import state as states
+from datalattice.apps.queue.entries import (
+    checked_headers,
+    checked_value,
+    entry_value,
+    make_entries,
+    make_entry,
+)
+from datalattice.apps.queue.lattice import QueueLattice
+from datalattice.apps.queue.state import QueueState, checked_offset, read_state
+from datalattice.cells import EMPTY_VECTOR, Value, Vector, to_cell
+from datalattice.clock import Clock, SystemClock
+from datalattice.cursors import LatticeCursor, RootLattice
+
+
+class Queue:
+    """One partition of a topic.
+
+    Records are read by absolute offset and stay until they are truncated; readers keep their own next offset. Every write is one
+    atomic update of the cursor, so threads may share a queue object. One queue has one leader: only one process (or one fork at a
+    time) should append to it.
+    """
+
+    __slots__ = ("_clock", "_cursor")
+
+    def __init__(self, cursor: LatticeCursor, clock: Clock | None = None) -> None:
+        self._cursor = cursor
+        self._clock = clock or SystemClock()
+
+    @classmethod
+    def create(cls, clock: Clock | None = None) -> Self:
+        """Return a new empty queue over a cursor of its own.
+
+        Source: CAD040 "create"; spec/queue.md section 3.
+        """
+        return cls(RootLattice(QueueLattice(), QueueLattice().zero()), clock)
+
+    @property
+    def cursor(self) -> LatticeCursor:
+        """The cursor this queue works on."""
+        return self._cursor
+
+    def state(self) -> QueueState:
+        """Return the parts of the present value: one consistent snapshot of all of them.
+
+        Source: CAD040 "Queue"; spec/queue.md section 1.
+        """
+        return read_state(self._cursor.get())
+
+    # --- append -----------------------------------------------------------------------------
+
+    def offer(self, value: object, key: object = None, headers: object = None) -> int:
+        """Append one record and return its absolute offset.
+
+        Raises: UsageError: `value` is None; TypeMismatch: `headers` is no mapping; NoSigningKey: below an owner without a key.
+        Source: CAD040 "offer"; spec/queue.md section 3.
+        """
+        now_ms = self._clock.now_ms()
+        entry = make_entry(to_cell(key), checked_value(value), now_ms, checked_headers(headers))
+        return self._append([entry], now_ms).end - 1
+
+    def offer_many(
+        self,
+        values: Iterable[object],
+        keys: Iterable[object] | None = None,
+        headers: Iterable[object] | None = None,
+    ) -> range:
+        """Append many records in one update and return their offsets.
+
+        The result equals single offers under an unmoving clock. `keys` and `headers` run beside `values`, one for each.
+
+        Cost:   below a signing boundary one signature for the whole batch.
+        Raises: UsageError: a value is None, or `keys` or `headers` of another length. Nothing is appended then.
+        Source: spec/queue.md section 3 "Batch append".
+        """
+        now_ms = self._clock.now_ms()
+        entries = make_entries(values, now_ms, keys, headers)
+        if not entries:
+            end = self.end_offset()
+            return range(end, end)
+        end = self._append(entries, now_ms).end
+        return range(end - len(entries), end)
+
+    def _append(self, entries: list[Vector], now_ms: int) -> QueueState:
+        return read_state(
+            self._cursor.update_and_get(lambda value: states.append(value, entries, now_ms))
+        )
+
+    # --- read -------------------------------------------------------------------------------
+
+    def peek(self, offset: int) -> Value:
+        """Return the value of the record at `offset`; None when there is none.
+
+        Source: CAD040 "peek"; spec/queue.md section 3.
+        """
+        return entry_value(self.peek_entry(offset))
+
+    def peek_entry(self, offset: int) -> Value:
+        """Return the record at `offset`; None when it is before the start or not yet appended.
+
+        Source: CAD040 "peekEntry"; spec/queue.md section 3.
+        """
+        checked_offset("offset", offset)
+        state = self.state()
+        if not state.start <= offset < state.end:
+            return None
+        return state.entries[offset - state.start]
+
+    def peek_first(self) -> Value:
+        """Return the value of the oldest record; None when the queue is empty.
+
+        Source: CAD040 "peekFirst"; spec/queue.md section 3.
+        """
+        return entry_value(self.peek_first_entry())
+
+    def peek_first_entry(self) -> Value:
+        """Return the oldest record; None when the queue is empty.
+
+        Source: CAD040 "peekFirst"; spec/queue.md section 3.
+        """
+        entries = self.state().entries
+        return entries[0] if entries else None
+
+    def peek_last(self) -> Value:
+        """Return the value of the newest record; None when the queue is empty.
+
+        Source: CAD040 "peekLast"; spec/queue.md section 3.
+        """
+        return entry_value(self.peek_last_entry())
+
+    def peek_last_entry(self) -> Value:
+        """Return the newest record; None when the queue is empty.
+
+        Source: CAD040 "peekLast"; spec/queue.md section 3.
+        """
+        entries = self.state().entries
+        return entries[-1] if entries else None
+
+    def range(self, first: int, last: int) -> Vector:
+        """Return the values of the records from `first` to `last`, both included, as far as they are there.
+
+        Source: CAD040 "range"; spec/queue.md section 3.
+        """
+        values = [entry_value(entry) for entry in self.iter_entries(first, last)]
+        return Vector.of(values) if values else EMPTY_VECTOR
+
+    def iter_entries(self, first: int | None = None, last: int | None = None) -> Iterator[Value]:
+        """Yield the records from `first` to `last`, both included, of the value at the time of the call.
+
+        Cost:   leaf by leaf: memory does not grow with the length of the range.
+        Source: CAD040 "range"; spec/queue.md section 3.
+        """
+        state = self.state()
+        low = state.start if first is None else max(checked_offset("first", first), state.start)
+        high = state.end - 1 if last is None else min(checked_offset("last", last), state.end - 1)
+        if low > high:
+            return iter(())
+        return state.entries.iter_range(low - state.start, high + 1 - state.start)
+
+    def start_offset(self) -> int:
+        """Return the offset of the oldest record still there, which is where the next goes when there is none.
+
+        Source: CAD040 "startOffset"; spec/queue.md section 3.
+        """
+        return self.state().start
+
+    def end_offset(self) -> int:
+        """Return the offset that the next record gets.
+
+        Source: CAD040 "endOffset"; spec/queue.md section 3.
+        """
+        return self.state().end
+
+    def size(self) -> int:
+        """Return how many records are there.
+
+        Source: CAD040 "size"; spec/queue.md section 3.
+        """
+        return len(self.state().entries)
+
+    def is_empty(self) -> bool:
+        """Return whether no record is there.
+
+        Source: CAD040 "isEmpty"; spec/queue.md section 3.
+        """
+        return not self.state().entries
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def __bool__(self) -> bool:
+        return True  # an empty queue is still a queue
+
+    def __iter__(self) -> Iterator[Value]:
+        return (entry_value(entry) for entry in self.iter_entries())
+
+    # --- metadata and maintenance -----------------------------------------------------------
+
+    def get_meta(self, key: object) -> Value:
+        """Return the metadata value of `key`; None when there is none.
+
+        Source: CAD040 "getMeta"; spec/queue.md section 3.
+        """
+        return self.state().meta.values.get(to_cell(key))
+
+    def set_meta(self, key: object, value: object) -> None:
+        """Set the metadata value of `key`; the later write wins everywhere.
+
+        Source: CAD040 "setMeta"; decision D2; spec/queue.md section 3.
+        """
+        now_ms = self._clock.now_ms()
+        key_cell, value_cell = to_cell(key), to_cell(value)
+        self._cursor.update(lambda state: states.set_meta(state, key_cell, value_cell, now_ms))
+
+    def truncate(self, start: int) -> int:
+        """Remove the records before offset `start` and return how many were removed.
+
+        `start` may lie past the end: the next record then gets it. Offsets never come back.
+
+        Cost:   see `state.truncate`: cheap when the records removed are a multiple of a high power of 16.
+        Source: CAD040 "truncate"; spec/queue.md section 3.
+        """
+        checked_offset("start", start)
+        now_ms = self._clock.now_ms()
+        before = read_state(
+            self._cursor.get_and_update(lambda state: states.truncate(state, start, now_ms))
+        )
+        return min(max(start - before.start, 0), len(before.entries))
+
+    # --- fork and sync ----------------------------------------------------------------------
+
+    def fork(self) -> Queue:
+        """Return a working copy; its writes arrive here with its `sync`.
+
+        Source: CAD040 "fork"; spec/cursors.md section 6.
+        """
+        return Queue(self._cursor.fork(), self._clock)
+
+    def sync(self) -> None:
+        """Bring the writes of a fork to its parent, or those of a root to where it is kept.
+
+        Source: CAD040 "sync"; spec/cursors.md section 6.
+        """
+        self._cursor.sync()
+
+    def __repr__(self) -> str:
+        state = self.state()
+        return f"Queue(start={state.start}, end={state.end})"

@@ -1,0 +1,177 @@
+"""State: the value of one partition and the pure functions on it.
+
+A state is the Vector `[entries, metadata, time of the last change, start offset]`, with the stamps of replaced metadata as a fifth
+position when there are any. Offsets are absolute: `start` is the offset of the first entry still there. Reading takes nil in a
+slot as that slot's zero, and a value that is no queue state at all as the zero state: such a value can only come from the owner's
+own hand, inside a signed cell that a relay may not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from datalattice.apps.queue.entries import LONG_MAX, is_long
+from datalattice.apps.queue.metadata import EMPTY_METADATA, Metadata, is_stamps, put_metadata
+from datalattice.cells import EMPTY_MAP, EMPTY_VECTOR, Map, Value, Vector, same
+from datalattice.errors import UsageError
+
+ENTRIES: Final = 0
+META: Final = 1
+STAMP: Final = 2
+START: Final = 3
+META_STAMPS: Final = 4
+STATE_COUNT: Final = 4
+STATE_COUNT_MAX: Final = 5
+
+
+class QueueState(NamedTuple):
+    """The parts of a partition, every slot filled in."""
+
+    entries: Vector
+    meta: Metadata
+    stamp_ms: int
+    start: int
+    extra: tuple[Value, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """The offset that the next record gets."""
+        return self.start + len(self.entries)
+
+
+EMPTY_STATE: Final = QueueState(EMPTY_VECTOR, EMPTY_METADATA, 0, 0)
+ZERO_STATE: Final = Vector.of((EMPTY_VECTOR, EMPTY_MAP, 0, 0))
+
+
+def is_foreign_state(value: Value) -> bool:
+    """Return whether a queue state from a peer has the right shape, so that no merge with it can fail.
+
+    Source: CAD040 "checkForeign"; spec/queue.md section 2.4.
+    """
+    if not isinstance(value, Vector) or len(value) < STATE_COUNT:
+        return False
+    return (
+        _is_offset(value[STAMP])
+        and _is_offset(value[START])
+        and (value[ENTRIES] is None or isinstance(value[ENTRIES], Vector))
+        and (value[META] is None or isinstance(value[META], Map))
+        and (
+            len(value) == STATE_COUNT or value[META_STAMPS] is None or is_stamps(value[META_STAMPS])
+        )
+    )
+
+
+def _is_offset(value: Value) -> bool:
+    return isinstance(value, int) and is_long(value) and value >= 0
+
+
+def read_state(value: Value) -> QueueState:
+    """Return the parts of a queue state; nil slots, and values that are no state, read as zero.
+
+    Source: CAD040 "Queue"; spec/queue.md section 1.
+    """
+    if not isinstance(value, Vector) or len(value) < STATE_COUNT:
+        return EMPTY_STATE
+    entries, meta, stamp_ms, start = value[ENTRIES], value[META], value[STAMP], value[START]
+    stamps = value[META_STAMPS] if len(value) > STATE_COUNT else None
+    if not (stamp_ms is None or _is_offset(stamp_ms)) or not (start is None or _is_offset(start)):
+        return EMPTY_STATE
+    return QueueState(
+        entries if isinstance(entries, Vector) else EMPTY_VECTOR,
+        Metadata(
+            meta if isinstance(meta, Map) else EMPTY_MAP,
+            stamps if isinstance(stamps, Map) and is_stamps(stamps) else EMPTY_MAP,
+        ),
+        stamp_ms if isinstance(stamp_ms, int) else 0,
+        start if isinstance(start, int) else 0,
+        tuple(value[STATE_COUNT_MAX:]) if len(value) > STATE_COUNT_MAX else (),
+    )
+
+
+def write_state(state: QueueState) -> Vector:
+    """Return the Vector of a state: four positions, five with stamps, more only where there were more.
+
+    Source: CAD040 "Queue"; decision D2; spec/queue.md sections 1 and 2.1.
+    """
+    fields: list[Value] = [state.entries, state.meta.values, state.stamp_ms, state.start]
+    if state.meta.stamps:
+        fields.append(state.meta.stamps)
+    elif state.extra:
+        fields.append(None)
+    fields.extend(state.extra)
+    return Vector.of(fields)
+
+
+def same_state(left: QueueState, right: QueueState) -> bool:
+    """Return whether two states are equal part by part (nil slots already read as zero).
+
+    Source: spec/queue.md section 2.1 step 6.
+    """
+    return (
+        left.start == right.start
+        and left.stamp_ms == right.stamp_ms
+        and len(left.extra) == len(right.extra)
+        and same(left.entries, right.entries)
+        and same(left.meta.values, right.meta.values)
+        and same(left.meta.stamps, right.meta.stamps)
+        and all(same(a, b) for a, b in zip(left.extra, right.extra, strict=True))
+    )
+
+
+def append(value: Value, entries: Iterable[Vector], now_ms: int) -> Vector:
+    """Return the state with `entries` appended.
+
+    The time slot never goes back, so the states of one leader form a chain even when its clock does.
+
+    Units:  now_ms: Unix milliseconds.
+    Source: CAD040 "offer"; spec/queue.md section 3.
+    """
+    state = read_state(value)
+    return write_state(
+        state._replace(entries=state.entries.extend(entries), stamp_ms=max(now_ms, state.stamp_ms))
+    )
+
+
+def set_meta(value: Value, key: Value, meta_value: Value, now_ms: int) -> Vector:
+    """Return the state with one metadata key set.
+
+    Units:  now_ms: Unix milliseconds.
+    Source: CAD040 "setMeta"; decision D2; spec/queue.md section 3.
+    """
+    state = read_state(value)
+    meta = put_metadata(state.meta, key, meta_value, now_ms)
+    return write_state(state._replace(meta=meta, stamp_ms=max(now_ms, state.stamp_ms)))
+
+
+def truncate(value: Value, start: int, now_ms: int) -> Value:
+    """Return the state that starts at `start`; the very same value when it starts there or later already.
+
+    Units:  start: absolute offset. now_ms: Unix milliseconds.
+    Cost:   shares every tree node that stays whole: a `start` that is a multiple of a high power of 16 away from the old one
+            touches few cells; any other rewrites the entries that stay.
+    Source: CAD040 "truncate"; spec/queue.md section 3.
+    """
+    state = read_state(value)
+    if start <= state.start:
+        return value
+    removed = min(start - state.start, len(state.entries))
+    return write_state(
+        state._replace(
+            entries=state.entries.drop(removed),
+            stamp_ms=max(now_ms, state.stamp_ms),
+            start=start,
+        )
+    )
+
+
+def checked_offset(name: str, offset: object) -> int:
+    """Return `offset` when it is an integer of at most 64 bits.
+
+    Raises: UsageError: anything else.
+    Source: spec/queue.md section 3.
+    """
+    if isinstance(offset, int) and is_long(offset):
+        return offset
+    msg = f"{name} is an integer of at most {LONG_MAX}, got {offset!r}"
+    raise UsageError(msg)

@@ -1,0 +1,250 @@
+"""Topic: named partitions with metadata; LatticeMQ: topics by name."""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+from datalattice.apps.queue.lattice import (
+    META,
+    PARTITIONS,
+    QUEUE_SECTION,
+    TopicLattice,
+    read_topic_meta,
+    topic_map_lattice,
+    write_topic_meta,
+)
+from datalattice.apps.queue.metadata import put_metadata
+from datalattice.apps.queue.queue import Queue
+from datalattice.cells import EMPTY_INDEX, Index, Keyword, Map, Value, to_cell, to_text, value_hash
+from datalattice.clock import Clock, SystemClock
+from datalattice.cursors import LatticeCursor, RootLattice
+from datalattice.errors import UsageError
+
+NUM_PARTITIONS: Final = Keyword("num-partitions")
+VALUE_KEY: Final = Keyword("value")
+PARTITIONS_MAX: Final = 2**31 - 1
+"""Most partitions of a topic; the ids are then small integers everywhere."""
+
+_ROUTE_BYTES: Final = 8
+
+
+def partition_of(key: object, count: int) -> int:
+    """Return the partition, 0 to `count` - 1, that records with `key` go to.
+
+    The last 8 bytes of the key's value hash, as a signed big-endian number, floor-modulo `count`.
+
+    Raises: UsageError: `key` is None, or `count` is not positive.
+    Source: CAD040 "Key routing"; decision D-Q1; spec/queue.md section 4.
+    """
+    if key is None:
+        msg = "routing needs a key; give one, or name the partition"
+        raise UsageError(msg)
+    _checked_count(count)
+    tail = value_hash(to_cell(key))[-_ROUTE_BYTES:]
+    return int.from_bytes(tail, "big", signed=True) % count
+
+
+def _checked_count(count: object) -> int:
+    if type(count) is int and 1 <= count <= PARTITIONS_MAX:
+        return count
+    msg = f"the number of partitions is an integer from 1 to {PARTITIONS_MAX}, got {count!r}"
+    raise UsageError(msg)
+
+
+def _in_order(ids: list[Value]) -> list[Value]:
+    """Return partition ids or names in a stable order: integers, then the others by their text."""
+
+    def rank(value: Value) -> tuple[bool, int, str]:
+        if type(value) is int:
+            return False, value, ""
+        return True, 0, value if isinstance(value, str) else to_text(value)
+
+    return sorted(ids, key=rank)
+
+
+class Topic:
+    """A topic over one cursor: partitions by id (normally 0 to n - 1) and metadata.
+
+    Nothing is written by looking: a topic and its partitions appear with the first write.
+    """
+
+    __slots__ = ("_clock", "_cursor")
+
+    def __init__(self, cursor: LatticeCursor, clock: Clock | None = None) -> None:
+        self._cursor = cursor
+        self._clock = clock or SystemClock()
+
+    @classmethod
+    def create(cls, clock: Clock | None = None) -> Self:
+        """Return a new empty topic over a cursor of its own.
+
+        Source: CAD040 "Topic"; spec/queue.md section 4.
+        """
+        return cls(RootLattice(TopicLattice(), EMPTY_INDEX), clock)
+
+    @property
+    def cursor(self) -> LatticeCursor:
+        """The cursor this topic works on."""
+        return self._cursor
+
+    def partition(self, partition_id: object) -> Queue:
+        """Return the queue of one partition; `partition_id` is an integer or any cell.
+
+        Source: CAD040 "partition"; spec/queue.md section 4.
+        """
+        return Queue(self._cursor.path(PARTITIONS, to_cell(partition_id)), self._clock)
+
+    def partitions(self) -> list[Value]:
+        """Return the ids of the partitions that hold a state, integers first.
+
+        Source: spec/queue.md section 5.
+        """
+        topic = self._cursor.get()
+        held = topic.get(PARTITIONS) if isinstance(topic, Index) else None
+        return _in_order([key for key, _ in held.entries()]) if isinstance(held, Map) else []
+
+    def get_meta(self, key: object) -> Value:
+        """Return the metadata value of `key`; None when there is none.
+
+        Source: CAD040 "getMeta"; spec/queue.md section 4.
+        """
+        return read_topic_meta(self._cursor.get()).values.get(to_cell(key))
+
+    def set_meta(self, key: object, value: object) -> None:
+        """Set the metadata value of `key`; the later write wins everywhere.
+
+        Source: CAD040 "setMeta"; decision D2; spec/queue.md section 4.
+        """
+        now_ms = self._clock.now_ms()
+        key_cell, value_cell = to_cell(key), to_cell(value)
+
+        def changed(topic: Value) -> Value:
+            base = topic if isinstance(topic, Index) else EMPTY_INDEX
+            meta = put_metadata(read_topic_meta(base), key_cell, value_cell, now_ms)
+            return write_topic_meta(base, meta)
+
+        self._cursor.update(changed)
+
+    @property
+    def num_partitions(self) -> int:
+        """How many partitions keys are spread over; 0 when that was never set.
+
+        Source: CAD040 "getNumPartitions"; spec/queue.md section 4.
+        """
+        count = self.get_meta(NUM_PARTITIONS)
+        return count if type(count) is int else 0
+
+    def set_num_partitions(self, count: int) -> None:
+        """Set how many partitions keys are spread over.
+
+        Source: CAD040 "setNumPartitions"; spec/queue.md section 4.
+        """
+        self.set_meta(NUM_PARTITIONS, _checked_count(count))
+
+    def offer(self, key: object, value: object, headers: object = None) -> int:
+        """Append a record to the partition of its key and return its offset there.
+
+        Raises: UsageError: no number of partitions is set, or the key or value is None.
+        Source: CAD040 "Topic offer"; decision D-Q1; spec/queue.md section 4.
+        """
+        count = self.num_partitions
+        if count <= 0:
+            msg = "the topic has no number of partitions; call set_num_partitions first"
+            raise UsageError(msg)
+        return self.partition(partition_of(key, count)).offer(value, key, headers)
+
+    def fork(self) -> Topic:
+        """Return a working copy; its writes arrive here with its `sync`.
+
+        Source: CAD040 "fork"; spec/cursors.md section 6.
+        """
+        return Topic(self._cursor.fork(), self._clock)
+
+    def sync(self) -> None:
+        """Bring the writes of a fork to its parent, or those of a root to where it is kept.
+
+        Source: CAD040 "sync"; spec/cursors.md section 6.
+        """
+        self._cursor.sync()
+
+    def __repr__(self) -> str:
+        return f"Topic(partitions={len(self.partitions())})"
+
+
+class LatticeMQ:
+    """Topics by name over one cursor: the application's way into one owner's part of the `:queue` section."""
+
+    __slots__ = ("_clock", "_cursor")
+
+    def __init__(self, cursor: LatticeCursor, clock: Clock | None = None) -> None:
+        self._cursor = cursor
+        self._clock = clock or SystemClock()
+
+    @classmethod
+    def create(cls, clock: Clock | None = None) -> Self:
+        """Return an empty one over a cursor of its own.
+
+        Source: CAD040 "LatticeMQ"; spec/queue.md section 5.
+        """
+        lattice = topic_map_lattice()
+        return cls(RootLattice(lattice, lattice.zero()), clock)
+
+    @classmethod
+    def at(cls, root: LatticeCursor, owner: object, clock: Clock | None = None) -> Self:
+        """Return the topics of `owner` (a 32-byte public key, or any owner cell) below a root cursor.
+
+        Writing needs a key in the cursor's context that the owner accepts; reading checks the owner's signature.
+
+        Source: CAD024 "Root layout"; spec/queue.md section 5.
+        """
+        return cls(root.path(QUEUE_SECTION, to_cell(owner), VALUE_KEY), clock)
+
+    @property
+    def cursor(self) -> LatticeCursor:
+        """The cursor this object works on."""
+        return self._cursor
+
+    def topic(self, name: object) -> Topic:
+        """Return the topic called `name`, a string or any cell.
+
+        Source: CAD040 "LatticeMQ"; spec/queue.md section 5.
+        """
+        if name is None or name == "":
+            msg = "a topic needs a name, got none"
+            raise UsageError(msg)
+        return Topic(self._cursor.path(to_cell(name)), self._clock)
+
+    def partition(self, topic: object, partition_id: object) -> Queue:
+        """Return one partition of one topic.
+
+        Source: CAD040 "LatticeMQ"; spec/queue.md section 5.
+        """
+        return self.topic(topic).partition(partition_id)
+
+    def topics(self) -> list[Value]:
+        """Return the names of the topics that hold a state, in order.
+
+        Source: spec/queue.md section 5.
+        """
+        held = self._cursor.get()
+        return _in_order([key for key, _ in held.entries()]) if isinstance(held, Map) else []
+
+    def fork(self) -> LatticeMQ:
+        """Return a working copy; its writes arrive here with its `sync`.
+
+        Source: CAD040 "fork"; spec/cursors.md section 6.
+        """
+        return LatticeMQ(self._cursor.fork(), self._clock)
+
+    def sync(self) -> None:
+        """Bring the writes of a fork to its parent, or those of a root to where it is kept.
+
+        Source: CAD040 "sync"; spec/cursors.md section 6.
+        """
+        self._cursor.sync()
+
+    def __repr__(self) -> str:
+        return f"LatticeMQ(topics={len(self.topics())})"
+
+
+__all__ = ["META", "NUM_PARTITIONS", "LatticeMQ", "Topic", "partition_of"]
