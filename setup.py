@@ -1,6 +1,7 @@
 """Build script: pure Python by default, the compiled kernel when DATALATTICE_COMPILE=1.
 
-Everything else about the distribution is in pyproject.toml. `make build` compiles in place, `make clean` takes it away again.
+Everything else about the distribution is in pyproject.toml. `make build` compiles in place and
+`make clean` takes it away again.
 """
 
 from __future__ import annotations
@@ -20,19 +21,17 @@ COMPILED_MODULES: tuple[str, ...] = ()
 """Further hot modules, as paths below the package, for example "wire/framing.py"."""
 
 
-def compiled_sources() -> list[str]:
-    """Return the paths of the modules that mypyc compiles, those that exist."""
+def compiled_sources(root: Path) -> list[Path]:
+    """Return the modules that mypyc compiles, those that exist, as paths below the repository."""
+    folder = root / PACKAGE
     paths = [
         path
         for package in COMPILED_PACKAGES
-        for path in sorted((PACKAGE / package).glob("*.py"))
+        for path in sorted((folder / package).glob("*.py"))
         if path.name != "__init__.py"
     ]
-    paths += [PACKAGE / name for name in COMPILED_MODULES if (PACKAGE / name).exists()]
-    return [str(path) for path in paths]
-
-
-COMPILED = compiled_sources()
+    paths += [folder / name for name in COMPILED_MODULES if (folder / name).exists()]
+    return [path.relative_to(root) for path in paths]
 
 
 def extensions() -> list[object]:
@@ -42,7 +41,8 @@ def extensions() -> list[object]:
         from mypyc.build import mypycify  # noqa: PLC0415 - a pure installation has no mypy
     except ImportError:
         sys.exit("DATALATTICE_COMPILE=1 needs mypy beside setuptools: run `make build`")
-    return list(mypycify(COMPILED, opt_level="3", group_name="datalattice"))
+    paths = [str(path) for path in compiled_sources(Path())]
+    return list(mypycify(paths, opt_level="3", group_name="datalattice"))
 
 
 if __name__ == "__main__":

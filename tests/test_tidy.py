@@ -1,0 +1,247 @@
+"""Rules about the text of the repository that no other tool checks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "datalattice"
+
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+
+SOURCED = ("cells", "lattice", "apps", "wire")
+"""Packages that decide bytes or behaviour others rely on: their public names say by which rule."""
+
+ENTRY_MODULES = frozenset({"cli/__main__.py", "__main__.py"})
+"""Modules that Python itself runs, so that none of ours imports them."""
+
+# Put together from parts, so that this file passes its own rules.
+BANNED_WORDS = re.compile(
+    r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK", "WI" + "P"]) + r")\b"
+    r"|NotImplemented" + r"Error"
+    r"|pragma: no " + r"cover"
+)
+MACHINE_PATHS = re.compile(r"(?<![\w.$}~-])/(" + "work|root|tmp|home|Users" + r")/[\w.]")
+INDEX_ADDRESSES = re.compile(r"--(extra-)?index" + r"-url|pypi\." + r"org|pythonhosted\." + "org")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
+
+
+def source_modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def python_files() -> list[Path]:
+    found = [ROOT / "setup.py"]
+    for folder in ("src", "tests", "bench", "examples"):
+        found += (ROOT / folder).rglob("*.py")
+    return sorted(found)
+
+
+def text_files() -> list[Path]:
+    """Return every text file people write here; test data is not among them."""
+    found = [path for path in ROOT.iterdir() if path.is_file() and path.name != "LICENSE"]
+    found.append(ROOT / ".ci" / "run")
+    for folder in ("src", "tests", "bench", "examples", "docs", "changelog.d"):
+        found += (ROOT / folder).rglob("*")
+    suffixes = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".typed", ""}
+    return sorted(
+        path
+        for path in found
+        if path.is_file() and path.suffix in suffixes and "__pycache__" not in path.parts
+    )
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=name_of(path))
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            yield node
+
+
+def length_without_docstring(node: Function) -> int:
+    """Return the lines from `def` to the end; words about the function are free."""
+    lines = (node.end_lineno or node.lineno) - node.lineno + 1
+    if ast.get_docstring(node) is not None:
+        words = node.body[0]
+        lines -= (words.end_lineno or words.lineno) - words.lineno + 1
+    return lines
+
+
+def public_definitions(tree: ast.Module) -> Iterator[tuple[str, Definition, str]]:
+    """Yield public functions, classes and methods, each with the docstrings around it."""
+    module_words = ast.get_docstring(tree) or ""
+    for node in tree.body:
+        if not isinstance(node, Definition) or node.name.startswith("_"):
+            continue
+        yield node.name, node, module_words
+        if isinstance(node, ast.ClassDef):
+            around = module_words + "\n" + (ast.get_docstring(node) or "")
+            for inner in node.body:
+                if isinstance(inner, Function) and not inner.name.startswith("_"):
+                    yield f"{node.name}.{inner.name}", inner, around
+
+
+def has_source(docstring: str | None) -> bool:
+    """Return whether a docstring has a line `Source: ...` that names something."""
+    return bool(re.search(r"^\s*Source:\s*\S", docstring or "", re.MULTILINE))
+
+
+def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield each module of ours that an import statement can mean, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module, node.lineno
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", node.lineno
+
+
+def module_path(dotted: str) -> Path | None:
+    """Return the file of one of our modules (not of a package), None for anything else."""
+    if not dotted.startswith("datalattice."):
+        return None
+    path = PACKAGE.joinpath(*dotted.split(".")[1:]).with_suffix(".py")
+    return path if path.is_file() else None
+
+
+def fail_with(faults: list[str]) -> None:
+    if faults:
+        pytest.fail("\n".join(faults), pytrace=False)
+
+
+def test_modules_are_short_or_say_why() -> None:
+    faults = []
+    for path in source_modules():
+        lines = path.read_text(encoding="utf-8").count("\n")
+        words = ast.get_docstring(parse(path)) or ""
+        if lines > MODULE_LINES_MAX and not re.search(r"^Length: \S", words, re.MULTILINE):
+            faults.append(
+                f"{name_of(path)}: {lines} lines, {MODULE_LINES_MAX} at most unless its docstring "
+                "has a line `Length: why`"
+            )
+    fail_with(faults)
+
+
+def test_functions_are_short() -> None:
+    faults = []
+    for path in python_files():
+        for node in functions(parse(path)):
+            lines = length_without_docstring(node)
+            if lines > FUNCTION_LINES_MAX:
+                faults.append(
+                    f"{name_of(path)}:{node.lineno}: {node.name} has {lines} lines without its "
+                    f"docstring, {FUNCTION_LINES_MAX} at most"
+                )
+    fail_with(faults)
+
+
+def test_modules_begin_with_a_docstring() -> None:
+    fail_with(
+        [f"{name_of(p)}: no docstring" for p in python_files() if not ast.get_docstring(parse(p))]
+    )
+
+
+def test_public_names_of_format_packages_name_their_source() -> None:
+    """The line is in its own docstring, its class's or its module's."""
+    faults = []
+    for package in SOURCED:
+        for path in sorted((PACKAGE / package).rglob("*.py")):
+            for name, node, around in public_definitions(parse(path)):
+                if not has_source(ast.get_docstring(node)) and not has_source(around):
+                    faults.append(f"{name_of(path)}:{node.lineno}: {name} has no `Source:` line")
+    fail_with(faults)
+
+
+def test_no_leftovers() -> None:
+    faults = []
+    for path in text_files():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found = BANNED_WORDS.search(line)
+            if found:
+                faults.append(f"{name_of(path)}:{number}: {found.group()!r} is not allowed")
+    fail_with(faults)
+
+
+def test_no_paths_of_one_machine_and_no_index_addresses() -> None:
+    faults = []
+    for path in text_files():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found = MACHINE_PATHS.search(line) or INDEX_ADDRESSES.search(line)
+            if found:
+                faults.append(f"{name_of(path)}:{number}: {found.group()!r} ties to one machine")
+    fail_with(faults)
+
+
+def test_tests_wait_for_events_and_never_sleep() -> None:
+    faults = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(parse(path)):
+            if not isinstance(node, ast.Call):
+                continue
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            called = node.func.id if isinstance(node.func, ast.Name) else called
+            if called == "sleep" and not is_zero(node.args):
+                faults.append(f"{name_of(path)}:{node.lineno}: wait for the event itself")
+    fail_with(faults)
+
+
+def is_zero(arguments: list[ast.expr]) -> bool:
+    """Return whether these are the arguments of `asyncio.sleep(0)`, which only gives way."""
+    return [getattr(argument, "value", None) for argument in arguments] == [0]
+
+
+def test_packages_are_imported_by_their_name_not_by_their_modules() -> None:
+    faults = []
+    for path in source_modules():
+        own_package = path.relative_to(PACKAGE).parts[0]
+        for dotted, line in imported_modules(parse(path)):
+            target = module_path(dotted)
+            if target is None or target.parent == PACKAGE:
+                continue
+            if target.relative_to(PACKAGE).parts[0] != own_package:
+                faults.append(f"{name_of(path)}:{line}: import from the package, not {dotted}")
+    fail_with(faults)
+
+
+def test_every_module_is_used() -> None:
+    used = {
+        module_path(dotted)
+        for path in [*source_modules(), *(ROOT / "tests").rglob("*.py")]
+        for dotted, _ in imported_modules(parse(path))
+    }
+    fail_with(
+        [
+            f"{name_of(path)}: nothing imports it"
+            for path in source_modules()
+            if path.name != "__init__.py"
+            and path not in used
+            and path.relative_to(PACKAGE).as_posix() not in ENTRY_MODULES
+        ]
+    )
+
+
+def test_every_unit_test_file_mirrors_a_package() -> None:
+    fail_with(
+        [
+            f"{name_of(path)}: there is no package {path.name!r} in the product"
+            for path in sorted((ROOT / "tests" / "unit").glob("*"))
+            if path.is_dir() and path.name != "__pycache__" and not (PACKAGE / path.name).is_dir()
+        ]
+    )
