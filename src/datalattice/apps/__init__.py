@@ -1,1 +1,1 @@
-"""Applications: data structures for users, each an entry format, a lattice and a thin object over one cursor."""
+"""Applications: each an entry format, a lattice and a thin object over one cursor."""

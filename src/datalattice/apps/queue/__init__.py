@@ -1,8 +1,8 @@
 """Queue: append-only partitioned logs, one leader each, replicated by merge.
 
-A partition is a `Queue`, a `Topic` holds partitions by id, a `LatticeMQ` holds topics by name; each is a thin object over one
-cursor. Importing this package registers the section `:queue` of the standard root:
-`:queue, owner, :value, topic, :partitions, partition id`.
+A partition is a `Queue`, a `Topic` holds partitions by id, a `LatticeMQ` holds topics by name; each
+is a thin object over one cursor. Importing this package registers the section `:queue` of the
+standard root: `:queue, owner, :value, topic, :partitions, partition id`.
 """
 
 from __future__ import annotations

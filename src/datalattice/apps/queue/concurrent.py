@@ -1,8 +1,9 @@
-"""Concurrent topic: many producer threads, one worker for each partition, one commit for each batch.
+"""Concurrent topic: many producer threads, one worker a partition, one commit a batch.
 
-Theory of operation: a partition is written by one worker only, in that worker's own fork of the whole topic. A batch is appended
-to the fork and then synced into the primary topic. The workers touch disjoint partitions, so a sync never meets a conflict: every
-other partition in a stale fork is a prefix of the primary's and loses by length. A producer waits when its inbox is full.
+Theory of operation: a partition is written by one worker only, in that worker's own fork of the
+whole topic. A batch is appended to the fork and then synced into the primary topic. The workers
+touch disjoint partitions, so a sync never meets a conflict: every other partition in a stale fork
+is a prefix of the primary's and loses by length. A producer waits when its inbox is full.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class _Worker:
             )
             self._fork.sync()
         except DataLatticeError as error:
-            # Kept for the producers: `offer` and `flush` raise it. Going on could lose or reorder records.
+            # Kept for the producers: `offer` and `flush` raise it. Going on could lose or reorder
+            # records.
             self.failure = error
             return
         self.record_count += len(items)
@@ -124,7 +126,7 @@ class _Worker:
 
 
 class ConcurrentTopic:
-    """A topic for many producer threads in one process. Use it as a context manager, or `start` and `close` it."""
+    """A topic for many producer threads in one process: a context manager, or `start` and `close`."""
 
     def __init__(
         self,
@@ -135,8 +137,7 @@ class ConcurrentTopic:
     ) -> None:
         for name, bound in (("inbox_capacity", inbox_capacity), ("batch_max", batch_max)):
             if type(bound) is not int or bound < 1:
-                msg = f"{name} is a positive integer, got {bound!r}"
-                raise UsageError(msg)
+                raise UsageError(f"{name} is a positive integer, got {bound!r}")
         if topic.num_partitions != partitions:
             topic.set_num_partitions(partitions)
         self._topic = topic
@@ -180,8 +181,7 @@ class ConcurrentTopic:
         Source: CAD040 "Concurrent topic"; spec/queue.md section 6.
         """
         if type(partition) is not int or not 0 <= partition < len(self._workers):
-            msg = f"partition is 0 to {len(self._workers) - 1}, got {partition!r}"
-            raise UsageError(msg)
+            raise UsageError(f"partition is 0 to {len(self._workers) - 1}, got {partition!r}")
         self._put(partition, None, value, None)
 
     def _put(self, partition: int, key: Value, value: object, headers: object) -> None:
@@ -193,7 +193,7 @@ class ConcurrentTopic:
             try:
                 worker.inbox.put(item, timeout=POLL_S)
             except queue.Full:
-                continue  # the inbox bounds memory: the producer waits, and notices a close or a failure meanwhile
+                continue  # the producer waits; meanwhile it notices a close or a failure
             return
 
     def flush(self) -> None:
@@ -204,8 +204,7 @@ class ConcurrentTopic:
         """
         self._check_open()
         if not self._started:
-            msg = "flush needs running workers; call start first"
-            raise UsageError(msg)
+            raise UsageError("flush needs running workers; call start first")
         self._flush()
 
     def _flush(self) -> None:
@@ -245,8 +244,7 @@ class ConcurrentTopic:
                     break
         stuck = [worker for worker in self._workers if worker.alive()]
         if stuck:
-            msg = f"{len(stuck)} queue workers did not stop within {JOIN_S:.0f} s each"
-            raise Timeout(msg)
+            raise Timeout(f"{len(stuck)} queue workers did not stop within {JOIN_S:.0f} s each")
         for worker in self._workers:
             worker.drain()
         for worker in self._workers:
@@ -277,8 +275,7 @@ class ConcurrentTopic:
 
     def _check_open(self) -> None:
         if self._closed:
-            msg = "the concurrent topic is closed"
-            raise UsageError(msg)
+            raise UsageError("the concurrent topic is closed")
 
     def _check(self, worker: _Worker) -> None:
         if worker.failure is not None:

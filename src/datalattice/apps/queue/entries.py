@@ -51,7 +51,8 @@ def make_entries(
 ) -> list[Vector]:
     """Return one record for each of `values`, all with the same time.
 
-    `keys` and `headers` run beside `values` and are as long; without them every key or header is nil.
+    `keys` and `headers` run beside `values` and are as long; without them every key or header is
+    nil.
 
     Units:  stamp_ms: Unix milliseconds.
     Raises: UsageError: a nil value, or `keys` or `headers` of another length.
@@ -82,8 +83,9 @@ def _row(name: str, column: Iterable[object] | None, count: int) -> Iterable[obj
         return repeat(None, count)
     row = list(column)
     if len(row) != count:
-        msg = f"{name}: {len(row)} given for {count} values; give one for each value or none"
-        raise UsageError(msg)
+        raise UsageError(
+            f"{name}: {len(row)} given for {count} values; give one for each value or none"
+        )
     return row
 
 
@@ -94,8 +96,9 @@ def checked_value(value: object) -> Value:
     Source: CAD040 "offer"; spec/queue.md section 3.
     """
     if value is None:
-        msg = "a record's value is nil; offer any other value (nil means: no record here)"
-        raise UsageError(msg)
+        raise UsageError(
+            "a record's value is nil; offer any other value (nil means: no record here)"
+        )
     return to_cell(value)
 
 
@@ -109,8 +112,7 @@ def checked_headers(headers: object) -> Value:
         return None
     cell = to_cell(headers)
     if not isinstance(cell, Map):
-        msg = f"headers are a mapping or nil, not {type(headers).__name__}"
-        raise TypeMismatch(msg)
+        raise TypeMismatch(f"headers are a mapping or nil, not {type(headers).__name__}")
     return cell
 
 

@@ -1,7 +1,8 @@
 """Lattices of the queue: one partition, a topic of partitions, topics by name.
 
-A partition has one leader, so its states form a chain and the greater end offset is simply the newer state. Two leaders are
-outside the model: the longer log then wins as a whole (the own one when equally long) and the fork is reported.
+A partition has one leader, so its states form a chain and the greater end offset is simply the
+newer state. Two leaders are outside the model: the longer log then wins as a whole (the own one
+when equally long) and the fork is reported.
 """
 
 from __future__ import annotations
@@ -72,10 +73,11 @@ class QueueLattice(Lattice):
         return None
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the state with the greater start, time and end; the operand itself that already is that state.
+        """Return the state with the greater start, time and end; an operand itself if it is that.
 
         Shapes: own, other: nil or a queue state.
-        Cost:   the parts of the logs that differ. Different starts that are no multiple of 16 apart compare every common entry.
+        Cost:   the parts of the logs that differ. Different starts that are no multiple of 16 apart
+                compare every common entry.
         Raises: MissingData: an entry to compare, or to cut at, is not in the store.
         Source: CAD040 "Merge"; decisions D2, D-Q2; spec/queue.md section 2.1.
         """
@@ -100,7 +102,8 @@ class QueueLattice(Lattice):
 def _join(a: QueueState, b: QueueState, context: MergeContext) -> QueueState:
     start = max(a.start, b.start)
     _report_fork(a, b, start, context)
-    # "entries = the longer aligned vector; own's when equal length": both begin at `start`, so the longer reaches further.
+    # "entries = the longer aligned vector; own's when equal length": both begin at `start`, so the
+    # longer reaches further.
     own_count, other_count = max(a.end - start, 0), max(b.end - start, 0)
     winner = b if other_count > own_count else a
     entries = winner.entries
@@ -123,7 +126,8 @@ def _report_fork(a: QueueState, b: QueueState, start: int, context: MergeContext
 def _first_difference(a: Vector, skip_a: int, b: Vector, skip_b: int, count: int) -> int | None:
     """Return the first of `count` positions at which the two logs differ, after their skips."""
     if skip_a % FAN_OUT == 0 and skip_b % FAN_OUT == 0:
-        # Leaves line up: cut ends share their leaves with the whole, and equal subtrees are skipped.
+        # Leaves line up: cut ends share their leaves with the whole, and equal subtrees are
+        # skipped.
         return vector_fork_offset(a.drop(skip_a) if skip_a else a, b.drop(skip_b) if skip_b else b)
     pairs = zip(
         a.iter_range(skip_a, skip_a + count), b.iter_range(skip_b, skip_b + count), strict=True
@@ -177,7 +181,7 @@ class TopicLattice(Lattice):
         return None
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return partitions and metadata merged; unknown keys of own stay, those of other are dropped.
+        """Merge partitions and metadata; unknown keys of own stay, those of other are dropped.
 
         Shapes: own, other: nil or Index of the three topic keys.
         Cost:   the partitions and metadata keys that differ.

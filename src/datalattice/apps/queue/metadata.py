@@ -1,8 +1,9 @@
 """Metadata: a Map whose every key is a last-write-wins register, with stamps kept beside it.
 
-A key that was never replaced has no stamp (the same as stamp 0), so an ordinary queue needs no fifth position. Registers are
-ordered by (has a value, stamp, value hash, the stamp is written out); a merge takes the greater register of each key, whole.
-That is a total order, so the merge is commutative, associative and idempotent for any stamps a peer may send.
+A key that was never replaced has no stamp (the same as stamp 0), so an ordinary queue needs no
+fifth position. Registers are ordered by (has a value, stamp, value hash, the stamp is written out);
+a merge takes the greater register of each key, whole. That is a total order, so the merge is
+commutative, associative and idempotent for any stamps a peer may send.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def put_metadata(metadata: Metadata, key: Value, value: Value, now_ms: int) -> M
 
 
 def merge_metadata(own: Metadata, other: Metadata) -> Metadata:
-    """Return the greater register of every key; the parts of `own` themselves where nothing changes.
+    """Return the greater register of every key; parts of `own` itself where nothing changes.
 
     Cost:   the keys that differ.
     Source: decision D2; spec/queue.md section 2.1 step 3.

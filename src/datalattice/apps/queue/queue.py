@@ -23,9 +23,9 @@ from datalattice.cursors import LatticeCursor, RootLattice
 class Queue:
     """One partition of a topic.
 
-    Records are read by absolute offset and stay until they are truncated; readers keep their own next offset. Every write is one
-    atomic update of the cursor, so threads may share a queue object. One queue has one leader: only one process (or one fork at a
-    time) should append to it.
+    Records are read by absolute offset and stay until they are truncated; readers keep their own
+    next offset. Every write is one atomic update of the cursor, so threads may share a queue
+    object. One queue has one leader: only one process (or one fork at a time) should append to it.
     """
 
     __slots__ = ("_clock", "_cursor")
@@ -59,7 +59,8 @@ class Queue:
     def offer(self, value: object, key: object = None, headers: object = None) -> int:
         """Append one record and return its absolute offset.
 
-        Raises: UsageError: `value` is None; TypeMismatch: `headers` is no mapping; NoSigningKey: below an owner without a key.
+        Raises: UsageError: `value` is None; TypeMismatch: `headers` is no mapping; NoSigningKey:
+                below an owner without a key.
         Source: CAD040 "offer"; spec/queue.md section 3.
         """
         now_ms = self._clock.now_ms()
@@ -74,10 +75,12 @@ class Queue:
     ) -> range:
         """Append many records in one update and return their offsets.
 
-        The result equals single offers under an unmoving clock. `keys` and `headers` run beside `values`, one for each.
+        The result equals single offers under an unmoving clock. `keys` and `headers` run beside
+        `values`, one for each.
 
         Cost:   below a signing boundary one signature for the whole batch.
-        Raises: UsageError: a value is None, or `keys` or `headers` of another length. Nothing is appended then.
+        Raises: UsageError: a value is None, or `keys` or `headers` of another length. Nothing is
+                appended then.
         Source: spec/queue.md section 3 "Batch append".
         """
         now_ms = self._clock.now_ms()
@@ -144,7 +147,7 @@ class Queue:
         return entries[-1] if entries else None
 
     def range(self, first: int, last: int) -> Vector:
-        """Return the values of the records from `first` to `last`, both included, as far as they are there.
+        """Return the values from `first` to `last`, both included, as far as they are there.
 
         Source: CAD040 "range"; spec/queue.md section 3.
         """
@@ -152,7 +155,7 @@ class Queue:
         return Vector.of(values) if values else EMPTY_VECTOR
 
     def iter_entries(self, first: int | None = None, last: int | None = None) -> Iterator[Value]:
-        """Yield the records from `first` to `last`, both included, of the value at the time of the call.
+        """Yield the records from `first` to `last`, both included, as they are at the call.
 
         Cost:   leaf by leaf: memory does not grow with the length of the range.
         Source: CAD040 "range"; spec/queue.md section 3.
@@ -165,7 +168,7 @@ class Queue:
         return state.entries.iter_range(low - state.start, high + 1 - state.start)
 
     def start_offset(self) -> int:
-        """Return the offset of the oldest record still there, which is where the next goes when there is none.
+        """Return the offset of the oldest record; where there is none, of the next one.
 
         Source: CAD040 "startOffset"; spec/queue.md section 3.
         """
@@ -224,7 +227,8 @@ class Queue:
 
         `start` may lie past the end: the next record then gets it. Offsets never come back.
 
-        Cost:   see `state.truncate`: cheap when the records removed are a multiple of a high power of 16.
+        Cost:   see `state.truncate`: cheap when the records removed are a multiple of a high power
+                of 16.
         Source: CAD040 "truncate"; spec/queue.md section 3.
         """
         checked_offset("start", start)

@@ -1,9 +1,10 @@
 """State: the value of one partition and the pure functions on it.
 
-A state is the Vector `[entries, metadata, time of the last change, start offset]`, with the stamps of replaced metadata as a fifth
-position when there are any. Offsets are absolute: `start` is the offset of the first entry still there. Reading takes nil in a
-slot as that slot's zero, and a value that is no queue state at all as the zero state: such a value can only come from the owner's
-own hand, inside a signed cell that a relay may not change.
+A state is the Vector `[entries, metadata, time of the last change, start offset]`, with the stamps
+of replaced metadata as a fifth position when there are any. Offsets are absolute: `start` is the
+offset of the first entry still there. Reading takes nil in a slot as that slot's zero, and a value
+that is no queue state at all as the zero state: such a value can only come from the owner's own
+hand, inside a signed cell that a relay may not change.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ ZERO_STATE: Final = Vector.of((EMPTY_VECTOR, EMPTY_MAP, 0, 0))
 
 
 def is_foreign_state(value: Value) -> bool:
-    """Return whether a queue state from a peer has the right shape, so that no merge with it can fail.
+    """Return whether a peer's queue state has the right shape, so that no merge with it can fail.
 
     Source: CAD040 "checkForeign"; spec/queue.md section 2.4.
     """
@@ -90,7 +91,7 @@ def read_state(value: Value) -> QueueState:
 
 
 def write_state(state: QueueState) -> Vector:
-    """Return the Vector of a state: four positions, five with stamps, more only where there were more.
+    """Return the Vector of a state: four positions, five with stamps, more where there were more.
 
     Source: CAD040 "Queue"; decision D2; spec/queue.md sections 1 and 2.1.
     """
@@ -122,7 +123,8 @@ def same_state(left: QueueState, right: QueueState) -> bool:
 def append(value: Value, entries: Iterable[Vector], now_ms: int) -> Vector:
     """Return the state with `entries` appended.
 
-    The time slot never goes back, so the states of one leader form a chain even when its clock does.
+    The time slot never goes back, so the states of one leader form a chain even when its clock
+    does.
 
     Units:  now_ms: Unix milliseconds.
     Source: CAD040 "offer"; spec/queue.md section 3.
@@ -145,11 +147,11 @@ def set_meta(value: Value, key: Value, meta_value: Value, now_ms: int) -> Vector
 
 
 def truncate(value: Value, start: int, now_ms: int) -> Value:
-    """Return the state that starts at `start`; the very same value when it starts there or later already.
+    """Return the state cut at `start`; the very same value when it starts there or later already.
 
     Units:  start: absolute offset. now_ms: Unix milliseconds.
-    Cost:   shares every tree node that stays whole: a `start` that is a multiple of a high power of 16 away from the old one
-            touches few cells; any other rewrites the entries that stay.
+    Cost:   shares every tree node that stays whole: a `start` that is a multiple of a high power of
+            16 away from the old one touches few cells; any other rewrites the entries that stay.
     Source: CAD040 "truncate"; spec/queue.md section 3.
     """
     state = read_state(value)
@@ -173,5 +175,4 @@ def checked_offset(name: str, offset: object) -> int:
     """
     if isinstance(offset, int) and is_long(offset):
         return offset
-    msg = f"{name} is an integer of at most {LONG_MAX}, got {offset!r}"
-    raise UsageError(msg)
+    raise UsageError(f"{name} is an integer of at most {LONG_MAX}, got {offset!r}")

@@ -37,8 +37,7 @@ def partition_of(key: object, count: int) -> int:
     Source: CAD040 "Key routing"; decision D-Q1; spec/queue.md section 4.
     """
     if key is None:
-        msg = "routing needs a key; give one, or name the partition"
-        raise UsageError(msg)
+        raise UsageError("routing needs a key; give one, or name the partition")
     _checked_count(count)
     tail = value_hash(to_cell(key))[-_ROUTE_BYTES:]
     return int.from_bytes(tail, "big", signed=True) % count
@@ -47,8 +46,9 @@ def partition_of(key: object, count: int) -> int:
 def _checked_count(count: object) -> int:
     if type(count) is int and 1 <= count <= PARTITIONS_MAX:
         return count
-    msg = f"the number of partitions is an integer from 1 to {PARTITIONS_MAX}, got {count!r}"
-    raise UsageError(msg)
+    raise UsageError(
+        f"the number of partitions is an integer from 1 to {PARTITIONS_MAX}, got {count!r}"
+    )
 
 
 def _in_order(ids: list[Value]) -> list[Value]:
@@ -149,8 +149,7 @@ class Topic:
         """
         count = self.num_partitions
         if count <= 0:
-            msg = "the topic has no number of partitions; call set_num_partitions first"
-            raise UsageError(msg)
+            raise UsageError("the topic has no number of partitions; call set_num_partitions first")
         return self.partition(partition_of(key, count)).offer(value, key, headers)
 
     def fork(self) -> Topic:
@@ -172,7 +171,7 @@ class Topic:
 
 
 class LatticeMQ:
-    """Topics by name over one cursor: the application's way into one owner's part of the `:queue` section."""
+    """Topics by name over one cursor: one owner's part of the `:queue` section."""
 
     __slots__ = ("_clock", "_cursor")
 
@@ -191,9 +190,10 @@ class LatticeMQ:
 
     @classmethod
     def at(cls, root: LatticeCursor, owner: object, clock: Clock | None = None) -> Self:
-        """Return the topics of `owner` (a 32-byte public key, or any owner cell) below a root cursor.
+        """Return the topics of `owner`, a 32-byte public key or any owner cell, below a root.
 
-        Writing needs a key in the cursor's context that the owner accepts; reading checks the owner's signature.
+        Writing needs a key in the cursor's context that the owner accepts; reading checks the
+        owner's signature.
 
         Source: CAD024 "Root layout"; spec/queue.md section 5.
         """
@@ -210,8 +210,7 @@ class LatticeMQ:
         Source: CAD040 "LatticeMQ"; spec/queue.md section 5.
         """
         if name is None or name == "":
-            msg = "a topic needs a name, got none"
-            raise UsageError(msg)
+            raise UsageError("a topic needs a name, got none")
         return Topic(self._cursor.path(to_cell(name)), self._clock)
 
     def partition(self, topic: object, partition_id: object) -> Queue:
