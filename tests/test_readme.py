@@ -14,7 +14,10 @@ EXAMPLES = [
     pytest.param(block, id=f"{path.name}-{number}")
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for number, block in enumerate(
-        re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S), 1
+        re.findall(
+            r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        ),
+        1,
     )
 ]
 
