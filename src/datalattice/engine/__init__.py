@@ -1,0 +1,65 @@
+"""Engine: ordered byte tables, one writer, snapshot readers; in memory or in a folder (LMDB)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from datalattice.engine.base import (
+    KEY_BYTES_MAX,
+    TABLES_MAX,
+    VALUE_BYTES_MAX,
+    Engine,
+    ReadTxn,
+    Snapshot,
+    WriteTxn,
+)
+from datalattice.engine.lmdb import LmdbEngine
+from datalattice.engine.memory import MemoryEngine
+from datalattice.engine.snapshot import export_tables, restore_tables
+from datalattice.errors import UsageError
+
+MEMORY_URL = "memory://"
+
+
+def open_engine(
+    where: str | os.PathLike[str],
+    tables: Iterable[str],
+    *,
+    read_only: bool = False,
+    durable: bool = True,
+) -> Engine:
+    """Open the tables at `where`: a folder, made when needed, or `"memory://"` for new ones.
+
+    `durable`: a commit returns when it is on the disk; without it only `sync` waits for that, and
+    the tables must be rebuilt after a power failure.
+    Raises: UsageError: a bad table name, a folder without tables (read_only), or another scheme.
+            Corruption, StoreVersion: the folder holds something else.
+    """
+    text = os.fspath(where)
+    if text == MEMORY_URL:
+        if read_only:
+            raise UsageError(
+                "an engine in memory starts empty: opening it read_only makes no sense"
+            )
+        return MemoryEngine(tables)
+    if "://" in text:
+        raise UsageError(f"an engine is opened at a folder or at {MEMORY_URL!r}, got {text!r}")
+    return LmdbEngine(text, tables, read_only=read_only, durable=durable)
+
+
+__all__ = [
+    "KEY_BYTES_MAX",
+    "MEMORY_URL",
+    "TABLES_MAX",
+    "VALUE_BYTES_MAX",
+    "Engine",
+    "LmdbEngine",
+    "MemoryEngine",
+    "ReadTxn",
+    "Snapshot",
+    "WriteTxn",
+    "export_tables",
+    "open_engine",
+    "restore_tables",
+]

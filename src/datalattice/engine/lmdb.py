@@ -1,0 +1,463 @@
+"""LMDB: the engine on disk. One memory-mapped file, one writer, readers in any number of processes.
+
+One process may open an LMDB environment only once, so engines of one process that name the same
+folder share it, whoever came first. For the same reason a reader opens the environment with write
+access where the files allow it, and simply does not write: a writer of the same process can then
+join later.
+
+`durable=False` commits without waiting for the disk. What was committed then survives the death of
+the process, since the pages are in the system's memory, but after a power failure the file may be
+unusable, not merely old. It is for tables that can be rebuilt, whose owner knows when not to trust
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+
+import lmdb
+
+from datalattice.engine.base import (
+    KEY_BYTES_MAX,
+    TABLES_MAX,
+    WriteTxn,
+    check_key,
+    check_tables,
+    check_value,
+    read_only_error,
+    unknown_table,
+)
+from datalattice.errors import (
+    Corruption,
+    ReadOnly,
+    StoreClosed,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreVersion,
+    UsageError,
+)
+
+MAP_BYTES_MAX: Final = 1 << 40
+"""Greatest size of the file: address space only, reserved when opening and taken from the disk as
+it is used.
+"""
+
+READERS_MAX: Final = 1_024
+"""Most read transactions at one time over all processes: one slot of 64 bytes each in the lock
+file.
+"""
+
+DATA_FILE: Final = "data.mdb"
+
+_FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _translate(error: lmdb.Error, where: str) -> StoreError:
+    """Return the error that says who must act on `error`."""
+    text = f"{where}: {error}"
+    code = getattr(error, "code", 0)
+    if isinstance(error, lmdb.MapFullError) or code in _FULL_CODES:
+        return StoreFull(f"{where}: no room left: {error}")
+    if isinstance(error, lmdb.VersionMismatchError):
+        return StoreVersion(f"{where}: written by another version of LMDB: {error}")
+    if isinstance(
+        error, lmdb.CorruptedError | lmdb.InvalidError | lmdb.PageNotFoundError | lmdb.PanicError
+    ):
+        return Corruption(text)
+    return StoreFailed(text)
+
+
+class _Environment:
+    """One LMDB environment of this process, shared by the engines that name its folder."""
+
+    def __init__(self, path: Path, *, durable: bool, create: bool) -> None:
+        self.path = path
+        self.durable = durable
+        self.users = 0
+        self.pid = os.getpid()
+        self.write_lock = threading.Lock()
+        self.writer_thread: int | None = None
+        writable = create or os.access(path / DATA_FILE, os.W_OK)
+        try:
+            self.env = lmdb.open(
+                str(path),
+                map_size=MAP_BYTES_MAX,
+                readonly=not writable,
+                create=create,
+                sync=durable,
+                metasync=durable,
+                max_readers=READERS_MAX,
+                max_dbs=TABLES_MAX,
+                readahead=False,
+                meminit=False,
+            )
+        except lmdb.Error as error:
+            raise _translate(error, str(path)) from error
+
+
+_shared: dict[str, _Environment] = {}
+_shared_lock = threading.Lock()
+
+
+def _acquire(path: Path, *, durable: bool, create: bool) -> _Environment:
+    """Return this process's environment for the folder, opened when it is not yet."""
+    if not create and not (path / DATA_FILE).exists():
+        raise UsageError(f"{path}: no tables here; nothing was ever written to this folder")
+    if create:
+        path.mkdir(parents=True, exist_ok=True)
+    name = os.path.realpath(path)
+    with _shared_lock:
+        found = _shared.get(name)
+        if found is not None and found.pid != os.getpid():
+            found.env.close()  # inherited over a fork, where LMDB must not be used
+            found = None
+        if found is None:
+            found = _shared[name] = _Environment(path, durable=durable, create=create)
+        elif found.durable != durable:
+            raise UsageError(f"{path}: already open in this process with durable={found.durable}")
+        found.users += 1
+        return found
+
+
+def _release(shared: _Environment) -> None:
+    with _shared_lock:
+        shared.users -= 1
+        if shared.users == 0 and shared.pid == os.getpid():
+            del _shared[os.path.realpath(shared.path)]
+            shared.env.close()
+
+
+class LmdbEngine:
+    """Ordered tables in a folder."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        tables: Iterable[str],
+        *,
+        read_only: bool = False,
+        durable: bool = True,
+    ) -> None:
+        self._names = check_tables(tables)
+        self._read_only = read_only
+        self.path = Path(path)
+        self._shared: _Environment | None = _acquire(
+            self.path, durable=durable, create=not read_only
+        )
+        self._handles: dict[str, Any] = {}
+        if not read_only:
+            self._create_tables(self._shared)
+
+    def _create_tables(self, shared: _Environment) -> None:
+        try:
+            with self._exclusive(shared), shared.env.begin(write=True) as txn:
+                for name in self._names:
+                    self._handles[name] = shared.env.open_db(name.encode(), txn=txn)
+        except lmdb.Error as error:
+            self.close()
+            raise _translate(error, str(self.path)) from error
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables, sorted."""
+        return self._names
+
+    @property
+    def read_only(self) -> bool:
+        """Whether `write` is refused."""
+        return self._read_only
+
+    def read(self) -> LmdbSnapshot:
+        """Begin a read transaction on the newest committed state."""
+        return LmdbSnapshot(self)
+
+    @contextmanager
+    def write(self) -> Iterator[WriteTxn]:
+        """Begin the write transaction; waits for the one of another thread.
+
+        Raises: ReadOnly: the engine was opened so. UsageError: this thread is in one already.
+                StoreFull: there is no room; nothing of the transaction was kept.
+        """
+        if self._read_only:
+            raise ReadOnly(read_only_error(str(self.path)))
+        shared = self._environment()
+        with self._exclusive(shared):
+            raw = self._begin(shared)
+            txn = LmdbWriteTxn(self, raw)
+            try:
+                yield txn
+                self._end(raw)
+            finally:
+                txn.over = True
+                raw.abort()  # nothing to do after a commit
+
+    @contextmanager
+    def _exclusive(self, shared: _Environment) -> Iterator[None]:
+        me = threading.get_ident()
+        if shared.writer_thread == me:
+            raise UsageError("this thread is already in a write transaction of this engine")
+        with shared.write_lock:
+            shared.writer_thread = me
+            try:
+                yield
+            finally:
+                shared.writer_thread = None
+
+    def _begin(self, shared: _Environment) -> Any:
+        try:
+            return shared.env.begin(write=True)
+        except lmdb.Error as error:
+            raise _translate(error, str(self.path)) from error
+
+    def _end(self, raw: Any) -> None:
+        try:
+            raw.commit()
+        except lmdb.Error as error:
+            raise _translate(error, str(self.path)) from error
+
+    def sync(self) -> None:
+        """Return when everything committed is durable."""
+        try:
+            self._environment().env.sync(True)
+        except lmdb.Error as error:
+            raise _translate(error, str(self.path)) from error
+
+    def close(self) -> None:
+        """Give the folder back. Snapshots of this engine must not be used any more."""
+        shared, self._shared = self._shared, None
+        self._handles.clear()
+        if shared is not None:
+            _release(shared)
+
+    def _environment(self) -> _Environment:
+        shared = self._shared
+        if shared is None:
+            raise StoreClosed(f"{self.path}: the engine is closed")
+        return shared
+
+    def handle(self, table: str, raw: Any) -> Any:
+        """Return LMDB's handle of a table; None for one that a reader finds not written yet."""
+        found = self._handles.get(table)
+        if found is None:
+            if table not in self._names:
+                raise unknown_table(table, self._names)
+            with contextlib.suppress(lmdb.NotFoundError):
+                found = self._environment().env.open_db(table.encode(), txn=raw, create=False)
+                self._handles[table] = found
+        return found
+
+
+class _Reading:
+    """What read and write transactions have in common."""
+
+    __slots__ = ("_engine", "_raw")
+
+    def __init__(self, engine: LmdbEngine, raw: Any) -> None:
+        self._engine = engine
+        self._raw = raw
+
+    def _live(self) -> Any:
+        if self._raw is None:
+            raise UsageError("the transaction is over")
+        self._engine._environment()
+        return self._raw
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None."""
+        raw = self._live()
+        handle = self._engine.handle(table, raw)
+        check_key(key)
+        if handle is None:
+            return None
+        try:
+            found: bytes | None = raw.get(key, None, handle)
+        except lmdb.Error as error:
+            raise _translate(error, str(self._engine.path)) from error
+        return found
+
+    def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
+        """Return the values of `keys` in their order, None where there is none."""
+        raw = self._live()
+        wanted = list(keys)
+        handle = self._engine.handle(table, raw)
+        for key in wanted:
+            check_key(key)
+        if handle is None:
+            return [None] * len(wanted)
+        try:
+            get = raw.get
+            return [get(key, None, handle) for key in wanted]
+        except lmdb.Error as error:
+            raise _translate(error, str(self._engine.path)) from error
+
+    def count(self, table: str) -> int:
+        """Return the number of keys."""
+        raw = self._live()
+        handle = self._engine.handle(table, raw)
+        if handle is None:
+            return 0
+        entries: int = raw.stat(handle)["entries"]
+        return entries
+
+
+class LmdbSnapshot(_Reading):
+    """One unchanging view of an LMDB engine.
+
+    Keep it short, or renew it: an old view makes the file grow.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, engine: LmdbEngine) -> None:
+        super().__init__(engine, None)
+        self.renew()
+
+    def scan(
+        self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield `(key, value)` for start <= key < end in key order, or from the far end."""
+        raw = self._live()
+        handle = self._engine.handle(table, raw)
+        if handle is None:
+            return iter(())
+        return self._walk(raw.cursor(handle), start, end, reverse)
+
+    def _walk(
+        self, cursor: Any, start: bytes, end: bytes | None, reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        if reverse:
+            found = _seek_before(cursor, end)
+            step = cursor.prev
+        else:
+            found = cursor.set_range(start) if start else cursor.first()
+            step = cursor.next
+        while found:
+            key, value = cursor.item()
+            if key < start if reverse else end is not None and key >= end:
+                return
+            yield key, value
+            self._live()  # raises once the transaction is over
+            found = step()
+
+    def renew(self) -> None:
+        """Show the newest committed state from now on."""
+        self.close()
+        shared = self._engine._environment()
+        try:
+            self._raw = shared.env.begin()
+        except lmdb.ReadersFullError as error:
+            raise StoreFull(
+                f"{self._engine.path}: more than {READERS_MAX} open read transactions"
+            ) from error
+        except lmdb.Error as error:
+            raise _translate(error, str(self._engine.path)) from error
+
+    def close(self) -> None:
+        """Give the view up."""
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            raw.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class LmdbWriteTxn(_Reading):
+    """The write transaction of an LMDB engine."""
+
+    __slots__ = ("over",)
+
+    def __init__(self, engine: LmdbEngine, raw: Any) -> None:
+        super().__init__(engine, raw)
+        self.over = False
+
+    def _live(self) -> Any:
+        if self.over:
+            raise UsageError("the transaction is over")
+        return self._raw
+
+    def scan(
+        self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield `(key, value)` for start <= key < end; sees what is changed ahead of it."""
+        self._engine.handle(table, self._live())
+        return self._walk(table, start, end, reverse)
+
+    def _walk(
+        self, table: str, start: bytes, end: bytes | None, reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        # Every step seeks anew with its own cursor: writes between two steps may move LMDB's pages.
+        place = end if reverse else start
+        while True:
+            raw = self._live()
+            cursor = raw.cursor(self._engine.handle(table, raw))
+            if reverse:
+                found = _seek_before(cursor, place)
+            else:
+                found = cursor.set_range(place) if place else cursor.first()
+            if not found:
+                return
+            key, value = cursor.item()
+            if key < start if reverse else end is not None and key >= end:
+                return
+            yield key, value
+            place = key if reverse else key + b"\0"
+
+    def _do(self, table: str, method: str, *arguments: object) -> Any:
+        raw = self._live()
+        handle = self._engine.handle(table, raw)
+        try:
+            return getattr(raw, method)(*arguments, db=handle)
+        except lmdb.Error as error:
+            raise _translate(error, str(self._engine.path)) from error
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        """Set the value of `key`."""
+        self._do(table, "put", check_key(key), check_value(value))
+
+    def put_many(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set many values; a later pair wins over an earlier one. Fastest when sorted by key."""
+        raw = self._live()
+        pairs = list(items)
+        for key, value in pairs:
+            if not 1 <= len(key) <= KEY_BYTES_MAX:
+                check_key(key)
+            check_value(value)
+        try:
+            raw.cursor(self._engine.handle(table, raw)).putmulti(pairs)
+        except lmdb.Error as error:
+            raise _translate(error, str(self._engine.path)) from error
+
+    def delete(self, table: str, key: bytes) -> bool:
+        """Remove `key`; return whether it was there."""
+        gone: bool = self._do(table, "delete", check_key(key))
+        return gone
+
+    def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
+        """Remove every key with start <= key < end; return how many there were."""
+        gone = 0
+        for key, _ in self.scan(table, start, end):
+            gone += self.delete(table, key)
+        return gone
+
+
+def _seek_before(cursor: Any, place: bytes | None) -> bool:
+    """Move to the greatest key < place (None: of all); return whether there is one."""
+    if place is None:
+        return bool(cursor.last())
+    if not place:
+        return False
+    if cursor.set_range(place):
+        return bool(cursor.prev())
+    return bool(cursor.last())

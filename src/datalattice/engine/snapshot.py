@@ -1,0 +1,121 @@
+"""Snapshot: all tables as one checksummed stream of bytes, and their atomic restore.
+
+Layout, integers big-endian: the magic `DLTS`, a version (1 byte), then per table `T`, the length of
+its name (2 bytes) and the name, and per entry `E`, the lengths of key (2) and value (4), key and
+value; at the end `Z` and the SHA3-256 of everything before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from datalattice.engine.base import KEY_BYTES_MAX, VALUE_BYTES_MAX, Engine
+from datalattice.errors import BadFormat, StoreVersion, UsageError
+
+MAGIC: Final = b"DLTS"
+VERSION: Final = 1
+RESTORE_BATCH: Final = 10_000
+_ENTRY: Final = struct.Struct(">HI")
+_DIGEST_BYTES: Final = 32
+
+
+def export_tables(engine: Engine, write: Callable[[bytes], object]) -> int:
+    """Write all tables of `engine`, as they are now, through `write`; return how many entries."""
+    digest = hashlib.sha3_256()
+    entries = 0
+
+    def put(data: bytes) -> None:
+        digest.update(data)
+        write(data)
+
+    put(MAGIC + bytes([VERSION]))
+    with engine.read() as txn:
+        for table in engine.tables:
+            name = table.encode()
+            put(b"T" + len(name).to_bytes(2, "big") + name)
+            for key, value in txn.scan(table):
+                put(b"E" + _ENTRY.pack(len(key), len(value)) + key + value)
+                entries += 1
+    put(b"Z")
+    write(digest.digest())
+    return entries
+
+
+def restore_tables(engine: Engine, read: Callable[[int], bytes]) -> int:
+    """Replace all tables of `engine` by a stream that `export_tables` wrote.
+
+    Returns the number of entries. All or nothing: it happens in one transaction, which is taken back when the stream is damaged.
+    `read(n)` returns up to n bytes and none at the end, as files do.
+    Raises: BadFormat: the stream is damaged or cut short. StoreVersion: a newer version wrote it.
+            UsageError: it has a table that this engine does not have.
+    """
+    entries = 0
+    with engine.write() as txn:
+        for table in engine.tables:
+            txn.delete_range(table)
+        batch: list[tuple[bytes, bytes]] = []
+        current = ""
+        for table, key, value in _entries(read, engine.tables):
+            if table != current or len(batch) >= RESTORE_BATCH:
+                if batch:
+                    txn.put_many(current, batch)
+                batch, current = [], table
+            batch.append((key, value))
+            entries += 1
+        if batch:
+            txn.put_many(current, batch)
+    return entries
+
+
+class _Source:
+    """Reads exact lengths and keeps the digest of what it read."""
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+        self.digest = hashlib.sha3_256()
+
+    def take(self, count: int, *, counted: bool = True) -> bytes:
+        parts = []
+        left = count
+        while left:
+            part = self._read(left)
+            if not part:
+                raise BadFormat("the table stream ends too early")
+            parts.append(part)
+            left -= len(part)
+        data = b"".join(parts)
+        if counted:
+            self.digest.update(data)
+        return data
+
+
+def _entries(
+    read: Callable[[int], bytes], tables: tuple[str, ...]
+) -> Iterator[tuple[str, bytes, bytes]]:
+    source = _Source(read)
+    head = source.take(len(MAGIC) + 1)
+    if not head.startswith(MAGIC):
+        raise BadFormat("not a table stream: it does not begin with DLTS")
+    if head[-1] > VERSION:
+        raise StoreVersion(
+            f"a table stream of version {head[-1]}; this package reads up to {VERSION}"
+        )
+    table: str | None = None
+    while (mark := source.take(1)) != b"Z":
+        if mark == b"T":
+            name = source.take(int.from_bytes(source.take(2), "big"))
+            table = name.decode("ascii", "replace")
+            if table not in tables:
+                raise UsageError(f"the stream has a table {table!r}; here are {', '.join(tables)}")
+        elif mark == b"E" and table is not None:
+            key_length, value_length = _ENTRY.unpack(source.take(_ENTRY.size))
+            if not 1 <= key_length <= KEY_BYTES_MAX or value_length > VALUE_BYTES_MAX:
+                raise BadFormat("a table entry outside the limits of keys and values")
+            yield table, source.take(key_length), source.take(value_length)
+        else:
+            raise BadFormat("damaged table stream: neither a table, an entry nor the end")
+    if source.take(_DIGEST_BYTES, counted=False) != source.digest.digest():
+        raise BadFormat("damaged table stream: the checksum does not fit")

@@ -1,0 +1,135 @@
+"""Engines against a sorted dictionary, with transactions that fail and reopening in between."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from datalattice.engine import Engine, LmdbEngine, MemoryEngine, Snapshot
+
+KEYS = st.binary(min_size=1, max_size=3)
+BOUNDS = st.one_of(st.just(b""), KEYS)
+CHANGES = st.lists(st.tuples(KEYS, st.one_of(st.none(), st.binary(max_size=9))), max_size=8)
+TABLE = "t"
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Transactions on an engine and on a dictionary give the same tables."""
+
+    engine: Engine
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model: dict[bytes, bytes] = {}
+        self.views: list[tuple[Snapshot, dict[bytes, bytes]]] = []
+
+    def apply(self, changes: list[tuple[bytes, bytes | None]], fail: bool) -> None:
+        model = dict(self.model)
+        with self.engine.write() as txn:
+            for key, value in changes:
+                if value is None:
+                    assert txn.delete(TABLE, key) == (model.pop(key, None) is not None)
+                else:
+                    txn.put(TABLE, key, value)
+                    model[key] = value
+            assert list(txn.scan(TABLE)) == sorted(model.items())
+            assert txn.count(TABLE) == len(model)
+            if fail:
+                raise KeyError
+        self.model = model
+
+    @rule(changes=CHANGES)
+    def commit(self, changes: list[tuple[bytes, bytes | None]]) -> None:
+        self.apply(changes, fail=False)
+
+    @rule(changes=CHANGES)
+    def roll_back(self, changes: list[tuple[bytes, bytes | None]]) -> None:
+        try:
+            self.apply(changes, fail=True)
+        except KeyError:
+            return
+        raise AssertionError("the exception was swallowed")
+
+    @rule(items=st.lists(st.tuples(KEYS, st.binary(max_size=9)), max_size=20))
+    def put_many(self, items: list[tuple[bytes, bytes]]) -> None:
+        with self.engine.write() as txn:
+            txn.put_many(TABLE, items)
+        self.model.update(items)
+
+    @rule(start=BOUNDS, end=st.one_of(st.none(), BOUNDS))
+    def delete_range(self, start: bytes, end: bytes | None) -> None:
+        gone = [k for k in self.model if k >= start and (end is None or k < end)]
+        with self.engine.write() as txn:
+            assert txn.delete_range(TABLE, start, end) == len(gone)
+        for key in gone:
+            del self.model[key]
+
+    @rule(start=BOUNDS, end=st.one_of(st.none(), BOUNDS), reverse=st.booleans())
+    def scan(self, start: bytes, end: bytes | None, reverse: bool) -> None:
+        wanted = sorted(
+            (k, v) for k, v in self.model.items() if k >= start and (end is None or k < end)
+        )
+        with self.engine.read() as view:
+            found = list(view.scan(TABLE, start, end, reverse=reverse))
+        with self.engine.write() as txn:
+            inside = list(txn.scan(TABLE, start, end, reverse=reverse))
+        assert found == inside == (wanted[::-1] if reverse else wanted)
+
+    @rule()
+    def keep_a_view(self) -> None:
+        if len(self.views) < 3:
+            self.views.append((self.engine.read(), dict(self.model)))
+
+    @rule()
+    def check_and_drop_a_view(self) -> None:
+        if self.views:
+            view, model = self.views.pop(0)
+            assert list(view.scan(TABLE)) == sorted(model.items())
+            assert view.get_many(TABLE, list(model)) == list(model.values())
+            view.close()
+
+    @invariant()
+    def shows_the_model(self) -> None:
+        with self.engine.read() as view:
+            assert dict(view.scan(TABLE)) == self.model
+            assert view.count(TABLE) == len(self.model)
+
+    def teardown(self) -> None:
+        for view, _ in self.views:
+            view.close()
+        self.views.clear()
+        self.engine.close()
+
+
+class MemoryMachine(EngineMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine = MemoryEngine((TABLE,))
+
+
+class LmdbMachine(EngineMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.engine = LmdbEngine(self.folder, (TABLE,), durable=False)
+
+    @rule()
+    def reopen(self) -> None:
+        for view, _ in self.views:
+            view.close()
+        self.views.clear()
+        self.engine.sync()
+        self.engine.close()
+        self.engine = LmdbEngine(self.folder, (TABLE,), durable=False)
+
+    def teardown(self) -> None:
+        super().teardown()
+        shutil.rmtree(self.folder)
+
+
+TestMemoryEngine = MemoryMachine.TestCase
+TestLmdbEngine = LmdbMachine.TestCase

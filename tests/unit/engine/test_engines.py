@@ -1,0 +1,166 @@
+"""Every engine keeps the protocol, and open_engine says clearly what it cannot open."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from datalattice.engine import (
+    MEMORY_URL,
+    TABLES_MAX,
+    Engine,
+    LmdbEngine,
+    MemoryEngine,
+    open_engine,
+)
+from datalattice.errors import Corruption, ReadOnly, StoreClosed, UsageError
+from datalattice.testing.engine_kit import TABLES, check_engine
+
+
+@pytest.fixture(params=["memory", "lmdb", "lmdb-not-durable"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Engine]]:
+    count = 0
+    stack = ExitStack()
+
+    def new() -> Engine:
+        nonlocal count
+        count += 1
+        if request.param == "memory":
+            return open_engine(MEMORY_URL, TABLES)
+        engine = LmdbEngine(tmp_path / str(count), TABLES, durable=request.param == "lmdb")
+        stack.callback(engine.close)
+        return engine
+
+    yield new
+    stack.close()
+
+
+def test_every_engine_keeps_the_protocol(make: Callable[[], Engine]) -> None:
+    check_engine(make)
+
+
+def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:
+    with_data = open_engine(tmp_path, TABLES)
+    with with_data.write() as txn:
+        txn.put("one", b"k", b"v")
+    with_data.close()
+    again = open_engine(tmp_path, TABLES)
+    with again.read() as view:
+        assert view.get("one", b"k") == b"v"
+    again.close()
+
+
+@pytest.mark.parametrize("reader_first", [True, False])
+def test_reader_and_writer_share_one_process(tmp_path: Path, reader_first: bool) -> None:
+    LmdbEngine(tmp_path, ("one",)).close()
+    first = LmdbEngine(tmp_path, ("one", "late"), read_only=reader_first)
+    second = LmdbEngine(tmp_path, ("one", "late"), read_only=not reader_first)
+    reader, writer = (first, second) if reader_first else (second, first)
+    view = reader.read()
+    assert view.get("late", b"k") is None or not reader_first
+    with writer.write() as txn:
+        txn.put("late", b"k", b"v")
+    view.renew()
+    assert view.get("late", b"k") == b"v"
+    with pytest.raises(ReadOnly, match="reading only"), reader.write():
+        pass
+    view.close()
+    writer.close()
+    with reader.read() as still:
+        assert still.get("late", b"k") == b"v"
+    reader.close()
+
+
+def test_one_process_cannot_mix_durable_and_not(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path, TABLES)
+    with pytest.raises(UsageError, match="durable=True"):
+        LmdbEngine(tmp_path, TABLES, durable=False)
+    engine.close()
+
+
+def test_a_forked_child_opens_the_folder_anew(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from datalattice.engine import LmdbEngine
+engine = LmdbEngine(sys.argv[1], ("one",))
+with engine.write() as txn:
+    txn.put("one", b"k", b"v")
+child = os.fork()
+if child == 0:
+    reader = LmdbEngine(sys.argv[1], ("one",), read_only=True)
+    with reader.read() as view:
+        os._exit(0 if view.get("one", b"k") == b"v" else 1)
+_, status = os.waitpid(child, 0)
+with engine.write() as txn:
+    txn.put("one", b"k2", b"v")
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert done.returncode == 0
+
+
+def test_a_second_process_reads_beside_the_writer(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path, ("one",))
+    with engine.write() as txn:
+        txn.put("one", b"k", b"v")
+    program = """
+import sys
+from datalattice.engine import LmdbEngine
+reader = LmdbEngine(sys.argv[1], ("one",), read_only=True)
+with reader.read() as view:
+    sys.exit(0 if view.get("one", b"k") == b"v" else 1)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    engine.close()
+    assert done.returncode == 0
+
+
+def test_a_folder_without_tables_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing was ever written"):
+        open_engine(tmp_path / "none", TABLES, read_only=True)
+
+
+def test_a_folder_with_something_else_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "data.mdb").write_bytes(b"hello " * 3000)
+    with pytest.raises(Corruption, match=str(tmp_path)):
+        open_engine(tmp_path, TABLES)
+
+
+@pytest.mark.parametrize("names", [[], ["a b"], [""], ["é"], ["x" * 65]])
+def test_table_names_are_checked(names: list[str]) -> None:
+    with pytest.raises(UsageError):
+        MemoryEngine(names)
+
+
+def test_the_number_of_tables_is_bounded() -> None:
+    MemoryEngine([f"t{i}" for i in range(TABLES_MAX)])
+    with pytest.raises(UsageError, match=str(TABLES_MAX)):
+        MemoryEngine([f"t{i}" for i in range(TABLES_MAX + 1)])
+
+
+@pytest.mark.parametrize(("where", "read_only"), [("redis://x", False), (MEMORY_URL, True)])
+def test_other_places_are_refused(where: str, read_only: bool) -> None:
+    with pytest.raises(UsageError):
+        open_engine(where, TABLES, read_only=read_only)
+
+
+def test_a_snapshot_of_a_closed_engine_is_refused(make: Callable[[], Engine]) -> None:
+    engine = make()
+    view = engine.read()
+    view.close()
+    engine.close()
+    with pytest.raises(StoreClosed):
+        view.renew()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_reader_without_write_permission(tmp_path: Path) -> None:
+    LmdbEngine(tmp_path, ("one",)).close()
+    (tmp_path / "data.mdb").chmod(0o444)
+    LmdbEngine(tmp_path, ("one",), read_only=True).close()
