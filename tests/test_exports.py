@@ -60,7 +60,7 @@ def imported_names(package: str) -> set[str]:
     return {
         alias.asname or alias.name
         for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("datalattice")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(package + ".")
         for alias in node.names
         if not (alias.asname or alias.name).startswith("_")
     }

@@ -82,23 +82,56 @@ def length_without_docstring(node: Function) -> int:
     return lines
 
 
-def public_definitions(tree: ast.Module) -> Iterator[tuple[str, Definition, str]]:
-    """Yield public functions, classes and methods, each with the docstrings around it."""
+def exported_names(package_file: Path) -> set[str]:
+    """Return the names that a package file takes from modules: what the package offers."""
+    if not package_file.is_file():
+        return set()
+    return {
+        alias.asname or alias.name
+        for node in parse(package_file).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def public_callables(tree: ast.Module, exported: set[str]) -> Iterator[tuple[str, Definition, str]]:
+    """Yield exported functions, classes and methods, each with all docstrings that speak for it.
+
+    A class is spoken for by its methods too. Records (classes without public methods) decide
+    nothing, and properties are plain answers: neither is asked.
+    """
     module_words = ast.get_docstring(tree) or ""
     for node in tree.body:
-        if not isinstance(node, Definition) or node.name.startswith("_"):
+        if not isinstance(node, Definition) or node.name not in exported:
             continue
-        yield node.name, node, module_words
-        if isinstance(node, ast.ClassDef):
-            around = module_words + "\n" + (ast.get_docstring(node) or "")
-            for inner in node.body:
-                if isinstance(inner, Function) and not inner.name.startswith("_"):
-                    yield f"{node.name}.{inner.name}", inner, around
+        words = module_words + "\n" + (ast.get_docstring(node) or "")
+        if isinstance(node, Function):
+            yield node.name, node, words
+            continue
+        methods = [
+            inner
+            for inner in node.body
+            if isinstance(inner, Function)
+            and not inner.name.startswith("_")
+            and not any(ast.unparse(mark) == "property" for mark in inner.decorator_list)
+        ]
+        if methods:
+            yield (
+                node.name,
+                node,
+                "\n".join([words, *(ast.get_docstring(m) or "" for m in methods)]),
+            )
+        for method in methods:
+            yield (
+                f"{node.name}.{method.name}",
+                method,
+                words + "\n" + (ast.get_docstring(method) or ""),
+            )
 
 
-def has_source(docstring: str | None) -> bool:
-    """Return whether a docstring has a line `Source: ...` that names something."""
-    return bool(re.search(r"^\s*Source:\s*\S", docstring or "", re.MULTILINE))
+def has_source(words: str) -> bool:
+    """Return whether docstrings have a line `Source: ...` that names something."""
+    return bool(re.search(r"^\s*Source:\s*\S", words, re.MULTILINE))
 
 
 def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -159,12 +192,13 @@ def test_modules_begin_with_a_docstring() -> None:
 
 
 def test_public_names_of_format_packages_name_their_source() -> None:
-    """The line is in its own docstring, its class's or its module's."""
+    """In its own docstring, its class's or its module's; a class may have it in a method."""
     faults = []
     for package in SOURCED:
         for path in sorted((PACKAGE / package).rglob("*.py")):
-            for name, node, around in public_definitions(parse(path)):
-                if not has_source(ast.get_docstring(node)) and not has_source(around):
+            exported = exported_names(path.parent / "__init__.py")
+            for name, node, words in public_callables(parse(path), exported):
+                if not has_source(words):
                     faults.append(f"{name_of(path)}:{node.lineno}: {name} has no `Source:` line")
     fail_with(faults)
 
