@@ -1,0 +1,120 @@
+"""Cells: immutable values with canonical binary encoding and Merkle references.
+
+Primitive values are plain Python objects (None, bool, int, float, str, bytes); only what Python lacks gets a class. Every value has one
+encoding, and the SHA3-256 of that encoding is its name. Source: CAD002, CAD003, CAD006.
+"""
+
+from __future__ import annotations
+
+from datalattice.cells.blobs import Blob, Text, make_blob, make_text
+from datalattice.cells.cell import (
+    Cell,
+    Loader,
+    Ref,
+    Value,
+    encode,
+    is_embedded,
+    same,
+    value_hash,
+)
+from datalattice.cells.convert import to_cell, to_python
+from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
+from datalattice.cells.message import (
+    Parts,
+    decode,
+    decode_message,
+    decode_parts,
+    decode_trusted,
+    encode_message,
+    references,
+)
+from datalattice.cells.scalars import (
+    Address,
+    Char,
+    Extension,
+    Flag,
+    Keyword,
+    NanBits,
+    Scalar,
+    Symbol,
+    make_extension,
+)
+from datalattice.cells.tagged import Coded, Record, Signed, Syntax
+from datalattice.cells.text import from_json, to_json, to_text
+from datalattice.cells.trie import ABSENT, EMPTY_MAP, EMPTY_SET, Map, Set
+from datalattice.cells.validate import validate
+from datalattice.cells.vectors import EMPTY_LIST, EMPTY_VECTOR, List, Vector, fork_offset
+from datalattice.cells.walk import (
+    Part,
+    branch_count,
+    difference,
+    memory_size,
+    missing,
+    novelty,
+    settle,
+)
+
+NIL_HASH = value_hash(None)
+"""The value hash of nil."""
+
+__all__ = [
+    "ABSENT",
+    "EMPTY_INDEX",
+    "EMPTY_LIST",
+    "EMPTY_MAP",
+    "EMPTY_SET",
+    "EMPTY_VECTOR",
+    "NIL_HASH",
+    "Address",
+    "Blob",
+    "Cell",
+    "Char",
+    "Coded",
+    "Extension",
+    "Flag",
+    "Index",
+    "Keyword",
+    "List",
+    "Loader",
+    "Map",
+    "NanBits",
+    "Part",
+    "Parts",
+    "Record",
+    "Ref",
+    "Scalar",
+    "Set",
+    "Signed",
+    "Symbol",
+    "Syntax",
+    "Text",
+    "Value",
+    "Vector",
+    "branch_count",
+    "decode",
+    "decode_message",
+    "decode_parts",
+    "decode_trusted",
+    "difference",
+    "encode",
+    "encode_message",
+    "fork_offset",
+    "from_json",
+    "is_embedded",
+    "key_bytes",
+    "make_blob",
+    "make_extension",
+    "make_text",
+    "memory_size",
+    "missing",
+    "novelty",
+    "references",
+    "same",
+    "settle",
+    "to_cell",
+    "to_json",
+    "to_python",
+    "to_text",
+    "validate",
+    "value_hash",
+]

@@ -1,0 +1,242 @@
+"""Blob and text trees: byte strings longer than 4,096 bytes, in chunks.
+
+Shorter ones are plain `bytes` and `str`. A tree reads like them, and only the chunks that are looked at are loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, u8
+
+from datalattice.cells.cell import (
+    Cell,
+    Loader,
+    Value,
+    broken,
+    deref,
+    long_hook,
+    put_kid,
+    put_vlq,
+    same,
+    text_bytes,
+)
+from datalattice.cells.parse import read_kids, wrappers
+from datalattice.cells.scan import chunk_span, read_vlq
+from datalattice.errors import TypeMismatch, UsageError
+from datalattice.limits import CHUNK_BYTES, STRING_BYTES_MAX
+
+TAG_TEXT: Final = 0x30
+TAG_BLOB: Final = 0x31
+
+
+class Chunked(Cell):
+    """What blob and text trees have in common.
+
+    Source: CAD003 "Blob", "String".
+    """
+
+    __slots__ = ("_length",)
+
+    _length: i64
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._length = 0
+
+    def _tag(self) -> int:
+        return TAG_BLOB
+
+    def _build(self, depth: int) -> bytes:
+        out = BytesWriter()
+        out.append(u8(self._tag()))
+        put_vlq(out, self._length)
+        kids = self._open()
+        for i in range(len(kids)):
+            put_kid(out, kids, i, depth)
+        return out.getvalue()
+
+    def _parse(self) -> list[object]:
+        data = self._encoding
+        assert data is not None
+        at: i64 = read_vlq(data, 1, len(data))[1]
+        kids: i64 = (self._length - 1) // chunk_span(self._length) + 1
+        return read_kids(data, at, kids, self._loader)[0]
+
+    def byte_length(self) -> int:
+        """Return the number of bytes."""
+        return self._length
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes `start` .. `stop - 1`, cut at the end; only chunks in that range are loaded."""
+        out: list[bytes] = []
+        _read(self, max(start, 0), min(stop, self._length), out)
+        return b"".join(out)
+
+    def __bytes__(self) -> bytes:
+        return self.read(0, self._length)
+
+
+def _read(node: Chunked, start: i64, stop: i64, out: list[bytes]) -> None:
+    span: i64 = chunk_span(node._length)
+    kids = node._open()
+    first: i64 = start // span
+    while first < len(kids) and first * span < stop:
+        base: i64 = first * span
+        size: i64 = min(span, node._length - base)
+        low: i64 = max(start - base, 0)
+        high: i64 = min(stop - base, size)
+        chunk = deref(kids[first])
+        if isinstance(chunk, bytes) and len(chunk) == size:
+            out.append(chunk[low:high])
+        elif isinstance(chunk, Blob) and chunk._length == size:
+            _read(chunk, low, high, out)
+        else:
+            raise broken(f"a blob chunk of {size} bytes is something else")
+        first += 1
+
+
+class Blob(Chunked):
+    """A byte string of more than 4,096 bytes.
+
+    Cost:   reading a range loads its chunks only.
+    Source: CAD003 "Blob".
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, data: bytes) -> Value:
+        """Return `data` as a value: itself up to 4,096 bytes, else a blob tree."""
+        return make_blob(data)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int | slice) -> int | bytes:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._length)
+            return self.read(start, stop)[::step] if step > 0 else bytes(self)[index]
+        position = index + self._length if index < 0 else index
+        if not 0 <= position < self._length:
+            raise IndexError(f"byte {index} of a blob of {self._length} bytes")
+        return self.read(position, position + 1)[0]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, bytes):
+            return self._length == len(other) and bytes(self) == other
+        return isinstance(other, Cell) and same(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self.__eq__(other)
+
+    def __hash__(self) -> int:
+        return hash(bytes(self))
+
+    def __repr__(self) -> str:
+        return f"<Blob of {self._length} bytes>"
+
+
+class Text(Chunked):
+    """A string of more than 4,096 UTF-8 bytes.
+
+    Source: CAD003 "String".
+    """
+
+    __slots__ = ()
+
+    def _tag(self) -> int:
+        return TAG_TEXT
+
+    @classmethod
+    def of(cls, text: str) -> Value:
+        """Return `text` as a value: itself up to 4,096 UTF-8 bytes, else a text tree."""
+        return make_text(text)
+
+    def __len__(self) -> int:
+        return len(str(self))
+
+    def __str__(self) -> str:
+        return bytes(self).decode("utf-8", "surrogateescape")
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return str(self) == other
+        return isinstance(other, Cell) and same(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self.__eq__(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __repr__(self) -> str:
+        return f"<Text of {self._length} bytes>"
+
+
+def make_blob(data: bytes) -> Value:
+    """Return `data` as a value: itself up to 4,096 bytes, else a blob tree.
+
+    Source: CAD003 "Blob".
+    """
+    if len(data) <= CHUNK_BYTES:
+        return data
+    return _tree(Blob(), data)
+
+
+def make_text(text: str) -> Value:
+    """Return `text` as a value: itself up to 4,096 UTF-8 bytes, else a text tree.
+
+    Raises: UsageError: more than 2**31 - 1 bytes, or a lone surrogate.
+    Source: CAD003 "String".
+    """
+    raw = text_bytes(text)
+    if len(raw) <= CHUNK_BYTES:
+        return text
+    if len(raw) > STRING_BYTES_MAX:
+        raise UsageError(f"a string has at most {STRING_BYTES_MAX} bytes, got {len(raw)}")
+    return _tree(Text(), raw)
+
+
+def _tree(made: Chunked, data: bytes) -> Cell:
+    span: i64 = chunk_span(len(data))
+    made._length = len(data)
+    made._kids = [make_blob(data[at : at + span]) for at in range(0, len(data), span)]
+    return made
+
+
+def _long_cell(value: Value) -> Cell:
+    made = (
+        make_blob(value)
+        if isinstance(value, bytes)
+        else make_text(value)
+        if isinstance(value, str)
+        else None
+    )
+    if not isinstance(made, Cell):
+        raise TypeMismatch(f"a long string or blob was needed, got {type(value).__name__}")
+    return made
+
+
+def _closed(made: Chunked, data: bytes, loader: Loader | None) -> Chunked:
+    made._length = read_vlq(data, 1, len(data))[0]
+    made._kids = None
+    made._encoding = data
+    made._loader = loader
+    return made
+
+
+def closed_blob(data: bytes, loader: Loader | None) -> Chunked:
+    """Return the closed blob tree with this encoding (tag 31, more than 4,096 bytes)."""
+    return _closed(Blob(), data, loader)
+
+
+def closed_text(data: bytes, loader: Loader | None) -> Chunked:
+    """Return the closed text tree with this encoding (tag 30, more than 4,096 bytes)."""
+    return _closed(Text(), data, loader)
+
+
+wrappers[TAG_BLOB] = closed_blob
+wrappers[TAG_TEXT] = closed_text
+long_hook.append(_long_cell)

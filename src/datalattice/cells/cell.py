@@ -1,0 +1,493 @@
+"""Cell: the base of every tree-shaped value; references to children, encoding, hash and equality.
+
+Theory of operation. A value is a plain Python object (None, bool, int, float, str, bytes), a `Scalar`, or a `Cell`. A cell holds its
+children in one list, `_kids`, in the order of its encoding. A kid is a value, or a `Ref`: a child known by hash.
+
+A cell may be *closed*: it has its encoding and no kid list. It opens itself by parsing one level when it is first looked into. Decoding
+therefore costs one strict scan and no objects, and a store may close cells it has written, which frees the memory of everything below
+without changing any value. A new cell is open and has no encoding until somebody asks for it.
+
+Kid lists change only in ways that cannot be seen: a long plain kid is boxed in a Ref once its hash is known, and a list that several
+vectors share may grow behind the part each of them uses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, mypyc_attr, u8
+
+from datalattice.cells.scalars import NAN_BITS, NanBits, Scalar
+from datalattice.errors import BadFormat, MissingData, TypeMismatch, UsageError
+from datalattice.limits import (
+    CHUNK_BYTES,
+    EMBEDDED_BYTES_MAX,
+    HASH_BYTES,
+    INTEGER_BYTES_MAX,
+    STRING_BYTES_MAX,
+)
+
+Value = object
+"""Any value: None, bool, int, float, str, bytes, a Scalar or a Cell."""
+
+TAG_REF: Final = 0x20
+RECURSION_MAX: Final = 64  # levels encoded by recursion before an explicit stack takes over
+_LONG_INT: Final = 8 * INTEGER_BYTES_MAX - 1
+_sha3: Final = hashlib.sha3_256
+
+
+class Loader(Protocol):
+    """Where cells that are known by hash come from: a store, a message, a peer's staging area."""
+
+    def load(self, hash: bytes) -> Value:
+        """Return the value with this hash.
+
+        Raises: MissingData: it is not there.
+        """
+        ...
+
+
+@mypyc_attr(acyclic=True)
+class Ref:
+    """A child known by its hash: `value` when it is at hand (`present`), else to be had from `loader`."""
+
+    __slots__ = ("hash", "loader", "present", "value")
+
+    def __init__(
+        self, hash: bytes, loader: Loader | None, value: Value = None, *, present: bool = False
+    ) -> None:
+        self.hash = hash
+        self.loader = loader
+        self.value = value
+        self.present = present
+
+    def resolve(self) -> Value:
+        """Return the child.
+
+        Raises: MissingData: there is no loader, or it does not have the cell.
+        """
+        if self.present:
+            return self.value
+        loader = self.loader
+        if loader is None:
+            raise MissingData([self.hash])
+        return loader.load(self.hash)
+
+
+class Cell:
+    """Base of all values that have children.
+
+    Source: CAD003; CAD006.
+    """
+
+    __slots__ = ("_encoding", "_hash", "_kids", "_loader")
+
+    _encoding: bytes | None
+    _hash: bytes | None
+    _kids: list[object] | None
+    _loader: Loader | None
+
+    def __init__(self) -> None:
+        self._encoding = None
+        self._hash = None
+        self._kids = None
+        self._loader = None
+
+    # --- to be given by each kind ---
+
+    def _build(self, depth: int) -> bytes:
+        """Return the encoding made from the kids."""
+        raise UsageError(type(self).__name__ + " is not a concrete kind of cell")
+
+    def _parse(self) -> list[object]:
+        """Return the kids read from the encoding of a closed cell."""
+        raise UsageError(type(self).__name__ + " is not a concrete kind of cell")
+
+    def _children(self) -> list[object]:
+        """Return every kid in use (values and Refs), for walks."""
+        return self._open()
+
+    def _close(self, loader: Loader) -> None:
+        """Forget the kids; they are read again through `loader` when needed. The encoding must exist."""
+        self._loader = loader
+        self._kids = None
+
+    # --- shared ---
+
+    def _open(self) -> list[object]:
+        kids = self._kids
+        if kids is None:
+            kids = self._parse()
+            self._kids = kids
+        return kids
+
+    def _encode(self, depth: int) -> bytes:
+        encoding = self._encoding
+        if encoding is None:
+            if depth > RECURSION_MAX:
+                _encode_deep(self)
+            encoding = self._encoding
+            if encoding is None:
+                encoding = self._build(depth)
+                self._encoding = encoding
+        return encoding
+
+    @property
+    def encoding(self) -> bytes:
+        """The canonical encoding of this one cell; branches appear in it as hashes."""
+        encoding = self._encoding
+        return self._encode(0) if encoding is None else encoding
+
+    @property
+    def hash(self) -> bytes:
+        """The value hash: SHA3-256 of the encoding, 32 bytes."""
+        found = self._hash
+        if found is None:
+            found = _sha3(self._encode(0)).digest()
+            self._hash = found
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return same(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not same(self, other)
+
+    def __hash__(self) -> int:
+        return int.from_bytes(self.hash[:8], "big", signed=True)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Value], tuple[bytes]]:
+        return restore_hook[0], (pickle_hook[0](self),)
+
+
+def _restore_unset(data: bytes) -> Value:
+    raise UsageError("the message codec is not loaded")
+
+
+def _pickle_unset(value: Value) -> bytes:
+    raise UsageError("the message codec is not loaded")
+
+
+def _admit_unset(value: object) -> Value:
+    raise TypeMismatch(not_a_value(value))
+
+
+# Filled in by the modules above this one, which know every kind of cell.
+restore_hook: Final[list[Callable[[bytes], Value]]] = [_restore_unset]
+pickle_hook: Final[list[Callable[[Value], bytes]]] = [_pickle_unset]
+admit_hook: Final[list[Callable[[object], Value]]] = [_admit_unset]
+long_hook: Final[list[Callable[[Value], Cell]]] = []
+
+
+def not_a_value(value: object) -> str:
+    """Return the error text for something that is not a lattice value."""
+    return (
+        f"not a lattice value: {type(value).__module__}.{type(value).__qualname__}; accepted are None, bool, int, float, str, bytes, "
+        "list, tuple, dict, set and the cell classes"
+    )
+
+
+def admit(value: object) -> Value:
+    """Return `value` as something a cell may hold.
+
+    Plain values and cells come back as they are; list, tuple, dict and set are converted.
+    Raises: TypeMismatch: it is none of these.
+    """
+    kind = type(value)
+    if kind is int:
+        number: int = value  # type: ignore[assignment]
+        if -0x8000000000000000 <= number <= 0x7FFFFFFFFFFFFFFF:
+            return value
+        return check_integer(number)
+    if (
+        value is None
+        or kind is str
+        or kind is bytes
+        or kind is float
+        or kind is bool
+        or isinstance(value, Cell)
+        or isinstance(value, Scalar)
+    ):
+        return value
+    return admit_hook[0](value)
+
+
+def check_integer(number: int) -> int:
+    """Return `number` if it is in the range of integers (4,096 bytes of two's complement).
+
+    Raises: UsageError: it is longer.
+    """
+    bits = number.bit_length() if number >= 0 else (number + 1).bit_length()
+    if bits > _LONG_INT:
+        raise UsageError(
+            f"an integer has at most {INTEGER_BYTES_MAX} bytes, got one of {bits} bits"
+        )
+    return number
+
+
+def deref(kid: object) -> Value:
+    """Return the value of a kid, loading it when it is only known by hash."""
+    if type(kid) is Ref:
+        return kid.resolve()
+    return kid
+
+
+# --- writing -------------------------------------------------------------------------------
+
+
+def put_vlq(out: BytesWriter, count: i64) -> None:
+    """Append the VLQ of `count`."""
+    if count < 0x80:
+        out.append(u8(count))
+        return
+    shift: i64 = 7
+    while shift < 56 and (count >> shift) >= 0x80:
+        shift += 7
+    while shift > 0:
+        out.append(u8(((count >> shift) & 0x7F) | 0x80))
+        shift -= 7
+    out.append(u8(count & 0x7F))
+
+
+def put_integer(out: BytesWriter, number: int) -> None:
+    """Append the encoding of an integer of any size."""
+    if -0x8000000000000000 <= number <= 0x7FFFFFFFFFFFFFFF:
+        value: i64 = number
+        length: i64 = 0
+        if value:
+            length = 1
+            rest: i64 = value
+            while rest < -128 or rest > 127:
+                rest >>= 8
+                length += 1
+        out.append(u8(0x10 + length))
+        shift: i64 = 8 * (length - 1)
+        while shift >= 0:
+            out.append(u8((value >> shift) & 0xFF))
+            shift -= 8
+        return
+    bits = number.bit_length() if number >= 0 else (number + 1).bit_length()
+    size = bits // 8 + 1
+    out.append(u8(0x19))
+    put_vlq(out, size)
+    out.write(number.to_bytes(size, "big", signed=True))
+
+
+def text_bytes(text: str) -> bytes:
+    """Return the bytes of a string; bytes that are not UTF-8 travel as surrogate escapes.
+
+    Raises: UsageError: a lone surrogate that stands for no byte.
+    """
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise UsageError(f"not UTF-8 text: {error}") from error
+
+
+_NAN_ENCODING: Final = b"\x1d" + NAN_BITS.to_bytes(8, "big")
+
+
+def encode_double(number: float) -> bytes:
+    """Return the encoding of a double; every NaN a program makes has the one usual pattern."""
+    if number != number:
+        return _NAN_ENCODING
+    return b"\x1d" + struct.pack(">d", number)
+
+
+def put_kid(out: BytesWriter, kids: list[object], position: int, depth: int) -> None:
+    """Append a kid as it stands in its parent: its encoding if that is short, else its hash.
+
+    Quoting CAD003: a child is embedded when its encoding is at most 140 bytes.
+    """
+    kid = kids[position]
+    if isinstance(kid, int) and type(kid) is int:
+        put_integer(out, kid)
+    elif isinstance(kid, str):
+        raw = text_bytes(kid)
+        if len(raw) <= 137:
+            out.append(u8(0x30))
+            put_vlq(out, len(raw))
+            out.write(raw)
+        else:
+            _put_long(out, kids, position, kid)
+    elif isinstance(kid, Cell):
+        encoding = kid._encoding
+        if encoding is None:
+            encoding = kid._encode(depth + 1)
+        if len(encoding) <= EMBEDDED_BYTES_MAX:
+            out.write(encoding)
+        else:
+            out.append(u8(TAG_REF))
+            out.write(kid.hash)
+    elif kid is None:
+        out.append(u8(0))
+    elif isinstance(kid, bytes):
+        if len(kid) <= 137:
+            out.append(u8(0x31))
+            put_vlq(out, len(kid))
+            out.write(kid)
+        else:
+            _put_long(out, kids, position, kid)
+    elif isinstance(kid, Ref):
+        out.append(u8(TAG_REF))
+        out.write(kid.hash)
+    elif kid is True:
+        out.append(u8(0xB1))
+    elif kid is False:
+        out.append(u8(0xB0))
+    else:
+        # Scalars, doubles and nothing else: admit() keeps the rest out.
+        out.write(encode(kid))
+
+
+def _put_long(out: BytesWriter, kids: list[object], position: int, kid: Value) -> None:
+    encoding = encode(kid)
+    if len(encoding) <= EMBEDDED_BYTES_MAX:  # a blob tree of two to four chunks is short itself
+        out.write(encoding)
+        return
+    digest = _sha3(encoding).digest()
+    kids[position] = Ref(digest, None, kid, present=True)
+    out.append(u8(TAG_REF))
+    out.write(digest)
+
+
+def encode(value: Value) -> bytes:
+    """Return the canonical encoding of one cell; its branches appear as hashes.
+
+    Source: CAD003.
+    """
+    if isinstance(value, Cell):
+        return value.encoding
+    if value is None:
+        return b"\x00"
+    if value is True:
+        return b"\xb1"
+    if value is False:
+        return b"\xb0"
+    if isinstance(value, Scalar):
+        return value._encoding
+    if isinstance(value, float):
+        return encode_double(value)
+    out = BytesWriter()
+    if isinstance(value, int):
+        put_integer(out, check_integer(value))
+        return out.getvalue()
+    if isinstance(value, (str, bytes)):
+        raw = value if isinstance(value, bytes) else text_bytes(value)
+        if len(raw) > CHUNK_BYTES:
+            return long_hook[0](value).encoding
+        out.append(u8(0x31 if isinstance(value, bytes) else 0x30))
+        put_vlq(out, len(raw))
+        out.write(raw)
+        return out.getvalue()
+    return encode(admit(value))
+
+
+def value_hash(value: Value) -> bytes:
+    """Return the value hash: SHA3-256 of the encoding, 32 bytes. Equal values have equal hashes.
+
+    Source: CAD003 "Value ID".
+    """
+    if isinstance(value, Cell):
+        return value.hash
+    return _sha3(encode(value)).digest()
+
+
+def kid_hash(kid: object) -> bytes:
+    """Return the value hash of a kid without loading it."""
+    if isinstance(kid, Ref):
+        return kid.hash
+    return value_hash(kid)
+
+
+def is_embedded(value: Value) -> bool:
+    """Return whether `value` stands inside its parent (encoding of at most 140 bytes)."""
+    return len(encode(value)) <= EMBEDDED_BYTES_MAX
+
+
+def same(a: Value, b: Value) -> bool:
+    """Return whether two values are the same value: equal encodings.
+
+    `True`, `1` and `1.0` are three values, as are `b"a"` and `"a"`.
+    """
+    if a is b:
+        return True
+    if isinstance(a, Cell) and isinstance(b, Cell):
+        if a._hash is not None and b._hash is not None:
+            return a._hash == b._hash
+        return a.encoding == b.encoding
+    if isinstance(a, (str, bytes)) and type(a) is type(b):
+        return a == b
+    if type(a) is int and type(b) is int:
+        return a == b
+    return encode(a) == encode(b)
+
+
+def same_kid(a: object, b: object) -> bool:
+    """Return whether two kids are the same value, by hash where one of them is not at hand. Loads nothing."""
+    if a is b:
+        return True
+    if isinstance(a, Ref):
+        if isinstance(b, Ref):
+            return a.hash == b.hash
+        return isinstance(b, (Cell, str, bytes)) and a.hash == value_hash(b)
+    if isinstance(b, Ref):
+        return isinstance(a, (Cell, str, bytes)) and b.hash == value_hash(a)
+    return same(a, b)
+
+
+def surely_same(a: object, b: object) -> bool:
+    """Return whether two kids are known to be the same value without building an encoding that nobody asked for yet.
+
+    A False is no statement: two trees that were never encoded are compared by descending, which costs no more.
+    """
+    if a is b:
+        return True
+    if isinstance(a, Cell) and isinstance(b, Cell):
+        if a._hash is not None and b._hash is not None:
+            return a._hash == b._hash
+        if a._encoding is not None and b._encoding is not None:
+            return a._encoding == b._encoding
+        return False
+    return same_kid(a, b)
+
+
+def _encode_deep(top: Cell) -> None:
+    """Encode everything below `top` bottom-up with a stack of our own: chains of cells can be millions long."""
+    stack: list[Cell] = [top]
+    while stack:
+        cell = stack[-1]
+        if cell._encoding is not None:
+            stack.pop()
+            continue
+        waiting = [
+            kid for kid in cell._children() if isinstance(kid, Cell) and kid._encoding is None
+        ]
+        if waiting:
+            stack.extend(waiting)
+            continue
+        cell._encoding = cell._build(0)
+        stack.pop()
+
+
+def broken(what: str) -> BadFormat:
+    """Return the error for a tree whose parts do not fit together."""
+    return BadFormat(f"not a canonical value: {what}")
+
+
+def double_value(bits: bytes) -> Value:
+    """Return the value of 8 bytes of a double: a float, or `NanBits` for an unusual NaN."""
+    number: float = struct.unpack(">d", bits)[0]
+    if number != number:
+        pattern = int.from_bytes(bits, "big")
+        if pattern != NAN_BITS:
+            return NanBits(pattern)
+    return number
+
+
+assert HASH_BYTES == 32
+assert CHUNK_BYTES < STRING_BYTES_MAX

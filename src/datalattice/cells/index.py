@@ -1,0 +1,550 @@
+"""Index: an ordered map, a radix tree over the bytes of its keys.
+
+Keys are byte-like values, and only their first 32 bytes count; keys with equal bytes are one key, whatever their types. A node holds the
+position where its keys first differ (`depth`, in hex digits), the entry whose key ends there, if any, and one child for each digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, u8
+
+from datalattice.cells.blobs import Chunked
+from datalattice.cells.cell import (
+    Cell,
+    Loader,
+    Ref,
+    Value,
+    admit,
+    broken,
+    deref,
+    put_kid,
+    put_vlq,
+    same_kid,
+    surely_same,
+    text_bytes,
+    value_hash,
+)
+from datalattice.cells.parse import read_kids, wrappers
+from datalattice.cells.scalars import Scalar
+from datalattice.cells.scan import bit_count, read_vlq
+from datalattice.cells.trie import ABSENT, Join, digit_at
+from datalattice.errors import TypeMismatch
+from datalattice.limits import INDEX_KEY_BYTES
+
+TAG_INDEX: Final = 0x84
+
+
+def key_bytes(key: Value) -> bytes:
+    """Return the bytes by which an index orders `key`: at most the first 32.
+
+    Raises: TypeMismatch: the key is not byte-like.
+    Source: CAD003 "Index".
+    """
+    if isinstance(key, bytes):
+        return key[:INDEX_KEY_BYTES]
+    if isinstance(key, str):
+        return text_bytes(key[:INDEX_KEY_BYTES])[:INDEX_KEY_BYTES]
+    if isinstance(key, Scalar):
+        raw = key.key_bytes()
+        if raw is not None:
+            return raw[:INDEX_KEY_BYTES]
+    elif isinstance(key, Chunked):
+        return key.read(0, INDEX_KEY_BYTES)
+    raise TypeMismatch(
+        f"an index key is bytes, str, Keyword, Symbol, Address or Extension, got {type(key).__name__}"
+    )
+
+
+def common_key_digits(a: bytes, b: bytes, start: i64) -> i64:
+    """Return the first digit position from `start` on where two keys differ, or where the shorter ends."""
+    limit: i64 = 2 * min(len(a), len(b))
+    position: i64 = start
+    while position < limit and digit_at(a, position) == digit_at(b, position):
+        position += 1
+    return min(position, limit) if position > limit else position
+
+
+class Index(Cell):
+    """An immutable mapping ordered by the bytes of its keys.
+
+    Shapes: keys are bytes, str, Keyword, Symbol, Address or Extension; values are any values.
+    Cost:   get, put and remove touch one path.
+    Source: CAD002 "Index"; CAD003 "Index".
+    """
+
+    __slots__ = ("_count", "_depth", "_has_entry", "_mask", "_sample")
+
+    _count: i64
+    _depth: i64
+    _mask: i64
+    _has_entry: bool
+    _sample: bytes | None
+
+    def __init__(
+        self, entries: Mapping[object, object] | Iterable[tuple[object, object]] = ()
+    ) -> None:
+        super().__init__()
+        self._count = 0
+        self._depth = 0
+        self._mask = 0
+        self._has_entry = False
+        self._sample = None
+        self._kids = []
+        if entries != ():
+            built = _index_of(entries)
+            self._count, self._depth, self._mask = built._count, built._depth, built._mask
+            self._has_entry, self._sample, self._kids = built._has_entry, built._sample, built._kids
+
+    @classmethod
+    def of(cls, entries: Mapping[object, object] | Iterable[tuple[object, object]]) -> Index:
+        """Return the index of `entries`, built in bulk; of two entries with one key the later wins."""
+        return _index_of(entries)
+
+    def _build(self, depth: int) -> bytes:
+        out = BytesWriter()
+        out.append(u8(TAG_INDEX))
+        put_vlq(out, self._count)
+        kids = self._open()
+        start: i64 = 0
+        if self._count > 1:
+            out.append(u8(0x80 if self._has_entry else 0))
+            if self._has_entry:
+                put_kid(out, kids, 0, depth)
+                put_kid(out, kids, 1, depth)
+                start = 2
+            out.append(u8(self._depth))
+            out.append(u8(self._mask >> 8))
+            out.append(u8(self._mask & 0xFF))
+        for i in range(start, len(kids)):
+            put_kid(out, kids, i, depth)
+        return out.getvalue()
+
+    def _parse(self) -> list[object]:
+        data = self._encoding
+        assert data is not None
+        at: i64 = read_vlq(data, 1, len(data))[1]
+        if self._count == 0:
+            return []
+        if self._count == 1:
+            return read_kids(data, at, 2, self._loader)[0]
+        kids: list[object] = []
+        at += 1
+        if self._has_entry:
+            kids, at = read_kids(data, at, 2, self._loader)
+        self._depth = data[at]
+        self._mask = (data[at + 1] << 8) | data[at + 2]
+        kids.extend(read_kids(data, at + 3, bit_count(self._mask), self._loader)[0])
+        return kids
+
+    def _key(self) -> bytes:
+        """Return the bytes of the entry that this node holds itself."""
+        return key_bytes(deref(self._open()[0]))
+
+    def _any(self) -> bytes:
+        """Return the bytes of some key below this node."""
+        sample = self._sample
+        if sample is None:
+            kids = self._open()
+            sample = self._key() if self._has_entry else index_node(kids[0], self._count)._any()
+            self._sample = sample
+        return sample
+
+    def _slot(self, digit: i64) -> i64:
+        first: i64 = 2 if self._has_entry else 0
+        return first + bit_count(self._mask & ((1 << digit) - 1))
+
+    def _find(self, wanted: bytes) -> Index | None:
+        """Return the node whose own entry has this key."""
+        node = self
+        length: i64 = 2 * len(wanted)
+        while node._count > 1:
+            kids = node._open()
+            if length <= node._depth:
+                break
+            digit: i64 = digit_at(wanted, node._depth)
+            if not node._mask & (1 << digit):
+                return None
+            node = index_node(kids[node._slot(digit)], node._count)
+        if node._count and node._has_entry and node._key() == wanted:
+            return node
+        return None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, key: object, default: Value = None) -> Value:
+        """Return the value under `key`, or `default`; a key that is not byte-like is absent."""
+        try:
+            wanted = key_bytes(admit(key))
+        except TypeMismatch:
+            return default  # such a key cannot be stored, so it is not there
+        node = self._find(wanted)
+        return default if node is None else deref(node._open()[1])
+
+    def __getitem__(self, key: object) -> Value:
+        node = self._find(key_bytes(admit(key)))
+        if node is None:
+            raise KeyError(key)
+        return deref(node._open()[1])
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            return self._find(key_bytes(admit(key))) is not None
+        except TypeMismatch:
+            return False  # such a key cannot be stored
+
+    def key_cell(self, key: object) -> Value:
+        """Return the stored key with the bytes of `key`, None when there is none."""
+        node = self._find(key_bytes(admit(key)))
+        return None if node is None else deref(node._open()[0])
+
+    def put(self, key: object, value: object) -> Index:
+        """Return this index with one entry more, or with key and value replaced; itself when that changes nothing."""
+        held = admit(key)
+        return _put(self, key_bytes(held), held, admit(value), 0)
+
+    def put_many(self, entries: Mapping[object, object] | Iterable[tuple[object, object]]) -> Index:
+        """Return this index with all of `entries` put one after another."""
+        pairs = entries.items() if isinstance(entries, Mapping) else entries
+        if not self._count:
+            return _index_of(pairs)
+        made = self
+        for key, value in pairs:
+            made = made.put(key, value)
+        return made
+
+    def remove(self, key: object) -> Index:
+        """Return this index without `key`; itself when the key is absent."""
+        return _remove(self, key_bytes(admit(key)))
+
+    def _nodes(self) -> Iterator[Index]:
+        """Yield the nodes with an entry of their own, in key order."""
+        stack: list[Index] = [self] if self._count else []
+        while stack:
+            node = stack.pop()
+            kids = node._open()
+            if node._has_entry:
+                yield node
+            first: i64 = 2 if node._has_entry else 0
+            for i in range(len(kids) - 1, first - 1, -1):
+                stack.append(index_node(kids[i], node._count))
+
+    def entries(self) -> Iterator[tuple[Value, Value]]:
+        """Yield (key, value) in the order of key bytes, a prefix first."""
+        for node in self._nodes():
+            kids = node._open()
+            yield deref(kids[0]), deref(kids[1])
+
+    def items(self) -> Iterator[tuple[Value, Value]]:
+        """Yield (key, value), as a mapping does."""
+        return self.entries()
+
+    def keys(self) -> Iterator[Value]:
+        """Yield the keys."""
+        return iter(self)
+
+    def values(self) -> Iterator[Value]:
+        """Yield the values."""
+        for _key, value in self.entries():
+            yield value
+
+    def __iter__(self) -> Iterator[Value]:
+        for node in self._nodes():
+            yield deref(node._open()[0])
+
+    def __reversed__(self) -> Iterator[Value]:
+        return reversed(list(self))
+
+    def merge_with(self, other: Index, join: Join) -> Index:
+        """Return the join of two indexes by `join(key, own, other, own present, other present)`, called only where they differ.
+
+        Like `Map.merge_with`. Where both have a key with the same bytes and of different types, the key with the greater hash is kept
+        (and given to `join`).
+        """
+        made = self
+        theirs_too = True
+        for raw, mine, theirs in differing_nodes(self, other):
+            my_kids: list[object] = [None, None] if mine is None else mine._open()
+            their_kids: list[object] = [None, None] if theirs is None else theirs._open()
+            key = deref(their_kids[0]) if mine is None else deref(my_kids[0])
+            if mine is not None and theirs is not None:
+                rival = deref(their_kids[0])
+                if not same_kid(key, rival) and value_hash(rival) > value_hash(key):
+                    key = rival
+            if mine is not None and theirs is not None and same_kid(my_kids[1], their_kids[1]):
+                result: object = deref(my_kids[1])
+            else:
+                result = join(
+                    key,
+                    deref(my_kids[1]),
+                    deref(their_kids[1]),
+                    mine is not None,
+                    theirs is not None,
+                )
+            if result is ABSENT:
+                if mine is not None:
+                    made = _remove(made, raw)
+                theirs_too = theirs_too and theirs is None
+                continue
+            made = _put(made, raw, key, result, 0)
+            theirs_too = (
+                theirs_too
+                and theirs is not None
+                and same_kid(result, their_kids[1])
+                and same_kid(key, their_kids[0])
+            )
+        return other if theirs_too and made is not self else made
+
+    def differences(self, other: Index) -> Iterator[tuple[Value, bool, Value, bool, Value]]:
+        """Yield (key, own present, own value, other present, other value) where the two differ, in key order within subtrees."""
+        for _raw, mine, theirs in differing_nodes(self, other):
+            shown = mine if mine is not None else theirs
+            assert shown is not None
+            yield (
+                deref(shown._open()[0]),
+                mine is not None,
+                None if mine is None else deref(mine._open()[1]),
+                theirs is not None,
+                None if theirs is None else deref(theirs._open()[1]),
+            )
+
+    def __repr__(self) -> str:
+        return f"<Index of {self._count}>"
+
+
+def index_node(kid: object, above: i64) -> Index:
+    """Return a child node, checked to be a smaller index than its parent.
+
+    Raises: BadFormat: the tree is not canonical; MissingData: the node is not here.
+    """
+    node = kid.resolve() if isinstance(kid, Ref) else kid
+    if not isinstance(node, Index) or node._count == 0 or (above and node._count >= above):
+        raise broken("an index node is something else")
+    return node
+
+
+def _entry(raw: bytes, key: object, value: object) -> Index:
+    made = Index()
+    made._count = 1
+    made._has_entry = True
+    made._sample = raw
+    made._kids = [key, value]
+    return made
+
+
+def _node(
+    count: i64, has_entry: bool, depth: i64, mask: i64, kids: list[object], sample: bytes | None
+) -> Index:
+    made = Index()
+    made._count = count
+    made._has_entry = has_entry
+    made._depth = depth
+    made._mask = mask
+    made._kids = kids
+    made._sample = sample
+    return made
+
+
+def closed_index(data: bytes, loader: Loader | None) -> Index:
+    """Return the closed index with this encoding (tag 84)."""
+    count, at = read_vlq(data, 1, len(data))
+    made = Index()
+    made._count = count
+    made._has_entry = count == 1 or (count > 1 and data[at] == 0x80)
+    made._kids = None
+    made._encoding = data
+    made._loader = loader
+    return made
+
+
+def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Index:
+    count: i64 = node._count
+    if count == 0:
+        return _entry(raw, key, value)
+    kids = node._open()
+    length: i64 = 2 * len(raw)
+    sample = node._any()
+    end: i64 = 2 * len(sample) if count == 1 else node._depth
+    fork: i64 = min(common_key_digits(raw, sample, known), end)
+    if fork < end:
+        if (
+            fork == length
+        ):  # the new key is a prefix of all keys here: it becomes the entry of a node above
+            return _node(
+                count + 1, True, fork, 1 << digit_at(sample, fork), [key, value, node], raw
+            )
+        own: i64 = digit_at(sample, fork)
+        new: i64 = digit_at(raw, fork)
+        fresh = _entry(raw, key, value)
+        pair: list[object] = [node, fresh] if own < new else [fresh, node]
+        return _node(count + 1, False, fork, (1 << own) | (1 << new), pair, sample)
+    if length == end:  # the key of this node's own entry
+        if node._has_entry:
+            if same_kid(kids[0], key) and same_kid(kids[1], value):
+                return node
+            return _node(count, True, node._depth, node._mask, [key, value, *kids[2:]], raw)
+        return _node(count + 1, True, node._depth, node._mask, [key, value, *kids], raw)
+    digit: i64 = digit_at(raw, end)
+    if count == 1:
+        return _node(2, True, end, 1 << digit, [kids[0], kids[1], _entry(raw, key, value)], sample)
+    slot: i64 = node._slot(digit)
+    fresh_kids = kids[:]
+    if node._mask & (1 << digit):
+        child = index_node(kids[slot], count)
+        grown = _put(child, raw, key, value, end + 1)
+        if grown is child:
+            return node
+        fresh_kids[slot] = grown
+        return _node(
+            count + grown._count - child._count,
+            node._has_entry,
+            end,
+            node._mask,
+            fresh_kids,
+            sample,
+        )
+    fresh_kids.insert(slot, _entry(raw, key, value))
+    return _node(count + 1, node._has_entry, end, node._mask | (1 << digit), fresh_kids, sample)
+
+
+def _remove(node: Index, raw: bytes) -> Index:
+    if node._count == 0:
+        return node
+    kids = node._open()
+    if node._count == 1:
+        return EMPTY_INDEX if node._key() == raw else node
+    if 2 * len(raw) <= node._depth:
+        if not node._has_entry or node._key() != raw:
+            return node
+        if len(kids) == 3:
+            return index_node(kids[2], node._count)
+        return _node(node._count - 1, False, node._depth, node._mask, kids[2:], None)
+    digit: i64 = digit_at(raw, node._depth)
+    if not node._mask & (1 << digit):
+        return node
+    slot: i64 = node._slot(digit)
+    child = index_node(kids[slot], node._count)
+    less = _remove(child, raw)
+    if less is child:
+        return node
+    fresh = kids[:]
+    mask: i64 = node._mask
+    if less._count:
+        fresh[slot] = less
+    else:
+        fresh.pop(slot)
+        mask &= ~(1 << digit)
+        if node._has_entry and len(fresh) == 2:
+            return _entry(node._key(), fresh[0], fresh[1])
+        if not node._has_entry and len(fresh) == 1:
+            return index_node(fresh[0], 0)
+    return _node(node._count - 1, node._has_entry, node._depth, mask, fresh, None)
+
+
+def _index_of(entries: Mapping[object, object] | Iterable[tuple[object, object]]) -> Index:
+    found: dict[bytes, tuple[object, object]] = {}
+    for key, value in entries.items() if isinstance(entries, Mapping) else entries:
+        held = admit(key)
+        found[key_bytes(held)] = (held, admit(value))
+    keys = sorted(found)
+    if not keys:
+        return EMPTY_INDEX
+    return _build_range(keys, found, 0, len(keys), 0)
+
+
+def _build_range(
+    keys: list[bytes], found: dict[bytes, tuple[object, object]], low: i64, high: i64, start: i64
+) -> Index:
+    first = keys[low]
+    key, value = found[first]
+    if high - low == 1:
+        return _entry(first, key, value)
+    depth: i64 = common_key_digits(first, keys[high - 1], start)
+    kids: list[object] = []
+    at: i64 = low
+    has_entry = 2 * len(first) == depth
+    if has_entry:
+        kids = [key, value]
+        at += 1
+    mask: i64 = 0
+    while at < high:
+        digit: i64 = digit_at(keys[at], depth)
+        begin: i64 = at
+        while at < high and digit_at(keys[at], depth) == digit:
+            at += 1
+        mask |= 1 << digit
+        kids.append(_build_range(keys, found, begin, at, depth + 1))
+    return _node(high - low, has_entry, depth, mask, kids, first)
+
+
+Pair = tuple[bytes, "Index | None", "Index | None"]
+
+
+def differing_nodes(own: Index, other: Index) -> Iterator[Pair]:
+    """Yield (key bytes, own node, other node) for each key where two indexes differ; equal subtrees are not loaded."""
+    stack: list[tuple[object, object, int]] = []
+    if own._count or other._count:
+        stack.append((own if own._count else None, other if other._count else None, 0))
+    while stack:
+        a_kid, b_kid, known = stack.pop()
+        if a_kid is None or b_kid is None:
+            alone = index_node(b_kid if a_kid is None else a_kid, 0)
+            for node in alone._nodes():
+                yield (node._key(), None, node) if a_kid is None else (node._key(), node, None)
+            continue
+        if surely_same(a_kid, b_kid):
+            continue
+        yield from _pair_nodes(index_node(a_kid, 0), index_node(b_kid, 0), known, stack)
+
+
+def _pair_nodes(
+    a: Index, b: Index, known: int, stack: list[tuple[object, object, int]]
+) -> Iterator[Pair]:
+    """Yield what two nodes hold themselves and push the pairs of subtrees that can hold the same keys."""
+    a_end, b_end = _reach(a), _reach(b)
+    low: i64 = min(a_end, b_end)
+    if common_key_digits(a._any(), b._any(), known) < low:
+        stack.append((a, None, known))
+        stack.append((None, b, known))
+        return
+    mine = a if a_end == low and a._has_entry else None
+    theirs = b if b_end == low and b._has_entry else None
+    if mine is not None and theirs is not None:
+        left, right = mine._open(), theirs._open()
+        if not (same_kid(left[0], right[0]) and same_kid(left[1], right[1])):
+            yield mine._key(), mine, theirs
+    elif mine is not None:
+        yield mine._key(), mine, None
+    elif theirs is not None:
+        yield theirs._key(), None, theirs
+    for digit in range(15, -1, -1):
+        own = _below(a, a_end, low, digit)
+        other = _below(b, b_end, low, digit)
+        if own is not None or other is not None:
+            stack.append((own, other, low + 1))
+
+
+def _reach(node: Index) -> int:
+    """Return the digits that all keys of a node share: its depth, or the whole key of a single entry."""
+    if node._count == 1:
+        return 2 * len(node._key())
+    node._open()
+    return node._depth
+
+
+def _below(node: Index, reach: int, low: int, digit: int) -> object:
+    """Return what a node holds under `digit` at position `low`: a child, or the node itself when its keys fork only later."""
+    if reach > low:
+        return node if digit_at(node._any(), low) == digit else None
+    if node._count == 1 or not node._mask & (1 << digit):
+        return None
+    return node._open()[node._slot(digit)]
+
+
+wrappers[TAG_INDEX] = closed_index
+EMPTY_INDEX: Final = Index()
+Mapping.register(Index)

@@ -1,0 +1,68 @@
+"""Parse: encodings that were scanned before to values, one level at a time.
+
+Each kind of cell registers here how a closed cell of its tag is made; scalars are made at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import i64
+
+from datalattice.cells.cell import Cell, Loader, Ref, Value, double_value
+from datalattice.cells.scalars import Char, Flag, Keyword, Symbol, make_extension
+from datalattice.cells.scan import read_vlq, skip
+from datalattice.limits import CHUNK_BYTES
+
+Wrapper = Callable[[bytes, "Loader | None"], Cell]
+wrappers: Final[list[Wrapper | None]] = [None] * 256
+"""For each tag, the function that makes a closed cell from (encoding, loader)."""
+
+
+def read_value(data: bytes, pos: i64, end: i64, loader: Loader | None) -> Value:
+    """Return the value whose encoding is `data[pos:end]`, a canonical one."""
+    tag: i64 = data[pos]
+    if tag <= 0x19:
+        if tag <= 0x10:
+            return None if tag == 0 else 0
+        start: i64 = pos + 1 if tag < 0x19 else read_vlq(data, pos + 1, end)[1]
+        return int.from_bytes(data[start:end], "big", signed=True)
+    if tag == 0x30 or tag == 0x31:
+        length, at = read_vlq(data, pos + 1, end)
+        if length <= CHUNK_BYTES:
+            raw = data[at:end]
+            return raw if tag == 0x31 else raw.decode("utf-8", "surrogateescape")
+    wrapper = wrappers[tag]
+    if wrapper is not None:
+        return wrapper(data[pos:end], loader)
+    if tag == 0x33:
+        return Keyword(data[pos + 2 : end])
+    if tag == 0x1D:
+        return double_value(data[pos + 1 : end])
+    if tag == 0xB0:
+        return False
+    if tag == 0xB1:
+        return True
+    if tag == 0x32:
+        return Symbol(data[pos + 2 : end])
+    if 0x3C <= tag <= 0x3F:
+        return Char(int.from_bytes(data[pos + 1 : end], "big"))
+    if (tag & 0xF0) == 0xB0:
+        return Flag(tag & 15)
+    return make_extension(tag & 15, read_vlq(data, pos + 1, end)[0])
+
+
+def read_kids(data: bytes, pos: i64, count: i64, loader: Loader | None) -> tuple[list[object], i64]:
+    """Return (`count` kids read from `pos`, position after them)."""
+    kids: list[object] = []
+    at: i64 = pos
+    for _ in range(count):
+        if data[at] == 0x20:
+            kids.append(Ref(data[at + 1 : at + 33], loader))
+            at += 33
+        else:
+            after: i64 = skip(data, at)
+            kids.append(read_value(data, at, after, loader))
+            at = after
+    return kids, at

@@ -1,0 +1,304 @@
+"""Scalars that Python lacks: keyword, symbol, character, address, extension value, flag, and NaN patterns other than the usual one.
+
+Each is a small immutable object that carries its own encoding. They are equal exactly when their encodings are, and they always
+stand inside their parent: no scalar here is longer than 130 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from datalattice.errors import TypeMismatch, UsageError
+from datalattice.limits import COUNT_MAX, NAME_BYTES_MAX
+
+TAG_SYMBOL: Final = 0x32
+TAG_KEYWORD: Final = 0x33
+TAG_CHAR: Final = 0x3C
+TAG_FLAG: Final = 0xB0
+TAG_EXTENSION: Final = 0xE0
+CODE_POINT_MAX: Final = 0x10FFFF
+ADDRESS_DIGIT: Final = 0xA
+NAN_BITS: Final = 0x7FF8000000000000
+NAMED_CHARS: Final = {10: "newline", 13: "return", 32: "space", 9: "tab"}
+
+
+def encode_vlq(count: int) -> bytes:
+    """Return the VLQ of `count`: big-endian base 128, shortest form.
+
+    Shapes: count 0 .. 2**63 - 1.
+    Source: CAD003 "VLQ counts".
+    """
+    if count < 0x80:
+        return bytes((count,))
+    out = [count & 0x7F]
+    count >>= 7
+    while count:
+        out.append((count & 0x7F) | 0x80)
+        count >>= 7
+    out.reverse()
+    return bytes(out)
+
+
+@mypyc_attr(allow_interpreted_subclasses=False, acyclic=True)
+class Scalar:
+    """Base of the scalar classes; holds the encoding.
+
+    Source: CAD003.
+    """
+
+    __slots__ = ("_encoding",)
+
+    def __init__(self, encoding: bytes) -> None:
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> bytes:
+        """The canonical encoding."""
+        return self._encoding
+
+    def key_bytes(self) -> bytes | None:
+        """Return the bytes this value stands for as an index key, nil when it cannot be one."""
+        return None
+
+    def text(self) -> str:
+        """Return the printed form."""
+        return "#[" + self._encoding.hex() + "]"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scalar) and other._encoding == self._encoding
+
+    def __ne__(self, other: object) -> bool:
+        return not (isinstance(other, Scalar) and other._encoding == self._encoding)
+
+    def __hash__(self) -> int:
+        return hash(self._encoding)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.text()}>"
+
+
+def _name_encoding(tag: int, kind: str, name: str | bytes) -> bytes:
+    if not isinstance(name, (str, bytes)):
+        msg = f"a {kind} name is a string, got {type(name).__name__}"
+        raise TypeMismatch(msg)
+    try:
+        raw = name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        msg = f"a {kind} name is UTF-8 text: {error}"
+        raise UsageError(msg) from error
+    if not 1 <= len(raw) <= NAME_BYTES_MAX:
+        msg = f"a {kind} name has 1 to {NAME_BYTES_MAX} bytes, got {len(raw)}"
+        raise UsageError(msg)
+    return bytes((tag, len(raw))) + raw
+
+
+class Keyword(Scalar):
+    """A name used as a key, printed `:name`.
+
+    Shapes: name of 1 to 128 UTF-8 bytes.
+    Source: CAD002 "Keyword".
+    """
+
+    __slots__ = ()
+
+    def __init__(self, name: str | bytes) -> None:
+        super().__init__(_name_encoding(TAG_KEYWORD, "keyword", name))
+
+    @property
+    def name(self) -> str:
+        """The name without the colon."""
+        return self._encoding[2:].decode("utf-8", "surrogateescape")
+
+    def key_bytes(self) -> bytes | None:
+        """Return the bytes of the name."""
+        return self._encoding[2:]
+
+    def text(self) -> str:
+        """Return `:name`."""
+        return ":" + self.name
+
+    def __reduce__(self) -> tuple[type[Keyword], tuple[bytes]]:
+        return Keyword, (self._encoding[2:],)
+
+
+class Symbol(Scalar):
+    """A name that stands for something else, printed bare.
+
+    Shapes: name of 1 to 128 UTF-8 bytes.
+    Source: CAD002 "Symbol".
+    """
+
+    __slots__ = ()
+
+    def __init__(self, name: str | bytes) -> None:
+        super().__init__(_name_encoding(TAG_SYMBOL, "symbol", name))
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._encoding[2:].decode("utf-8", "surrogateescape")
+
+    def key_bytes(self) -> bytes | None:
+        """Return the bytes of the name."""
+        return self._encoding[2:]
+
+    def text(self) -> str:
+        """Return the name."""
+        return self.name
+
+    def __reduce__(self) -> tuple[type[Symbol], tuple[bytes]]:
+        return Symbol, (self._encoding[2:],)
+
+
+class Char(Scalar):
+    """A Unicode code point, surrogates included.
+
+    Shapes: code 0 .. 0x10ffff, or a string of one character.
+    Source: CAD002 "Character".
+    """
+
+    __slots__ = ()
+
+    def __init__(self, code: int | str) -> None:
+        if isinstance(code, str):
+            if len(code) != 1:
+                msg = f"a character is a string of length 1, got length {len(code)}"
+                raise UsageError(msg)
+            code = ord(code)
+        if not 0 <= code <= CODE_POINT_MAX:
+            msg = f"a character has a code point 0 to {CODE_POINT_MAX}, got {code}"
+            raise UsageError(msg)
+        raw = code.to_bytes(max(1, (code.bit_length() + 7) // 8), "big")
+        super().__init__(bytes((TAG_CHAR + len(raw) - 1,)) + raw)
+
+    @property
+    def code(self) -> int:
+        """The code point."""
+        return int.from_bytes(self._encoding[1:], "big")
+
+    def text(self) -> str:
+        r"""Return `\A`, or a name such as `\newline`."""
+        return "\\" + NAMED_CHARS.get(self.code, chr(self.code))
+
+    def __reduce__(self) -> tuple[type[Char], tuple[int]]:
+        return Char, (self.code,)
+
+
+class Extension(Scalar):
+    """A number with one of sixteen meanings that an application gives it.
+
+    Shapes: digit 0 .. 15; number 0 .. 2**63 - 1.
+    Source: CAD003 "Extension values".
+    """
+
+    __slots__ = ()
+
+    def __init__(self, digit: int, number: int) -> None:
+        if not 0 <= digit <= 15:
+            msg = f"an extension digit is 0 to 15, got {digit}"
+            raise UsageError(msg)
+        if isinstance(number, bool) or not 0 <= number <= COUNT_MAX:
+            msg = f"an extension number is 0 to {COUNT_MAX}, got {number}"
+            raise UsageError(msg)
+        super().__init__(bytes((TAG_EXTENSION + digit,)) + encode_vlq(number))
+
+    @property
+    def digit(self) -> int:
+        """The low digit of the tag, 0 to 15."""
+        return self._encoding[0] & 15
+
+    @property
+    def number(self) -> int:
+        """The number."""
+        value = 0
+        for byte in self._encoding[1:]:
+            value = (value << 7) | (byte & 0x7F)
+        return value
+
+    def key_bytes(self) -> bytes | None:
+        """Return the number as 8 big-endian bytes."""
+        return self.number.to_bytes(8, "big")
+
+    def __reduce__(self) -> tuple[type[Extension], tuple[int, int]]:
+        return Extension, (self.digit, self.number)
+
+
+class Address(Extension):
+    """An account number, printed `#12`: the extension value with digit 10.
+
+    Shapes: number 0 .. 2**63 - 1.
+    Source: CAD002 "Address".
+    """
+
+    __slots__ = ()
+
+    def __init__(self, number: int) -> None:
+        super().__init__(ADDRESS_DIGIT, number)
+
+    def text(self) -> str:
+        """Return `#` and the number."""
+        return "#" + str(self.number)
+
+    def __reduce__(self) -> tuple[type[Extension], tuple[int, int]]:
+        return make_extension, (ADDRESS_DIGIT, self.number)  # type: ignore[return-value]
+
+
+def make_extension(digit: int, number: int) -> Extension:
+    """Return the extension value with this digit: an `Address` for digit 10.
+
+    Source: CAD003 "Extension values".
+    """
+    return Address(number) if digit == ADDRESS_DIGIT else Extension(digit, number)
+
+
+class Flag(Scalar):
+    """One of the fourteen one-byte values beside true and false.
+
+    Shapes: number 2 .. 15.
+    Source: CAD003 "Byte flags".
+    """
+
+    __slots__ = ()
+
+    def __init__(self, number: int) -> None:
+        if not 2 <= number <= 15:
+            msg = f"a flag is 2 to 15 (0 and 1 are False and True), got {number}"
+            raise UsageError(msg)
+        super().__init__(bytes((TAG_FLAG + number,)))
+
+    @property
+    def number(self) -> int:
+        """The low digit of the tag."""
+        return self._encoding[0] & 15
+
+    def __reduce__(self) -> tuple[type[Flag], tuple[int]]:
+        return Flag, (self.number,)
+
+
+class NanBits(Scalar):
+    """A NaN whose bits are not the usual ones; it keeps them.
+
+    Programs make one NaN only (`float("nan")`, bits 7ff8000000000000). Others exist so that foreign data survives unchanged.
+
+    Shapes: bits 0 .. 2**64 - 1, a NaN pattern other than the usual one.
+    Source: CAD003 "Double".
+    """
+
+    __slots__ = ()
+
+    def __init__(self, bits: int) -> None:
+        exponent = (bits >> 52) & 0x7FF
+        if bits >> 64 or exponent != 0x7FF or not bits & ((1 << 52) - 1) or bits == NAN_BITS:
+            msg = f"not a special NaN pattern: {bits:#x}"
+            raise UsageError(msg)
+        super().__init__(b"\x1d" + bits.to_bytes(8, "big"))
+
+    @property
+    def bits(self) -> int:
+        """The 64 bits."""
+        return int.from_bytes(self._encoding[1:], "big")
+
+    def __reduce__(self) -> tuple[type[NanBits], tuple[int]]:
+        return NanBits, (self.bits,)

@@ -1,0 +1,368 @@
+"""Scan: the strict reading of one encoding, without making a single object.
+
+All rules by which bytes are refused as a cell stand here, so that everything above may trust what it reads. Work and memory are
+proportional to the input, and recursion is bounded: 140 bytes can nest about 70 levels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from mypy_extensions import i64
+
+from datalattice.errors import BadFormat
+from datalattice.limits import (
+    CELL_BYTES_MAX,
+    CHUNK_BYTES,
+    EMBEDDED_BYTES_MAX,
+    HASH_BYTES,
+    INDEX_DEPTH_MAX,
+    INLINE_DEPTH_MAX,
+    INTEGER_BYTES_MAX,
+    MAP_LEAF_MAX,
+    NAME_BYTES_MAX,
+    STRING_BYTES_MAX,
+)
+
+_sha3: Final = hashlib.sha3_256
+BLOCK_MAX: Final = 1 << 60
+
+
+def bad(why: str, pos: int) -> BadFormat:
+    """Return the error for bytes that are no canonical encoding."""
+    return BadFormat(f"bad encoding at byte {pos}: {why}")
+
+
+def read_vlq(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
+    """Return (count, position after it).
+
+    Raises: BadFormat: padded, longer than 63 bits, or cut off.
+    Source: CAD003 "VLQ counts".
+    """
+    if pos >= end:
+        raise bad("a count is cut off", pos)
+    byte: i64 = data[pos]
+    if byte < 0x80:
+        return byte, pos + 1
+    if byte == 0x80:
+        raise bad("a count has superfluous leading bytes", pos)
+    value: i64 = byte & 0x7F
+    at: i64 = pos + 1
+    while True:
+        if at >= end:
+            raise bad("a count is cut off", pos)
+        if at - pos >= 9:
+            raise bad("a count has more than 63 bits", pos)
+        byte = data[at]
+        at += 1
+        value = (value << 7) | (byte & 0x7F)
+        if byte < 0x80:
+            return value, at
+
+
+def block_size(count: i64) -> i64:
+    """Return the number of elements below each full child of a vector tree: the largest power of 16 less than `count`."""
+    block: i64 = 16
+    while block < BLOCK_MAX and block * 16 < count:
+        block *= 16
+    return block
+
+
+def chunk_span(length: i64) -> i64:
+    """Return the number of bytes below each full child of a blob tree of `length` bytes."""
+    chunks: i64 = (length - 1) // CHUNK_BYTES + 1
+    size: i64 = 1
+    while size * 16 < chunks:
+        size *= 16
+    return size * CHUNK_BYTES
+
+
+def bit_count(mask: i64) -> i64:
+    """Return the number of set bits of a 16-bit mask."""
+    n: i64 = 0
+    while mask:
+        mask &= mask - 1
+        n += 1
+    return n
+
+
+def scan_top(data: bytes) -> None:
+    """Check that `data` is exactly the encoding of one cell.
+
+    Raises: BadFormat.
+    Source: CAD003; docs/cells.md "Decoding".
+    """
+    if len(data) > CELL_BYTES_MAX:
+        raise bad(f"a cell has at most {CELL_BYTES_MAX} bytes, got {len(data)}", CELL_BYTES_MAX)
+    end = scan(data, 0, len(data), 0, True, None)
+    if end != len(data):
+        raise bad("bytes after the end of the cell", end)
+
+
+def skip(data: bytes, pos: i64) -> i64:
+    """Return the position after the cell at `pos` of an encoding that was scanned before."""
+    return scan(data, pos, len(data), 0, False, None)
+
+
+def skip_kid(data: bytes, pos: i64) -> i64:
+    """Return the position after the kid at `pos` of an encoding that was scanned before."""
+    if data[pos] == 0x20:
+        return pos + 33
+    return scan(data, pos, len(data), 0, False, None)
+
+
+def branch_hashes(data: bytes) -> list[bytes]:
+    """Return the hashes of all references in the encoding of one cell, embedded children included, repeats kept.
+
+    Source: CAD003 "Branches".
+    """
+    found: list[bytes] = []
+    scan(data, 0, len(data), 0, False, found)
+    return found
+
+
+def scan(
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None
+) -> i64:
+    """Return the position after the cell at `pos`.
+
+    strict: also check the order of map keys, which costs a hash each; refs: collects the references met.
+    Raises: BadFormat.
+    """
+    if pos >= end:
+        raise bad("a value is cut off", pos)
+    if depth > INLINE_DEPTH_MAX:
+        raise bad(f"values are nested more than {INLINE_DEPTH_MAX} levels inline", pos)
+    tag: i64 = data[pos]
+    if tag <= 0x1D:
+        return _scan_number(data, pos, end, tag)
+    if tag == 0x30 or tag == 0x31:
+        return _scan_blob(data, pos, end, depth, strict, refs, tag)
+    if tag == 0x80 or tag == 0x81 or (tag & 0xF0) == 0xD0:
+        return _scan_vector(data, pos, end, depth, strict, refs)
+    if tag == 0x82 or tag == 0x83:
+        return _scan_map(data, pos, end, depth, strict, refs, tag)
+    if tag == 0x84:
+        return _scan_index(data, pos, end, depth, strict, refs)
+    if (tag & 0xF0) == 0xB0:
+        return pos + 1
+    if tag == 0x33 or tag == 0x32:
+        if pos + 1 >= end:
+            raise bad("a name is cut off", pos)
+        length: i64 = data[pos + 1]
+        if length < 1 or length > NAME_BYTES_MAX:
+            raise bad(f"a name has 1 to {NAME_BYTES_MAX} bytes, got {length}", pos)
+        return _within(pos + 2 + length, end, pos)
+    if 0x3C <= tag <= 0x3F:
+        return _scan_char(data, pos, end, tag)
+    if (tag & 0xF0) == 0xE0:
+        return read_vlq(data, pos + 1, end)[1]
+    if (tag & 0xF0) == 0xC0:
+        return _scan_kids(data, pos + 1, end, depth, strict, refs, 2)
+    if tag == 0x90:
+        return _scan_kids(data, _within(pos + 97, end, pos), end, depth, strict, refs, 1)
+    if tag == 0x91:
+        return _scan_kids(data, _within(pos + 65, end, pos), end, depth, strict, refs, 1)
+    if tag == 0x88:
+        return _scan_syntax(data, pos, end, depth, strict, refs)
+    raise bad(f"unknown tag {tag:#04x}", pos)
+
+
+def _within(at: i64, end: i64, pos: i64) -> i64:
+    if at > end:
+        raise bad("a value is cut off", pos)
+    return at
+
+
+def _scan_number(data: bytes, pos: i64, end: i64, tag: i64) -> i64:
+    if tag == 0:
+        return pos + 1
+    if 0x10 <= tag <= 0x18:
+        length: i64 = tag - 0x10
+        at: i64 = _within(pos + 1 + length, end, pos)
+        if length == 1 and data[pos + 1] == 0:
+            raise bad("an integer is not in its shortest form", pos)
+        if length > 1:
+            _check_minimal(data, pos + 1, pos)
+        return at
+    if tag == 0x19:
+        size, start = read_vlq(data, pos + 1, end)
+        if size < 9 or size > INTEGER_BYTES_MAX:
+            raise bad(f"a big integer has 9 to {INTEGER_BYTES_MAX} bytes, got {size}", pos)
+        at = _within(start + size, end, pos)
+        _check_minimal(data, start, pos)
+        return at
+    if tag == 0x1D:
+        return _within(pos + 9, end, pos)
+    raise bad(f"unknown tag {tag:#04x}", pos)
+
+
+def _check_minimal(data: bytes, start: i64, pos: i64) -> None:
+    first: i64 = data[start]
+    second: i64 = data[start + 1]
+    if (first == 0 and second < 0x80) or (first == 0xFF and second >= 0x80):
+        raise bad("an integer is not in its shortest form", pos)
+
+
+def _scan_char(data: bytes, pos: i64, end: i64, tag: i64) -> i64:
+    length: i64 = tag - 0x3C + 1
+    at: i64 = _within(pos + 1 + length, end, pos)
+    code: i64 = 0
+    for i in range(length):
+        code = (code << 8) | data[pos + 1 + i]
+    if length > 1 and data[pos + 1] == 0:
+        raise bad("a character is not in its shortest form", pos)
+    if code > 0x10FFFF:
+        raise bad(f"a character is at most 0x10ffff, got {code:#x}", pos)
+    return at
+
+
+def _scan_blob(
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None, tag: i64
+) -> i64:
+    length, at = read_vlq(data, pos + 1, end)
+    if length <= CHUNK_BYTES:
+        return _within(at + length, end, pos)
+    if tag == 0x30 and length > STRING_BYTES_MAX:
+        raise bad(f"a string has at most {STRING_BYTES_MAX} bytes, got {length}", pos)
+    span: i64 = chunk_span(length)
+    kids: i64 = (length - 1) // span + 1
+    for _ in range(kids):
+        if at < end and data[at] == 0:
+            raise bad("a blob chunk is nil", at)
+        at = _scan_kids(data, at, end, depth, strict, refs, 1)
+    return at
+
+
+def _scan_vector(
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None
+) -> i64:
+    count, at = read_vlq(data, pos + 1, end)
+    kids: i64 = count
+    if count > 16:
+        tail: i64 = count % 16
+        if tail:
+            kids = tail + 1
+        else:
+            block: i64 = block_size(count)
+            kids = (count - 1) // block + 1
+    return _scan_kids(data, at, end, depth, strict, refs, kids)
+
+
+def _scan_kids(
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None, count: i64
+) -> i64:
+    at: i64 = pos
+    for _ in range(count):
+        if at < end and data[at] == 0x20:
+            start: i64 = at + 1
+            at = _within(at + 33, end, at)
+            if refs is not None:
+                refs.append(data[start : start + HASH_BYTES])
+        else:
+            after: i64 = scan(data, at, end, depth + 1, strict, refs)
+            if after - at > EMBEDDED_BYTES_MAX:
+                raise bad(
+                    f"a child of {after - at} bytes stands inline; more than {EMBEDDED_BYTES_MAX} need a reference",
+                    at,
+                )
+            at = after
+    return at
+
+
+def _scan_map(
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None, tag: i64
+) -> i64:
+    count, at = read_vlq(data, pos + 1, end)
+    if count > MAP_LEAF_MAX:
+        _within(at + 3, end, pos)
+        shift: i64 = data[at]
+        high: i64 = data[at + 1]
+        low: i64 = data[at + 2]
+        kids: i64 = bit_count((high << 8) | low)
+        if shift >= 2 * HASH_BYTES:
+            raise bad(f"a map node shifts by at most 63 digits, got {shift}", at)
+        if kids < 2:
+            raise bad(f"a map node has at least two children, got {kids}", at)
+        return _scan_kids(data, at + 3, end, depth, strict, refs, kids)
+    last = b""
+    for i in range(count):
+        start: i64 = at
+        at = _scan_kids(data, at, end, depth, strict, refs, 1)
+        if strict:
+            key = key_hash_at(data, start, at)
+            if i > 0 and key <= last:
+                raise bad("map keys are not in strictly increasing order of their hashes", start)
+            last = key
+        if tag == 0x82:
+            at = _scan_kids(data, at, end, depth, strict, refs, 1)
+    return at
+
+
+def key_hash_at(data: bytes, start: i64, end: i64) -> bytes:
+    """Return the value hash of the kid that stands at `start` .. `end`."""
+    if data[start] == 0x20:
+        return data[start + 1 : start + 33]
+    return _sha3(data[start:end]).digest()
+
+
+def _scan_index(
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None
+) -> i64:
+    count, at = read_vlq(data, pos + 1, end)
+    if count == 0:
+        return at
+    if count == 1:
+        return _scan_entry(data, at, end, depth, strict, refs)
+    _within(at + 1, end, pos)
+    marker: i64 = data[at]
+    at += 1
+    if marker == 0x80:
+        at = _scan_entry(data, at, end, depth, strict, refs)
+    elif marker != 0:
+        raise bad(f"an index entry mark is 00 or 80, got {marker:#04x}", at - 1)
+    _within(at + 3, end, pos)
+    digits: i64 = data[at]
+    high: i64 = data[at + 1]
+    low: i64 = data[at + 2]
+    kids: i64 = bit_count((high << 8) | low)
+    if digits > INDEX_DEPTH_MAX:
+        raise bad(f"an index depth is at most {INDEX_DEPTH_MAX}, got {digits}", at)
+    if kids < (1 if marker else 2):
+        raise bad(f"an index node of {count} entries has {kids} children", at)
+    return _scan_kids(data, at + 3, end, depth, strict, refs, kids)
+
+
+def _scan_entry(
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None
+) -> i64:
+    if pos < end:
+        tag: i64 = data[pos]
+        if not (
+            tag == 0x20
+            or tag == 0x30
+            or tag == 0x31
+            or tag == 0x32
+            or tag == 0x33
+            or (tag & 0xF0) == 0xE0
+        ):
+            raise bad(
+                f"an index key is a blob, string, keyword, symbol or address, got tag {tag:#04x}",
+                pos,
+            )
+    return _scan_kids(data, pos, end, depth, strict, refs, 2)
+
+
+def _scan_syntax(
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None
+) -> i64:
+    at: i64 = _scan_kids(data, pos + 1, end, depth, strict, refs, 1)
+    if at >= end:
+        raise bad("syntax metadata is cut off", at)
+    tag: i64 = data[at]
+    if tag == 0:
+        return at + 1
+    if tag != 0x82 or (at + 1 < end and data[at + 1] == 0):
+        raise bad("syntax metadata is nil or a map with entries, in full", at)
+    return scan(data, at, end, depth + 1, strict, refs)

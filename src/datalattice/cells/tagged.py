@@ -1,0 +1,319 @@
+"""Record, coded value, syntax and signed value: small cells around other values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, u8
+
+from datalattice.cells.cell import Cell, Loader, Value, admit, deref, put_kid
+from datalattice.cells.parse import read_kids, wrappers
+from datalattice.cells.scan import skip_kid
+from datalattice.cells.trie import Map
+from datalattice.cells.vectors import Vector, closed_vector
+from datalattice.crypto import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, KeyPair, verify
+from datalattice.errors import TypeMismatch, UsageError
+
+TAG_SYNTAX: Final = 0x88
+TAG_SIGNED: Final = 0x90
+TAG_SIGNED_BARE: Final = 0x91
+TAG_CODED: Final = 0xC0
+TAG_RECORD: Final = 0xD0
+
+
+class Record(Cell):
+    """A dense record: a vector of fields whose tag says what they mean.
+
+    Shapes: digit 0 .. 15.
+    Source: CAD003 "Records".
+    """
+
+    __slots__ = ("_body", "_digit")
+
+    _body: Vector
+    _digit: int
+
+    def __init__(self, digit: int, fields: Iterable[object]) -> None:
+        super().__init__()
+        if not 0 <= digit <= 15:
+            raise UsageError(f"a record digit is 0 to 15, got {digit}")
+        self._digit = digit
+        self._body = fields if isinstance(fields, Vector) else Vector.of(fields)
+        self._kids = []
+
+    @property
+    def digit(self) -> int:
+        """The low digit of the tag, 0 to 15."""
+        return self._digit
+
+    @property
+    def fields(self) -> Vector:
+        """The fields."""
+        return self._body
+
+    def _build(self, depth: int) -> bytes:
+        return bytes((TAG_RECORD + self._digit,)) + self._body._encode(depth)[1:]
+
+    def _parse(self) -> list[object]:
+        return []
+
+    def _children(self) -> list[object]:
+        return self._body._children()
+
+    def _close(self, loader: Loader) -> None:
+        self._loader = loader
+        self._body._encode(0)
+        self._body._close(loader)
+
+    def __len__(self) -> int:
+        return len(self._body)
+
+    def __getitem__(self, index: int) -> Value:
+        return self._body[index]
+
+    def get(self, index: int, default: Value = None) -> Value:
+        """Return field `index`, or `default` when it is out of range."""
+        return self._body.get(index, default)
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self._body)
+
+    def __repr__(self) -> str:
+        return f"<Record d{self._digit:x} of {len(self._body)}>"
+
+
+def closed_record(data: bytes, loader: Loader | None) -> Record:
+    """Return the record with this encoding (tag d0 .. df)."""
+    made = Record(data[0] & 15, closed_vector(b"\x80" + data[1:], loader))
+    made._encoding = data
+    made._loader = loader
+    return made
+
+
+class Coded(Cell):
+    """A value marked with a code that says how to read it.
+
+    Shapes: digit 0 .. 15; code and value are any values.
+    Source: CAD003 "Coded values".
+    """
+
+    __slots__ = ("_digit",)
+
+    _digit: int
+
+    def __init__(self, digit: int, code: object, value: object) -> None:
+        super().__init__()
+        if not 0 <= digit <= 15:
+            raise UsageError(f"a coded digit is 0 to 15, got {digit}")
+        self._digit = digit
+        self._kids = [admit(code), admit(value)]
+
+    @property
+    def digit(self) -> int:
+        """The low digit of the tag, 0 to 15."""
+        return self._digit
+
+    @property
+    def code(self) -> Value:
+        """The code."""
+        return deref(self._open()[0])
+
+    @property
+    def value(self) -> Value:
+        """The value."""
+        return deref(self._open()[1])
+
+    def _build(self, depth: int) -> bytes:
+        out = BytesWriter()
+        out.append(u8(TAG_CODED + self._digit))
+        kids = self._open()
+        put_kid(out, kids, 0, depth)
+        put_kid(out, kids, 1, depth)
+        return out.getvalue()
+
+    def _parse(self) -> list[object]:
+        assert self._encoding is not None
+        return read_kids(self._encoding, 1, 2, self._loader)[0]
+
+    def __repr__(self) -> str:
+        return f"<Coded c{self._digit:x}>"
+
+
+def closed_coded(data: bytes, loader: Loader | None) -> Coded:
+    """Return the coded value with this encoding (tag c0 .. cf)."""
+    made = Coded(data[0] & 15, None, None)
+    made._kids = None
+    made._encoding = data
+    made._loader = loader
+    return made
+
+
+class Syntax(Cell):
+    """A value with a map of metadata.
+
+    Shapes: meta is a Map or None; an empty Map counts as None.
+    Source: CAD003 "Syntax"; docs/cells.md "Where the documents differ".
+    """
+
+    __slots__ = ("_meta",)
+
+    _meta: Map | None
+
+    def __init__(self, value: object, meta: Map | None = None) -> None:
+        super().__init__()
+        if meta is not None and not isinstance(meta, Map):
+            raise TypeMismatch(f"syntax metadata is a Map or None, got {type(meta).__name__}")
+        self._meta = meta if meta is not None and len(meta) else None
+        self._kids = [admit(value)]
+
+    @property
+    def value(self) -> Value:
+        """The value."""
+        return deref(self._open()[0])
+
+    @property
+    def meta(self) -> Map | None:
+        """The metadata, None when there is none."""
+        return self._meta
+
+    def _build(self, depth: int) -> bytes:
+        out = BytesWriter()
+        out.append(u8(TAG_SYNTAX))
+        put_kid(out, self._open(), 0, depth)
+        # The metadata stands here in full, whatever its length.
+        out.write(b"\x00" if self._meta is None else self._meta._encode(depth + 1))
+        return out.getvalue()
+
+    def _parse(self) -> list[object]:
+        assert self._encoding is not None
+        return read_kids(self._encoding, 1, 1, self._loader)[0]
+
+    def _children(self) -> list[object]:
+        return self._open() if self._meta is None else [*self._open(), *self._meta._children()]
+
+    def _close(self, loader: Loader) -> None:
+        self._loader = loader
+        self._kids = None
+        if self._meta is not None:
+            self._meta._encode(0)
+            self._meta._close(loader)
+
+    def __repr__(self) -> str:
+        return "<Syntax>"
+
+
+def closed_syntax(data: bytes, loader: Loader | None) -> Syntax:
+    """Return the syntax value with this encoding (tag 88)."""
+    made = Syntax(None)
+    at: i64 = skip_kid(data, 1)
+    if data[at] != 0:
+        wrapper = wrappers[0x82]
+        assert wrapper is not None
+        meta = wrapper(data[at:], loader)
+        assert isinstance(meta, Map)
+        made._meta = meta
+    made._kids = None
+    made._encoding = data
+    made._loader = loader
+    return made
+
+
+class Signed(Cell):
+    """A value with an Ed25519 signature over the bytes by which its cell refers to it.
+
+    Verification is done once for a cell and remembered, either way.
+
+    Shapes: public_key 32 bytes (empty in the key-less form, which never verifies), signature 64 bytes.
+    Source: CAD002 "Signed"; CAD003 "Signed".
+    """
+
+    __slots__ = ("_key", "_signature", "_verdict")
+
+    _key: bytes
+    _signature: bytes
+    _verdict: int  # 0 not checked, 1 good, -1 bad
+
+    def __init__(self, public_key: bytes, signature: bytes, value: object) -> None:
+        super().__init__()
+        if not isinstance(public_key, bytes) or len(public_key) not in {0, PUBLIC_KEY_BYTES}:
+            raise UsageError(f"a public key is {PUBLIC_KEY_BYTES} bytes")
+        if not isinstance(signature, bytes) or len(signature) != SIGNATURE_BYTES:
+            raise UsageError(f"a signature is {SIGNATURE_BYTES} bytes")
+        self._key = public_key
+        self._signature = signature
+        self._verdict = 0
+        self._kids = [admit(value)]
+
+    @classmethod
+    def sign(cls, key_pair: KeyPair, value: object) -> Signed:
+        """Return `value` signed by `key_pair`; the result counts as verified.
+
+        Source: CAD003 "Signed".
+        """
+        made = Signed(key_pair.public_key, bytes(SIGNATURE_BYTES), value)
+        made._signature = key_pair.sign(made.message())
+        made._encoding = None
+        made._hash = None
+        made._verdict = 1
+        return made
+
+    @property
+    def public_key(self) -> bytes:
+        """The signer's public key, empty in the key-less form."""
+        return self._key
+
+    @property
+    def signature(self) -> bytes:
+        """The signature."""
+        return self._signature
+
+    @property
+    def value(self) -> Value:
+        """The signed value."""
+        return deref(self._open()[0])
+
+    def message(self) -> bytes:
+        """Return the bytes that are signed: the value as it stands in this cell, in full or by hash."""
+        return self.encoding[1 + len(self._key) + SIGNATURE_BYTES :]
+
+    def verify(self) -> bool:
+        """Return whether the signature is the signer's own over this value."""
+        if not self._verdict:
+            self._verdict = 1 if verify(self._key, self._signature, self.message()) else -1
+        return self._verdict > 0
+
+    def _build(self, depth: int) -> bytes:
+        out = BytesWriter()
+        out.append(u8(TAG_SIGNED if self._key else TAG_SIGNED_BARE))
+        out.write(self._key)
+        out.write(self._signature)
+        put_kid(out, self._open(), 0, depth)
+        return out.getvalue()
+
+    def _parse(self) -> list[object]:
+        assert self._encoding is not None
+        return read_kids(self._encoding, 1 + len(self._key) + SIGNATURE_BYTES, 1, self._loader)[0]
+
+    def __repr__(self) -> str:
+        return f"<Signed by {self._key.hex()[:16]}>"
+
+
+def closed_signed(data: bytes, loader: Loader | None) -> Signed:
+    """Return the closed signed value with this encoding (tag 90 or 91)."""
+    start = 1 + PUBLIC_KEY_BYTES if data[0] == TAG_SIGNED else 1
+    made = Signed(data[1:start], data[start : start + SIGNATURE_BYTES], None)
+    made._kids = None
+    made._encoding = data
+    made._loader = loader
+    return made
+
+
+wrappers[TAG_SYNTAX] = closed_syntax
+wrappers[TAG_SIGNED] = closed_signed
+wrappers[TAG_SIGNED_BARE] = closed_signed
+for _digit in range(16):
+    wrappers[TAG_CODED + _digit] = closed_coded
+    wrappers[TAG_RECORD + _digit] = closed_record
+Sequence.register(Record)

@@ -1,0 +1,612 @@
+"""Vector and list: a 16-way tree, one shape for each length.
+
+A vector of n elements is a leaf (n <= 16), a tail in front of a prefix whose length is a multiple of 16, or a tree of full blocks.
+Appending shares everything but the tail; and vectors made one after another by appending share even the tail's Python list, each
+looking only at its own first part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, u8
+
+from datalattice.cells.cell import (
+    Cell,
+    Loader,
+    Ref,
+    Value,
+    admit,
+    broken,
+    deref,
+    put_kid,
+    put_vlq,
+    same,
+    same_kid,
+    surely_same,
+)
+from datalattice.cells.parse import read_kids, wrappers
+from datalattice.cells.scan import block_size, read_vlq
+from datalattice.errors import TypeMismatch
+
+TAG_VECTOR: Final = 0x80
+TAG_LIST: Final = 0x81
+
+
+class Vector(Cell):
+    """An immutable sequence.
+
+    Shapes: up to 2**63 - 1 elements, each any value.
+    Cost:   append, set and get touch one path, O(log16 n); hashing touches only what is new.
+    Source: CAD002 "Vector"; CAD003 "Vector".
+    """
+
+    __slots__ = ("_count", "_prefix")
+
+    _count: i64
+    _prefix: object
+
+    def __init__(self, items: Iterable[object] = ()) -> None:
+        super().__init__()
+        self._count = 0
+        self._prefix = None
+        self._kids = []
+        if items != ():
+            built = _bulk([admit(item) for item in items])
+            self._count = built._count
+            self._prefix = built._prefix
+            self._kids = built._kids
+
+    @classmethod
+    def of(cls, items: Iterable[object]) -> Vector:
+        """Return the vector of `items`, built in bulk."""
+        return _bulk([admit(item) for item in items])
+
+    # --- encoding ---
+
+    def _used(self) -> i64:
+        """Return how many of the kids belong to this vector (a shared list may be longer)."""
+        count = self._count
+        if count <= 16:
+            return count
+        tail: i64 = count & 15
+        if tail:
+            return tail
+        block: i64 = block_size(count)
+        return (count - 1) // block + 1
+
+    def _build(self, depth: int) -> bytes:
+        out = BytesWriter()
+        out.append(u8(TAG_VECTOR))
+        put_vlq(out, self._count)
+        kids = self._open()
+        used: i64 = self._used()
+        for i in range(used):
+            put_kid(out, kids, i, depth)
+        if self._prefix is not None:
+            prefix: list[object] = [self._prefix]
+            put_kid(out, prefix, 0, depth)
+        return out.getvalue()
+
+    def _parse(self) -> list[object]:
+        data = self._encoding
+        assert data is not None
+        start: i64 = read_vlq(data, 1, len(data))[1]
+        kids, at = read_kids(data, start, self._used(), self._loader)
+        if at < len(data):
+            self._prefix = read_kids(data, at, 1, self._loader)[0][0]
+        return kids
+
+    def _children(self) -> list[object]:
+        kids = self._open()
+        used: i64 = self._used()
+        if len(kids) > used:
+            kids = kids[:used]
+        if self._prefix is not None:
+            return [*kids, self._prefix]
+        return kids
+
+    def _close(self, loader: Loader) -> None:
+        self._loader = loader
+        prefix = self._prefix
+        if isinstance(prefix, Ref):
+            prefix.loader = loader
+        elif isinstance(prefix, Cell):
+            if len(prefix.encoding) > 140:
+                self._prefix = Ref(prefix.hash, loader)
+            else:
+                prefix._close(loader)
+        self._kids = None
+
+    # --- reading ---
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _leaf(self, index: i64) -> tuple[Vector, i64]:
+        """Return (the node that holds element `index` as a kid, its position there)."""
+        node = self
+        while True:
+            count = node._count
+            if count <= 16:
+                return node, index
+            tail: i64 = count & 15
+            if tail:
+                base: i64 = count - tail
+                if index >= base:
+                    return node, index - base
+                node._open()
+                node = node_of(node._prefix, base)
+            else:
+                block: i64 = block_size(count)
+                child: i64 = index // block
+                start: i64 = child * block
+                size: i64 = min(block, count - start)
+                node = node_of(node._open()[child], size)
+                index -= start
+
+    def _kid(self, index: i64) -> object:
+        node, position = self._leaf(index)
+        return node._open()[position]
+
+    def __getitem__(self, index: int | slice) -> Value:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._count)
+            if step == 1:
+                return _bulk(self.to_list(start, stop))
+            return _bulk([self[i] for i in range(start, stop, step)])
+        if not isinstance(index, int):
+            raise TypeMismatch(
+                f"a vector position is an int or a slice, got {type(index).__name__}"
+            )
+        position: i64 = index
+        if position < 0:
+            position += self._count
+        if position < 0 or position >= self._count:
+            raise IndexError(f"position {index} of a vector of {self._count} elements")
+        return deref(self._kid(position))
+
+    def get(self, index: int, default: Value = None) -> Value:
+        """Return the element at `index`, or `default` when it is out of range (negative included)."""
+        if 0 <= index < self._count:
+            return deref(self._kid(index))
+        return default
+
+    def to_list(self, start: int = 0, stop: int | None = None) -> list[Value]:
+        """Return the elements `start` .. `stop - 1` as a Python list.
+
+        Cost: each leaf is visited once.
+        """
+        out: list[Value] = []
+        last: i64 = self._count if stop is None else min(stop, self._count)
+        at: i64 = max(start, 0)
+        while at < last:
+            node, position = self._leaf(at)
+            kids = node._open()
+            take: i64 = min(node._used() - position, last - at)
+            for i in range(position, position + take):
+                kid = kids[i]
+                out.append(kid.resolve() if isinstance(kid, Ref) else kid)
+            at += take
+        return out
+
+    def iter_range(self, start: int, stop: int) -> Iterator[Value]:
+        """Yield the elements `start` .. `stop - 1`, loading one leaf at a time."""
+        at: int = max(start, 0)
+        last: int = min(stop, self._count)
+        while at < last:
+            node, position = self._leaf(at)
+            until: int = min(at + node._used() - position, last)
+            yield from self.to_list(at, until)
+            at = until
+
+    def __iter__(self) -> Iterator[Value]:
+        return self.iter_range(0, self._count)
+
+    def __reversed__(self) -> Iterator[Value]:
+        for i in range(self._count - 1, -1, -1):
+            yield deref(self._kid(i))
+
+    def __contains__(self, value: object) -> bool:
+        wanted = admit(value)
+        return any(same(item, wanted) for item in self)
+
+    def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
+        """Return the first position of `value` in `start` .. `stop - 1`.
+
+        Raises: ValueError: it is not there.
+        """
+        wanted = admit(value)
+        at = max(start, 0)
+        for item in self.iter_range(start, self._count if stop is None else stop):
+            if same(item, wanted):
+                return at
+            at += 1
+        raise ValueError("the value is not in the vector")
+
+    def count(self, value: object) -> int:
+        """Return how often `value` occurs."""
+        wanted = admit(value)
+        return sum(1 for item in self if same(item, wanted))
+
+    # --- new vectors ---
+
+    def append(self, value: object) -> Vector:
+        """Return this vector with one more element at the end."""
+        value = admit(value)
+        count: i64 = self._count
+        tail: i64 = count & 15
+        if tail == 0:
+            return _vector(count + 1, [value], self if count else None)
+        kids = self._open()
+        if len(kids) == tail:
+            kids.append(value)
+        if kids[tail] is not value:  # somebody else grew the shared list first: keep our part of it
+            kids = kids[:tail]
+            kids.append(value)
+        if tail < 15 or count < 16:
+            return _vector(count + 1, kids, self._prefix)
+        return _push(node_of(self._prefix, count - 15), self._prefix, _vector(16, kids[:16], None))
+
+    def extend(self, items: Iterable[object]) -> Vector:
+        """Return this vector with `items` at the end: the same as appending each, in bulk."""
+        return self._extend([admit(item) for item in items])
+
+    def _extend(self, fresh: list[object]) -> Vector:
+        if self._count == 0:
+            return _bulk(fresh)
+        total: i64 = len(fresh)
+        tail: i64 = self._count & 15
+        at: i64 = 0
+        whole: Vector = self
+        if tail or self._count < 16:
+            kids = self._open()[:tail]
+            at = min(16 - tail, total)
+            kids.extend(fresh[:at])
+            if len(kids) < 16:
+                return _vector(self._count + at, kids, self._prefix)
+            full = _vector(16, kids, None)
+            if self._prefix is None:
+                whole = full
+            else:
+                whole = _push(node_of(self._prefix, self._count - tail), self._prefix, full)
+        while total - at >= 16:
+            whole = _push(whole, whole, _vector(16, fresh[at : at + 16], None))
+            at += 16
+        if at < total:
+            return _vector(whole._count + total - at, fresh[at:], whole)
+        return whole
+
+    def concat(self, other: Vector) -> Vector:
+        """Return the elements of both."""
+        return self._extend(other.to_list())
+
+    def set(self, index: int, value: object) -> Vector:
+        """Return this vector with another value at `index` (0 .. len - 1)."""
+        if not 0 <= index < self._count:
+            raise IndexError(f"position {index} of a vector of {self._count} elements")
+        return _set(self, index, admit(value))
+
+    def drop(self, number: int) -> Vector:
+        """Return this vector without its first `number` elements.
+
+        Cost: a multiple of 16 reuses all leaves without loading them; otherwise every later element moves.
+        """
+        if number <= 0:
+            return self
+        if number >= self._count:
+            return EMPTY_VECTOR
+        if number & 15:
+            return _bulk(self.to_list(number))
+        leaves: list[object] = []
+        tail: i64 = self._count & 15
+        full: i64 = self._count - tail
+        _leaves(
+            self if tail == 0 else node_of(self._opened_prefix(), full), full, number, leaves
+        ) if full > number else None
+        body = _tree(leaves, full - number) if leaves else EMPTY_VECTOR
+        return body._extend(self._open()[:tail]) if tail else body
+
+    def _opened_prefix(self) -> object:
+        self._open()
+        return self._prefix
+
+    def __add__(self, other: Iterable[object]) -> Vector:
+        return self.extend(other)
+
+    # --- comparing ---
+
+    def differences(self, other: Vector) -> Iterator[tuple[int, bool, Value, bool, Value]]:
+        """Yield (position, own present, own value, other present, other value) where the two differ.
+
+        Cost: proportional to the differing blocks; equal subtrees are not loaded.
+        """
+        shared: int = min(self._count, other._count)
+        if shared:
+            top: i64 = 16
+            while top < shared:
+                top *= 16
+            for i in _differing(self, other, shared, 0, top):
+                yield i, True, deref(self._kid(i)), True, deref(other._kid(i))
+        for i in range(shared, self._count):
+            yield i, True, deref(self._kid(i)), False, None
+        for i in range(shared, other._count):
+            yield i, False, None, True, deref(other._kid(i))
+
+    def __repr__(self) -> str:
+        return f"<Vector of {self._count}>"
+
+
+def _vector(count: i64, kids: list[object], prefix: object) -> Vector:
+    made = Vector()
+    made._count = count
+    made._kids = kids
+    made._prefix = prefix
+    return made
+
+
+def closed_vector(data: bytes, loader: Loader | None) -> Vector:
+    """Return the closed vector with this encoding (tag 80)."""
+    made = Vector()
+    made._count = read_vlq(data, 1, len(data))[0]
+    made._kids = None
+    made._encoding = data
+    made._loader = loader
+    return made
+
+
+def node_of(kid: object, count: i64) -> Vector:
+    """Return a tree node, checked to be a vector of `count` elements.
+
+    Raises: BadFormat: the tree is not canonical; MissingData: the node is not here.
+    """
+    node = kid.resolve() if isinstance(kid, Ref) else kid
+    if not isinstance(node, Vector) or node._count != count:
+        raise broken(f"a vector node of {count} elements is something else")
+    return node
+
+
+def _push(body: Vector, kid: object, leaf: Vector) -> Vector:
+    """Return `body` (a positive multiple of 16 elements; `kid` is the same as a kid) with one more full leaf."""
+    count: i64 = body._count
+    if count == 16:
+        return _vector(32, [kid, leaf], None)
+    block: i64 = block_size(count)
+    if count == block * 16:
+        return _vector(count + 16, [kid, leaf], None)
+    kids = body._open()[:]
+    last: i64 = len(kids) - 1
+    size: i64 = count - last * block
+    if size == block:
+        kids.append(leaf)
+    else:
+        child = kids[last]
+        kids[last] = _push(node_of(child, size), child, leaf)
+    return _vector(count + 16, kids, None)
+
+
+def _bulk(items: list[object]) -> Vector:
+    total: i64 = len(items)
+    if total <= 16:
+        return _vector(total, items, None)
+    tail: i64 = total & 15
+    leaves: list[object] = []
+    at: i64 = 0
+    while at < total - tail:
+        leaves.append(_vector(16, items[at : at + 16], None))
+        at += 16
+    body = _tree(leaves, total - tail)
+    return _vector(total, items[at:], body) if tail else body
+
+
+def _tree(leaves: list[object], total: i64) -> Vector:
+    """Return the vector of `total` elements whose leaves of 16 are given, as kids."""
+    level = leaves
+    span: i64 = 16
+    while len(level) > 1:
+        above: list[object] = []
+        wide: i64 = span * 16
+        at: i64 = 0
+        while at < len(level):
+            group = level[at : at + 16]
+            if len(group) == 1:
+                above.append(group[0])
+            else:
+                start: i64 = at * span
+                above.append(_vector(min(wide, total - start), group, None))
+            at += 16
+        level = above
+        span = wide
+    top = level[0]
+    return node_of(top, total)
+
+
+def _leaves(node: Vector, count: i64, start: i64, out: list[object]) -> None:
+    """Append to `out` the leaves of `node` from element `start` on, as kids."""
+    if count == 16:
+        out.append(node)
+        return
+    block: i64 = block_size(count)
+    at: i64 = 0
+    for kid in node._open():
+        size: i64 = min(block, count - at)
+        if at + size > start:
+            if size == 16:
+                out.append(kid)
+            else:
+                _leaves(node_of(kid, size), size, max(start - at, 0), out)
+        at += size
+
+
+def _set(node: Vector, index: i64, value: Value) -> Vector:
+    count: i64 = node._count
+    kids = node._open()
+    used: i64 = node._used()
+    tail: i64 = count & 15
+    if count <= 16 or (tail and index >= count - tail):
+        position: i64 = index if count <= 16 else index - (count - tail)
+        if same_kid(kids[position], value):
+            return node
+        fresh = kids[:used]
+        fresh[position] = value
+        return _vector(count, fresh, node._prefix)
+    if tail:
+        old = node_of(node._prefix, count - tail)
+        new = _set(old, index, value)
+        return node if new is old else _vector(count, kids[:used], new)
+    block: i64 = block_size(count)
+    child: i64 = index // block
+    size: i64 = min(block, count - child * block)
+    old = node_of(kids[child], size)
+    new = _set(old, index - child * block, value)
+    if new is old:
+        return node
+    fresh = kids[:used]
+    fresh[child] = new
+    return _vector(count, fresh, None)
+
+
+def _block_at(whole: Vector, start: i64, size: i64) -> object:
+    """Return the kid that holds exactly the elements `start` .. `start + size - 1`, None when no single node does."""
+    node: Vector = whole
+    while True:
+        count: i64 = node._count
+        if count == size and start == 0:
+            return node
+        if count <= 16:
+            return None
+        tail: i64 = count & 15
+        if tail:
+            if start + size > count - tail:
+                return None
+            node._open()
+            node = node_of(node._prefix, count - tail)
+            continue
+        block: i64 = block_size(count)
+        if size > block:
+            return None
+        child: i64 = start // block
+        kid = node._open()[child]
+        span: i64 = min(block, count - child * block)
+        if span == size and start == child * block:
+            return kid
+        node = node_of(kid, span)
+        start -= child * block
+
+
+def _differing(a: Vector, b: Vector, shared: int, start: int, size: int) -> Iterator[int]:
+    """Yield the positions below `shared` in `start` .. `start + size - 1` where the two vectors differ."""
+    stack: list[tuple[int, int]] = [(start, size)]
+    while stack:
+        start, size = stack.pop()
+        if start >= shared:
+            continue
+        if start + size <= shared:
+            own = _block_at(a, start, size)
+            if own is not None and surely_same(own, _block_at(b, start, size)):
+                continue
+        if size > 16:
+            part = size // 16
+            stack.extend((start + i * part, part) for i in range(15, -1, -1))
+            continue
+        for i in range(start, min(start + 16, shared)):
+            if not same_kid(a._kid(i), b._kid(i)):
+                yield i
+
+
+def fork_offset(a: Vector, b: Vector) -> int | None:
+    """Return the first position that both vectors have and where they differ, None when one continues the other.
+
+    Cost: equal blocks are skipped without loading them.
+    Source: decision D-Q2 (docs/design/decisions.md).
+    """
+    if a is b:
+        return None
+    shared: int = min(len(a), len(b))
+    top = 16
+    while top < shared:
+        top *= 16
+    for i in _differing(a, b, shared, 0, top):
+        return i
+    return None
+
+
+class List(Cell):
+    """An immutable sequence that grows at its front; otherwise like a vector.
+
+    Source: CAD002 "List"; CAD003 "List".
+    """
+
+    __slots__ = ("_body",)
+
+    _body: Vector
+
+    def __init__(self, items: Iterable[object] = ()) -> None:
+        super().__init__()
+        self._body = _bulk([admit(item) for item in items][::-1])
+        self._kids = []
+
+    @classmethod
+    def of(cls, items: Iterable[object]) -> List:
+        """Return the list of `items`, first element first."""
+        return List(items)
+
+    def _build(self, depth: int) -> bytes:
+        return b"\x81" + self._body._encode(depth)[1:]
+
+    def _parse(self) -> list[object]:
+        return []
+
+    def _children(self) -> list[object]:
+        return self._body._children()
+
+    def _close(self, loader: Loader) -> None:
+        self._loader = loader
+        self._body._encode(0)
+        self._body._close(loader)
+
+    def __len__(self) -> int:
+        return self._body._count
+
+    def __getitem__(self, index: int | slice) -> Value:
+        if isinstance(index, slice):
+            return List(list(self)[index])
+        return self._body[-1 - index]
+
+    def get(self, index: int, default: Value = None) -> Value:
+        """Return the element at `index`, or `default` when it is out of range."""
+        return self._body.get(self._body._count - 1 - index, default) if index >= 0 else default
+
+    def __iter__(self) -> Iterator[Value]:
+        return reversed(self._body)
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._body
+
+    def prepend(self, value: object) -> List:
+        """Return this list with one more element in front."""
+        made = List()
+        made._body = self._body.append(value)
+        return made
+
+    def __repr__(self) -> str:
+        return f"<List of {len(self)}>"
+
+
+def closed_list(data: bytes, loader: Loader | None) -> List:
+    """Return the list with this encoding (tag 81)."""
+    made = List()
+    made._body = closed_vector(b"\x80" + data[1:], loader)
+    made._encoding = data
+    made._loader = loader
+    return made
+
+
+wrappers[TAG_VECTOR] = closed_vector
+wrappers[TAG_LIST] = closed_list
+EMPTY_VECTOR: Final = Vector()
+EMPTY_LIST: Final = List()
+Sequence.register(Vector)
+Sequence.register(List)

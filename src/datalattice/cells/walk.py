@@ -1,0 +1,205 @@
+"""Walk: over the cells below a value, with a stack of our own (a chain of branches can be millions long)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from datalattice.cells.cell import Cell, Loader, Ref, Value, encode, value_hash
+from datalattice.cells.message import cell_children, references
+from datalattice.errors import MissingData
+from datalattice.limits import EMBEDDED_BYTES_MAX
+
+Part = tuple[bytes, bytes, Value]
+"""(hash, encoding, value) of one cell."""
+
+
+def novelty(value: Value, home: Loader | None = None) -> list[Part]:
+    """Return (hash, encoding, cell) of every branch at or below `value` that is not behind a reference of `home`.
+
+    Children come before parents, each cell once. What `home` loads is taken as already there and is not visited.
+    Raises: MissingData: a cell known by hash only is not at hand.
+    Cost:   proportional to the cells returned and their direct children.
+    Source: CAD006 "Novelty".
+    """
+    found: list[Part] = []
+    seen: set[bytes] = set()
+    # None on the stack marks the place where all below a cell is done.
+    stack: list[tuple[object, bool]] = [(value, False)]
+    while stack:
+        kid, done = stack.pop()
+        if isinstance(kid, Ref):
+            if home is not None and kid.loader is home:
+                continue
+            if kid.hash in seen:
+                continue
+            kid = kid.resolve()
+        if isinstance(kid, Cell):
+            encoding = kid.encoding
+            if len(encoding) <= EMBEDDED_BYTES_MAX:
+                stack.extend((child, False) for child in kid._children() if _is_wide(child))
+                continue
+            digest = kid.hash
+            if done:
+                found.append((digest, encoding, kid))
+            elif digest not in seen:
+                seen.add(digest)
+                stack.append((kid, True))
+                stack.extend((child, False) for child in kid._children() if _is_wide(child))
+        elif isinstance(kid, (str, bytes)) and len(kid) > EMBEDDED_BYTES_MAX // 5:
+            encoding = encode(kid)
+            if len(kid) > 1024:
+                tree = cell_children(kid)
+                stack.extend((child, False) for child in tree)
+            if len(encoding) > EMBEDDED_BYTES_MAX:
+                digest = value_hash(kid)
+                if digest not in seen:
+                    seen.add(digest)
+                    found.append((digest, encoding, kid))
+    return found
+
+
+def _is_wide(kid: object) -> bool:
+    """Return whether a kid can be or hold a branch."""
+    return isinstance(kid, (Cell, Ref)) or (
+        isinstance(kid, (str, bytes)) and len(kid) > EMBEDDED_BYTES_MAX // 5
+    )
+
+
+def settle(parts: list[Part], home: Loader) -> None:
+    """Close cells that `home` now holds: their children are loaded through it from here on, and their memory is free.
+
+    Source: CAD006 "Storage".
+    """
+    for _digest, _encoding, cell in parts:
+        if isinstance(cell, Cell):
+            cell._close(home)
+
+
+def missing(value: Value, limit: int | None = None, loader: Loader | None = None) -> list[bytes]:
+    """Return the hashes below `value` that cannot be loaded, at most `limit` of them.
+
+    Source: CAD036 "Missing data".
+    """
+    absent: list[bytes] = []
+    seen: set[bytes] = set()
+    stack: list[Value] = [value]
+    while stack:
+        for digest, kid in _refs(stack.pop()):
+            if digest in seen:
+                continue
+            seen.add(digest)
+            try:
+                stack.append(kid.resolve() if isinstance(kid, Ref) else kid)
+            except MissingData:
+                absent.append(digest)
+                if limit is not None and len(absent) >= limit:
+                    return absent
+    return absent
+
+
+def _refs(value: Value) -> Iterator[tuple[bytes, object]]:
+    """Yield (hash, kid) of the branches that the cell of `value` refers to."""
+    stack: list[object] = list(reversed(cell_children(value)))
+    while stack:
+        kid = stack.pop()
+        if isinstance(kid, Ref):
+            yield kid.hash, kid
+        elif isinstance(kid, (Cell, str, bytes)):
+            encoding = encode(kid)
+            if len(encoding) <= EMBEDDED_BYTES_MAX:
+                stack.extend(reversed(cell_children(kid)))
+            else:
+                yield value_hash(kid), kid
+
+
+def difference(own: Value, other: Value) -> Iterator[Part]:
+    """Yield (hash, encoding, cell) of the branches of `other` that are not met in `own` on the way to them.
+
+    Level by level, subtrees that the other side is seen to have are left out; a cell moved to quite another place may be named again.
+    Raises: MissingData: a cell known by hash only is not at hand.
+    Source: CAD036 "Delta".
+    """
+    if value_hash(own) == value_hash(other):
+        return
+    have: set[bytes] = {value_hash(own)}
+    front: list[Value] = [own]
+    front = _advance(front, have, set())
+    if len(encode(other)) > EMBEDDED_BYTES_MAX:
+        yield value_hash(other), encode(other), other
+    level: list[Value] = [other]
+    sent: set[bytes] = set()
+    while level:
+        wanted = [(digest, kid) for value in level for digest, kid in _refs(value)]
+        names = {digest for digest, _kid in wanted}
+        # One level ahead: appending can move a subtree one level down.
+        front = _advance(front, have, names)
+        level = []
+        for digest, kid in wanted:
+            if digest in have or digest in sent:
+                continue
+            sent.add(digest)
+            value = kid.resolve() if isinstance(kid, Ref) else kid
+            yield digest, encode(value), value
+            level.append(value)
+
+
+def _advance(front: list[Value], have: set[bytes], shared: set[bytes]) -> list[Value]:
+    """Return the cells one level below `front`, noting their hashes; what the other side shares is not entered."""
+    below: list[Value] = []
+    for value in front:
+        for digest, kid in _refs(value):
+            if digest in have:
+                continue
+            have.add(digest)
+            if digest not in shared:
+                below.append(kid.resolve() if isinstance(kid, Ref) else kid)
+    return below
+
+
+def branch_count(value: Value) -> int:
+    """Return the number of references in the cell of `value`, repeats counted.
+
+    Source: CAD003 "Branches".
+    """
+    return sum(1 for _ in _refs(value))
+
+
+def memory_size(value: Value) -> int:
+    """Return the memory size of a value, in bytes: what storing all its cells takes.
+
+    Source: CAD006 "Memory size".
+    """
+    sizes: dict[bytes, int] = {}
+    stack: list[Value] = [value]
+    while stack:
+        top = stack[-1]
+        digest = value_hash(top)
+        if digest in sizes:
+            stack.pop()
+            continue
+        kids = [kid.resolve() if isinstance(kid, Ref) else kid for kid in cell_children(top)]
+        waiting = [
+            kid
+            for kid in kids
+            if isinstance(kid, (Cell, str, bytes)) and value_hash(kid) not in sizes
+        ]
+        if waiting:
+            stack.extend(waiting)
+            continue
+        stack.pop()
+        size = sum(sizes[value_hash(kid)] for kid in kids if isinstance(kid, (Cell, str, bytes)))
+        encoding = encode(top)
+        sizes[digest] = size + (len(encoding) + 64 if len(encoding) > EMBEDDED_BYTES_MAX else 0)
+    return sizes[value_hash(value)]
+
+
+__all__ = [
+    "Part",
+    "branch_count",
+    "difference",
+    "memory_size",
+    "missing",
+    "novelty",
+    "references",
+    "settle",
+]

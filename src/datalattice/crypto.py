@@ -1,0 +1,107 @@
+"""Crypto: SHA3-256, Ed25519 key pairs and the source of randomness.
+
+A public key (32 bytes) is an owner, an author and a node id alike. Signing is deterministic (RFC 8032), so all nodes of one owner
+compute the same signature for the same value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Protocol
+
+from nacl import bindings
+from nacl.exceptions import CryptoError
+
+from datalattice.errors import UsageError
+
+PUBLIC_KEY_BYTES = 32
+SEED_BYTES = 32
+SIGNATURE_BYTES = 64
+
+
+def sha3_256(data: bytes) -> bytes:
+    """Return the 32-byte SHA3-256 hash (FIPS 202) of `data`."""
+    return hashlib.sha3_256(data).digest()
+
+
+class Entropy(Protocol):
+    """A source of random bytes."""
+
+    def bytes(self, count: int) -> bytes:
+        """Return `count` random bytes."""
+        ...
+
+
+class SystemEntropy:
+    """The operating system's random bytes."""
+
+    def bytes(self, count: int) -> bytes:
+        """Return `count` random bytes."""
+        return os.urandom(count)
+
+
+class SeededEntropy:
+    """Reproducible bytes from a seed: for simulations and tests, never for real keys."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._counter = 0
+
+    def bytes(self, count: int) -> bytes:
+        """Return the next `count` bytes of the stream."""
+        out = b""
+        while len(out) < count:
+            out += sha3_256(f"datalattice-entropy:{self._seed}:{self._counter}".encode())
+            self._counter += 1
+        return out[:count]
+
+
+class KeyPair:
+    """An Ed25519 key pair made from a 32-byte seed."""
+
+    __slots__ = ("_secret", "public_key", "seed")
+
+    def __init__(self, seed: bytes) -> None:
+        if not isinstance(seed, bytes) or len(seed) != SEED_BYTES:
+            msg = f"a key seed is {SEED_BYTES} bytes, got {_measure(seed)}"
+            raise UsageError(msg)
+        self.seed = seed
+        self.public_key, self._secret = bindings.crypto_sign_seed_keypair(seed)
+
+    @classmethod
+    def generate(cls, entropy: Entropy | None = None) -> KeyPair:
+        """Return a new key pair from `entropy` (the operating system's when not given)."""
+        return cls((entropy or SystemEntropy()).bytes(SEED_BYTES))
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the 64-byte signature of `message`."""
+        signed: bytes = bindings.crypto_sign(message, self._secret)
+        return signed[:SIGNATURE_BYTES]
+
+    def __reduce__(self) -> tuple[type[KeyPair], tuple[bytes]]:
+        return KeyPair, (self.seed,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeyPair) and other.seed == self.seed
+
+    def __hash__(self) -> int:
+        return hash(self.public_key)
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public_key.hex()})"  # never the seed
+
+
+def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Return whether `signature` (64 bytes) is the signature of `message` by `public_key` (32 bytes)."""
+    if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
+        return False
+    try:
+        bindings.crypto_sign_open(signature + message, public_key)
+    except CryptoError:
+        return False
+    return True
+
+
+def _measure(value: object) -> str:
+    return f"{len(value)} bytes" if isinstance(value, bytes) else type(value).__name__

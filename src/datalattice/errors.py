@@ -1,0 +1,207 @@
+"""Errors: the whole hierarchy, one class for each answer to "who must act?".
+
+Every class has a stable `code`, a short word that other surfaces (CLI exit codes, REST, gRPC) map to their own statuses.
+Kernels raise `BadFormat` and its kin without a peer; the session that talks to a peer adds it, so blame is assigned in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class DataLatticeError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    code: ClassVar[str] = "error"
+
+
+# --- the caller: fix the call ---------------------------------------------------------------
+
+
+class UsageError(DataLatticeError, ValueError):
+    """The call was wrong; the text names the argument and what is accepted."""
+
+    code = "usage"
+
+
+class ReadOnly(UsageError):
+    """A write to something that can only be read (a view, a read-only store)."""
+
+    code = "read-only"
+
+
+class NoSigningKey(UsageError):
+    """A write below a signing boundary, and the context holds no key (or not an authorised one)."""
+
+    code = "no-signing-key"
+
+
+class NoSuchPath(UsageError):
+    """A path leads nowhere, and nothing says what should be created there."""
+
+    code = "no-such-path"
+
+
+class TypeMismatch(UsageError, TypeError):
+    """A value of another kind was needed."""
+
+    code = "type-mismatch"
+
+
+class UnsupportedOperation(UsageError):
+    """The object does not offer this operation (a merge without a lattice, a sync without a parent)."""
+
+    code = "unsupported"
+
+
+# --- nobody yet: acquire and retry ----------------------------------------------------------
+
+
+class MissingData(DataLatticeError):
+    """Cells are needed that are not here. `hashes` names them (32 bytes each)."""
+
+    code = "missing-data"
+
+    def __init__(self, hashes: Iterable[bytes]) -> None:
+        self.hashes: tuple[bytes, ...] = tuple(hashes)
+        first = ", ".join("0x" + h.hex() for h in self.hashes[:3])
+        more = f" and {len(self.hashes) - 3} more" if len(self.hashes) > 3 else ""
+        super().__init__(f"missing cells: {first}{more}")
+
+    def __reduce__(self) -> tuple[type[MissingData], tuple[tuple[bytes, ...]]]:
+        return type(self), (self.hashes,)
+
+
+# --- the peer: drop, count, maybe ban -------------------------------------------------------
+
+
+class PeerError(DataLatticeError):
+    """A peer sent something illegal. `peer` is filled in by the session that knows it."""
+
+    code = "peer"
+
+    def __init__(self, message: str, peer: str | None = None) -> None:
+        super().__init__(message)
+        self.peer = peer
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.peer is None else f"{text} (peer {self.peer})"
+
+
+class BadFormat(PeerError):
+    """Bytes that are not the canonical encoding of anything."""
+
+    code = "bad-format"
+
+
+class BadSignature(PeerError):
+    """A signature that does not verify."""
+
+    code = "bad-signature"
+
+
+class LimitExceeded(PeerError):
+    """Something is larger, deeper or more frequent than a named limit allows."""
+
+    code = "limit"
+
+
+class ProtocolViolation(PeerError):
+    """A message that is well formed but not allowed here."""
+
+    code = "protocol"
+
+
+# --- the owner: grant or refuse -------------------------------------------------------------
+
+
+class Unauthorized(DataLatticeError):
+    """The signer may not do this."""
+
+    code = "unauthorized"
+
+
+class NotOwner(Unauthorized):
+    """The signer is neither the owner nor a key its owner authorised."""
+
+    code = "not-owner"
+
+
+# --- the operator ---------------------------------------------------------------------------
+
+
+class StoreError(DataLatticeError):
+    """The store cannot do what was asked; an operator has to look."""
+
+    code = "store"
+
+
+class Corruption(StoreError):
+    """Stored bytes are not what was written. The text names file and offset."""
+
+    code = "corruption"
+
+
+class StoreLocked(StoreError):
+    """Another process is writing to this store."""
+
+    code = "store-locked"
+
+
+class StoreFull(StoreError):
+    """The disk, or a configured bound, is full; nothing of the refused write was kept."""
+
+    code = "store-full"
+
+
+class StoreClosed(StoreError):
+    """The store was closed before the call."""
+
+    code = "store-closed"
+
+
+class StoreFailed(StoreError):
+    """An earlier write or sync failed; the store refuses writes until it is opened again."""
+
+    code = "store-failed"
+
+
+class StoreVersion(StoreError):
+    """The store was written by a newer version of this package."""
+
+    code = "store-version"
+
+
+class DataLoss(DataLatticeError):
+    """Records that a reader still needs are gone; an operator decides whether it goes on without."""
+
+    code = "data-loss"
+
+
+# --- time: retry later ----------------------------------------------------------------------
+
+
+class Unavailable(DataLatticeError):
+    """Not now; the same call may work later."""
+
+    code = "unavailable"
+
+
+class PeerUnavailable(Unavailable):
+    """A peer cannot be reached."""
+
+    code = "peer-unavailable"
+
+
+class Timeout(Unavailable):
+    """No answer within the stated time."""
+
+    code = "timeout"
+
+
+class Backpressure(Unavailable):
+    """A bounded queue is full."""
+
+    code = "backpressure"

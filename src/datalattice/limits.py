@@ -1,0 +1,65 @@
+"""Limits: every bound that more than one package relies on, with its unit and its reason.
+
+Relations between the bounds are asserted when the module is imported, so a change that breaks one cannot go unnoticed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+HASH_BYTES: Final = 32
+"""Length of a value hash (SHA3-256)."""
+
+CELL_BYTES_MAX: Final = 16_383
+"""Longest encoding of one cell. Follows from the rules below; enforced when reading."""
+
+EMBEDDED_BYTES_MAX: Final = 140
+"""A child whose encoding is at most this long stands inside its parent; a longer one is referenced by hash."""
+
+CHUNK_BYTES: Final = 4_096
+"""Longest blob or string that is a single cell, and the chunk size of longer ones."""
+
+FAN_OUT: Final = 16
+"""Children of a tree node."""
+
+MAP_LEAF_MAX: Final = 15
+"""Most entries of a map or set that is a single leaf."""
+
+INDEX_DEPTH_MAX: Final = 63
+"""Greatest depth byte of an index node, in hex digits."""
+
+INDEX_KEY_BYTES: Final = 32
+"""Leading bytes of an index key that count."""
+
+NAME_BYTES_MAX: Final = 128
+"""Longest name of a keyword or symbol, in UTF-8 bytes."""
+
+INTEGER_BYTES_MAX: Final = 4_096
+"""Longest two's complement of an integer."""
+
+INTEGER_TEXT_DIGITS_MAX: Final = 9_865
+"""Decimal digits that the largest integer can need; bounds the parsing of numbers in text."""
+
+STRING_BYTES_MAX: Final = 2**31 - 1
+"""Longest string, in UTF-8 bytes."""
+
+COUNT_MAX: Final = 2**63 - 1
+"""Greatest count that a VLQ may carry."""
+
+VLQ_BYTES_MAX: Final = 9
+"""Longest VLQ."""
+
+INLINE_DEPTH_MAX: Final = 72
+"""Deepest nesting of embedded cells that a canonical cell can reach: 140 bytes hold about 70 levels."""
+
+MESSAGE_BYTES_MAX: Final = 50_000_000
+"""Longest message: a cell and the branches sent with it."""
+
+TEXT_DEPTH_MAX: Final = 500
+"""Deepest nesting of JSON text that is read, and of values that are printed."""
+
+assert FAN_OUT * (HASH_BYTES + 1) < CELL_BYTES_MAX
+assert CHUNK_BYTES < CELL_BYTES_MAX
+assert INTEGER_BYTES_MAX <= CHUNK_BYTES
+assert INDEX_DEPTH_MAX + 1 == 2 * INDEX_KEY_BYTES
+assert CELL_BYTES_MAX < MESSAGE_BYTES_MAX
