@@ -126,7 +126,7 @@ class _Worker:
 
 
 class ConcurrentTopic:
-    """A topic for many producer threads in one process: a context manager, or `start` and `close`."""
+    """A topic for many producer threads in one process; `start` and `close` it, or use `with`."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ from datalattice.cells import (
     Vector,
     same,
     value_hash,
-    vector_fork_offset,
+    fork_offset,
 )
 from datalattice.lattice import (
     EMPTY_CONTEXT,
@@ -46,6 +46,7 @@ QUEUE_SECTION: Final = Keyword("queue")
 PARTITIONS: Final = Keyword("partitions")
 META: Final = Keyword("meta")
 META_STAMPS: Final = Keyword("meta-stamps")
+_TOPIC_KEYS: Final = {key.name: key for key in (PARTITIONS, META, META_STAMPS)}
 
 
 class QueueLattice(Lattice):
@@ -83,7 +84,7 @@ class QueueLattice(Lattice):
         """
         if other is None or own is other:
             return own
-        if not is_foreign_state(other):
+        if not self.accepts(other, context):
             return ZERO_STATE if own is None else own
         if own is None:
             return other
@@ -128,7 +129,7 @@ def _first_difference(a: Vector, skip_a: int, b: Vector, skip_b: int, count: int
     if skip_a % FAN_OUT == 0 and skip_b % FAN_OUT == 0:
         # Leaves line up: cut ends share their leaves with the whole, and equal subtrees are
         # skipped.
-        return vector_fork_offset(a.drop(skip_a) if skip_a else a, b.drop(skip_b) if skip_b else b)
+        return fork_offset(a.drop(skip_a) if skip_a else a, b.drop(skip_b) if skip_b else b)
     pairs = zip(
         a.iter_range(skip_a, skip_a + count), b.iter_range(skip_b, skip_b + count), strict=True
     )
@@ -168,17 +169,23 @@ class TopicLattice(Lattice):
 
         Source: CAD040 "Topic"; decision D10; spec/queue.md section 2.4.
         """
-        return self._partitions if same(self.resolve_key(key), PARTITIONS) else None
+        return self._partitions if self.resolve_key(key) is PARTITIONS else None
 
-    def resolve_key(self, key: Value) -> Value | None:
-        """Return the Keyword that `key` (a Keyword or String) names in a topic; None for any other.
+    def resolve_key(self, key: Value) -> Value:
+        """Return the Keyword that `key` (a Keyword or String) names in a topic; nil for any other.
 
         Source: decision D10; spec/lattices.md section 1.
         """
-        for name in (PARTITIONS, META, META_STAMPS):
-            if same(key, name) or (isinstance(key, str) and key == name.name):
-                return name
-        return None
+        name = key.name if isinstance(key, Keyword) else key
+        return _TOPIC_KEYS.get(name) if isinstance(name, str) else None
+
+    def canonical_key(self, key: Value) -> Value:
+        """Return the Keyword that `key` names in a topic; an unknown key as it is.
+
+        Source: decision D10.
+        """
+        found = self.resolve_key(key)
+        return key if found is None else found
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Merge partitions and metadata; unknown keys of own stay, those of other are dropped.
@@ -190,8 +197,9 @@ class TopicLattice(Lattice):
         if other is None or own is other:
             return own
         base = own if isinstance(own, Index) else EMPTY_INDEX
-        if not isinstance(other, Index):
+        if not self.accepts(other, context):
             return base if own is None else own
+        assert isinstance(other, Index)
         if same(own, other):
             return own
         merged = self._merge_partitions(base, other, context)

@@ -112,6 +112,7 @@ def same_state(left: QueueState, right: QueueState) -> bool:
     return (
         left.start == right.start
         and left.stamp_ms == right.stamp_ms
+        and len(left.entries) == len(right.entries)
         and len(left.extra) == len(right.extra)
         and same(left.entries, right.entries)
         and same(left.meta.values, right.meta.values)

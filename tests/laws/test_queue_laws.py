@@ -1,0 +1,214 @@
+"""Laws of the queue: a queue against a plain list, and the merges of states that one leader made."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+
+from datalattice.apps.queue import Queue, QueueLattice, TopicLattice, make_entry
+from datalattice.cells import Index, Keyword, Value, Vector, same, to_cell, value_hash
+from datalattice.lattice import Lattice
+
+QUEUE = QueueLattice()
+TOPIC = TopicLattice()
+
+META_KEYS = st.sampled_from(["a", "b", 1, True])
+META_VALUES = st.sampled_from([None, 0, 1, 1.0, True, "x", "y"])
+STEPS = st.one_of(
+    st.tuples(st.just("offer"), st.integers(1, 40)),
+    st.tuples(st.just("truncate"), st.integers(0, 60)),
+    st.tuples(st.just("meta"), META_KEYS, META_VALUES),
+    st.tuples(st.just("clock"), st.integers(-5, 20)),
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100
+
+    def now_ms(self) -> int:
+        return self.now
+
+
+def history(steps: list[tuple[object, ...]]) -> list[Value]:
+    """Return every state that one leader goes through."""
+    clock = Clock()
+    queue = Queue.create(clock)
+    states = [queue.cursor.get()]
+    for number, step in enumerate(steps):
+        if step[0] == "offer":
+            count = step[1]
+            assert isinstance(count, int)
+            queue.offer_many([f"{number}-{i}" for i in range(count)])
+        elif step[0] == "truncate":
+            distance = step[1]
+            assert isinstance(distance, int)
+            queue.truncate(queue.start_offset() + distance)
+        elif step[0] == "meta":
+            queue.set_meta(step[1], step[2])
+        else:
+            advance = step[1]
+            assert isinstance(advance, int)
+            clock.now = max(0, clock.now + advance)
+        states.append(queue.cursor.get())
+    return states
+
+
+def assert_join(lattice: Lattice, values: list[Value]) -> None:
+    """Assert that any order and grouping of merges gives one value, and the same objects where nothing changes."""
+    expected: Value = None
+    for order in permutations(values):
+        left: Value = lattice.zero()
+        for value in order:
+            left = lattice.merge(left, value)
+        right: Value = lattice.zero()
+        for value in reversed(order):
+            right = lattice.merge(value, right)
+        expected = left if expected is None else expected
+        assert same(left, expected)
+        assert same(right, expected)
+    for value in [*values, None, lattice.zero(), expected]:
+        assert lattice.merge(expected, value) is expected
+        assert same(lattice.merge(value, expected), expected)
+        if value is not None:
+            assert lattice.merge(value, value) is value
+            assert lattice.merge(value, lattice.zero()) is value
+            assert lattice.merge(None, value) is value
+
+
+@given(st.lists(STEPS, max_size=12), st.data())
+def test_states_of_one_leader_form_a_chain(
+    steps: list[tuple[object, ...]], data: st.DataObject
+) -> None:
+    states = history(steps)
+    picked = data.draw(st.lists(st.sampled_from(range(len(states))), min_size=2, max_size=3))
+    assert_join(QUEUE, [states[i] for i in picked])
+    newest = states[max(picked)]
+    oldest = states[min(picked)]
+    assert QUEUE.merge(newest, oldest) is newest
+    assert same(QUEUE.merge(oldest, newest), newest)
+
+
+STAMPS = st.dictionaries(st.sampled_from("abc"), st.integers(-2, 3), max_size=3)
+METAS = st.dictionaries(st.sampled_from("abc"), META_VALUES, max_size=3)
+
+
+@st.composite
+def foreign_states(draw: st.DrawFn) -> Vector:
+    """States that pass the check: one log of entries, cut anywhere, with any metadata and stamps."""
+    start = draw(st.integers(0, 40))
+    end = draw(st.integers(start, 60))
+    entries = Vector.of([make_entry(None, i, i) for i in range(start, end)])
+    fields: list[object] = [entries, draw(METAS), draw(st.integers(0, 3)), start]
+    stamps = draw(STAMPS)
+    return Vector.of([to_cell(f) for f in ([*fields, stamps] if stamps else fields)])
+
+
+@given(st.lists(foreign_states(), min_size=2, max_size=3))
+def test_foreign_states_of_one_log_join(states: list[Value]) -> None:
+    """A log that was cut away at a higher start and one that reaches further join like sets of offsets."""
+    starts = [state[3] for state in states if isinstance(state, Vector)]
+    assert len(starts) == len(states)
+    merged = [s for s in states if QUEUE.check_foreign(s)]
+    assert len(merged) == len(states)
+    assert_join(QUEUE, merged)
+
+
+@st.composite
+def topics(draw: st.DrawFn) -> Index:
+    parts: dict[Keyword, Value] = {}
+    held = draw(st.dictionaries(st.integers(0, 2), foreign_states(), max_size=3))
+    if draw(st.booleans()):
+        parts[Keyword("partitions")] = to_cell(held)
+    if draw(st.booleans()):
+        parts[Keyword("meta")] = to_cell(draw(METAS))
+    if draw(st.booleans()):
+        parts[Keyword("meta-stamps")] = to_cell(draw(STAMPS))
+    return Index.of(parts)
+
+
+@given(st.lists(topics(), min_size=2, max_size=3))
+def test_topics_join(values: list[Value]) -> None:
+    assert_join(TOPIC, values)
+
+
+class QueueAgainstList(RuleBasedStateMachine):
+    """A queue and its forks beside plain lists with a start offset."""
+
+    queues = Bundle("queues")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.models: list[tuple[Queue, list[tuple[Value, Value, int]], list[int]]] = []
+
+    def _add(self, queue: Queue, rows: list[tuple[Value, Value, int]], start: int) -> int:
+        self.models.append((queue, list(rows), [start]))
+        return len(self.models) - 1
+
+    @rule(target=queues)
+    def create(self) -> int:
+        return self._add(Queue.create(self.clock), [], 0)
+
+    @rule(at=queues, value=st.integers(), key=st.none() | st.text(max_size=3))
+    def offer(self, at: int, value: int, key: str | None) -> None:
+        queue, rows, start = self.models[at]
+        assert queue.offer(value, key) == start[0] + len(rows)
+        rows.append((key, value, self.clock.now))
+
+    @rule(at=queues, values=st.lists(st.binary(max_size=5), max_size=40))
+    def offer_many(self, at: int, values: list[bytes]) -> None:
+        queue, rows, start = self.models[at]
+        end = start[0] + len(rows)
+        assert queue.offer_many(values) == range(end, end + len(values))
+        rows.extend((None, value, self.clock.now) for value in values)
+
+    @rule(at=queues, ahead=st.integers(-3, 50))
+    def truncate(self, at: int, ahead: int) -> None:
+        queue, rows, start = self.models[at]
+        target = start[0] + ahead
+        gone = min(max(ahead, 0), len(rows))
+        assert queue.truncate(target) == gone
+        del rows[:gone]
+        start[0] = max(start[0], target)
+
+    @rule(step=st.integers(-3, 10))
+    def tick(self, step: int) -> None:
+        self.clock.now = max(0, self.clock.now + step)
+
+    @rule(target=queues, at=queues)
+    def fork_write_and_sync(self, at: int) -> int:
+        queue, rows, start = self.models[at]
+        fork = queue.fork()
+        fork.offer("forked")
+        assert queue.size() == len(rows)
+        fork.sync()
+        rows.append((None, "forked", self.clock.now))
+        assert value_hash(fork.cursor.get()) == value_hash(queue.cursor.get())
+        return at
+
+    @rule(at=queues, first=st.integers(-5, 120), last=st.integers(-5, 120))
+    def read_range(self, at: int, first: int, last: int) -> None:
+        queue, rows, start = self.models[at]
+        expected = [row[1] for i, row in enumerate(rows) if first <= start[0] + i <= last]
+        assert list(queue.range(first, last)) == expected
+
+    @invariant()
+    def equal_to_the_lists(self) -> None:
+        for queue, rows, start in self.models:
+            assert queue.start_offset() == start[0]
+            assert queue.end_offset() == start[0] + len(rows)
+            assert list(queue) == [row[1] for row in rows]
+            last = queue.peek_last_entry()
+            if rows:
+                assert isinstance(last, Vector)
+                assert (last[0], last[1], last[2]) == rows[-1]
+            else:
+                assert last is None
+
+
+QueueAgainstList.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
+test_a_queue_behaves_like_a_list = QueueAgainstList.TestCase

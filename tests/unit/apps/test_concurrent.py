@@ -1,0 +1,130 @@
+"""The concurrent topic: nothing lost, per-key order kept, waits and failures."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from datalattice.apps.queue import ConcurrentTopic, LatticeMQ, Topic, partition_of
+from datalattice.cells import Value
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import NoSigningKey, UsageError
+from datalattice.lattice import MergeContext, root_lattice
+
+KEYS = KeyPair(bytes(range(32)))
+
+
+def records(topic: Topic) -> list[Value]:
+    return [value for p in topic.partitions() for value in topic.partition(p)]
+
+
+def test_everything_offered_is_there_after_a_flush() -> None:
+    topic = Topic.create()
+    with ConcurrentTopic(topic, 3) as concurrent:
+        for i in range(500):
+            concurrent.offer(f"k{i % 11}", i)
+        concurrent.flush()
+        assert sorted(records(topic)) == list(range(500))  # type: ignore[type-var]
+        assert concurrent.total_records == 500
+        assert 1 <= concurrent.total_syncs <= 500
+        assert [concurrent.queue_depth(p) for p in range(3)] == [0, 0, 0]
+    assert topic.num_partitions == 3
+
+
+def test_a_key_stays_in_one_partition_and_in_order() -> None:
+    topic = Topic.create()
+    with ConcurrentTopic(topic, 4, inbox_capacity=8, batch_max=5) as concurrent:
+        for i in range(300):
+            concurrent.offer(f"k{i % 7}", f"k{i % 7}:{i:03}")
+    for k in range(7):
+        home = topic.partition(partition_of(f"k{k}", 4))
+        mine = [v for v in home if isinstance(v, str) and v.startswith(f"k{k}:")]
+        assert mine == [f"k{k}:{i:03}" for i in range(k, 300, 7)]
+
+
+def test_many_producers_lose_nothing() -> None:
+    topic = Topic.create()
+    with ConcurrentTopic(topic, 2, inbox_capacity=16) as concurrent:
+
+        def produce(number: int) -> None:
+            for i in range(100):
+                concurrent.offer(f"p{number}", number * 1_000 + i)
+
+        threads = [threading.Thread(target=produce, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    expected = sorted(n * 1_000 + i for n in range(4) for i in range(100))
+    assert sorted(records(topic)) == expected  # type: ignore[type-var]
+
+
+def test_records_without_a_key_go_where_they_are_sent() -> None:
+    topic = Topic.create()
+    with ConcurrentTopic(topic, 2) as concurrent:
+        concurrent.offer_to(1, "x")
+        with pytest.raises(UsageError, match="0 to 1"):
+            concurrent.offer_to(2, "y")
+    assert list(topic.partition(1)) == ["x"]
+
+
+def test_what_was_offered_before_the_start_is_committed() -> None:
+    started, never = Topic.create(), Topic.create()
+    concurrent = ConcurrentTopic(started, 1)
+    concurrent.offer("k", "early")
+    concurrent.start().start()
+    concurrent.flush()
+    concurrent.flush()
+    assert records(started) == ["early"]
+    concurrent.close()
+    concurrent.close()
+    unstarted = ConcurrentTopic(never, 1)
+    unstarted.offer("k", "left over")
+    unstarted.close()
+    assert records(never) == ["left over"]
+
+
+def test_use_out_of_order_is_refused() -> None:
+    concurrent = ConcurrentTopic(Topic.create(), 1)
+    with pytest.raises(UsageError, match="start"):
+        concurrent.flush()
+    with pytest.raises(UsageError, match="needs a key"):
+        concurrent.offer(None, "x")
+    with pytest.raises(UsageError, match="nil"):
+        concurrent.offer("k", None)
+    concurrent.close()
+    for call in (concurrent.flush, concurrent.start, lambda: concurrent.offer("k", 1)):
+        with pytest.raises(UsageError, match="closed"):
+            call()
+
+
+@pytest.mark.parametrize("arguments", [(0,), (1, 0), (1, 1, 0), (1, True), ("1",)])
+def test_bounds_are_checked(arguments: tuple[object, ...]) -> None:
+    with pytest.raises(UsageError):
+        ConcurrentTopic(Topic.create(), *arguments)  # type: ignore[arg-type]
+
+
+def test_below_an_owner_each_batch_is_signed_once() -> None:
+    root = RootLattice(root_lattice(), context=MergeContext(key_pair=KEYS))
+    topic = LatticeMQ.at(root, KEYS.public_key).topic("t")
+    with ConcurrentTopic(topic, 2) as concurrent:
+        for i in range(200):
+            concurrent.offer(i, i)
+    assert sorted(records(topic)) == list(range(200))  # type: ignore[type-var]
+
+
+def test_a_failed_worker_tells_its_producers() -> None:
+    root = RootLattice(root_lattice(), context=MergeContext(key_pair=KEYS))
+    topic = LatticeMQ.at(root, KEYS.public_key).topic("t")
+    topic.set_num_partitions(1)
+    keyless = LatticeMQ.at(RootLattice(root_lattice(), root.get()), KEYS.public_key).topic("t")
+    concurrent = ConcurrentTopic(keyless, 1).start()
+    concurrent.offer("k", "x")
+    with pytest.raises(NoSigningKey):
+        concurrent.flush()
+    with pytest.raises(NoSigningKey):
+        concurrent.offer("k", "y")
+    with pytest.raises(NoSigningKey):
+        concurrent.close()
