@@ -1,8 +1,9 @@
 """Strategies: hypothesis generators of every kind of value, small enough to shrink well.
 
-`values()` is any value. Containers come in three sizes at once: a few random elements, and now and then a count at a border of
-the tree shapes (15, 16, 17, 32, 256, 272 ...), because most mistakes in a tree sit at its borders.
-Each function returns a new strategy; none draws a value that the cells cannot hold.
+`values()` is any value. Containers come in three sizes at once: a few random elements, and now and
+then a count at a border of the tree shapes (15, 16, 17, 32, 256, 272 ...), because most mistakes in
+a tree sit at its borders. Each function returns a new strategy; none draws a value that the cells
+cannot hold.
 """
 
 from __future__ import annotations
@@ -43,7 +44,28 @@ Value = object
 
 Strategy = st.SearchStrategy
 
-BORDER_COUNTS: Final = (0, 1, 2, 14, 15, 16, 17, 31, 32, 33, 47, 48, 49, 255, 256, 257, 272, 273, 288, 300)
+BORDER_COUNTS: Final = (
+    0,
+    1,
+    2,
+    14,
+    15,
+    16,
+    17,
+    31,
+    32,
+    33,
+    47,
+    48,
+    49,
+    255,
+    256,
+    257,
+    272,
+    273,
+    288,
+    300,
+)
 """Counts where a vector, map, set or index changes its shape."""
 
 BORDER_BYTES: Final = (0, 1, 32, 33, 136, 137, 138, 140, 141, 4095, 4096, 4097, 8192, 12289)
@@ -175,7 +197,7 @@ def scalars() -> Strategy[Value]:
 
 
 def plain_scalars() -> Strategy[Value]:
-    """Return scalars that are short and cheap: for tests about containers rather than their elements."""
+    """Return short, cheap scalars, for tests about containers rather than their elements."""
     return st.one_of(
         st.none(),
         st.booleans(),
@@ -207,7 +229,7 @@ def index_keys() -> Strategy[Value]:
 
 
 def map_keys() -> Strategy[Value]:
-    """Return keys of a map: scalars that often collide, and values that Python takes for equal though they differ."""
+    """Return keys of a map that often collide, some equal for Python though different values."""
     return st.one_of(
         st.sampled_from([None, True, False, 1, 0, 1.0, 0.0, -0.0, "1", b"1", Keyword("1")]),
         st.integers(0, 60),
@@ -220,7 +242,7 @@ def map_keys() -> Strategy[Value]:
 
 
 def sequences(elements: Strategy[T], max_size: int = 12) -> Strategy[Sequence[object]]:
-    """Return Python lists of `elements`, now and then long ones of integers at the borders of the tree shapes."""
+    """Return Python lists of `elements`, now and then as many integers as a border of the shapes."""
     short = st.lists(elements, max_size=max_size)
     long = st.builds(
         lambda count, start: list(range(start, start + count)),
@@ -258,7 +280,9 @@ def pairs(
     return st.one_of(short, short, long)
 
 
-def maps(keys: Strategy[Value] | None = None, elements: Strategy[Value] | None = None) -> Strategy[Map]:
+def maps(
+    keys: Strategy[Value] | None = None, elements: Strategy[Value] | None = None
+) -> Strategy[Map]:
     """Return maps, small ones and trees."""
     return pairs(
         map_keys() if keys is None else keys, plain_scalars() if elements is None else elements
@@ -296,7 +320,9 @@ def signed(elements: Strategy[Value] | None = None) -> Strategy[Signed]:
     """Return signed values, some with a signature that does not verify."""
     inner = plain_scalars() if elements is None else elements
     good = st.builds(Signed.sign, key_pairs(), inner)
-    bad = st.builds(Signed, st.binary(min_size=32, max_size=32), st.binary(min_size=64, max_size=64), inner)
+    bad = st.builds(
+        Signed, st.binary(min_size=32, max_size=32), st.binary(min_size=64, max_size=64), inner
+    )
     return st.one_of(good, good, bad)
 
 
@@ -306,7 +332,7 @@ def values(max_leaves: int = 12) -> Strategy[Value]:
 
 
 def json_values(max_leaves: int = 12) -> Strategy[Value]:
-    """Return values that JSON text holds without loss: nil, booleans, numbers, strings, vectors, maps with string keys."""
+    """Return values that JSON text holds without loss: its types, with string keys."""
     text = st.text(st.characters(codec="utf-8"), max_size=12)
     leaves = st.one_of(
         st.none(), st.booleans(), integers(), st.floats(allow_nan=False, allow_infinity=False), text
@@ -355,7 +381,7 @@ def double_bits(number: float) -> int:
 
 
 def by_hash(entries: Sequence[tuple[Value, Value]]) -> dict[bytes, tuple[Value, Value]]:
-    """Return what a map must hold after putting `entries` one after another, keyed by the key's value hash.
+    """Return what a map must hold after putting `entries`, keyed by the key's value hash.
 
     Python's own dict would take `True`, `1` and `1.0` for one key.
     """

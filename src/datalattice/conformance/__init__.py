@@ -1,0 +1,45 @@
+"""Conformance: runs golden vector files against this installation.
+
+For ourselves, and for anyone who ports the format:
+
+    for report in run_paths(["vectors/"]):
+        print(report.path, report.passed, report.failed)
+
+Packages that bring new kinds of vectors register them with `register_kind`, new families of files
+with `register_format`, and lattice types with `register_lattice_type`.
+"""
+
+from __future__ import annotations
+
+# Importing these modules registers the kinds they run.
+from datalattice.conformance import cells, cursors, lattices, queues
+from datalattice.conformance.notation import register_lattice_type
+from datalattice.conformance.registry import (
+    Case,
+    Format,
+    Mismatch,
+    Skipped,
+    known_kinds,
+    register_format,
+    register_kind,
+)
+from datalattice.conformance.runner import Failure, FileReport, run_file, run_paths
+
+__all__ = [
+    "Case",
+    "Failure",
+    "FileReport",
+    "Format",
+    "Mismatch",
+    "Skipped",
+    "cells",
+    "cursors",
+    "known_kinds",
+    "lattices",
+    "queues",
+    "register_format",
+    "register_kind",
+    "register_lattice_type",
+    "run_file",
+    "run_paths",
+]

@@ -1,0 +1,285 @@
+"""Cell vectors: values, decoding, signatures, JSON (files with schema `datalattice-cells-1`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from datalattice.cells import (
+    Signed,
+    Value,
+    branch_hashes,
+    decode,
+    decode_message,
+    encode,
+    encode_message,
+    from_json,
+    is_embedded,
+    memory_size,
+    same,
+    to_json,
+    to_text,
+    validate,
+    value_hash,
+)
+from datalattice.conformance.checks import (
+    expect,
+    need,
+    need_bool,
+    need_hex,
+    need_int,
+    need_text,
+    only_fields,
+)
+from datalattice.conformance.notation import check_message, children_of
+from datalattice.conformance.registry import (
+    Case,
+    Fields,
+    Format,
+    Mismatch,
+    register_format,
+    register_kind,
+)
+from datalattice.conformance.runner import listed_vectors
+from datalattice.conformance.typed import build
+from datalattice.crypto import KeyPair
+from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
+
+SCHEMA: Final = "datalattice-cells-1"
+
+MESSAGE_SHOWN_MAX: Final = 20_480
+"""Longest message that a vector holds in full."""
+
+VALUE_FIELDS: Final = ("id", "v", "embedded", "enc", "hash", "branches", "mem", "print")
+MESSAGE_FIELDS: Final = ("cells", "mclen", "mc")
+SIGNED_FIELDS: Final = ("seed", "key", "sig", "msg", "valid")
+
+FAULTS_IN_PLAIN_SIGHT: Final = ("map-tree-onechild", "map-tree-shift64")
+"""Vectors marked `missing` that a decoder may also reject: their fault shows in the cell itself."""
+
+TAG_SIGNED_WITHOUT_KEY: Final = 0x91
+
+
+def _recognises(document: Fields) -> bool:
+    return document.get("schema") == SCHEMA
+
+
+def _cases(document: Fields) -> Iterable[Case]:
+    found = list(listed_vectors(document))
+    count = need_int(document, "count")
+    if count != len(found):
+        raise Mismatch(f"the file says it holds {count} vectors, but holds {len(found)}")
+    return [Case(name, _kind(fields), fields) for name, fields in found]
+
+
+def _kind(fields: Fields) -> str:
+    """Return the kind of a vector: the word in it, else by which fields it has."""
+    if "kind" in fields:
+        return str(fields["kind"])
+    if "parse" in fields:
+        return "json-parse"
+    if "out" in fields:
+        return "json-write"
+    if "v" in fields:
+        return "value"
+    return "signature" if "valid" in fields else "(none)"
+
+
+# --- values -----------------------------------------------------------------------------------
+
+
+def run_value(fields: Fields) -> None:
+    """Check a value vector: encoding, hash, sizes, printed form, messages, and its signature if any.
+
+    Source: spec/cells.md section 17.
+    """
+    signed = "seed" in fields or "sig" in fields
+    only_fields(fields, VALUE_FIELDS + MESSAGE_FIELDS + (SIGNED_FIELDS if signed else ()))
+    value = build(need(fields, "v"))
+    encoding = need_hex(fields, "enc")
+    expect("enc", encoding, encode(value))
+    expect("hash", need_text(fields, "hash"), value_hash(value).hex())
+    expect("embedded", need_bool(fields, "embedded"), is_embedded(value))
+    expect("branches", need_int(fields, "branches"), len(branch_hashes(value)))
+    expect("branches of enc", need_int(fields, "branches"), len(branch_hashes(encoding)))
+    expect("mem", need_int(fields, "mem"), memory_size(value))
+    if "print" in fields:
+        expect("print", need_text(fields, "print"), to_text(value))
+    again = decode(encoding)
+    expect("enc decoded and encoded again", encoding, encode(again))
+    _check_whole(fields, value)
+    if validate(value):
+        raise Mismatch("a complete value has missing branches")
+    if signed:
+        _check_signature(fields, value)
+
+
+def _check_whole(fields: Fields, value: Value) -> None:
+    """Check the message of a value with branches; a value without says nothing about one."""
+    if not branch_hashes(value):
+        only_fields(fields, set(fields) - set(MESSAGE_FIELDS))
+        expect("message without branches", need_hex(fields, "enc"), encode_message(value))
+        return
+    children = children_of(value)
+    expect("cells", need_int(fields, "cells"), 1 + len(children))
+    length = need_int(fields, "mclen")
+    expect("mclen", length, len(encode_message(value)))
+    if length <= MESSAGE_SHOWN_MAX:
+        message = need_hex(fields, "mc")
+        whole = decode_message(message)
+        expect("hash of mc decoded", value_hash(value).hex(), value_hash(whole).hex())
+        check_message("mc", message, value)
+    whole = decode_message(encode_message(value))
+    if validate(whole):
+        raise Mismatch("our own message is incomplete")
+    expect("message decoded and written again", encode_message(value), encode_message(whole))
+
+
+def _check_signature(fields: Fields, value: Value) -> None:
+    if not isinstance(value, Signed):
+        raise Mismatch("fields of a signature on a value that is not signed")
+    pair = KeyPair(need_hex(fields, "seed"))
+    message = need_hex(fields, "msg")
+    expect("key", need_hex(fields, "key"), pair.public_key)
+    expect("key of the cell", pair.public_key, value.public_key)
+    expect("sig", need_hex(fields, "sig"), value.signature)
+    expect("msg", message, value.message())
+    valid = need_bool(fields, "valid")
+    expect("valid", valid, value.verify())
+    expect("valid after decoding", valid, _verify_decoded(encode(value)))
+    if valid:
+        expect("sig made here", value.signature, pair.sign(message))
+        expect("cell signed here", encode(value), encode(Signed.sign(pair, value.value)))
+
+
+def _verify_decoded(encoding: bytes) -> bool:
+    cell = decode(encoding)
+    return isinstance(cell, Signed) and cell.verify()
+
+
+def run_signature(fields: Fields) -> None:
+    """Check a signed cell given only by its encoding, normally one whose signature is wrong."""
+    only_fields(fields, ("id", "enc", "hash", "valid"))
+    encoding = need_hex(fields, "enc")
+    cell = decode(encoding)
+    if not isinstance(cell, Signed):
+        raise Mismatch("enc is not a signed cell")
+    expect("enc written again", encoding, encode(cell))
+    expect("hash", need_text(fields, "hash"), value_hash(cell).hex())
+    expect("valid", need_bool(fields, "valid"), cell.verify())
+
+
+# --- decoding ---------------------------------------------------------------------------------
+
+
+def run_cell(fields: Fields) -> None:
+    """Check what the decoder says about the bytes of one cell."""
+    _run_decode(fields, message=False)
+
+
+def run_message(fields: Fields) -> None:
+    """Check what the decoder says about the bytes of a message."""
+    _run_decode(fields, message=True)
+
+
+def _run_decode(fields: Fields, *, message: bool) -> None:
+    only_fields(fields, ("id", "kind", "hex", "decode", "why", "validate", "reencode"))
+    data = need_hex(fields, "hex")
+    verdict = need_text(fields, "decode")
+    wanted = {"reject": "reject", "partial": "partial"}.get(verdict)
+    if wanted is None:
+        expect("decode", "accept", verdict)
+        wanted = need_text(fields, "validate")
+    else:
+        only_fields(fields, set(fields) - {"validate", "reencode"})
+    got, value = _decode_whole(data, message=message)
+    allowed = {
+        "reject": {"reject"},
+        "partial": {"missing"},
+        "ok": {"ok"},
+        "invalid": {"reject", "invalid"},
+        "missing": {"missing"},
+    }.get(wanted)
+    if allowed is None:
+        raise Mismatch(f"validate: expected ok, invalid or missing, got {wanted!r}")
+    if fields.get("id") in FAULTS_IN_PLAIN_SIGHT:
+        allowed = {*allowed, "reject"}
+    if got not in allowed:
+        raise Mismatch(f"expected {wanted}, got {got}")
+    if verdict == "accept" and got != "reject":
+        _check_written_again(fields, data, value, message=message)
+
+
+def _decode_whole(data: bytes, *, message: bool) -> tuple[str, Value]:
+    """Return what decoding and validation say (reject, invalid, missing, ok), and the value."""
+    try:
+        value = decode_message(data) if message else decode(data)
+    except BadFormat:
+        return "reject", None
+    except MissingData as missing:
+        return ("missing" if missing.hashes else "missing without hashes"), None
+    try:
+        hashes = validate(value)
+    except BadFormat:
+        return "invalid", value
+    except MissingData as missing:
+        hashes = list(missing.hashes)
+    return ("missing" if hashes else "ok"), value
+
+
+def _check_written_again(fields: Fields, data: bytes, value: Value, *, message: bool) -> None:
+    again = need_text(fields, "reencode")
+    if again != "same":
+        if not again.startswith("error:"):
+            raise Mismatch(f"reencode: expected same or an error, got {again!r}")
+        expect("tag of what cannot be written", TAG_SIGNED_WITHOUT_KEY, data[0])
+        try:
+            encode(value)
+        except DataLatticeError:
+            return  # refusing to write it is right as well
+        expect("written again", data, encode(value))
+        return
+    if not message:
+        expect("written again", data, encode(value))
+    elif not data.startswith(encode(value)):
+        raise Mismatch("the top cell of the message is not written again as it was")
+
+
+# --- JSON -------------------------------------------------------------------------------------
+
+
+def run_json_parse(fields: Fields) -> None:
+    """Check JSON text: refused, or read to a value and written back."""
+    text = need_text(fields, "parse")
+    if "result" in fields:
+        only_fields(fields, ("id", "parse", "result"))
+        expect("result", "reject", need_text(fields, "result"))
+        try:
+            value = from_json(text)
+        except (BadFormat, UsageError):
+            return
+        raise Mismatch(f"expected a refusal, got {to_text(value)}")
+    only_fields(fields, ("id", "parse", "enc", "out"))
+    value = from_json(text)
+    expect("enc", need_hex(fields, "enc"), encode(value))
+    out = need_text(fields, "out")
+    expect("out", out, to_json(value))
+    if not same(from_json(out), value):
+        raise Mismatch("the text written back reads as another value")
+
+
+def run_json_write(fields: Fields) -> None:
+    """Check the JSON and JSON5 text of a value."""
+    only_fields(fields, ("id", "v", "out", "out5"))
+    value = build(need(fields, "v"))
+    expect("out", need_text(fields, "out"), to_json(value))
+    expect("out5", need_text(fields, "out5"), to_json(value, json5=True))
+
+
+register_format(Format(SCHEMA, _recognises, _cases))
+register_kind("value", run_value)
+register_kind("signature", run_signature)
+register_kind("cell", run_cell)
+register_kind("message", run_message)
+register_kind("json-parse", run_json_parse)
+register_kind("json-write", run_json_write)

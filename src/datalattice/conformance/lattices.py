@@ -1,0 +1,294 @@
+"""Lattice vectors: zero values, checks, merges, keys and paths (files with `format` 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice, permutations
+from typing import Any, Final
+
+from datalattice.cells import Signed, Value, encode, same, value_hash
+from datalattice.conformance.checks import (
+    expect,
+    need,
+    need_bool,
+    need_hex,
+    need_int,
+    need_list,
+    need_text,
+    only_fields,
+    shown,
+)
+from datalattice.conformance.notation import (
+    expect_cell,
+    hash_or_none,
+    read_cell,
+    read_cells,
+    read_context,
+    read_lattice,
+)
+from datalattice.conformance.registry import (
+    Case,
+    Fields,
+    Format,
+    Mismatch,
+    register_format,
+    register_kind,
+)
+from datalattice.conformance.runner import listed_vectors
+from datalattice.crypto import KeyPair
+from datalattice.errors import (
+    DataLatticeError,
+    NoSigningKey,
+    NoSuchPath,
+    TypeMismatch,
+    UnsupportedOperation,
+)
+from datalattice.lattice import Lattice, MergeContext, assoc_in, to_json_key
+
+FORMAT: Final = 1
+
+ORDERS_MAX: Final = 120
+"""Most orders of the values of one vector that are merged."""
+
+COMMON_FIELDS: Final = ("id", "kind", "lattice", "decision")
+
+REFERENCE_NAMES: Final = {"JSONValueLattice": "JSONLattice", "LocalLattice": "OwnerLattice"}
+"""Class names of the reference that differ from ours."""
+
+STAND_INS: Final = ("DLFSLattice", "KVStoreLattice", "KVEntryLattice")
+"""Lattices that may still be represented by a stand-in that only knows its paths."""
+
+
+def _recognises(document: Fields) -> bool:
+    return document.get("format") == FORMAT and "group" in document
+
+
+def _cases(document: Fields) -> Iterable[Case]:
+    need_int(document, "format")
+    known_keys = "|".join(_encodings(document))
+
+    def case(name: str, fields: Fields) -> Case:
+        return Case(name, need_text(fields, "kind"), fields, lambda: _inspect(fields, known_keys))
+
+    return [case(name, fields) for name, fields in listed_vectors(document)]
+
+
+def _encodings(node: Any) -> Iterator[str]:
+    """Yield every string under `enc` or `public_key`, at any depth."""
+    for parent in _objects(node):
+        for name in ("enc", "public_key"):
+            if isinstance(parent.get(name), str):
+                yield parent[name]
+
+
+def _objects(node: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield every object at or below `node`."""
+    waiting = [node]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            yield item
+            waiting.extend(item.values())
+        elif isinstance(item, list):
+            waiting.extend(item)
+
+
+def _inspect(fields: Fields, known_keys: str) -> None:
+    """Check what can be checked without knowing the kind.
+
+    Every cell must agree with its hash and its text, those the reference made included; every key
+    of a context must be one that the file uses somewhere, for a changed seed would otherwise merely
+    stand for a stranger.
+    """
+    for node in _objects(fields):
+        if "enc" in node and "hash" in node:
+            read_cell(node, "cell")
+        keys = list(node["keys"]) if "owner" in node and isinstance(node.get("keys"), list) else []
+        if isinstance(node.get("seed"), str):
+            keys.append(KeyPair(need_hex(node, "seed")).public_key.hex())
+        for key in keys:
+            if not isinstance(key, str) or not key or key not in known_keys:
+                raise Mismatch(f"the public key {shown(key)} is used nowhere in the file")
+
+
+def _context(fields: Fields) -> MergeContext:
+    return read_context(fields.get("context"))
+
+
+# --- merging ----------------------------------------------------------------------------------
+
+
+def run_zero(fields: Fields) -> None:
+    """Check the zero value of a lattice."""
+    only_fields(fields, (*COMMON_FIELDS, "zero"))
+    lattice = read_lattice(need(fields, "lattice"))
+    expect_cell("zero", read_cell(need(fields, "zero"), "zero"), lattice.zero())
+
+
+def run_check(fields: Fields) -> None:
+    """Check whether a lattice accepts a foreign value."""
+    only_fields(fields, (*COMMON_FIELDS, "value", "valid"))
+    lattice = read_lattice(need(fields, "lattice"))
+    value = read_cell(need(fields, "value"), "value")
+    expect("valid", need_bool(fields, "valid"), lattice.check_foreign(value))
+
+
+def run_merge(fields: Fields) -> None:
+    """Check a merge: its result, and which of the two objects it must be."""
+    only_fields(fields, (*COMMON_FIELDS, "context", "own", "other", "merged", "same_as"))
+    lattice = read_lattice(need(fields, "lattice"))
+    own = read_cell(need(fields, "own"), "own")
+    other = read_cell(need(fields, "other"), "other")
+    wanted = read_cell(need(fields, "merged"), "merged")
+    before = encode(own), encode(other)
+    got = lattice.merge(own, other, _context(fields))
+    expect_cell("merged", wanted, got)
+    expect("own and other afterwards", before, (encode(own), encode(other)))
+    same_as = need(fields, "same_as")
+    facts = (same(wanted, own), same(wanted, other))
+    _check_same_as(same_as, facts)
+    if same_as in ("own", "both") and got is not own:
+        raise Mismatch("the result must be own itself, and is another object of equal value")
+    if same_as == "other" and got is not other:
+        raise Mismatch("the result must be other itself, and is another object of equal value")
+    if same_as is None and facts[0] and got is not own:
+        raise Mismatch("the result equals own, and is another object")
+
+
+def _check_same_as(same_as: object, facts: tuple[bool, bool]) -> None:
+    """Check that what a vector says about identity agrees with its own cells."""
+    allowed: dict[object, tuple[tuple[bool, bool], ...]] = {
+        "own": ((True, False), (True, True)),
+        "other": ((False, True), (True, True)),
+        "both": ((True, True),),
+        None: ((False, False), (True, False), (False, True), (True, True)),
+    }
+    if not isinstance(same_as, (str, type(None))) or same_as not in allowed:
+        raise Mismatch(f"same_as: expected own, other, both or null, got {shown(same_as)}")
+    if facts not in allowed[same_as]:
+        raise Mismatch(
+            f"same_as is {same_as!r}, but merged equals own: {facts[0]}, other: {facts[1]}"
+        )
+
+
+def run_converge(fields: Fields) -> None:
+    """Check that values merged in any order, as either argument, give one result."""
+    only_fields(fields, (*COMMON_FIELDS, "context", "values", "merged"))
+    lattice = read_lattice(need(fields, "lattice"))
+    values = read_cells(need_list(fields, "values"), "values")
+    wanted = read_cell(need(fields, "merged"), "merged")
+    context = _context(fields)
+    if not values:
+        raise Mismatch("no values to merge")
+    for order in islice(permutations(range(len(values))), ORDERS_MAX):
+        for name, join in _folds(lattice, context):
+            result = values[order[0]]
+            for position in order[1:]:
+                result = join(result, values[position])
+            expect_cell(f"merged in order {order}, {name}", wanted, result)
+
+
+def _folds(
+    lattice: Lattice, context: MergeContext
+) -> Iterable[tuple[str, Callable[[Value, Value], Value]]]:
+    return (
+        ("new value as other", lambda sofar, new: lattice.merge(sofar, new, context)),
+        ("new value as own", lambda sofar, new: lattice.merge(new, sofar, context)),
+    )
+
+
+def run_key(fields: Fields) -> None:
+    """Check the public key of a seed and what it signs."""
+    only_fields(fields, ("id", "kind", "seed", "public_key", "signed", "decision"))
+    pair = KeyPair(need_hex(fields, "seed"))
+    expect("public_key", need_hex(fields, "public_key"), pair.public_key)
+    cell = read_cell(need(fields, "signed"), "signed")
+    if not isinstance(cell, Signed):
+        raise Mismatch("signed is not a signed cell")
+    expect("key of the cell", pair.public_key, cell.public_key)
+    expect("signature is valid", True, cell.verify())
+    expect(
+        "cell signed here", value_hash(cell).hex(), value_hash(Signed.sign(pair, cell.value)).hex()
+    )
+
+
+# --- paths ------------------------------------------------------------------------------------
+
+
+def run_resolve(fields: Fields) -> None:
+    """Check the canonical form of a path and the lattice at its end."""
+    only_fields(fields, (*COMMON_FIELDS, "path", "resolved", "child"))
+    lattice = read_lattice(need(fields, "lattice"))
+    keys = read_cells(need_list(fields, "path"), "path")
+    wanted = need(fields, "resolved")
+    got = lattice.resolve_path(keys)
+    if wanted is None or got is None:
+        expect("resolved is null", wanted is None, got is None)
+        _check_child(need(fields, "child"), None)
+        return
+    cells = read_cells(wanted, "resolved")
+    expect("number of resolved keys", len(cells), len(got))
+    for position, (want, have) in enumerate(zip(cells, got, strict=True)):
+        expect_cell(f"resolved[{position}]", want, have)
+    _check_child(need(fields, "child"), lattice.path(*got))
+
+
+def _check_child(name: object, child: Lattice | None) -> None:
+    if name is None or child is None:
+        expect("child lattice is null", name is None, child is None)
+        return
+    ours = type(child).__name__
+    if name in STAND_INS or REFERENCE_NAMES.get(str(name), name) == ours:
+        return
+    raise Mismatch(f"child lattice: expected {shown(name)}, got {ours}")
+
+
+def run_to_json_key(fields: Fields) -> None:
+    """Check the JSON form of a key."""
+    only_fields(fields, ("id", "kind", "key", "json", "decision"))
+    key = read_cell(need(fields, "key"), "key")
+    expect_cell("json", read_cell(need(fields, "json"), "json"), to_json_key(key))
+
+
+def run_assoc_in(fields: Fields) -> None:
+    """Check a nested write that creates what the lattice tells it to."""
+    only_fields(fields, (*COMMON_FIELDS, "base", "keys", "value", "result"))
+    lattice = read_lattice(need(fields, "lattice"))
+    base = read_cell(need(fields, "base"), "base")
+    keys = read_cells(need_list(fields, "keys"), "keys")
+    value = read_cell(need(fields, "value"), "value")
+    wanted = need(fields, "result")
+    failed = isinstance(wanted, dict) and "error" in wanted
+    try:
+        got = assoc_in(base, keys, value, lattice)
+    except DataLatticeError as error:
+        if not failed:
+            raise
+        only_fields(wanted, ("error",))
+        expect("error", need_text(wanted, "error"), error_word(error))
+        return
+    if failed:
+        raise Mismatch(f"expected the error {shown(wanted['error'])}, got {hash_or_none(got)}")
+    expect_cell("result", read_cell(wanted, "result"), got)
+
+
+def error_word(error: DataLatticeError) -> str:
+    """Return the word of the vectors for an error of ours: state, argument, unsupported."""
+    if isinstance(error, (NoSuchPath, NoSigningKey)):
+        return "state"
+    if isinstance(error, TypeMismatch):
+        return "argument"
+    if isinstance(error, UnsupportedOperation):
+        return "unsupported"
+    raise error
+
+
+register_format(Format("lattice vectors, format 1", _recognises, _cases))
+register_kind("zero", run_zero)
+register_kind("check", run_check)
+register_kind("merge", run_merge)
+register_kind("converge", run_converge)
+register_kind("key", run_key)
+register_kind("resolve", run_resolve)
+register_kind("to-json-key", run_to_json_key)
+register_kind("assoc-in", run_assoc_in)

@@ -1,0 +1,295 @@
+"""Notation: cells, lattices and contexts as the lattice vectors write them.
+
+A cell is null for nil, otherwise `{enc, hash, text?}`: `enc` a message in hex, `hash` the value
+hash, `text` the printed form, cut. Later modules add the lattice types they bring with
+`register_lattice_type`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from datalattice.cells import (
+    Value,
+    decode_message,
+    encode,
+    encode_message,
+    to_text,
+    value_hash,
+)
+from datalattice.conformance.checks import (
+    as_fields,
+    as_hex,
+    as_list,
+    as_text,
+    expect,
+    need,
+    need_fields,
+    need_hex,
+    need_list,
+    need_text,
+    only_fields,
+    shown,
+)
+from datalattice.conformance.registry import Fields, Mismatch
+from datalattice.crypto import KeyPair
+from datalattice.errors import UsageError
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    LOCAL,
+    P2P,
+    CASLattice,
+    DataLattice,
+    IndexLattice,
+    JSONIndexLattice,
+    JSONLattice,
+    KeyedLattice,
+    Lattice,
+    LWPLattice,
+    LWWLattice,
+    MapLattice,
+    MaxLattice,
+    MergeContext,
+    MinLattice,
+    OwnerLattice,
+    SetLattice,
+    SignedLattice,
+    StringKeyedLattice,
+    TupleLattice,
+    VectorLattice,
+    root_lattice,
+)
+
+CUT: Final = "..."
+"""End of a `text` that was cut."""
+
+UNPRINTED: Final = "null"
+"""The reference writes this instead of a text that it found too costly to print."""
+
+
+# --- cells ------------------------------------------------------------------------------------
+
+
+def read_cell(node: Any, what: str) -> Value:
+    """Return the value of a cell in notation, after checking its parts against one another."""
+    if node is None:
+        return None
+    fields = as_fields(node, what)
+    only_fields(fields, ("enc", "hash", "text"))
+    message = need_hex(fields, "enc")
+    value = decode_message(message)
+    expect(f"{what}: hash of enc", need_text(fields, "hash"), value_hash(value).hex())
+    check_message(f"{what}: enc written again", message, value)
+    if "text" in fields:
+        _check_text(what, need_text(fields, "text"), value)
+    return value
+
+
+def read_cells(nodes: Any, what: str) -> list[Value]:
+    """Return the values of an array of cells in notation."""
+    return [
+        read_cell(node, f"{what}[{position}]") for position, node in enumerate(as_list(nodes, what))
+    ]
+
+
+def check_message(what: str, message: bytes, value: Value) -> None:
+    """Raise `Mismatch` unless our message of `value` has the parts of `message`, in any order."""
+    own = encode_message(value)
+    top = encode(value)
+    if not message.startswith(top):
+        raise Mismatch(f"{what}: the top cell differs: expected {shown(top)}, got {shown(message)}")
+    theirs, ours = _children(message[len(top) :], what), _children(own[len(top) :], what)
+    expect(f"{what}: number of children", len(theirs), len(ours))
+    if sorted(theirs) != sorted(ours):
+        strange = next(iter(set(theirs) ^ set(ours)), b"")
+        raise Mismatch(f"{what}: a child is on one side only: {shown(strange)}")
+    expect(f"{what}: length", len(message), len(own))
+
+
+def children_of(value: Value) -> list[bytes]:
+    """Return the encodings of the distinct branches of a value, as our message lists them."""
+    return _children(encode_message(value)[len(encode(value)) :], "own message")
+
+
+def _children(data: bytes, what: str) -> list[bytes]:
+    found = []
+    at = 0
+    while at < len(data):
+        length = 0
+        while True:
+            if at >= len(data):
+                raise Mismatch(f"{what}: a child's length runs over the end")
+            byte = data[at]
+            at += 1
+            length = (length << 7) | (byte & 0x7F)
+            if byte < 0x80:
+                break
+        if at + length > len(data):
+            raise Mismatch(f"{what}: a child runs over the end")
+        found.append(data[at : at + length])
+        at += length
+    return found
+
+
+def _check_text(what: str, text: str, value: Value) -> None:
+    if text == UNPRINTED:
+        return
+    printed = to_text(value)
+    if text.endswith(CUT) and printed.startswith(text.removesuffix(CUT)):
+        return
+    expect(f"{what}: text", text, printed)
+
+
+def expect_cell(what: str, wanted: Value, got: Value) -> None:
+    """Raise `Mismatch` unless two values are the same value."""
+    if value_hash(wanted) != value_hash(got):
+        raise Mismatch(f"{what}: expected {_brief(wanted)}, got {_brief(got)}")
+
+
+def hash_or_none(value: Value) -> str | None:
+    """Return a value hash as the files write states: null for nil."""
+    return None if value is None else value_hash(value).hex()
+
+
+def _brief(value: Value) -> str:
+    text = to_text(value)
+    return f"{shown(text)} (hash {value_hash(value).hex()[:16]})"
+
+
+# --- lattices ---------------------------------------------------------------------------------
+
+LatticeBuilder = Callable[[Fields], Lattice]
+
+_types: dict[str, LatticeBuilder] = {}
+
+
+def register_lattice_type(name: str, builder: LatticeBuilder) -> None:
+    """Add a lattice type that vectors may name in `type`."""
+    if name in _types:
+        raise UsageError(f"the lattice type {name!r} is registered already")
+    _types[name] = builder
+
+
+def read_lattice(node: Any) -> Lattice:
+    """Return the lattice that a description stands for."""
+    fields = as_fields(node, "lattice")
+    name = need_text(fields, "type")
+    builder = _types.get(name)
+    if builder is None:
+        raise Mismatch(f"unknown lattice type {name!r}; known: {', '.join(sorted(_types))}")
+    return builder(fields)
+
+
+def plain_type(lattice: Callable[[], Lattice]) -> LatticeBuilder:
+    """Return the builder of a lattice type without parameters."""
+
+    def builder(fields: Fields) -> Lattice:
+        only_fields(fields, ("type",))
+        return lattice()
+
+    return builder
+
+
+def _around_child(lattice: Callable[[Lattice], Lattice]) -> LatticeBuilder:
+    def builder(fields: Fields) -> Lattice:
+        only_fields(fields, ("type", "child"))
+        return lattice(read_lattice(need(fields, "child")))
+
+    return builder
+
+
+def _max(fields: Fields) -> Lattice:
+    only_fields(fields, ("type", "zero"))
+    if "zero" not in fields:
+        return MaxLattice()
+    zero = fields["zero"]
+    if isinstance(zero, dict):
+        zero = read_cell(zero, "zero")
+    if zero is not None and (not isinstance(zero, int) or isinstance(zero, bool)):
+        raise Mismatch(f"the zero of a max lattice is an integer or null, got {shown(zero)}")
+    return MaxLattice(zero=zero)
+
+
+def _lwp(fields: Fields) -> Lattice:
+    only_fields(fields, ("type", "timestamp", "inner"))
+    expect("timestamp of an lwp lattice", ":timestamp", need_text(fields, "timestamp"))
+    return LWPLattice(read_lattice(need(fields, "inner")))
+
+
+def _tuple(fields: Fields) -> Lattice:
+    only_fields(fields, ("type", "children"))
+    return TupleLattice(*(read_lattice(child) for child in need_list(fields, "children")))
+
+
+def _named_children(fields: Fields) -> dict[str, Lattice]:
+    only_fields(fields, ("type", "children"))
+    children = {}
+    for child in need_list(fields, "children"):
+        name, lattice = as_list(child, "child", 2)
+        children[as_text(name, "child name")] = read_lattice(lattice)
+    return children
+
+
+def _keyed(fields: Fields) -> Lattice:
+    lattice = KeyedLattice({})
+    for name, child in _named_children(fields).items():
+        lattice = lattice.add_lattice(name, child)
+    return lattice
+
+
+for _name, _builder in {
+    "set": plain_type(SetLattice),
+    "max": _max,
+    "min": plain_type(MinLattice),
+    "lww": plain_type(LWWLattice),
+    "lwp": _lwp,
+    "map": _around_child(MapLattice),
+    "index": _around_child(IndexLattice),
+    "vector": _around_child(VectorLattice),
+    "tuple": _tuple,
+    "keyed": _keyed,
+    "string-keyed": lambda fields: StringKeyedLattice(_named_children(fields)),
+    "json": plain_type(JSONLattice),
+    "json-index": plain_type(JSONIndexLattice),
+    "signed": _around_child(SignedLattice),
+    "owner": _around_child(OwnerLattice),
+    "data": plain_type(DataLattice),
+    "cas": plain_type(CASLattice),
+    "local": plain_type(lambda: LOCAL),
+    "p2p": plain_type(lambda: P2P),
+    "root": plain_type(root_lattice),
+}.items():
+    register_lattice_type(_name, _builder)
+
+
+# --- contexts ---------------------------------------------------------------------------------
+
+
+def read_context(node: Any) -> MergeContext:
+    """Return the merge context that a description stands for; absent or null is the empty one."""
+    if node is None:
+        return EMPTY_CONTEXT
+    fields = as_fields(node, "context")
+    only_fields(fields, ("timestamp", "seed", "verifier"))
+    timestamp = fields.get("timestamp")
+    if timestamp is not None and (not isinstance(timestamp, int) or isinstance(timestamp, bool)):
+        raise Mismatch(f"the timestamp of a context is an integer or null, got {shown(timestamp)}")
+    seed = fields.get("seed")
+    pair = None if seed is None else KeyPair(as_hex(seed, "context seed"))
+    if fields.get("verifier") is None:
+        return MergeContext(timestamp=timestamp, key_pair=pair)
+    return MergeContext(
+        timestamp=timestamp, key_pair=pair, verifier=_verifier(need_list(fields, "verifier"))
+    )
+
+
+def _verifier(rules: list[Any]) -> Callable[[Value, bytes], bool]:
+    allowed: set[tuple[bytes, bytes]] = set()
+    for rule in rules:
+        fields = as_fields(rule, "verifier rule")
+        only_fields(fields, ("owner", "keys"))
+        owner = value_hash(read_cell(need_fields(fields, "owner"), "owner of a verifier rule"))
+        for key in need_list(fields, "keys"):
+            allowed.add((owner, as_hex(key, "key of a verifier rule")))
+    return lambda owner, signer: (value_hash(owner), bytes(signer)) in allowed

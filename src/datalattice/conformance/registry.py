@@ -1,0 +1,94 @@
+"""Registry: which file formats and which kinds of vectors this installation can run.
+
+A `Format` recognises a file by its header and lists its cases; a runner checks one case. Modules
+register their own at import:
+
+    register_format(Format("cells", recognises, cases))
+    register_kind("merge", run_merge)
+
+A kind nobody registered is a failure, never a skip: a file that is not run proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from datalattice.errors import UsageError
+
+Fields = Mapping[str, Any]
+"""One vector as it stands in the file."""
+
+Runner = Callable[[Fields], None]
+"""Checks one vector; raises `Mismatch` (or anything else) when it does not hold."""
+
+
+class Mismatch(Exception):
+    """A vector does not hold here; the text says what was expected and what came."""
+
+
+class Skipped(Exception):
+    """A vector cannot be run on this machine; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One vector of a file: its name in reports, its kind and its fields.
+
+    `inspect`, when there is one, looks at the vector within its file before it is run.
+    """
+
+    id: str
+    kind: str
+    fields: Fields
+    inspect: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A family of files: how to recognise one and how to list its cases."""
+
+    name: str
+    recognises: Callable[[Fields], bool]
+    cases: Callable[[Fields], Iterable[Case]]
+
+
+_formats: list[Format] = []
+_kinds: dict[str, Runner] = {}
+
+
+def register_format(new: Format) -> None:
+    """Add a family of files."""
+    if any(known.name == new.name for known in _formats):
+        raise UsageError(f"the format {new.name!r} is registered already")
+    _formats.append(new)
+
+
+def register_kind(kind: str, runner: Runner) -> None:
+    """Add the runner of a kind of vector."""
+    if kind in _kinds:
+        raise UsageError(f"the kind {kind!r} is registered already")
+    _kinds[kind] = runner
+
+
+def find_format(document: Fields) -> Format:
+    """Return the format of a parsed file, or raise `Mismatch` naming what is known."""
+    for known in _formats:
+        if known.recognises(document):
+            return known
+    names = ", ".join(known.name for known in _formats)
+    raise Mismatch(f"unknown file format; known: {names}")
+
+
+def find_runner(kind: str) -> Runner:
+    """Return the runner of `kind`, or raise `Mismatch` naming what is known."""
+    runner = _kinds.get(kind)
+    if runner is None:
+        raise Mismatch(f"unknown kind {kind!r}; known: {', '.join(sorted(_kinds))}")
+    return runner
+
+
+def known_kinds() -> tuple[str, ...]:
+    """Return every registered kind, sorted."""
+    return tuple(sorted(_kinds))

@@ -1,0 +1,124 @@
+"""Runner: files and folders in, one report a file out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datalattice.conformance.registry import (
+    Fields,
+    Mismatch,
+    Skipped,
+    find_format,
+    find_runner,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A vector that does not hold here, or a file that could not be run (then `id` is empty)."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """What came of one file."""
+
+    path: Path
+    passed: int
+    skipped: int
+    failures: tuple[Failure, ...]
+
+    @property
+    def failed(self) -> int:
+        """Return the number of failures."""
+        return len(self.failures)
+
+
+def run_paths(paths: Iterable[str | Path]) -> Iterator[FileReport]:
+    """Run the vectors of the files at `paths`, and of the `*.json` files in and below folders.
+
+    Never raises for what a file holds or for a file that cannot be read: that is a failure of the
+    file. A file or folder without any vector is a failure too, because zero run proves nothing.
+    """
+    for given in paths:
+        path = Path(given)
+        files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        if not files:
+            yield _broken(path, "no .json file in this folder")
+        for file in files:
+            yield run_file(file)
+
+
+def run_file(path: Path) -> FileReport:
+    """Run every vector of one file."""
+    try:
+        document = _read(path)
+        cases = list(find_format(document).cases(document))
+    except Mismatch as mismatch:
+        return _broken(path, str(mismatch))
+    if not cases:
+        return _broken(path, "the file holds no vectors")
+    passed = skipped = 0
+    failures: list[Failure] = []
+    for case in cases:
+        try:
+            runner = find_runner(case.kind)
+            if case.inspect is not None:
+                case.inspect()
+            runner(case.fields)
+            passed += 1
+        except Skipped:
+            skipped += 1
+        except Mismatch as mismatch:
+            failures.append(Failure(case.id, str(mismatch)))
+        except Exception as error:  # noqa: BLE001 - whatever a vector provokes is that vector's failure
+            failures.append(Failure(case.id, f"{type(error).__name__}: {error}"))
+    if not passed and not failures:
+        failures.append(Failure("", "every vector was skipped"))
+    return FileReport(path, passed, skipped, tuple(failures))
+
+
+def listed_vectors(document: Fields) -> Iterator[tuple[str, Fields]]:
+    """Yield (name, fields) of each member of a document's `vectors` array.
+
+    Raises: Mismatch: there is no such array, or a member is not an object.
+    """
+    vectors = document.get("vectors")
+    if not isinstance(vectors, list):
+        raise Mismatch("the file holds no array 'vectors'")
+    for position, fields in enumerate(vectors):
+        if not isinstance(fields, dict):
+            raise Mismatch(f"vector {position} is not an object")
+        name = fields.get("id")
+        yield (name if isinstance(name, str) else f"#{position}"), fields
+
+
+def _broken(path: Path, reason: str) -> FileReport:
+    return FileReport(path, 0, 0, (Failure("", reason),))
+
+
+def _read(path: Path) -> Fields:
+    try:
+        document = json.loads(path.read_bytes(), object_pairs_hook=_members)
+    except OSError as error:
+        raise Mismatch(f"cannot read the file: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        raise Mismatch(f"not valid JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise Mismatch("the file does not hold a JSON object")
+    return document
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Mismatch(f"an object holds the member {twice!r} twice")
+    return members
