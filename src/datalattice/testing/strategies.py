@@ -242,7 +242,7 @@ def map_keys() -> Strategy[Value]:
 
 
 def sequences(elements: Strategy[T], max_size: int = 12) -> Strategy[Sequence[object]]:
-    """Return Python lists of `elements`, now and then as many integers as a border of the shapes."""
+    """Return Python lists of `elements`, now and then integers up to a border of the shapes."""
     short = st.lists(elements, max_size=max_size)
     long = st.builds(
         lambda count, start: list(range(start, start + count)),
