@@ -1,0 +1,246 @@
+"""Containers: lattices of maps, indexes, vectors and tuples, joined entry by entry.
+
+Each descends both trees together and visits only what differs. A value of the wrong kind is not
+taken; an own value of the wrong kind (no writer of ours makes one) gives way to a right one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datalattice.cells import (
+    ABSENT,
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    EMPTY_VECTOR,
+    Index,
+    Map,
+    Value,
+    Vector,
+    same,
+)
+from datalattice.errors import TypeMismatch
+from datalattice.lattice.base import EntryMerge, Lattice, is_integer, join_entry, settle
+from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
+
+
+def need_lattice(value: object, what: str) -> None:
+    """Refuse anything that is not a lattice, naming `what` it was given for."""
+    if not isinstance(value, Lattice):
+        raise TypeMismatch(f"{what} is a Lattice, got {type(value).__name__}")
+
+
+class MapLattice(Lattice):
+    """A Map whose values share a lattice.
+
+    Source: CAD024 "Map lattice".
+    """
+
+    def __init__(self, element: Lattice) -> None:
+        need_lattice(element, "the child of a MapLattice")
+        self._element: Final = element
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the union of the keys, with the values of a key on both sides joined by the child.
+
+        Cost: entries that differ; equal subtrees are not descended.
+        Source: CAD024 "Map lattice"; decisions D4, D9.
+        """
+        if other is None or own is other or not self.accepts(other, context):
+            return own
+        assert isinstance(other, Map)
+        join = EntryMerge(self._element, context).join
+        if isinstance(own, Map):
+            return own.merge_with(other, join)
+        return settle(EMPTY_MAP.merge_with(other, join), other, other)
+
+    def zero(self) -> Value:
+        """Return the empty Map.
+
+        Source: CAD024 "Map lattice".
+        """
+        return EMPTY_MAP
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is a Map; an Index does not count.
+
+        Source: CAD024 "Map lattice".
+        """
+        return isinstance(value, Map)
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the child lattice, the same for every key.
+
+        Source: CAD024 "Map lattice".
+        """
+        return self._element
+
+    def _arguments(self) -> tuple[object, ...]:
+        return (self._element,)
+
+
+class IndexLattice(Lattice):
+    """An Index whose values share a lattice.
+
+    Keys with equal bytes are one entry; the key cell with the greater hash stays.
+
+    Source: CAD024 "Index lattice"; law domain (docs/design).
+    """
+
+    def __init__(self, element: Lattice) -> None:
+        need_lattice(element, "the child of an IndexLattice")
+        self._element: Final = element
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the union of the keys, with the values of a key on both sides joined by the child.
+
+        Cost: entries that differ; equal subtrees are not descended.
+        Source: CAD024 "Index lattice"; decisions D4, D9.
+        """
+        if other is None or own is other or not self.accepts(other, context):
+            return own
+        assert isinstance(other, Index)
+        join = EntryMerge(self._element, context).join
+        if isinstance(own, Index):
+            return own.merge_with(other, join)
+        return settle(EMPTY_INDEX.merge_with(other, join), other, other)
+
+    def zero(self) -> Value:
+        """Return the empty Index.
+
+        Source: CAD024 "Index lattice".
+        """
+        return EMPTY_INDEX
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is an Index; a Map does not count.
+
+        Source: CAD024 "Index lattice".
+        """
+        return isinstance(value, Index)
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the child lattice, the same for every key.
+
+        Source: CAD024 "Index lattice".
+        """
+        return self._element
+
+    def _arguments(self) -> tuple[object, ...]:
+        return (self._element,)
+
+
+class VectorLattice(Lattice):
+    """A Vector whose positions share a lattice.
+
+    The longer length, and a missing position counts as nil.
+
+    Source: CAD024 "Vector lattice".
+    """
+
+    def __init__(self, element: Lattice) -> None:
+        need_lattice(element, "the child of a VectorLattice")
+        self._element: Final = element
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the positions joined one by one.
+
+        A bad foreign position that own lacks becomes nil.
+
+        Cost:   positions that differ; equal subtrees are not descended.
+        Source: CAD024 "Vector lattice"; decisions D4, D9.
+        """
+        if other is None or own is other or not self.accepts(other, context):
+            return own
+        assert isinstance(other, Vector)
+        join = EntryMerge(self._element, context).join_slot
+        if isinstance(own, Vector):
+            return own.merge_with(other, join)
+        return settle(EMPTY_VECTOR.merge_with(other, join), other, other)
+
+    def zero(self) -> Value:
+        """Return the empty Vector.
+
+        Source: CAD024 "Vector lattice".
+        """
+        return EMPTY_VECTOR
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is a Vector.
+
+        Source: CAD024 "Vector lattice".
+        """
+        return isinstance(value, Vector)
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the child lattice for an Integer position, else nil.
+
+        Source: CAD024 "Vector lattice".
+        """
+        return self._element if is_integer(key) else None
+
+    def _arguments(self) -> tuple[object, ...]:
+        return (self._element,)
+
+
+class TupleLattice(Lattice):
+    """A Vector with a fixed number of positions, each with its own lattice.
+
+    Source: CAD024 "Tuple lattice".
+    """
+
+    def __init__(self, *children: Lattice) -> None:
+        for child in children:
+            need_lattice(child, "each child of a TupleLattice")
+        self._children: Final = children
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the positions joined one by one; elements of own past the last are kept.
+
+        Source: CAD024 "Tuple lattice"; decisions D4, D9.
+        """
+        if other is None or own is other or not self.accepts(other, context):
+            return own
+        assert isinstance(other, Vector)
+        base = own if isinstance(own, Vector) else self.zero()
+        assert isinstance(base, Vector)
+        values = list(base)
+        values.extend([None] * (len(self._children) - len(values)))
+        changed = False
+        for position, child in enumerate(self._children):
+            mine, theirs = values[position], other[position]
+            if mine is theirs or same(mine, theirs):
+                continue
+            merged = join_entry(child, context, position, mine, theirs)
+            if merged is not mine:
+                values[position] = None if merged is ABSENT else merged
+                changed = True
+        if not changed and base is own:
+            return own
+        return settle(Vector.of(values), own, other)
+
+    def zero(self) -> Value:
+        """Return the Vector of the children's zeros.
+
+        Source: CAD024 "Tuple lattice".
+        """
+        return Vector.of([child.zero() for child in self._children])
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is a Vector of exactly as many elements.
+
+        Source: CAD024 "Tuple lattice".
+        """
+        return isinstance(value, Vector) and len(value) == len(self._children)
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the lattice of an Integer position in range, else nil.
+
+        Source: CAD024 "Tuple lattice".
+        """
+        if isinstance(key, int) and is_integer(key) and 0 <= key < len(self._children):
+            return self._children[key]
+        return None
+
+    def _arguments(self) -> tuple[object, ...]:
+        return self._children

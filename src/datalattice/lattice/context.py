@@ -1,0 +1,231 @@
+"""Context: what a merge knows beside its two values, and what it reports.
+
+One context travels from the root of a merge to every child. It carries the clock reading and the
+key of the one who merges, who may sign for whom, the path walked so far, and a callable that is
+told what the merge could not take. Reporting never changes a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from datalattice.cells import Value, same
+from datalattice.crypto import PUBLIC_KEY_BYTES, KeyPair
+
+OWN: Final = "own"
+OTHER: Final = "other"
+
+Path = tuple[Value, ...]
+Verifier = Callable[[Value, bytes], bool]
+"""Tells whether a signer (public key) may write for an owner.
+
+It answers for any value as owner and does not raise.
+"""
+
+
+class Report:
+    """Base of what a merge reports."""
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+
+    def _fields(self) -> Path:
+        return self.path
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Report) or type(other) is not type(self):
+            return False
+        own, theirs = self._fields(), other._fields()
+        return len(own) == len(theirs) and all(same(a, b) for a, b in zip(own, theirs, strict=True))
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, len(self.path)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(path={self.path!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.path,)
+
+
+class EntryDropped(Report):
+    """A value of the other side was not taken; own's, or nothing, stands at `path`.
+
+    Source: decision D9.
+    """
+
+
+class QueueForked(Report):
+    """Two leaders wrote one queue: the entries at `path` differ from `offset` on.
+
+    Source: decision D-Q2.
+    """
+
+    def __init__(self, path: Path, offset: int) -> None:
+        super().__init__(path)
+        self.offset: Final = offset
+
+    def _fields(self) -> Path:
+        return (*self.path, self.offset)
+
+    def __repr__(self) -> str:
+        return f"QueueForked(path={self.path!r}, offset={self.offset})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return QueueForked, (self.path, self.offset)
+
+
+class OwnerForked(Report):
+    """Two values signed for `owner` are concurrent and nobody here may sign their join.
+
+    Own's was kept.
+
+    Source: decision D5.
+    """
+
+    def __init__(self, owner: Value, path: Path) -> None:
+        super().__init__(path)
+        self.owner: Final = owner
+
+    def _fields(self) -> Path:
+        return (*self.path, self.owner)
+
+    def __repr__(self) -> str:
+        return f"OwnerForked(owner={self.owner!r}, path={self.path!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return OwnerForked, (self.owner, self.path)
+
+
+Reporter = Callable[[Report], None]
+"""Is told what a merge could not take. It does not raise."""
+
+
+def discard(_report: Report) -> None:
+    """Do nothing with a report: the default."""
+
+
+class MergeContext:
+    """What a merge knows beside its two values. Never changed; the methods return new ones.
+
+    Shapes: timestamp, when given, Unix milliseconds; owner, the identity whose signed value is
+            being merged, or nil; prefer, "own" or "other" when one side wins what nothing else
+            decides (last-write-preferred), else nil.
+    Source: CAD024 "Lattice context"; CAD038; decision D7.
+    """
+
+    def __init__(
+        self,
+        timestamp: int | None = None,
+        key_pair: KeyPair | None = None,
+        verifier: Verifier | None = None,
+        *,
+        path: Path = (),
+        report: Reporter = discard,
+        owner: Value = None,
+        prefer: str | None = None,
+    ) -> None:
+        self.timestamp: Final = timestamp
+        self.key_pair: Final = key_pair
+        self.verifier: Final = verifier
+        self.path: Final = path
+        self.report: Final = report
+        self.owner: Final = owner
+        self.prefer: Final = prefer
+
+    def child(self, key: Value) -> MergeContext:
+        """Return the context one key further down.
+
+        Source: decision D7.
+        """
+        return self.at((*self.path, key), self.owner)
+
+    def at(self, path: Path, owner: Value = None) -> MergeContext:
+        """Return the context at another place: this path, below this owner.
+
+        Source: decision D7.
+        """
+        return MergeContext(
+            self.timestamp,
+            self.key_pair,
+            self.verifier,
+            path=path,
+            report=self.report,
+            owner=owner,
+            prefer=self.prefer,
+        )
+
+    def preferring(self, side: str | None) -> MergeContext:
+        """Return the context in which `side` ("own", "other", nil) wins what nothing else decides.
+
+        Source: CAD024 "Last write preferred"; decision D3.
+        """
+        return MergeContext(
+            self.timestamp,
+            self.key_pair,
+            self.verifier,
+            path=self.path,
+            report=self.report,
+            owner=self.owner,
+            prefer=side,
+        )
+
+    def verify_owner(self, owner: Value, signer: bytes) -> bool:
+        """Return whether values of `owner` signed by `signer` are accepted.
+
+        An owner of 32 bytes is a public key and speaks for itself. Any other owner is for the
+        verifier to judge; without one everybody is accepted, which serves development only.
+        Source: CAD038 "Owner verification".
+        """
+        if is_public_key(owner):
+            return owner == signer
+        verifier = self.verifier
+        return True if verifier is None else verifier(owner, signer)
+
+    def authorises(self, owner: Value, signer: bytes) -> bool:
+        """Return whether `signer` may sign new values of `owner`.
+
+        As `verify_owner`, but nobody may without a verifier's word.
+
+        Source: decision D5.
+        """
+        if is_public_key(owner):
+            return owner == signer
+        verifier = self.verifier
+        return False if verifier is None else verifier(owner, signer)
+
+    def __repr__(self) -> str:
+        key = None if self.key_pair is None else self.key_pair.public_key.hex()
+        return (
+            f"MergeContext(timestamp={self.timestamp}, key_pair={key}, "
+            f"verifier={self.verifier is not None}, path={self.path!r}, owner={self.owner!r}, "
+            f"prefer={self.prefer!r})"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = (self.timestamp, self.key_pair, self.verifier, self.report, self.prefer)
+        return _restore, (fields, self.path, self.owner)
+
+
+def _restore(
+    fields: tuple[int | None, KeyPair | None, Verifier | None, Reporter, str | None],
+    path: Path,
+    owner: Value,
+) -> MergeContext:
+    timestamp, key_pair, verifier, report, prefer = fields
+    return MergeContext(
+        timestamp, key_pair, verifier, path=path, report=report, owner=owner, prefer=prefer
+    )
+
+
+def is_public_key(owner: Value) -> bool:
+    """Return whether an owner identity is a public key: bytes, exactly 32 of them.
+
+    Source: CAD038 "Owner verification".
+    """
+    return isinstance(owner, bytes) and len(owner) == PUBLIC_KEY_BYTES
+
+
+EMPTY_CONTEXT: Final = MergeContext()
+"""The context that knows nothing and discards reports."""

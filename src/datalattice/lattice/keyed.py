@@ -1,0 +1,253 @@
+"""Keyed: lattices of a fixed set of names, each with its own lattice.
+
+Names are bytes: `:data`, `"data"` and the blob of those bytes address the same child. Entries that
+a merge or a cursor writes stand under the Keyword (in a string-keyed map: the string), so equal
+content has equal hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from datalattice.cells import (
+    ABSENT,
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    Keyword,
+    Map,
+    Scalar,
+    Value,
+    same,
+)
+from datalattice.errors import TypeMismatch, UsageError
+from datalattice.lattice.base import Lattice, join_entry, settle
+from datalattice.lattice.containers import need_lattice
+from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
+from datalattice.limits import INDEX_KEY_BYTES
+
+
+def name_bytes(key: Value) -> bytes | None:
+    """Return the bytes that a key stands for in an Index, nil when it cannot stand there.
+
+    Only as many leading bytes as an Index looks at.
+    Source: CAD003 "Index".
+    """
+    if isinstance(key, bytes):
+        return key[:INDEX_KEY_BYTES]
+    if isinstance(key, str):
+        return key.encode("utf-8", "surrogateescape")[:INDEX_KEY_BYTES]
+    if isinstance(key, Scalar):
+        found = key.key_bytes()
+        return None if found is None else found[:INDEX_KEY_BYTES]
+    return None
+
+
+class KeyedLattice(Lattice):
+    """An Index with fixed Keyword keys, each with its own lattice.
+
+    Shapes: children: Keyword, or the name as a str, to its lattice. Two names may not share their
+            first 32 bytes. layouts: the same for keys that only have addresses here: paths through
+            them resolve, merges treat them as unknown.
+    Source: CAD024 "Keyed lattice".
+    """
+
+    def __init__(
+        self,
+        children: Mapping[Keyword, Lattice] | Mapping[str, Lattice],
+        layouts: Mapping[Keyword, Lattice] | Mapping[str, Lattice] | None = None,
+    ) -> None:
+        self._keys: Final[dict[bytes, Keyword]] = {}
+        self._children: Final = self._read(children)
+        self._layouts: Final = self._read({} if layouts is None else layouts)
+
+    def _read(
+        self, children: Mapping[Keyword, Lattice] | Mapping[str, Lattice]
+    ) -> dict[bytes, Lattice]:
+        by_name: dict[bytes, Lattice] = {}
+        for name, child in children.items():
+            if not isinstance(name, (Keyword, str)):
+                raise TypeMismatch(
+                    f"a key of a KeyedLattice is a Keyword or a str, got {type(name).__name__}"
+                )
+            key = Keyword(name) if isinstance(name, str) else name
+            need_lattice(child, f"the child {key.text()} of a KeyedLattice")
+            raw = name_bytes(key)
+            assert raw is not None
+            if raw in self._keys:
+                raise UsageError(
+                    f"{self._keys[raw].text()} and {key.text()} are one key: "
+                    f"an Index looks at the first {INDEX_KEY_BYTES} bytes"
+                )
+            by_name[raw] = child
+            self._keys[raw] = key
+        return by_name
+
+    def add_lattice(self, key: Keyword, child: Lattice) -> KeyedLattice:
+        """Return a lattice with one more child; an existing one under this key is replaced.
+
+        Source: CAD024 "Keyed lattice".
+        """
+        layouts = self.layouts()
+        layouts.pop(key, None)
+        return KeyedLattice({**self.children(), key: child}, layouts)
+
+    def children(self) -> dict[Keyword, Lattice]:
+        """Return the configured keys and their lattices.
+
+        Source: CAD024 "Keyed lattice".
+        """
+        return {self._keys[raw]: child for raw, child in self._children.items()}
+
+    def layouts(self) -> dict[Keyword, Lattice]:
+        """Return the keys that only have addresses here, with the lattices that know them.
+
+        Source: CAD024 "Keyed lattice".
+        """
+        return {self._keys[raw]: layout for raw, layout in self._layouts.items()}
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return own with each configured entry of other joined in.
+
+        Unknown keys of other are left out, those of own stay.
+
+        Source: CAD024 "Keyed lattice"; decisions D4, D9.
+        """
+        if other is None or own is other or not self.accepts(other, context):
+            return own
+        assert isinstance(other, Index)
+        base = own if isinstance(own, Index) else EMPTY_INDEX
+        result = base
+        for raw, child in self._children.items():
+            key = self._keys[raw]
+            theirs = other.get(key, ABSENT)
+            mine = base.get(key, ABSENT)
+            if theirs is ABSENT or mine is theirs:
+                continue
+            present = mine is not ABSENT
+            if present and same(mine, theirs):
+                continue
+            value = mine if present else None
+            merged = join_entry(child, context, key, value, theirs, own_present=present)
+            if merged is ABSENT:
+                result = result.remove(key) if present else result
+            elif merged is not mine:
+                result = result.put(key, merged)
+        return own if result is own else settle(result, own, other)
+
+    def zero(self) -> Value:
+        """Return the empty Index.
+
+        Source: CAD024 "Keyed lattice".
+        """
+        return EMPTY_INDEX
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is an Index.
+
+        Source: CAD024 "Keyed lattice".
+        """
+        return isinstance(value, Index)
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the child whose name has the bytes of `key`, else nil.
+
+        Source: CAD024 "Keyed lattice".
+        """
+        raw = name_bytes(key)
+        return None if raw is None else self._children.get(raw, self._layouts.get(raw))
+
+    def resolve_key(self, key: Value) -> Value:
+        """Return the configured Keyword with the bytes of `key`, nil when there is none.
+
+        Source: CAD024 "Keyed lattice".
+        """
+        raw = name_bytes(key)
+        return None if raw is None else self._keys.get(raw)
+
+    def canonical_key(self, key: Value) -> Value:
+        """Return the configured Keyword with the bytes of `key`; an unknown key as it is.
+
+        Source: decision D10.
+        """
+        found = self.resolve_key(key)
+        return key if found is None else found
+
+    def _arguments(self) -> tuple[object, ...]:
+        return self.children(), self.layouts()
+
+
+class StringKeyedLattice(Lattice):
+    """A Map with fixed String keys, each with its own lattice; its states are JSON objects.
+
+    Source: CAD024 "String keyed lattice".
+    """
+
+    def __init__(self, children: Mapping[str, Lattice]) -> None:
+        for name, child in children.items():
+            if not isinstance(name, str):
+                raise TypeMismatch(
+                    f"a key of a StringKeyedLattice is a str, got {type(name).__name__}"
+                )
+            need_lattice(child, f"the child {name!r} of a StringKeyedLattice")
+        self._by_name: Final = dict(children)
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return own with each configured entry of other joined in.
+
+        Unknown keys of other are left out, those of own stay.
+
+        Source: CAD024 "String keyed lattice"; decisions D4, D9.
+        """
+        if other is None or own is other or not self.accepts(other, context):
+            return own
+        assert isinstance(other, Map)
+        base = own if isinstance(own, Map) else EMPTY_MAP
+        result = base
+        for key, child in self._by_name.items():
+            theirs = other.get(key, ABSENT)
+            mine = base.get(key, ABSENT)
+            if theirs is ABSENT or mine is theirs:
+                continue
+            present = mine is not ABSENT
+            if present and same(mine, theirs):
+                continue
+            value = mine if present else None
+            merged = join_entry(child, context, key, value, theirs, own_present=present)
+            if merged is ABSENT:
+                result = result.remove(key) if present else result
+            elif merged is not mine:
+                result = result.put(key, merged)
+        return own if result is own else settle(result, own, other)
+
+    def zero(self) -> Value:
+        """Return the empty Map.
+
+        Source: CAD024 "String keyed lattice".
+        """
+        return EMPTY_MAP
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is a Map.
+
+        Source: CAD024 "String keyed lattice".
+        """
+        return isinstance(value, Map)
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the child of a String key, else nil.
+
+        Source: CAD024 "String keyed lattice".
+        """
+        return self._by_name.get(key) if isinstance(key, str) else None
+
+    def resolve_key(self, key: Value) -> Value:
+        """Return a configured String key as it is, nil for any other key.
+
+        Source: CAD024 "String keyed lattice".
+        """
+        return key if isinstance(key, str) and key in self._by_name else None
+
+    def _arguments(self) -> tuple[object, ...]:
+        return (self._by_name,)

@@ -1,0 +1,141 @@
+"""Paths: reading and writing a place deep inside a value.
+
+Reading never fails: a step that cannot be made gives nil. Writing rebuilds the containers on the
+way, and asks the lattice what to create where nothing is; it never guesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from datalattice.cells import Index, List, Map, Set, Value, Vector, same
+from datalattice.errors import NoSuchPath, TypeMismatch
+from datalattice.lattice.base import Lattice, is_integer
+from datalattice.lattice.keyed import name_bytes
+
+KINDS: Final = "Map, Index, Vector, List or Set"
+
+
+def get_in(value: Value, keys: Sequence[Value]) -> Value:
+    """Return the value at the end of `keys`, nil when a step is missing or not a data structure.
+
+    Steps:  the key of a Map or Index, the Integer position of a Vector or List; in a Set, whether
+            the key is a member.
+    Source: CAD035 "Paths".
+    """
+    for key in keys:
+        if value is None:
+            return None
+        value = step(value, key)
+    return value
+
+
+def step(container: Value, key: Value) -> Value:
+    """Return the value one key further, nil when it is missing or there is no data structure.
+
+    Source: CAD035 "Paths".
+    """
+    if isinstance(container, Index):
+        return None if name_bytes(key) is None else container.get(key)
+    if isinstance(container, Map):
+        return container.get(key)
+    if isinstance(container, (Vector, List)):
+        if isinstance(key, int) and is_integer(key) and 0 <= key < len(container):
+            return container[key]
+        return None
+    if isinstance(container, Set):
+        return key in container
+    return None
+
+
+def assoc_in(
+    value: Value, keys: Sequence[Value], new: Value, lattice: Lattice | None = None
+) -> Value:
+    """Return `value` with `new` at the end of `keys`.
+
+    Containers on the way that are nil become their lattice's zero.
+
+    Where `new` is already there the result is `value` itself. No keys: `new`.
+    Raises: NoSuchPath: a step leads through nothing, and no lattice says what to create.
+            TypeMismatch: a step leads through something that is not a data structure, or a key does
+            not fit one.
+    Source: CAD035 "Writes through a path"; decision D10.
+    """
+    if not keys:
+        return new
+    containers: list[Value] = []
+    places: list[Value] = []
+    current = value
+    for depth, given in enumerate(keys):
+        if current is None:
+            current = _create(lattice, keys, depth)
+        if not isinstance(current, (Map, Index, Vector, List, Set)):
+            raise TypeMismatch(
+                f"cannot write through a {type(current).__name__} at depth {depth} of "
+                f"{_show(keys)}: a {KINDS} is needed"
+            )
+        key = given if lattice is None else lattice.canonical_key(given)
+        containers.append(current)
+        places.append(key)
+        current = step(current, key)
+        lattice = None if lattice is None else lattice.child(key)
+    result = new
+    for depth in range(len(places) - 1, -1, -1):
+        result = assoc(containers[depth], places[depth], result)
+    return result
+
+
+def assoc(container: Value, key: Value, new: Value) -> Value:
+    """Return a container with `new` at `key`: the container itself when it is there already.
+
+    A Vector takes positions 0 to its length; a List 0 to its length - 1; a Set takes True (a
+    member) and False (none).
+    Raises: TypeMismatch: the key or value does not fit the container.
+    Source: CAD035 "Writes through a path".
+    """
+    if isinstance(container, Map):
+        return container.put(key, new)
+    if isinstance(container, Index):
+        if name_bytes(key) is None:
+            raise TypeMismatch(
+                f"a key of an Index is bytes, str, Keyword, Symbol or Address, got {key!r}"
+            )
+        return container.put(key, new)
+    if isinstance(container, Vector):
+        at = _position(key, len(container) + 1)
+        return container.append(new) if at == len(container) else container.set(at, new)
+    if isinstance(container, List):
+        items = list(container)
+        at = _position(key, len(items))
+        if same(items[at], new):
+            return container
+        items[at] = new
+        return List.of(items)
+    if isinstance(container, Set):
+        if new is True:
+            return container.add(key)
+        if new is False:
+            return container.remove(key)
+        raise TypeMismatch(f"a Set holds True (member) or False at a key, got {new!r}")
+    raise TypeMismatch(f"cannot write into a {type(container).__name__}: a {KINDS} is needed")
+
+
+def _position(key: Value, end: int) -> int:
+    if isinstance(key, int) and is_integer(key) and 0 <= key < end:
+        return key
+    raise TypeMismatch(f"a position here is an int from 0 to {end - 1}, got {key!r}")
+
+
+def _create(lattice: Lattice | None, keys: Sequence[Value], depth: int) -> Value:
+    place = f"nothing is there at depth {depth} of {_show(keys)}"
+    if lattice is None:
+        raise NoSuchPath(f"{place}, and no lattice says what to create")
+    zero = lattice.zero()
+    if zero is None:
+        raise NoSuchPath(f"{place}, and {lattice!r} has nothing to create")
+    return zero
+
+
+def _show(keys: Sequence[Value]) -> str:
+    return "[" + ", ".join([repr(key) for key in keys]) + "]"

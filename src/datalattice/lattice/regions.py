@@ -1,0 +1,176 @@
+"""Regions: the standard root of a node's data, section by section, and what of it leaves the node.
+
+An application adds its section with `register_section` when it is imported. Two sections have their
+address before their application exists: paths into `:kv` and `:fs` resolve, but nothing there is
+merged, as with any section that is not known.
+
+`:local` belongs to the node. It is never sent and never accepted: both go through `replicable`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector
+from datalattice.crypto import KeyPair
+from datalattice.errors import BadSignature, TypeMismatch, UsageError
+from datalattice.lattice.base import Lattice, is_integer
+from datalattice.lattice.containers import IndexLattice, MapLattice, need_lattice
+from datalattice.lattice.content import DataLattice
+from datalattice.lattice.keyed import KeyedLattice
+from datalattice.lattice.owned import OwnerLattice
+from datalattice.lattice.paths import assoc_in, get_in
+from datalattice.lattice.values import TIMESTAMP, LWWLattice
+
+DATA_KEY: Final = Keyword("data")
+FS_KEY: Final = Keyword("fs")
+KV_KEY: Final = Keyword("kv")
+LOCAL_KEY: Final = Keyword("local")
+NODES_KEY: Final = Keyword("nodes")
+P2P_KEY: Final = Keyword("p2p")
+
+LOCAL: Final = OwnerLattice(MapLattice(LWWLattice()))
+"""`:local`: what a node keeps for itself, a Map of last-write registers for each of its keys.
+
+Source: CAD024 "Root layout".
+"""
+
+P2P: Final = KeyedLattice({NODES_KEY: OwnerLattice(LWWLattice())})
+"""`:p2p`: how nodes say where they are reached. Source: CAD024 "Root layout"."""
+
+
+class NodeLayout(Lattice):
+    """Addresses inside a drive.
+
+    Position 0 of a node holds its entries, a name there leads to the next node.
+
+    Source: CAD028 "Paths".
+    """
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the entries at position 0, else nil.
+
+        Source: CAD028 "Paths".
+        """
+        return IndexLattice(self) if is_integer(key) and key == 0 else None
+
+    def resolve_key(self, key: Value) -> Value:
+        """Return an Integer, or the Integer that a String spells, else nil.
+
+        Source: CAD028 "Paths".
+        """
+        if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 19:
+            return int(key)
+        return key if is_integer(key) else None
+
+
+_DATA: Final = DataLattice()
+_LAYOUTS: Final[dict[Keyword, Lattice]] = {
+    FS_KEY: OwnerLattice(MapLattice(NodeLayout())),
+    KV_KEY: OwnerLattice(MapLattice(IndexLattice(Lattice()))),
+}
+_SECTIONS: Final[dict[Keyword, Lattice]] = {}
+
+
+def register_section(key: Keyword, lattice: Lattice) -> None:
+    """Add a section to every root lattice made from now on.
+
+    Registering the same lattice again changes nothing.
+
+    Raises: UsageError: the key has another lattice already. TypeMismatch: not a Keyword, not a
+            Lattice.
+    Source: CAD024 "Root layout".
+    """
+    if not isinstance(key, Keyword):
+        raise TypeMismatch(f"the key of a section is a Keyword, got {type(key).__name__}")
+    need_lattice(lattice, f"the section {key.text()}")
+    known = _standard().get(key, _SECTIONS.get(key))
+    if known is lattice:
+        return
+    if known is not None:
+        raise UsageError(f"the section {key.text()} is taken by {known!r}")
+    _SECTIONS[key] = lattice
+
+
+def root_lattice() -> KeyedLattice:
+    """Return the lattice of a node's whole data: the standard sections and those registered so far.
+
+    Source: CAD024 "Root layout".
+    """
+    layouts = {key: layout for key, layout in _LAYOUTS.items() if key not in _SECTIONS}
+    return KeyedLattice({**_standard(), **_SECTIONS}, layouts)
+
+
+def _standard() -> dict[Keyword, Lattice]:
+    return {DATA_KEY: _DATA, LOCAL_KEY: LOCAL, P2P_KEY: P2P}
+
+
+def replicable(root: Value) -> Value:
+    """Return a root value without `:local`.
+
+    What may be sent, and what is left of what was received.
+
+    The same object where there is none.
+    Source: decision D6.
+    """
+    return root.remove(LOCAL_KEY) if isinstance(root, Index) and LOCAL_KEY in root else root
+
+
+def local_slot(root: Value, owner: bytes) -> Value:
+    """Return the Signed cell in the `:local` slot of `owner`, nil when there is none.
+
+    Source: CAD024 "Local lattice".
+    """
+    return get_in(root, [LOCAL_KEY, owner])
+
+
+def local_value(root: Value, owner: bytes, key: Keyword | None = None) -> Value:
+    """Return the value in the `:local` slot of `owner`, or what it has under one `key`.
+
+    Nil when there is none.
+
+    Raises: BadSignature: the slot is not signed by `owner`.
+    Source: CAD024 "Local lattice"; decision D-SC.
+    """
+    slot = local_slot(root, owner)
+    if slot is None:
+        return None
+    if not isinstance(slot, Signed) or slot.public_key != owner or not slot.verify():
+        raise BadSignature(
+            f"the :local slot of 0x{owner.hex()} does not hold what this owner signed"
+        )
+    return slot.value if key is None else get_in(slot.value, [key])
+
+
+def set_local(root: Value, key_pair: KeyPair, value: Value) -> Value:
+    """Return the root with `value`, whole and signed, in the `:local` slot of the key.
+
+    Source: CAD024 "Local lattice".
+    """
+    signed = Signed.sign(key_pair, value)
+    return assoc_in(root, [LOCAL_KEY, key_pair.public_key], signed, root_lattice())
+
+
+def node_info(
+    timestamp: int,
+    transports: list[str],
+    kind: str,
+    version: str,
+    regions: list[str] | None = None,
+) -> Map:
+    """Return what a node announces of itself under `:p2p :nodes`.
+
+    Shapes: a Map with `:timestamp`, `:transports` (URIs), `:type`, `:version`, and `:regions` when
+            there are any.
+    Units:  timestamp in Unix milliseconds.
+    Source: CAD024 "P2P lattice".
+    """
+    fields: list[tuple[Value, Value]] = [
+        (TIMESTAMP, timestamp),
+        (Keyword("transports"), Vector.of(transports)),
+        (Keyword("type"), kind),
+        (Keyword("version"), version),
+    ]
+    if regions:
+        fields.append((Keyword("regions"), Vector.of(regions)))
+    return Map.of(fields)

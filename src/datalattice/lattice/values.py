@@ -1,0 +1,337 @@
+"""Values: lattices of sets and single values, and joins given as functions.
+
+Where no rule of the value itself decides, the greater value hash does: one total order for all
+replicas, whichever side is own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from datalattice.cells import EMPTY_SET, Keyword, Map, Set, Value, same
+from datalattice.errors import TypeMismatch
+from datalattice.lattice.base import Lattice, greater, is_integer, is_long
+from datalattice.lattice.context import EMPTY_CONTEXT, OTHER, OWN, EntryDropped, MergeContext
+
+TIMESTAMP: Final = Keyword("timestamp")
+
+Stamp = Callable[[Value], int]
+"""Reads the time of a value. It answers for any value and does not raise."""
+
+
+def map_timestamp(value: Value) -> int:
+    """Return the `:timestamp` of a Map in Unix milliseconds, 0 for anything without a 64-bit one.
+
+    Source: CAD024 "LWW lattice".
+    """
+    if isinstance(value, Map):
+        stamp = value.get(TIMESTAMP)
+        if is_long(stamp):
+            assert isinstance(stamp, int)
+            return stamp
+    return 0
+
+
+def _function(value: object, what: str) -> None:
+    if not callable(value):
+        raise TypeMismatch(f"{what} is a function, got {type(value).__name__}")
+
+
+class SetLattice(Lattice):
+    """A grow-only set; the join is the union.
+
+    Source: CAD024 "Set lattice".
+    """
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the union.
+
+        Source: CAD024 "Set lattice".
+        """
+        if other is None or own is other or not self.accepts(other, context):
+            return own
+        assert isinstance(other, Set)
+        return own.union(other) if isinstance(own, Set) else other
+
+    def zero(self) -> Value:
+        """Return the empty set.
+
+        Source: CAD024 "Set lattice".
+        """
+        return EMPTY_SET
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is a Set.
+
+        Source: CAD024 "Set lattice".
+        """
+        return isinstance(value, Set)
+
+
+class MaxLattice(Lattice):
+    """The larger of two integers of any size.
+
+    `zero` is the least value foreigners may send; nil: there is none.
+
+    Source: CAD024 "Max lattice".
+    """
+
+    def __init__(self, zero: int | None = 0) -> None:
+        if zero is not None and not is_integer(zero):
+            raise TypeMismatch(
+                f"the zero of a MaxLattice is an int or None, got {type(zero).__name__}"
+            )
+        self._zero: Final = zero
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the larger; own on equal.
+
+        Source: CAD024 "Max lattice".
+        """
+        if other is None:
+            return own
+        if not isinstance(own, int) or not is_integer(own):
+            return other if self.accepts(other, context) else own
+        if not isinstance(other, int) or not is_integer(other):
+            context.report(EntryDropped(context.path))
+            return own
+        return max(own, other)
+
+    def zero(self) -> Value:
+        """Return the zero given at construction.
+
+        Source: CAD024 "Max lattice".
+        """
+        return self._zero
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is an Integer and not below the zero.
+
+        Source: CAD024 "Max lattice"; law domain (docs/design).
+        """
+        if not isinstance(value, int) or not is_integer(value):
+            return False
+        return self._zero is None or value >= self._zero
+
+    def _arguments(self) -> tuple[object, ...]:
+        return (self._zero,)
+
+
+class MinLattice(Lattice):
+    """The smaller of two integers of any size.
+
+    Source: CAD024 "Min lattice".
+    """
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the smaller; own on equal.
+
+        Source: CAD024 "Min lattice".
+        """
+        if other is None or not self.accepts(other, context):
+            return own
+        assert isinstance(other, int)
+        if not isinstance(own, int) or not is_integer(own):
+            return other
+        return min(own, other)
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is an Integer.
+
+        Source: CAD024 "Min lattice".
+        """
+        return is_integer(value)
+
+
+class LWWLattice(Lattice):
+    """Last write wins: the value with the greater time, taken whole.
+
+    On equal times the greater value hash.
+
+    Units:  `timestamp` reads Unix milliseconds from a value; without it the `:timestamp` of a Map
+            counts, else 0.
+    Source: CAD024 "LWW lattice"; decision D1.
+    """
+
+    def __init__(self, timestamp: Stamp = map_timestamp) -> None:
+        _function(timestamp, "the timestamp of an LWWLattice")
+        self._timestamp: Final = timestamp
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the later value, whole.
+
+        Source: CAD024 "LWW lattice"; decision D1.
+        """
+        if other is None or own is other:
+            return own
+        if own is None:
+            return other
+        stamp = self._timestamp
+        mine, theirs = stamp(own), stamp(other)
+        if mine != theirs:
+            return own if mine > theirs else other
+        return greater(own, other)
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return True: any value may be written.
+
+        Source: CAD024 "LWW lattice".
+        """
+        return True
+
+    def _arguments(self) -> tuple[object, ...]:
+        return (self._timestamp,)
+
+
+class LWPLattice(Lattice):
+    """Last write preferred.
+
+    The inner join, in which the newer side wins what the inner lattice cannot decide.
+
+    The newer value is preferred through the context, and not by changing places with the older one,
+    because only what stands in the other place is checked as foreign.
+
+    Units:  `timestamp` reads Unix milliseconds from a value.
+    Source: CAD024 "LWP lattice"; decision D3.
+    """
+
+    def __init__(self, inner: Lattice, timestamp: Stamp = map_timestamp) -> None:
+        _function(timestamp, "the timestamp of an LWPLattice")
+        self._inner: Final = inner
+        self._timestamp: Final = timestamp
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the inner join, preferring the later side.
+
+        On equal times the inner lattice decides alone.
+
+        Source: CAD024 "LWP lattice"; decision D3.
+        """
+        if other is None or own is other or not self.accepts(other, context):
+            return own
+        if own is not None:
+            mine, theirs = self._timestamp(own), self._timestamp(other)
+            if mine != theirs:
+                context = context.preferring(OWN if mine > theirs else OTHER)
+        return self._inner.merge(own, other, context)
+
+    def zero(self) -> Value:
+        """Return the inner zero.
+
+        Source: CAD024 "LWP lattice".
+        """
+        return self._inner.zero()
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return what the inner lattice says.
+
+        Source: CAD024 "LWP lattice".
+        """
+        return self._inner.check_foreign(value)
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the inner child.
+
+        Source: CAD024 "LWP lattice".
+        """
+        return self._inner.child(key)
+
+    def resolve_key(self, key: Value) -> Value:
+        """Return the inner canonical key.
+
+        Source: CAD024 "LWP lattice".
+        """
+        return self._inner.resolve_key(key)
+
+    def canonical_key(self, key: Value) -> Value:
+        """Return the inner canonical key.
+
+        Source: decision D10.
+        """
+        return self._inner.canonical_key(key)
+
+    def _arguments(self) -> tuple[object, ...]:
+        return self._inner, self._timestamp
+
+
+class CompareLattice(Lattice):
+    """The greater value by a comparison function; where it says equal, the greater value hash.
+
+    Shapes: cmp(a, b) -> int, above zero when a is the greater: a total preorder.
+    Source: CAD024 "Compare lattice"; "Laws come first" (docs/design).
+    """
+
+    def __init__(self, cmp: Callable[[Value, Value], int]) -> None:
+        _function(cmp, "the comparison of a CompareLattice")
+        self._cmp: Final = cmp
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the greater value.
+
+        Source: CAD024 "Compare lattice".
+        """
+        if other is None or own is other:
+            return own
+        if own is None:
+            return other
+        order = self._cmp(own, other)
+        if order == 0:
+            return _tie(own, other, context)
+        return own if order > 0 else other
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether there is a value.
+
+        Source: CAD024 "Compare lattice".
+        """
+        return value is not None
+
+    def _arguments(self) -> tuple[object, ...]:
+        return (self._cmp,)
+
+
+class FunctionLattice(Lattice):
+    """A join given as a function of two values that are not nil.
+
+    The laws are the function's to keep.
+
+    Source: CAD024 "Function lattice".
+    """
+
+    def __init__(self, function: Callable[[Value, Value], Value]) -> None:
+        _function(function, "the join of a FunctionLattice")
+        self._function: Final = function
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return `function(own, other)`.
+
+        Below a last-write-preferred lattice the newer value comes first.
+
+        Source: CAD024 "Function lattice", "LWP lattice".
+        """
+        if other is None or own is other or same(own, other):
+            return own
+        if own is None:
+            return other
+        function = self._function
+        merged = function(other, own) if context.prefer == OTHER else function(own, other)
+        if merged is own or same(merged, own):
+            return own
+        return other if same(merged, other) else merged
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return True: the function judges.
+
+        Source: CAD024 "Function lattice".
+        """
+        return True
+
+    def _arguments(self) -> tuple[object, ...]:
+        return (self._function,)
+
+
+def _tie(own: Value, other: Value, context: MergeContext) -> Value:
+    if context.prefer is not None and not same(own, other):
+        return own if context.prefer == OWN else other
+    return greater(own, other)
