@@ -1,0 +1,410 @@
+"""Lattice messages: what two nodes say to each other, as cells.
+
+    [:PING id ...]              Result(id, "PONG" or a clock)
+    [:LQ id path ...]           Result(id, value at the path, with its cells)
+    [:LV path value]            nothing
+    [:DR id hash ...]           Result(id, [cell or nil ...])
+    [:BYE ...]                  nothing
+    Result                      record `dd` of id, value, error, log, info
+
+A payload is one cell and, behind it, branches that it refers to. The kind is inferred from the
+cell: the numbers in `MessageNumber` are those of the specification and never travel. A message that
+is none of these is `Unknown`: whoever sent it speaks a richer dialect, which is no fault.
+
+Everything here is a function of bytes. Whether a message is welcome is decided by the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from datalattice.cells import (
+    Keyword,
+    Loader,
+    Parts,
+    Record,
+    Value,
+    Vector,
+    decode_parts,
+    encode,
+    encode_message,
+    references,
+)
+from datalattice.crypto import sha3_256
+from datalattice.errors import BadFormat, MissingData
+from datalattice.limits import EMBEDDED_BYTES_MAX, FAN_OUT, HASH_BYTES, MESSAGE_BYTES_MAX
+from datalattice.wire.framing import encode_length
+
+REQUEST_HASHES_MAX: Final = 254
+"""Most hashes in one DATA_REQUEST."""
+
+RESULT_DIGIT: Final = 0xD
+RESULT_FIELDS: Final = 5
+
+_TAG_RECORD: Final = 0xD0
+_TAG_VECTOR: Final = b"\x80"
+_TAG_REF: Final = b"\x20"
+_NIL: Final = b"\x00"
+_LENGTH_OCTETS: Final = 2  # before each branch: enough for a cell of 16,383 bytes
+
+
+class MessageNumber(IntEnum):
+    """The numbers that the specification gives to message kinds.
+
+    Nothing on the wire carries them.
+    """
+
+    DATA_REQUEST = 5
+    PING = 12
+    LATTICE_VALUE = 14
+    LATTICE_QUERY = 15
+
+
+class ErrorCode:
+    """The error keywords of a Result that a node of ours sends."""
+
+    FORMAT: Final = Keyword("FORMAT")
+    ARGUMENT: Final = Keyword("ARGUMENT")
+    TRUST: Final = Keyword("TRUST")
+    MISSING: Final = Keyword("MISSING")
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Are you there? `extra` holds what follows the id."""
+
+    id: Value
+    extra: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is at `path`? `extra` holds what follows the path."""
+
+    id: Value
+    path: tuple[Value, ...] = ()
+    extra: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A LATTICE_VALUE: this is what I have at `path`."""
+
+    path: tuple[Value, ...]
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A DATA_REQUEST: the cells with these hashes. `fault` says why it cannot be answered."""
+
+    id: Value
+    hashes: tuple[bytes, ...]
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An answer, matched to its request by `id`. `value` is the error text where `error` is set."""
+
+    id: Value
+    value: Value
+    error: Keyword | None = None
+    log: Value = None
+    info: Value = None
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The other side will close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A message that is no part of this protocol, or lacks what an answer would need."""
+
+    value: Value
+    reason: str
+
+
+Message = Ping | Query | Announcement | Request | Result | Goodbye | Unknown
+
+_PING: Final = Keyword("PING")
+_QUERY: Final = Keyword("LQ")
+_VALUE: Final = Keyword("LV")
+_REQUEST: Final = Keyword("DR")
+_GOODBYE: Final = Keyword("BYE")
+
+
+def decode_payload(
+    payload: bytes, loader: Loader | None = None, limit: int = MESSAGE_BYTES_MAX
+) -> tuple[Message, Parts]:
+    """Return (message, the cells that came with it); `loader` has those that did not.
+
+    Raises: BadFormat: not a canonical message, or its first level is not all there.
+    Source: node protocol "Message kinds": the kind is inferred from the decoded payload.
+    """
+    value, parts = decode_parts(payload, loader, limit)
+    try:
+        return _read(value), parts
+    except MissingData as error:
+        # Without the elements of the message itself nobody can tell what it is.
+        msg = "a message lacks cells of its own"
+        raise BadFormat(msg) from error
+
+
+def _read(value: Value) -> Message:
+    if isinstance(value, Record):
+        return _read_result(value)
+    if not isinstance(value, Vector) or not len(value):
+        return Unknown(value, "not a vector that starts with a keyword")
+    reader = _READERS.get(_name(value[0]))
+    return Unknown(value, "an unknown kind of message") if reader is None else reader(value)
+
+
+def _name(value: Value) -> str:
+    return value.name if isinstance(value, Keyword) else ""
+
+
+def _read_result(value: Record) -> Message:
+    if value.digit != RESULT_DIGIT or len(value.fields) != RESULT_FIELDS:
+        return Unknown(value, "a record that is not a Result")
+    id, answer, error, log, info = value.fields
+    if error is not None and not isinstance(error, Keyword):
+        return Unknown(value, "a Result whose error is not a keyword")
+    return Result(id, answer, error, log, info)
+
+
+def _read_ping(value: Vector) -> Message:
+    if len(value) < 2:
+        return Unknown(value, "a PING without an id")
+    return Ping(value[1], tuple(value.iter_range(2, len(value))))
+
+
+def _read_query(value: Vector) -> Message:
+    if len(value) < 2:
+        return Unknown(value, "a LATTICE_QUERY without an id")
+    path = value[2] if len(value) > 2 else None
+    # The reference checks two elements and takes anything but a vector as the root.
+    keys = tuple(path) if isinstance(path, Vector) else ()
+    return Query(value[1], keys, tuple(value.iter_range(3, len(value))))
+
+
+def _read_value(value: Vector) -> Message:
+    if len(value) < 3 or value[2] is None:
+        return Unknown(value, "a LATTICE_VALUE without a value")
+    path = value[1]
+    if path is None:
+        return Announcement((), value[2])
+    # Quoting the reference's behaviour: any other non-vector value counts as a one-key path.
+    keys = tuple(path) if isinstance(path, Vector) else (path,)
+    return Announcement(keys, value[2])
+
+
+def _read_request(value: Vector) -> Message:
+    if len(value) < 2:
+        return Unknown(value, "a DATA_REQUEST without an id")
+    id = value[1]
+    count = len(value) - 2
+    if count > REQUEST_HASHES_MAX:
+        fault = f"{count} hashes requested, at most {REQUEST_HASHES_MAX} are answered"
+        return Request(id, (), fault)
+    hashes: list[bytes] = []
+    for element in value.iter_range(2, len(value)):
+        if not isinstance(element, bytes) or len(element) != HASH_BYTES:
+            return Request(id, (), f"a hash is a blob of {HASH_BYTES} bytes")
+        hashes.append(element)
+    return Request(id, tuple(hashes))
+
+
+def _read_goodbye(_value: Vector) -> Message:
+    return Goodbye()
+
+
+_READERS: Final[dict[str, Callable[[Vector], Message]]] = {
+    "PING": _read_ping,
+    "LQ": _read_query,
+    "LV": _read_value,
+    "DR": _read_request,
+    "BYE": _read_goodbye,
+}
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def join_cells(top: bytes, branches: Iterable[bytes]) -> bytes:
+    """Return the message of one cell and branches, all given as encodings.
+
+    Source: node protocol "Message encoding": the top cell bare, every child behind its length.
+    """
+    out = [top]
+    for encoding in branches:
+        out.append(encode_length(len(encoding)))
+        out.append(encoding)
+    return b"".join(out)
+
+
+def encode_ping(id: Value, *extra: Value) -> bytes:
+    """Return a PING. What follows the id is ignored by nodes that do not know it.
+
+    Source: node protocol "PING": extra elements ignored.
+    """
+    return encode_message(Vector.of((_PING, id, *extra)))
+
+
+def encode_query(id: Value, path: Sequence[Value], *extra: Value) -> bytes:
+    """Return a LATTICE_QUERY.
+
+    Source: node protocol "LATTICE_QUERY".
+    """
+    return encode_message(Vector.of((_QUERY, id, Vector.of(path), *extra)))
+
+
+def encode_announcement(path: Sequence[Value], value: Value, branches: Iterable[bytes]) -> bytes:
+    """Return a LATTICE_VALUE with just these branches, whatever else is below the value.
+
+    Shapes: branches: the encodings to send along; the value's own cell is one of them if it is to
+            be sent and not embedded.
+    Source: node protocol "Which bytes make up the message": complete, delta and root-only are all
+            legal.
+    """
+    return join_cells(encode(Vector.of((_VALUE, Vector.of(path), value))), branches)
+
+
+def encode_request(id: Value, hashes: Sequence[bytes]) -> bytes:
+    """Return a DATA_REQUEST for at most `REQUEST_HASHES_MAX` hashes.
+
+    Source: node protocol "DATA_REQUEST and recovery".
+    """
+    assert len(hashes) <= REQUEST_HASHES_MAX
+    return encode_message(Vector.of((_REQUEST, id, *hashes)))
+
+
+def encode_goodbye() -> bytes:
+    """Return a GOODBYE.
+
+    Source: node protocol "Message kinds".
+    """
+    return encode(Vector.of((_GOODBYE,)))
+
+
+def result_cell(result: Result) -> Record:
+    """Return the cell of a Result.
+
+    Source: node protocol "Result": id, value, error code, log, info.
+    """
+    return Record(RESULT_DIGIT, [result.id, result.value, result.error, result.log, result.info])
+
+
+def encode_result(result: Result) -> bytes:
+    """Return a Result with all its cells.
+
+    Raises: MissingData: the value is not complete.
+    Source: node protocol "Result".
+    """
+    return encode_message(result_cell(result))
+
+
+def encode_failure(id: Value, code: Keyword, text: str) -> bytes:
+    """Return a Result that refuses a request.
+
+    Source: node protocol "Result": on an error the value is its text.
+    """
+    return encode_result(Result(id, text, code))
+
+
+def encode_supply(id: Value, cells: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+    """Return the answer to a DATA_REQUEST: the cells themselves, and nothing below them.
+
+    The answer is put together from encodings as they lie in the store; no cell is decoded for it.
+
+    Shapes: cells: (hash, encoding) in the order of the request; None for a cell that is not here.
+    Source: node protocol "DATA_REQUEST": the children of the answer are just the requested cells
+            and, for long vectors, the vector's own inner cells.
+    """
+    branches: dict[bytes, bytes] = {}
+    slots: list[bytes] = []
+    for hash, encoding in cells:
+        if encoding is None:
+            slots.append(_NIL)
+        elif len(encoding) <= EMBEDDED_BYTES_MAX:
+            slots.append(encoding)
+        else:
+            branches[hash] = encoding
+            slots.append(_TAG_REF + hash)
+    slot = _slot(_vector(slots, branches), branches)
+    top = bytes((_TAG_RECORD | RESULT_DIGIT, RESULT_FIELDS)) + encode(id) + slot + 3 * _NIL
+    return join_cells(top, branches.values())
+
+
+def _slot(encoding: bytes, branches: dict[bytes, bytes]) -> bytes:
+    """Return a cell as it stands in its parent, and note it among the branches if it is one."""
+    if len(encoding) <= EMBEDDED_BYTES_MAX:
+        return encoding
+    hash = sha3_256(encoding)
+    branches[hash] = encoding
+    return _TAG_REF + hash
+
+
+def _vector(slots: list[bytes], branches: dict[bytes, bytes]) -> bytes:
+    """Return the encoding of a vector of at most 255 elements, each as it stands in a parent.
+
+    Quoting the cell format: up to 16 elements are one leaf; a count that is no multiple of 16
+    writes its tail elements first and then the vector of the others; a multiple of 16 is a tree of
+    leaves.
+    """
+    assert len(slots) < FAN_OUT * FAN_OUT
+    head = _TAG_VECTOR + encode_length(len(slots))
+    tail = len(slots) % FAN_OUT
+    if len(slots) <= FAN_OUT:
+        return head + b"".join(slots)
+    if tail:
+        prefix = _slot(_vector(slots[:-tail], branches), branches)
+        return head + b"".join(slots[-tail:]) + prefix
+    leaves = (
+        _slot(_vector(slots[start : start + FAN_OUT], branches), branches)
+        for start in range(0, len(slots), FAN_OUT)
+    )
+    return head + b"".join(leaves)
+
+
+def encode_answer(
+    id: Value,
+    value: Value,
+    load: Callable[[bytes], bytes | None],
+    branches_bytes_max: int,
+) -> bytes:
+    """Return the answer to a LATTICE_QUERY: `value` and cells below it, as far as the bytes go.
+
+    Breadth first; the value's own cell is always sent. A cell that `load` does not have is left out, with what is
+    below it: the asker gets it by DATA_REQUEST, here or elsewhere.
+
+    Source: node protocol "LATTICE_QUERY": every cell below the value as far as the limit goes; a
+            partial answer where cells are missing (decision).
+    """
+    cell = result_cell(Result(id, value))
+    top = encode(cell)
+    branches: list[bytes] = []
+    seen: set[bytes] = set()
+    level = references(top)
+    size = 0
+    while level:
+        below: list[bytes] = []
+        for hash in level:
+            if hash in seen:
+                continue
+            seen.add(hash)
+            encoding = load(hash)
+            if encoding is None:
+                continue
+            if branches and size + len(encoding) > branches_bytes_max:
+                return join_cells(top, branches)
+            size += len(encoding) + _LENGTH_OCTETS
+            branches.append(encoding)
+            below.extend(references(encoding))
+        level = below
+    return join_cells(top, branches)

@@ -1,0 +1,224 @@
+"""Messages: the bytes of the specification, both ways."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datalattice.cells import (
+    Index,
+    Keyword,
+    Map,
+    Record,
+    Set,
+    Value,
+    Vector,
+    decode_message,
+    encode,
+    encode_message,
+    references,
+    same,
+    value_hash,
+)
+from datalattice.errors import BadFormat
+from datalattice.wire import (
+    REQUEST_HASHES_MAX,
+    Announcement,
+    ErrorCode,
+    Goodbye,
+    Message,
+    MessageNumber,
+    Ping,
+    Query,
+    Request,
+    Result,
+    Unknown,
+    decode_payload,
+    encode_announcement,
+    encode_answer,
+    encode_failure,
+    encode_goodbye,
+    encode_ping,
+    encode_query,
+    encode_request,
+    encode_result,
+    encode_supply,
+)
+
+
+def read(payload: bytes) -> Message:
+    return decode_payload(payload)[0]
+
+
+def cells_of(value: Value) -> dict[bytes, bytes]:
+    """Return every branch at or below a value."""
+    found: dict[bytes, bytes] = {}
+    _, parts = _parts(encode_message(Vector.of([value])))
+    found.update(parts)
+    return found
+
+
+def _parts(payload: bytes) -> tuple[Message, dict[bytes, bytes]]:
+    message, parts = decode_payload(payload)
+    return message, parts.encodings()
+
+
+def test_bytes_of_the_specification() -> None:
+    assert encode_ping(1).hex() == "8002330450494e471101"
+    assert read(bytes.fromhex("8002330450494e471101")) == Ping(1)
+    result = encode_result(Result(1, 0x01A1FB3F3427))
+    assert result.hex() == "dd0511011601a1fb3f3427000000"
+    failure = encode_failure(4, ErrorCode.TRUST, "Wrong target key")
+    assert failure.hex() == "dd051104301057726f6e6720746172676574206b657933055452555354" + "0000"
+    assert read(bytes.fromhex("800333024c56800083021102" + "1101")) == Announcement(
+        (), Set.of([1, 2])
+    )
+
+
+def test_numbers_of_the_specification_are_named() -> None:
+    assert {kind.name: kind.value for kind in MessageNumber} == {
+        "DATA_REQUEST": 5,
+        "PING": 12,
+        "LATTICE_VALUE": 14,
+        "LATTICE_QUERY": 15,
+    }
+
+
+def test_extra_elements_of_a_ping_are_kept_apart() -> None:
+    assert read(encode_ping("x", Keyword("PEER"))) == Ping("x", (Keyword("PEER"),))
+
+
+@pytest.mark.parametrize("path", [None, 5, "data", Keyword("data")])
+def test_a_query_whose_path_is_no_vector_means_the_root(path: Value) -> None:
+    assert read(encode(Vector.of([Keyword("LQ"), 7, path]))) == Query(7, ())
+    assert read(encode(Vector.of([Keyword("LQ"), 7]))) == Query(7, ())
+
+
+def test_a_query_keeps_path_and_extras() -> None:
+    assert read(encode_query(3, [Keyword("data"), 1], 0)) == Query(3, (Keyword("data"), 1), (0,))
+
+
+def test_a_value_path_that_is_no_vector_is_one_key() -> None:
+    assert read(encode(Vector.of([Keyword("LV"), None, 1]))) == Announcement((), 1)
+    assert read(encode(Vector.of([Keyword("LV"), "k", 1]))) == Announcement(("k",), 1)
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        [Keyword("PING")],
+        [Keyword("LQ")],
+        [Keyword("LV"), Vector.of([])],
+        [Keyword("LV"), Vector.of([]), None],
+        [Keyword("DR")],
+        [Keyword("SR"), 7],
+        ["PING", 1],
+        [],
+    ],
+)
+def test_messages_that_lack_something_are_unknown(elements: list[Value]) -> None:
+    assert isinstance(read(encode(Vector.of(elements))), Unknown)
+
+
+@pytest.mark.parametrize("value", [None, 5, Map.of({}), Index.of({}), Record(4, [1])])
+def test_payloads_that_are_no_message_are_unknown(value: Value) -> None:
+    assert isinstance(read(encode(value)), Unknown)
+
+
+def test_a_result_has_five_fields_and_a_keyword_as_error() -> None:
+    assert isinstance(read(encode(Record(0xD, [1, 2, None, None]))), Unknown)
+    assert isinstance(read(encode(Record(0xD, [1, 2, "no", None, None]))), Unknown)
+    assert read(encode_failure(None, ErrorCode.FORMAT, "x")) == Result(None, "x", Keyword("FORMAT"))
+
+
+def test_goodbye() -> None:
+    assert isinstance(read(encode_goodbye()), Goodbye)
+
+
+def test_a_request_takes_254_hashes() -> None:
+    hashes = tuple(value_hash(number) for number in range(REQUEST_HASHES_MAX))
+    for count in (0, 1, 14, 15, 253, 254):
+        assert read(encode_request(9, hashes[:count])) == Request(9, hashes[:count])
+    too_many = Vector.of([Keyword("DR"), 9, *hashes, value_hash("one more")])
+    message = read(encode_message(too_many))
+    assert isinstance(message, Request)
+    assert message.id == 9
+    assert message.fault is not None
+    assert "254" in message.fault
+
+
+@pytest.mark.parametrize("element", [b"short", "text", None, 1, b"x" * 33])
+def test_a_request_for_something_that_is_no_hash_has_a_fault(element: Value) -> None:
+    message = read(encode(Vector.of([Keyword("DR"), 9, element])))
+    assert isinstance(message, Request)
+    assert message.fault is not None
+
+
+def test_a_message_that_lacks_cells_of_its_own_is_malformed() -> None:
+    long_request = Vector.of([Keyword("DR"), 9, *(value_hash(n) for n in range(20))])
+    with pytest.raises(BadFormat):
+        read(encode(long_request))  # the prefix with the keyword is a branch
+
+
+@given(st.lists(st.sampled_from(["leaf", "tiny", "deep", "absent"]), max_size=REQUEST_HASHES_MAX))
+def test_a_supply_is_the_message_of_a_vector_without_what_is_below(kinds: list[str]) -> None:
+    leaf: Value = Vector.of(["x" * 100, "y" * 100])
+    deep: Value = Vector.of([leaf, leaf, "z" * 130])
+    values: dict[str, Value] = {"leaf": leaf, "tiny": 7, "deep": deep, "absent": None}
+    cells = [
+        (value_hash(values[kind]), None if kind == "absent" else encode(values[kind]))
+        for kind in kinds
+    ]
+    payload = encode_supply("id", cells)
+    message, parts = _parts(payload)
+    assert isinstance(message, Result)
+    assert message.id == "id"
+    answer = message.value
+    assert isinstance(answer, Vector)
+    assert len(answer) == len(kinds)
+    for element, kind in zip(answer, kinds, strict=True):
+        assert same(element, values[kind])
+    # Exactly the cells of the answer's own vector and the requested branches.
+    whole = Vector.of([values[kind] for kind in kinds])
+    below_deep = set() if "leaf" in kinds else {value_hash(leaf)}
+    assert parts.keys() == cells_of(whole).keys() - (below_deep if "deep" in kinds else set())
+
+
+def test_an_answer_goes_breadth_first_as_far_as_the_bytes_go() -> None:
+    value = Vector.of([Vector.of([f"{i}-{j}" + "p" * 60 for j in range(4)]) for i in range(300)])
+    cells = cells_of(value)
+    whole = encode_answer(1, value, cells.get, 10**9)
+    message, parts = _parts(whole)
+    assert isinstance(message, Result)
+    assert same(message.value, value)
+    assert parts.keys() == cells.keys()
+    root_only = encode_answer(1, value, cells.get, 0)
+    assert _parts(root_only)[1].keys() == {value_hash(value)}
+    half = _parts(encode_answer(1, value, cells.get, 20_000))[1]
+    assert 0 < len(half) < len(cells)
+    assert sum(map(len, half.values())) <= 20_000
+    direct = set(references(encode(value)))
+    assert direct <= half.keys()  # the upper level first
+
+
+def test_an_answer_leaves_out_what_is_missing() -> None:
+    value = Vector.of([Vector.of([f"{i}-{j}" + "p" * 60 for j in range(4)]) for i in range(40)])
+    cells = cells_of(value)
+    lost = references(encode(value))[-1]
+    del cells[lost]
+    message, parts = _parts(encode_answer(1, value, cells.get, 10**9))
+    assert isinstance(message, Result)
+    assert lost not in parts
+
+
+def test_an_announcement_carries_just_the_cells_it_is_given() -> None:
+    value = Set.of(range(2_000))
+    top = encode(value)
+    payload = encode_announcement((), value, [top])
+    message, parts = _parts(payload)
+    assert isinstance(message, Announcement)
+    assert value_hash(message.value) == value_hash(value)
+    assert parts == {value_hash(value): top}
+    complete = encode_message(Vector.of([Keyword("LV"), Vector.of([]), value]))
+    assert same(decode_message(complete), Vector.of([Keyword("LV"), Vector.of([]), value]))
