@@ -1,4 +1,4 @@
-"""Laws of the queue: a queue against a plain list, and the merges of states that one leader made."""
+"""Laws of the queue: against a plain list, and the merges of states that one leader made."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def history(steps: list[tuple[object, ...]]) -> list[Value]:
 
 
 def assert_join(lattice: Lattice, values: list[Value]) -> None:
-    """Assert that any order and grouping of merges gives one value, and the same objects where nothing changes."""
+    """Assert that every order of merges gives one value, and the same object where none changes."""
     expected: Value = None
     for order in permutations(values):
         left: Value = lattice.zero()
@@ -98,7 +98,7 @@ METAS = st.dictionaries(st.sampled_from("abc"), META_VALUES, max_size=3)
 
 @st.composite
 def foreign_states(draw: st.DrawFn) -> Vector:
-    """States that pass the check: one log of entries, cut anywhere, with any metadata and stamps."""
+    """States that pass the check: one log, cut anywhere, with any metadata and stamps."""
     start = draw(st.integers(0, 40))
     end = draw(st.integers(start, 60))
     entries = Vector.of([make_entry(None, i, i) for i in range(start, end)])
@@ -109,7 +109,7 @@ def foreign_states(draw: st.DrawFn) -> Vector:
 
 @given(st.lists(foreign_states(), min_size=2, max_size=3))
 def test_foreign_states_of_one_log_join(states: list[Value]) -> None:
-    """A log that was cut away at a higher start and one that reaches further join like sets of offsets."""
+    """A log cut away at a higher start and one that reaches further join by their bounds."""
     starts = [state[3] for state in states if isinstance(state, Vector)]
     assert len(starts) == len(states)
     merged = [s for s in states if QUEUE.check_foreign(s)]
@@ -181,7 +181,7 @@ class QueueAgainstList(RuleBasedStateMachine):
 
     @rule(target=queues, at=queues)
     def fork_write_and_sync(self, at: int) -> int:
-        queue, rows, start = self.models[at]
+        queue, rows, _ = self.models[at]
         fork = queue.fork()
         fork.offer("forked")
         assert queue.size() == len(rows)

@@ -10,7 +10,6 @@ from datalattice.cells import (
     EMPTY_MAP,
     Index,
     Keyword,
-    Map,
     Value,
     Vector,
     same,

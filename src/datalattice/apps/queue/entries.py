@@ -8,23 +8,13 @@ from typing import Final
 
 from datalattice.cells import EMPTY_MAP, Map, Value, Vector, to_cell
 from datalattice.errors import TypeMismatch, UsageError
+from datalattice.lattice import is_long
 
 KEY: Final = 0
 VALUE: Final = 1
 STAMP: Final = 2
 HEADERS: Final = 3
 ENTRY_COUNT: Final = 4
-
-LONG_MIN: Final = -(2**63)
-LONG_MAX: Final = 2**63 - 1
-
-
-def is_long(value: Value) -> bool:
-    """Return whether `value` is an Integer of at most 64 bits (a boolean is not).
-
-    Source: CAD040 "Entry"; spec/queue.md section 1.
-    """
-    return type(value) is int and LONG_MIN <= value <= LONG_MAX
 
 
 def is_entry(value: Value) -> bool:

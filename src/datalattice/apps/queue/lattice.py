@@ -21,7 +21,6 @@ from datalattice.apps.queue.state import (
 from datalattice.cells import (
     EMPTY_INDEX,
     EMPTY_MAP,
-    FAN_OUT,
     Index,
     Keyword,
     Map,
@@ -29,7 +28,7 @@ from datalattice.cells import (
     Vector,
     same,
     value_hash,
-    fork_offset,
+    vector_fork_offset,
 )
 from datalattice.lattice import (
     EMPTY_CONTEXT,
@@ -41,6 +40,7 @@ from datalattice.lattice import (
     QueueForked,
     register_section,
 )
+from datalattice.limits import FAN_OUT
 
 QUEUE_SECTION: Final = Keyword("queue")
 PARTITIONS: Final = Keyword("partitions")
@@ -129,7 +129,7 @@ def _first_difference(a: Vector, skip_a: int, b: Vector, skip_b: int, count: int
     if skip_a % FAN_OUT == 0 and skip_b % FAN_OUT == 0:
         # Leaves line up: cut ends share their leaves with the whole, and equal subtrees are
         # skipped.
-        return fork_offset(a.drop(skip_a) if skip_a else a, b.drop(skip_b) if skip_b else b)
+        return vector_fork_offset(a.drop(skip_a) if skip_a else a, b.drop(skip_b) if skip_b else b)
     pairs = zip(
         a.iter_range(skip_a, skip_a + count), b.iter_range(skip_b, skip_b + count), strict=True
     )

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from datalattice.apps.queue.entries import LONG_MAX, is_long
 from datalattice.apps.queue.metadata import EMPTY_METADATA, Metadata, is_stamps, put_metadata
 from datalattice.cells import EMPTY_MAP, EMPTY_VECTOR, Map, Value, Vector, same
 from datalattice.errors import UsageError
+from datalattice.lattice import is_long
 
 ENTRIES: Final = 0
 META: Final = 1
@@ -176,4 +176,4 @@ def checked_offset(name: str, offset: object) -> int:
     """
     if isinstance(offset, int) and is_long(offset):
         return offset
-    raise UsageError(f"{name} is an integer of at most {LONG_MAX}, got {offset!r}")
+    raise UsageError(f"{name} is an integer of at most 64 bits, got {offset!r}")
