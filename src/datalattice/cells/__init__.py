@@ -39,11 +39,12 @@ from datalattice.cells.scalars import (
     Symbol,
     make_extension,
 )
+from datalattice.cells.scan import branch_hashes, read_vlq, skip_kid
 from datalattice.cells.tagged import Coded, Record, Signed, Syntax
 from datalattice.cells.text import from_json, to_json, to_text
 from datalattice.cells.trie import ABSENT, EMPTY_MAP, EMPTY_SET, Map, Set
 from datalattice.cells.validate import validate
-from datalattice.cells.vectors import EMPTY_LIST, EMPTY_VECTOR, List, Vector, fork_offset
+from datalattice.cells.vectors import EMPTY_LIST, EMPTY_VECTOR, List, Vector, vector_fork_offset
 from datalattice.cells.walk import (
     Part,
     branch_count,
@@ -91,6 +92,7 @@ __all__ = [
     "Value",
     "Vector",
     "branch_count",
+    "branch_hashes",
     "decode",
     "decode_message",
     "decode_parts",
@@ -98,7 +100,6 @@ __all__ = [
     "difference",
     "encode",
     "encode_message",
-    "fork_offset",
     "from_json",
     "is_embedded",
     "key_bytes",
@@ -109,12 +110,15 @@ __all__ = [
     "missing",
     "novelty",
     "references",
+    "read_vlq",
     "same",
     "settle",
+    "skip_kid",
     "to_cell",
     "to_json",
     "to_python",
     "to_text",
     "validate",
     "value_hash",
+    "vector_fork_offset",
 ]

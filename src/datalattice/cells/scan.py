@@ -106,7 +106,10 @@ def skip(data: bytes, pos: i64) -> i64:
 
 
 def skip_kid(data: bytes, pos: i64) -> i64:
-    """Return the position after the kid at `pos` of an encoding that was scanned before."""
+    """Return the position after the kid at `pos` of an encoding that was scanned before.
+
+    Source: CAD003 "References".
+    """
     if data[pos] == 0x20:
         return pos + 33
     return scan(data, pos, len(data), 0, False, None)

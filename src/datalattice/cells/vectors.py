@@ -7,7 +7,7 @@ looking only at its own first part of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from librt.strings import BytesWriter
@@ -335,6 +335,21 @@ class Vector(Cell):
         for i in range(shared, other._count):
             yield i, False, None, True, deref(other._kid(i))
 
+    def merge_with(self, other: Vector, join: Callable[[int, Value, Value], Value]) -> Vector:
+        """Return the join of two vectors by `join(position, own, other)`, called where they differ.
+
+        The result has the greater length; a position that one side lacks counts as nil. Returns this
+        vector itself when nothing changes, and `other` itself when the result equals it.
+        Cost:   proportional to the differing blocks.
+        """
+        made: Vector = self
+        theirs_too = other._count >= self._count
+        for i, _has, mine, had, theirs in self.differences(other):
+            result = admit(join(i, mine, theirs))
+            made = made.set(i, result) if i < made._count else made.append(result)
+            theirs_too = theirs_too and had and same(result, theirs)
+        return other if theirs_too and made is not self else made
+
     def __repr__(self) -> str:
         return f"<Vector of {self._count}>"
 
@@ -516,7 +531,7 @@ def _differing(a: Vector, b: Vector, shared: int, start: int, size: int) -> Iter
                 yield i
 
 
-def fork_offset(a: Vector, b: Vector) -> int | None:
+def vector_fork_offset(a: Vector, b: Vector) -> int | None:
     """Return the first position that both vectors have and where they differ, None when one continues the other.
 
     Cost: equal blocks are skipped without loading them.
