@@ -1,9 +1,11 @@
 """Metadata: a Map whose every key is a last-write-wins register, with stamps kept beside it.
 
 A key that was never replaced has no stamp (the same as stamp 0), so an ordinary queue needs no
-fifth position. Registers are ordered by (has a value, stamp, value hash, the stamp is written out);
-a merge takes the greater register of each key, whole. That is a total order, so the merge is
-commutative, associative and idempotent for any stamps a peer may send.
+fifth position. Registers are ordered: nothing, then a lone stamp, then a value, each by (stamp,
+value hash, the stamp is written out). A merge takes the greater register of each key, whole. That
+is a total order, so the merge is commutative, associative and idempotent for any stamps a peer may
+send. A lone stamp therefore goes with the value that beats it: carried over, it would decide
+between values that it was never made for, and the outcome would depend on the order of merges.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import NamedTuple
 
 from datalattice.cells import ABSENT, EMPTY_MAP, Map, Value, same, value_hash
 
-_Rank = tuple[bool, int, bytes, bool]
+_Rank = tuple[int, int, bytes, bool]
 
 
 class Metadata(NamedTuple):
@@ -73,11 +75,8 @@ def merge_metadata(own: Metadata, other: Metadata) -> Metadata:
 
 
 def _rank(metadata: Metadata, key: Value) -> _Rank:
-    present = key in metadata.values
     stamp = metadata.stamps.get(key)
-    return (
-        present,
-        stamp if isinstance(stamp, int) else 0,
-        value_hash(metadata.values.get(key)) if present else b"",
-        stamp is not None,
-    )
+    order = stamp if isinstance(stamp, int) else 0
+    if key in metadata.values:
+        return (2, order, value_hash(metadata.values.get(key)), stamp is not None)
+    return (0, 0, b"", False) if stamp is None else (1, order, b"", True)
