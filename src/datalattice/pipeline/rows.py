@@ -1,0 +1,167 @@
+"""Rows: what the columns are, and ranges of a log as Arrow batches of them."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from datalattice.errors import UsageError
+from datalattice.limits import FAN_OUT
+from datalattice.pipeline import leaves
+from datalattice.pipeline.leaves import Columns, Fetch, Unfit, runs
+from datalattice.pipeline.options import (
+    PartitionFormat,
+    QueueOptions,
+    ValueFormat,
+    bad_option,
+)
+from datalattice.pipeline.plan import Slice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_RECORDS_MAX: Final = 8_192
+"""Records of one Arrow batch: enough to make the cost of a batch small beside them."""
+
+BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A batch ends when its records had this many bytes of cells, so that large values stay few."""
+
+assert BATCH_RECORDS_MAX % FAN_OUT == 0
+
+_MODES: Final = {
+    ValueFormat.CELL: leaves.CELL,
+    ValueFormat.BYTES: leaves.BYTES,
+    ValueFormat.STRING: leaves.STRING,
+    ValueFormat.JSON: leaves.JSON,
+}
+_BINARY: Final = (ValueFormat.CELL, ValueFormat.BYTES)
+_LONG: Final = re.compile(r"-?[0-9]{1,19}")
+
+
+def column_types(options: QueueOptions) -> dict[str, str]:
+    """Return each column's type in the order of the rows, as Spark's DDL names it."""
+    types = {
+        "owner": "STRING",
+        "topic": "STRING",
+        "partition": "BIGINT" if options.partition_format is PartitionFormat.LONG else "STRING",
+        "offset": "BIGINT",
+        "timestamp": "TIMESTAMP",
+        "key": "BINARY" if options.key_format in _BINARY else "STRING",
+        "value": "BINARY" if options.value_format in _BINARY else "STRING",
+        "headers": "MAP<STRING, STRING>",
+    }
+    return {name: types[name] for name in options.columns}
+
+
+def batches(
+    part: Slice, options: QueueOptions, schema: pa.Schema, fetch: Fetch
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a slice as Arrow batches with this schema (that of `column_types`).
+
+    Cost:   one fetch for each leaf of 16 records, and for each record or value of its own cell.
+    Raises: UsageError: a value that its format does not take, a partition id that is no number.
+            BadFormat. MissingData.
+    """
+    import pyarrow as pa
+
+    makers = _column_makers(part, options, schema)
+    wanted = set(options.columns)
+
+    def columns_from(first: int) -> Columns:
+        return Columns(
+            fetch,
+            first,
+            _MODES[options.key_format] if "key" in wanted else leaves.SKIP,
+            _MODES[options.value_format] if "value" in wanted else leaves.SKIP,
+            stamps="timestamp" in wanted,
+            headers="headers" in wanted,
+        )
+
+    def batch(columns: Columns) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([make(columns) for make in makers], schema=schema)
+
+    if not wanted & {"timestamp", "key", "value", "headers"}:
+        # Nothing of the records themselves is asked for, so none is read.
+        for first in range(part.first, part.stop, BATCH_RECORDS_MAX):
+            columns = columns_from(first)
+            columns.count = min(BATCH_RECORDS_MAX, part.stop - first)
+            yield batch(columns)
+        return
+    start = part.log.start
+    columns = columns_from(part.first)
+    for run in runs(part.log.entries, part.first - start, part.stop - start, fetch):
+        try:
+            columns.take(run)
+        except Unfit as unfit:
+            raise _refused(part, options, columns.first + unfit.record, unfit) from None
+        if columns.count >= BATCH_RECORDS_MAX or columns.byte_count >= BATCH_BYTES_MAX:
+            yield batch(columns)
+            columns = columns_from(columns.first + columns.count)
+    if columns.count:
+        yield batch(columns)
+
+
+def _refused(part: Slice, options: QueueOptions, offset: int, unfit: Unfit) -> UsageError:
+    what, option, chosen = (
+        ("value", "valueFormat", options.value_format)
+        if unfit.is_value
+        else ("key", "keyFormat", options.key_format)
+    )
+    return bad_option(
+        option,
+        chosen.value,
+        f"the {what} of record {offset} in {part.name} is neither Blob nor String; "
+        "cell, string and json take every value",
+    )
+
+
+_Maker = Callable[[Columns], "pa.Array"]
+
+
+def _column_makers(part: Slice, options: QueueOptions, schema: pa.Schema) -> list[_Maker]:
+    """Return for each column of the rows the function that makes it from taken records."""
+    import pyarrow as pa
+
+    def constant(value: object, kind: pa.DataType) -> _Maker:
+        scalar = pa.scalar(value, kind)
+        return lambda columns: pa.repeat(scalar, columns.count)
+
+    def longs(numbers: array[int]) -> pa.Array:
+        return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+    def stamps(columns: Columns, kind: pa.DataType) -> pa.Array:
+        return pa.array(columns.stamps, pa.int64()).cast(kind)
+
+    def maker(name: str, kind: pa.DataType) -> _Maker:
+        if name == "offset":
+            return lambda columns: longs(
+                array("q", range(columns.first, columns.first + columns.count))
+            )
+        if name == "timestamp":
+            return lambda columns: stamps(columns, kind)
+        if name == "key":
+            return lambda columns: pa.array(columns.keys, kind)
+        if name == "value":
+            return lambda columns: pa.array(columns.values, kind)
+        if name == "headers":
+            return lambda columns: pa.array(
+                [None if found is None else list(found.items()) for found in columns.headers], kind
+            )
+        return constant(_name_value(part, options, name), kind)
+
+    return [maker(name, schema.field(name).type) for name in options.columns]
+
+
+def _name_value(part: Slice, options: QueueOptions, name: str) -> str | int:
+    text = str(getattr(part.name, name))
+    if name != "partition" or options.partition_format is PartitionFormat.STRING:
+        return text
+    if not _LONG.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
+        raise bad_option(
+            "partitionFormat",
+            options.partition_format.value,
+            f"{part.name} has an id that is no 64-bit integer; string takes every id",
+        )
+    return int(text)

@@ -1,0 +1,272 @@
+"""Source: the Spark format `lattice.queue`, in batches and as a stream.
+
+Spark calls three kinds of processes here. The driver's planner reads a store's root and decides the
+ranges; tasks read one range each. All open the store read-only beside the one process that writes
+to it. A task is given the encoding of the log it reads, so it reads the same records whatever is
+committed meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from datalattice.errors import UsageError
+from datalattice.pipeline.options import Edge, Positions, QueueOptions, bad_option, parse_options
+from datalattice.pipeline.plan import (
+    Loss,
+    Offsets,
+    Slice,
+    View,
+    next_offsets,
+    read_offsets,
+    refuse_loss,
+    resolve,
+    slices,
+    usable_start,
+    write_offsets,
+)
+from datalattice.pipeline.rows import batches, column_types
+from datalattice.pipeline.stores import encodings, open_for_reading
+from datalattice.pipeline.view import offsets_since, read_view
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+FORMAT: Final = "lattice.queue"
+
+_log: Final = logging.getLogger("datalattice.pipeline")
+
+
+class QueueSource(DataSource):
+    """Records of queues in a store, as rows.
+
+    Rows (`columns` picks among them):
+
+    | column | type | what |
+    |---|---|---|
+    | owner | STRING | whose queue: 0x and the public key in hex |
+    | topic | STRING | its topic |
+    | partition | BIGINT or STRING | the partition's id, see partitionFormat |
+    | offset | BIGINT | absolute offset of the record |
+    | timestamp | TIMESTAMP | when the record was appended |
+    | key | as keyFormat says | its key; NULL when it has none |
+    | value | as valueFormat says | its value |
+    | headers | MAP<STRING, STRING> | its headers; only on demand |
+
+    Options (names are case-insensitive):
+
+    * `store`: the folder of the store; or as the argument of `load()`.
+    * `owner`, `topic`: which to read; names separated by commas or a JSON array. Default: all.
+    * `columns`: the columns to read, in this order. Default: all but headers. Spark does not tell a
+      source which columns a query needs; what is left out here is not decoded.
+    * `includeHeaders`: true adds the column headers.
+    * `valueFormat`: `cell` (default; BINARY: the canonical encoding with all branches, exact for
+      every value, read back by `decode_message`), `bytes` (BINARY: the content of a Blob, the UTF-8
+      of a String; other values are refused), `string` (STRING: Strings as they are, all others as
+      JSON), `json` (STRING: all as JSON).
+    * `keyFormat`: the same for the key. Default: as valueFormat.
+    * `partitionFormat`: `long` (default; BIGINT) or `string`, for ids that are no integers.
+    * `startingOffsets`: where to begin: `earliest` (default), `latest` (streams only) or JSON with
+      offsets by partition: `{"0": 5}`, `{"topic": {"0": 5}}`, `{"owner": {"topic": {"0": 5}}}`,
+      where -2 is earliest and -1 latest. A stream that restarts goes on from its checkpoint.
+    * `startingTimestamp`: begin with records of this time or later, in Unix milliseconds.
+    * `endingOffsets`: where a batch ends (exclusive), in the same forms. Default: latest.
+    * `maxOffsetsPerTrigger`: most records in one batch of a stream. Default: no limit.
+    * `minPartitions`: least number of tasks, records permitting. Long ranges are cut anyway.
+    * `failOnDataLoss`: false: records that were truncated before they were read are skipped, with
+      a warning. Default: true, they are an error.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self.parsed = parse_options(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the columns in Spark's DDL."""
+        return ", ".join(f"`{name}` {kind}" for name, kind in column_types(self.parsed).items())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch.
+
+        Raises: UsageError: an option does not fit a batch.
+        """
+        if self.parsed.starting.has(Edge.LATEST):
+            raise bad_option(
+                "startingOffsets", Edge.LATEST.value, "a batch has nothing to read from there"
+            )
+        if self.parsed.ending.has(Edge.EARLIEST):
+            raise bad_option(
+                "endingOffsets", Edge.EARLIEST.value, "a batch has nothing to read up to there"
+            )
+        return QueueReader(self.parsed, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """Return the reader of a stream.
+
+        Raises: UsageError: an option does not fit a stream.
+        """
+        if self.parsed.ending != Positions(Edge.LATEST, {}):
+            raise UsageError("option endingOffsets is for batches: a stream has no end")
+        return QueueStreamReader(self.parsed, schema)
+
+
+class QueuePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, part: Slice) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+class _Reading:
+    """What both readers do: look into the store for a view, and read slices of it."""
+
+    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        _check_schema(options, schema)
+
+    def view(self, *, must_exist: bool) -> View:
+        """Return the partitions of the root as it is now."""
+        store = open_for_reading(self.options.store)
+        return read_view(store.root(), self.options, must_exist=must_exist)
+
+    def lost(self, loss: Loss) -> None:
+        """Do with a loss what failOnDataLoss says."""
+        if self.options.fail_on_data_loss:
+            refuse_loss(loss)
+        _log.warning("%s; going on without them (failOnDataLoss=false)", loss)
+
+    def start(self, view: View) -> Offsets:
+        """Return where the options say to begin."""
+        if self.options.starting_timestamp_ms is None:
+            return resolve(view, self.options.starting, "startingOffsets")
+        store = open_for_reading(self.options.store)
+        return offsets_since(view, self.options.starting_timestamp_ms, store)
+
+    def plan(self, view: View, start: Offsets, end: Offsets) -> list[QueuePartition]:
+        """Return the tasks that read from `start` to `end`."""
+        usable = usable_start(view, start, self.options.selects, self.lost)
+        parts = slices(view, usable, end, self.lost, self.options.min_partitions)
+        return [QueuePartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a task. Runs in a task's process."""
+        if not isinstance(partition, QueuePartition):
+            return  # Spark's own empty partition, when there is nothing to read
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        store = open_for_reading(self.options.store)
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        yield from batches(partition.part, self.options, schema, encodings(store))
+
+
+def _check_schema(options: QueueOptions, schema: StructType) -> None:
+    given = {field.name: field.dataType.simpleString().upper() for field in schema.fields}
+    types = column_types(options)
+    wanted = {name: kind.replace(" ", "") for name, kind in types.items()}
+    if list(given.items()) != list(wanted.items()):
+        columns = ", ".join(f"{name} {kind}" for name, kind in types.items())
+        raise UsageError(
+            f"the rows of {FORMAT} are ({columns}): leave schema() away, and choose columns and "
+            "types with the options columns, valueFormat, keyFormat and partitionFormat"
+        )
+
+
+class QueueReader(DataSourceReader):
+    """Reads a range of each partition once."""
+
+    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+        self._reading = _Reading(options, schema)
+
+    def partitions(self) -> Sequence[QueuePartition]:
+        """Return the tasks."""
+        reading = self._reading
+        view = reading.view(must_exist=True)
+        end = resolve(view, reading.options.ending, "endingOffsets")
+        return reading.plan(view, reading.start(view), end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a task."""
+        return self._reading.read(partition)
+
+
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what is new in each partition, batch by batch.
+
+    Spark keeps the position: after a restart it asks for the same ranges again, and an offset
+    always means the same record, so nothing is lost and nothing comes twice.
+    """
+
+    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+        self._reading = _Reading(options, schema)
+        self._target: Offsets | None = None
+
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
+        """Return where a new stream begins."""
+        return write_offsets(self._reading.start(self._reading.view(must_exist=False)))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+        """Note what is there now: the stream ends when that is read."""
+        view = self._reading.view(must_exist=False)
+        self._target = {name: log.end for name, log in view.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+        """Return what `maxOffsetsPerTrigger` allows."""
+        limit = self._reading.options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802 - Spark's
+        """Return where the next batch ends."""
+        reading = self._reading
+        ends = next_offsets(
+            reading.view(must_exist=False),
+            read_offsets(start),
+            reading.options.selects,
+            # Without failOnDataLoss a loss is logged once, when the batch is planned.
+            refuse_loss if reading.options.fail_on_data_loss else _forgive,
+            limit=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            target=self._target,
+        )
+        return write_offsets(ends)
+
+    def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
+        """Return the ends of all partitions, for the progress report."""
+        view = self._reading.view(must_exist=False)
+        return write_offsets({name: log.end for name, log in view.items()})
+
+    def partitions(
+        self, start: dict[str, object], end: dict[str, object]
+    ) -> Sequence[QueuePartition]:
+        """Return the tasks of a batch."""
+        view = self._reading.view(must_exist=False)
+        return self._reading.plan(view, read_offsets(start), read_offsets(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a task."""
+        return self._reading.read(partition)
+
+
+def _forgive(loss: Loss) -> None:
+    """Say nothing: the loss is reported where it takes effect."""
