@@ -38,8 +38,6 @@ def decode(data: bytes, loader: Loader | None = None) -> Value:
     Raises: BadFormat: the bytes are not the canonical encoding of one cell.
     Source: CAD003.
     """
-    if not isinstance(data, bytes):
-        data = bytes(data)
     scan_top(data)
     return read_value(data, 0, len(data), loader)
 

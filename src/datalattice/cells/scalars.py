@@ -79,7 +79,7 @@ class Scalar:
         return f"<{type(self).__name__} {self.text()}>"
 
 
-def _name_encoding(tag: int, kind: str, name: str | bytes) -> bytes:
+def _name_encoding(tag: int, kind: str, name: object) -> bytes:
     if not isinstance(name, (str, bytes)):
         msg = f"a {kind} name is a string, got {type(name).__name__}"
         raise TypeMismatch(msg)

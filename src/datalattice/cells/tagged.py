@@ -237,9 +237,9 @@ class Signed(Cell):
 
     def __init__(self, public_key: bytes, signature: bytes, value: object) -> None:
         super().__init__()
-        if not isinstance(public_key, bytes) or len(public_key) not in {0, PUBLIC_KEY_BYTES}:
+        if len(public_key) not in {0, PUBLIC_KEY_BYTES}:
             raise UsageError(f"a public key is {PUBLIC_KEY_BYTES} bytes")
-        if not isinstance(signature, bytes) or len(signature) != SIGNATURE_BYTES:
+        if len(signature) != SIGNATURE_BYTES:
             raise UsageError(f"a signature is {SIGNATURE_BYTES} bytes")
         self._key = public_key
         self._signature = signature

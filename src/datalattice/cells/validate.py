@@ -7,10 +7,10 @@ from datalattice.cells.cell import Cell, Ref, Value, broken, deref, encode, kid_
 from datalattice.cells.index import Index, key_bytes
 from datalattice.cells.scan import block_size, chunk_span, scan_top
 from datalattice.cells.tagged import Record, Syntax
-from datalattice.cells.trie import MAP_LEAF_MAX, Trie, digit_at
+from datalattice.cells.trie import Trie, digit_at
 from datalattice.cells.vectors import List, Vector
 from datalattice.errors import BadFormat, MissingData, TypeMismatch
-from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX
+from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX, MAP_LEAF_MAX
 
 
 def validate(value: Value) -> list[bytes]:

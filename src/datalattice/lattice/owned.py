@@ -132,7 +132,7 @@ class OwnerLattice(Lattice):
     def __init__(self, inner: Lattice) -> None:
         need_lattice(inner, "the child of an OwnerLattice")
         self._inner: Final = inner
-        self._signed: Final = SignedLattice(inner)
+        self._signed_child: Final = SignedLattice(inner)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return own with every entry of other that its owner signed joined in.
@@ -143,7 +143,7 @@ class OwnerLattice(Lattice):
         if other is None or own is other or not self.accepts(other, context):
             return own
         assert isinstance(other, Map)
-        join = _OwnerMerge(self._signed, context).join
+        join = _OwnerMerge(self._signed_child, context).join
         if isinstance(own, Map):
             return own.merge_with(other, join)
         return settle(EMPTY_MAP.merge_with(other, join), other, other)
@@ -167,7 +167,7 @@ class OwnerLattice(Lattice):
 
         Source: CAD024 "Owner lattice".
         """
-        return self._signed
+        return self._signed_child
 
     def resolve_key(self, key: Value) -> Value:
         """Return the bytes of a String of hex digits (with or without 0x).
@@ -189,7 +189,7 @@ class _OwnerMerge:
     """Joins the entries of an owner map: first who signed, then what."""
 
     def __init__(self, signed: SignedLattice, context: MergeContext) -> None:
-        self._signed: Final = signed
+        self._signed_child: Final = signed
         self._context: Final = context
 
     def join(
@@ -204,7 +204,7 @@ class _OwnerMerge:
             context.report(EntryDropped(context.path))
             merged = own
         else:
-            merged = self._signed.merge(own, other, context)
+            merged = self._signed_child.merge(own, other, context)
         return ABSENT if merged is None and not own_present else merged
 
 
