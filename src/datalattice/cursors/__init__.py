@@ -1,0 +1,27 @@
+"""Cursors: mutable handles on immutable values - roots, paths, forks, signed values, views."""
+
+from datalattice.cursors.base import Cursor, PathCursor, Root
+from datalattice.cursors.lattices import (
+    Descended,
+    ForkedLattice,
+    LatticeCursor,
+    RootLattice,
+    SignedCursor,
+)
+from datalattice.cursors.views import TimeCache, Transformer, View, cached_transform, chain
+
+__all__ = [
+    "Cursor",
+    "Descended",
+    "ForkedLattice",
+    "LatticeCursor",
+    "PathCursor",
+    "Root",
+    "RootLattice",
+    "SignedCursor",
+    "TimeCache",
+    "Transformer",
+    "View",
+    "cached_transform",
+    "chain",
+]

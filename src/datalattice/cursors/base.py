@@ -1,0 +1,290 @@
+"""Cursor: a mutable handle on an immutable value, and the operations that every kind of it has.
+
+All writes are atomic replacements of one reference at the root of a chain of cursors. Each kind of
+cursor says how it reads, and how a change of its value becomes a change of the cursor below it;
+everything else is written once, here.
+
+A change is a function from the current value to the next one. It runs without a lock, and again
+when another thread was faster, so it must be pure and may be slow. It returns `KEEP` to leave
+everything as it is, the very objects included.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from datalattice.cells import Value, same, to_cell, to_text
+from datalattice.errors import UnsupportedOperation
+from datalattice.lattice import Lattice, assoc_in, get_in
+
+Change = Callable[[Value], Value]
+Update = Callable[[Value], object]
+Accumulate = Callable[[Value, Value], object]
+
+
+class _Keep:
+    """The type of `KEEP`."""
+
+    __slots__ = ()
+
+
+KEEP: Final = _Keep()
+"""What a change returns to leave the value as it is."""
+
+
+class Reference:
+    """One value that threads replace atomically. The lock is held for the swap alone."""
+
+    __slots__ = ("_lock", "value")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self._lock: Final = threading.Lock()
+
+    def swap(self, expected: Value, new: Value) -> bool:
+        """Put `new` in place of the very object `expected`; return whether it was there."""
+        with self._lock:
+            if self.value is not expected:
+                return False
+            self.value = new
+            return True
+
+    def apply(self, change: Change) -> tuple[Value, Value]:
+        """Replace the value by what `change` makes of it; return the value before and after."""
+        while True:
+            old = self.value
+            new = change(old)
+            if new is KEEP:
+                return old, old
+            if self.swap(old, new):
+                return old, new
+
+
+class Cursor(ABC):
+    """A handle on a value that is replaced, never changed.
+
+    Host values given to it (dict, list, set) become cells. Threads may share a cursor.
+
+    Source: CAD035 "Cursors".
+    """
+
+    __slots__ = ()
+
+    # --- what each kind of cursor says ---
+
+    @abstractmethod
+    def _read(self) -> Value:
+        """Return the current value."""
+
+    @abstractmethod
+    def _apply(self, change: Change) -> tuple[Value, Value]:
+        """Replace the value by what `change` makes of it; return the value before and after."""
+
+    def _seed(self, value: Value) -> Value:
+        """Return what an update function is given for the current value."""
+        return value
+
+    def _lattice_here(self) -> Lattice | None:
+        """Return the lattice that says what to create below the value, nil when there is none."""
+        return None
+
+    @property
+    def initial_value(self) -> Value:
+        """The value this cursor began with."""
+        raise UnsupportedOperation(f"a {type(self).__name__} has no initial value")
+
+    # --- reading ---
+
+    def get(self, *keys: object) -> Value:
+        """Return the value, or what lies at `keys` inside it; nil where a step cannot be made."""
+        value = self._read()
+        return get_in(value, cells(keys)) if keys else value
+
+    def detach(self) -> Root:
+        """Return a root on the present value, which it remembers as its initial one."""
+        return Root(self._read())
+
+    def path(self, *keys: object) -> Cursor:
+        """Return a cursor on what lies at `keys`; no keys: this cursor."""
+        return PathCursor(self, keys) if keys else self
+
+    # --- replacing ---
+
+    def set(self, value: object) -> None:
+        """Replace the value."""
+        cell = to_cell(value)
+        self._apply(lambda _current: cell)
+
+    def get_and_set(self, value: object) -> Value:
+        """Replace the value; return the previous one."""
+        cell = to_cell(value)
+        return self._apply(lambda _current: cell)[0]
+
+    def compare_and_set(self, expected: object, value: object) -> bool:
+        """Replace the value if it equals `expected`; return whether it did."""
+        wanted, cell = to_cell(expected), to_cell(value)
+        done = False
+
+        def change(current: Value) -> Value:
+            nonlocal done
+            done = same(current, wanted)
+            return cell if done else KEEP
+
+        self._apply(change)
+        return done
+
+    def assoc(self, key: object, value: object) -> None:
+        """Write `value` under `key` of the value."""
+        self.assoc_in(value, key)
+
+    def assoc_in(self, value: object, *keys: object) -> None:
+        """Write `value` at `keys` inside the value.
+
+        A lattice cursor creates the containers on the way; others need them to be there.
+        Raises: NoSuchPath: a step leads through nothing. TypeMismatch: a step leads through
+                something that is not a data structure.
+        """
+        cell, path, lattice = to_cell(value), cells(keys), self._lattice_here()
+        self._apply(lambda current: assoc_in(current, path, cell, lattice))
+
+    # --- updating ---
+
+    def update(self, function: Update) -> None:
+        """Replace the value by `function(value)`."""
+        self._update(function)
+
+    def get_and_update(self, function: Update) -> Value:
+        """Replace the value by `function(value)`; return the previous value."""
+        return self._update(function)[0]
+
+    def update_and_get(self, function: Update) -> Value:
+        """Replace the value by `function(value)`; return the new value."""
+        return self._update(function)[1]
+
+    def get_and_accumulate(self, value: object, function: Accumulate) -> Value:
+        """Replace the current value by `function(current, value)`; return the previous value."""
+        cell = to_cell(value)
+        return self._update(lambda current: function(current, cell))[0]
+
+    def accumulate_and_get(self, value: object, function: Accumulate) -> Value:
+        """Replace the current value by `function(current, value)`; return the new value."""
+        cell = to_cell(value)
+        return self._update(lambda current: function(current, cell))[1]
+
+    def _update(self, function: Update) -> tuple[Value, Value]:
+        """Replace the value by `function` of it; return the value before and the result.
+
+        A function that returns the object it was given changes nothing.
+        """
+        result: Value = None
+
+        def change(current: Value) -> Value:
+            nonlocal result
+            given = self._seed(current)
+            result = to_cell(function(given))
+            return KEEP if result is given else result
+
+        old = self._apply(change)[0]
+        return old, result
+
+    # --- merging ---
+
+    def merge(self, value: object) -> Value:
+        """Take over what was done on a detached cursor, if nothing else was done here meanwhile.
+
+        Returns whether it happened. Values are never combined: that needs a lattice cursor.
+        Raises: UnsupportedOperation: `value` is not a detached cursor.
+        """
+        if isinstance(value, Root):
+            return self.compare_and_set(value.initial_value, value.get())
+        raise UnsupportedOperation(f"a {type(self).__name__} without a lattice cannot merge values")
+
+    def __str__(self) -> str:
+        return to_text(self._read())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+
+class Root(Cursor):
+    """A holder of one value.
+
+    Source: CAD035 "Root".
+    """
+
+    __slots__ = ("_initial", "_reference")
+
+    def __init__(self, value: object = None) -> None:
+        self._initial: Final = to_cell(value)
+        self._reference: Final = Reference(self._initial)
+
+    @property
+    def initial_value(self) -> Value:
+        """The value given at construction, or detached from another cursor."""
+        return self._initial
+
+    def _read(self) -> Value:
+        return self._reference.value
+
+    def _apply(self, change: Change) -> tuple[Value, Value]:
+        return self._reference.apply(change)
+
+
+class PathCursor(Cursor):
+    """A cursor on what lies at `keys` inside the value of `base`.
+
+    Shapes: lattice, when given, that of the base's value: it says what to create on the way.
+    Source: CAD035 "Path".
+    """
+
+    __slots__ = ("_base", "_keys", "_lattice")
+
+    def __init__(
+        self, base: Cursor, keys: Sequence[object], lattice: Lattice | None = None
+    ) -> None:
+        self._base: Final = base
+        self._keys: Final = cells(keys)
+        self._lattice: Final = lattice
+
+    @property
+    def initial_value(self) -> Value:
+        """What lies at the keys in the base's initial value."""
+        return get_in(self._base.initial_value, self._keys)
+
+    def path(self, *keys: object) -> Cursor:
+        """Return a cursor on what lies at `keys` below; no keys: this cursor."""
+        return PathCursor(self._base, self._keys + cells(keys), self._lattice) if keys else self
+
+    def _read(self) -> Value:
+        return get_in(self._base.get(), self._keys)
+
+    def _apply(self, change: Change) -> tuple[Value, Value]:
+        before: Value = None
+        after: Value = None
+
+        def rebuild(whole: Value) -> Value:
+            nonlocal before, after
+            before = get_in(whole, self._keys)
+            after = change(before)
+            if after is KEEP:
+                after = before
+                return KEEP
+            return assoc_in(whole, self._keys, after, self._lattice)
+
+        self._base._apply(rebuild)
+        return before, after
+
+    def _seed(self, value: Value) -> Value:
+        lattice = self._lattice_here() if value is None else None
+        return value if lattice is None else lattice.zero()
+
+    def _lattice_here(self) -> Lattice | None:
+        return None if self._lattice is None else self._lattice.path(*self._keys)
+
+
+def cells(keys: Sequence[object]) -> tuple[Value, ...]:
+    """Return the keys of a path as cells."""
+    return tuple([to_cell(key) for key in keys])

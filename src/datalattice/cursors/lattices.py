@@ -1,0 +1,373 @@
+"""Lattice cursors.
+
+Handles that know how their value is joined, so they can create, merge, fork and sync.
+
+A fork is a working copy. Its `sync` brings its edits into the parent and the parent's news into the
+fork; it goes one level up and fires nothing. Only the `sync` of a root calls out, to store and to
+replicate.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from datalattice.cells import Signed, Value, same, to_cell
+from datalattice.cursors.base import KEEP, Change, Cursor, PathCursor, Reference, Root, cells
+from datalattice.errors import BadSignature, NoSigningKey, TypeMismatch, UnsupportedOperation
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    Lattice,
+    MergeContext,
+    OwnerLattice,
+    SignedLattice,
+    assoc_in,
+)
+
+SyncCallback = Callable[[Value], object]
+"""Gets the value of a root that syncs; returns an equal value, or one to be merged in."""
+
+
+class LatticeCursor(Cursor):
+    """A cursor whose value has a lattice (or none, below the last lattice of a path).
+
+    Source: CAD024 "Lattice cursors"; CAD035.
+    """
+
+    __slots__ = ("_context", "_lattice", "_strict")
+
+    def __init__(self, lattice: Lattice | None, context: MergeContext, *, strict: bool) -> None:
+        self._lattice: Final = lattice
+        self._context = context
+        self._strict: Final = strict
+
+    @property
+    def lattice(self) -> Lattice | None:
+        """The lattice of the value, nil below the last lattice of a path."""
+        return self._lattice
+
+    @property
+    def context(self) -> MergeContext:
+        """The context of merges and signatures made here; its path is that of this cursor."""
+        return self._context
+
+    def with_context(self, context: MergeContext) -> LatticeCursor:
+        """Set the context of this cursor and return it; cursors made earlier keep theirs."""
+        self._context = context.at(self._context.path, self._context.owner)
+        return self
+
+    def path(self, *keys: object) -> LatticeCursor:
+        """Return a cursor on what lies at `keys`; no keys: this cursor.
+
+        Where the path enters a signed value, reads are verified and writes are signed.
+        Keys of keyed and signed levels become canonical; others are used as they are.
+        Source: CAD035 "Path navigation"; decision D10.
+        """
+        cursor: LatticeCursor = self
+        lattice, context = self._lattice, self._context
+        pending: list[Value] = []
+        for given in cells(keys):
+            key = given if lattice is None else lattice.canonical_key(given)
+            owner = key if isinstance(lattice, OwnerLattice) else context.owner
+            below = context.at((*context.path, key), owner)
+            child = None if lattice is None else lattice.child(key)
+            if isinstance(lattice, SignedLattice) and child is not None:
+                if pending:
+                    cursor = Descended(cursor, pending, lattice, context)
+                    pending = []
+                cursor = SignedCursor(cursor, child, below, strict=self._strict)
+            else:
+                pending.append(key)
+            lattice, context = child, below
+        return Descended(cursor, pending, lattice, context) if pending else cursor
+
+    def fork(self) -> ForkedLattice:
+        """Return a working copy of the present value.
+
+        Source: CAD024 "Fork and sync".
+        """
+        return ForkedLattice(self)
+
+    @abstractmethod
+    def sync(self) -> Value:
+        """Bring the value together with what lies below this cursor; return it.
+
+        Source: CAD024 "Fork and sync".
+        """
+
+    def merge(self, value: object) -> Value:
+        """Join `value` into the value and return the result. The caller has checked its shape.
+
+        Given a detached cursor it replaces instead of joining: see `Cursor.merge`.
+        Raises: UnsupportedOperation: there is no lattice here.
+        Source: CAD024 "Lattice cursors".
+        """
+        lattice = self._lattice
+        if lattice is None or isinstance(value, Root):
+            return super().merge(value)
+        cell, context = to_cell(value), self._context
+        return self.update_and_get(lambda current: lattice.merge(current, cell, context))
+
+    def _lattice_here(self) -> Lattice | None:
+        return self._lattice
+
+
+class RootLattice(LatticeCursor):
+    """The top of a tree of lattice cursors.
+
+    `strict` refuses signatures by a key that may not speak for the owner in the path.
+
+    Source: CAD024 "Lattice cursors"; CAD035.
+    """
+
+    __slots__ = ("_initial", "_on_sync", "_reference")
+
+    def __init__(
+        self,
+        lattice: Lattice | None,
+        value: object = None,
+        context: MergeContext = EMPTY_CONTEXT,
+        on_sync: SyncCallback | None = None,
+        *,
+        strict: bool = False,
+    ) -> None:
+        super().__init__(lattice, context, strict=strict)
+        self._initial: Final = to_cell(value)
+        self._reference: Final = Reference(self._initial)
+        self._on_sync: Final = on_sync
+
+    @property
+    def initial_value(self) -> Value:
+        """The value given at construction."""
+        return self._initial
+
+    def sync(self) -> Value:
+        """Hand the value to the sync callback, take over what it returns, and return that.
+
+        A write that came between is joined with it. Without a callback nothing happens.
+        Raises: UnsupportedOperation: a write came between and there is no lattice.
+        Source: CAD035 "Sync".
+        """
+        current = self._read()
+        if self._on_sync is None:
+            return current
+        synced = to_cell(self._on_sync(current))
+        if synced is current or self.compare_and_set(current, synced):
+            return synced
+        return self.merge(synced)
+
+    def _read(self) -> Value:
+        return self._reference.value
+
+    def _apply(self, change: Change) -> tuple[Value, Value]:
+        return self._reference.apply(change)
+
+
+class ForkedLattice(LatticeCursor):
+    """A working copy of the value of `parent`.
+
+    Source: CAD024 "Fork and sync"; CAD035.
+    """
+
+    __slots__ = ("_fork_point", "_initial", "_parent", "_reference", "_syncing")
+
+    def __init__(self, parent: LatticeCursor) -> None:
+        super().__init__(parent.lattice, parent.context, strict=parent._strict)
+        self._parent: Final = parent
+        self._initial: Final = parent.get()
+        self._fork_point: Value = self._initial
+        self._reference: Final = Reference(self._initial)
+        self._syncing: Final = threading.Lock()
+
+    @property
+    def initial_value(self) -> Value:
+        """The value at the time of the fork."""
+        return self._initial
+
+    def sync(self) -> Value:
+        """Join the edits made here with the parent's value, on both sides, and return the result.
+
+        An unchanged parent takes over the very object held here. Without a lattice the parent's
+        value is overwritten. Writes made here meanwhile are kept, for the next sync.
+        Source: CAD024 "Fork and sync"; CAD035 "Sync".
+        """
+        # One sync at a time: the fork point and the value here must belong together.
+        with self._syncing:
+            local, fork_point = self._read(), self._fork_point
+
+            def join(theirs: Value) -> Value:
+                if theirs is local:
+                    return KEEP
+                if theirs is fork_point or same(theirs, fork_point):
+                    return local
+                return self._joined(local, theirs)
+
+            synced = self._parent._apply(join)[1]
+            if not self._reference.swap(local, synced) and self._lattice is not None:
+                self._reference.apply(lambda current: self._joined(current, synced))
+            self._fork_point = synced
+            return synced
+
+    def _joined(self, own: Value, other: Value) -> Value:
+        return own if self._lattice is None else self._lattice.merge(own, other, self._context)
+
+    def _read(self) -> Value:
+        return self._reference.value
+
+    def _apply(self, change: Change) -> tuple[Value, Value]:
+        return self._reference.apply(change)
+
+
+class Descended(LatticeCursor):
+    """A cursor on what lies at `keys` inside the value of a lattice cursor.
+
+    Source: CAD035 "Path navigation".
+    """
+
+    __slots__ = ("_keys", "_parent", "_path")
+
+    def __init__(
+        self,
+        parent: LatticeCursor,
+        keys: Sequence[object],
+        lattice: Lattice | None,
+        context: MergeContext,
+    ) -> None:
+        super().__init__(lattice, context, strict=parent._strict)
+        self._parent: Final = parent
+        self._keys: Final = cells(keys)
+        self._path: Final = PathCursor(parent, self._keys, parent.lattice)
+
+    @property
+    def initial_value(self) -> Value:
+        """What lies at the keys in the parent's initial value."""
+        return self._path.initial_value
+
+    def sync(self) -> Value:
+        """Sync the parent; return the value.
+
+        Source: CAD035 "Sync".
+        """
+        self._parent.sync()
+        return self._read()
+
+    def merge(self, value: object) -> Value:
+        """Join `value` into the value and return the result.
+
+        Below the last lattice of the path the join happens further up: the parent merges its value
+        with `value` written into it.
+        Raises: UnsupportedOperation: there is no lattice all the way up.
+        Source: CAD035 "Merge".
+        """
+        if self._lattice is not None or isinstance(value, Root):
+            return super().merge(value)
+        parent = self._parent
+        parent.merge(assoc_in(parent.get(), self._keys, to_cell(value), parent.lattice))
+        return self._read()
+
+    def _read(self) -> Value:
+        return self._path._read()
+
+    def _apply(self, change: Change) -> tuple[Value, Value]:
+        return self._path._apply(change)
+
+    def _seed(self, value: Value) -> Value:
+        return self._lattice.zero() if value is None and self._lattice is not None else value
+
+
+class SignedCursor(LatticeCursor):
+    """A cursor on the value inside a signed cell: reads are verified, writes are signed.
+
+    Shapes: base: a cursor on a Signed cell or nil. lattice: that of the value inside. The key that
+            signs is the context's; the context's owner is the one in the path, if there is one.
+    Source: CAD024 "Signed cursor"; decision D-SC.
+    """
+
+    __slots__ = ("_base",)
+
+    def __init__(
+        self,
+        base: Cursor,
+        lattice: Lattice | None,
+        context: MergeContext = EMPTY_CONTEXT,
+        *,
+        strict: bool = False,
+    ) -> None:
+        super().__init__(lattice, context, strict=strict)
+        self._base: Final = base
+
+    @property
+    def initial_value(self) -> Value:
+        """The value inside the base's initial cell."""
+        return self._opened(self._base.initial_value)
+
+    def sync(self) -> Value:
+        """Sync the base; return the value.
+
+        Raises: UnsupportedOperation: the base is not a lattice cursor.
+        Source: CAD035 "Signed cursor".
+        """
+        if not isinstance(self._base, LatticeCursor):
+            raise UnsupportedOperation(
+                f"sync cannot propagate: the base is a {type(self._base).__name__}, "
+                "not a lattice cursor"
+            )
+        self._base.sync()
+        return self._read()
+
+    def _read(self) -> Value:
+        return self._opened(self._base.get())
+
+    def _apply(self, change: Change) -> tuple[Value, Value]:
+        before: Value = None
+        after: Value = None
+
+        def reseal(cell: Value) -> Value:
+            nonlocal before, after
+            before = self._opened(cell)
+            after = change(before)
+            if after is KEEP:
+                after = before
+                return KEEP
+            return self._sealed(cell, before, after)
+
+        self._base._apply(reseal)
+        return before, after
+
+    def _seed(self, value: Value) -> Value:
+        return self._lattice.zero() if value is None and self._lattice is not None else value
+
+    def _opened(self, cell: Value) -> Value:
+        """Return the value inside a cell, nil when there is no cell.
+
+        Raises: BadSignature: silence would let a write replace it unnoticed (D-SC).
+        """
+        if cell is None:
+            return None
+        if not isinstance(cell, Signed):
+            raise TypeMismatch(f"a Signed value is needed here, got {type(cell).__name__}")
+        if not cell.verify():
+            raise BadSignature(
+                f"the value at {list(self._context.path)} is not what "
+                f"0x{cell.public_key.hex()} signed"
+            )
+        return cell.value
+
+    def _sealed(self, cell: Value, before: Value, after: Value) -> Value:
+        """Return the cell to write for a new value: the present one when it says the same."""
+        if after is None:
+            return None
+        context = self._context
+        key_pair = context.key_pair
+        if key_pair is None:
+            raise NoSigningKey(
+                "a write below a signature needs the key_pair of a MergeContext, see with_context"
+            )
+        signer, owner = key_pair.public_key, context.owner
+        if self._strict and owner is not None and not context.authorises(owner, signer):
+            raise NoSigningKey(f"the key 0x{signer.hex()} may not sign for the owner {owner!r}")
+        if isinstance(cell, Signed) and cell.public_key == signer and same(before, after):
+            return cell
+        return Signed.sign(key_pair, after)

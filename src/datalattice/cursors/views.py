@@ -1,0 +1,126 @@
+"""Views: cursors that only read - through a function, or through a cache with a time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from datalattice.cells import Value, to_cell
+from datalattice.clock import Clock, SystemClock
+from datalattice.cursors.base import Change, Cursor
+from datalattice.errors import ReadOnly, TypeMismatch, UsageError
+
+Transform = Callable[[Value], object]
+
+
+class View(Cursor):
+    """A cursor on what it makes of the value of `source`. Every write raises ReadOnly.
+
+    Source: CAD035 "Views".
+    """
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: Cursor) -> None:
+        if not isinstance(source, Cursor):
+            raise TypeMismatch(f"the source of a view is a Cursor, got {type(source).__name__}")
+        self._source: Final = source
+
+    def merge(self, value: object) -> Value:
+        """Raise ReadOnly."""
+        raise self._refusal()
+
+    def _apply(self, change: Change) -> tuple[Value, Value]:
+        raise self._refusal()
+
+    def _refusal(self) -> ReadOnly:
+        return ReadOnly(f"a {type(self).__name__} is read only: write to its source")
+
+
+class Transformer(View):
+    """A view that applies a function on every read. Nil is passed on; errors of the function too.
+
+    Source: CAD035 "Transformer".
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, source: Cursor, function: Transform) -> None:
+        super().__init__(source)
+        if not callable(function):
+            raise TypeMismatch(f"a Transformer needs a function, got {type(function).__name__}")
+        self._function: Final = function
+
+    def _read(self) -> Value:
+        return to_cell(self._function(self._source.get()))
+
+
+class TimeCache(View):
+    """A view that reads its source at most once in `ttl_ms`.
+
+    Threads may fetch twice, never wrongly.
+
+    Units:  ttl_ms in milliseconds; 0 reads every time.
+    Source: CAD035 "Time cache".
+    """
+
+    __slots__ = ("_cached", "_clock", "_ttl_ms")
+
+    def __init__(self, source: Cursor, ttl_ms: int, clock: Clock | None = None) -> None:
+        super().__init__(source)
+        if ttl_ms < 0:
+            raise UsageError(f"the time to live of a cache is 0 ms or more, got {ttl_ms}")
+        self._ttl_ms: Final = ttl_ms
+        self._clock: Final[Clock] = SystemClock() if clock is None else clock
+        self._cached: tuple[int, Value] | None = None
+
+    @property
+    def ttl_ms(self) -> int:
+        """How long a value read from the source is good, in milliseconds."""
+        return self._ttl_ms
+
+    @property
+    def last_update_ms(self) -> int:
+        """Unix milliseconds when the source was last read, -1 if never or invalidated."""
+        cached = self._cached
+        return -1 if cached is None else cached[0]
+
+    def has_valid_cache(self) -> bool:
+        """Return whether the next read is answered from the cache."""
+        return self._valid(self._cached, self._clock.now_ms())
+
+    def invalidate(self) -> None:
+        """Forget the cached value."""
+        self._cached = None
+
+    def _read(self) -> Value:
+        cached, now_ms = self._cached, self._clock.now_ms()
+        if cached is not None and self._valid(cached, now_ms):
+            return cached[1]
+        value = self._source.get()
+        self._cached = (now_ms, value)
+        return value
+
+    def _valid(self, cached: tuple[int, Value] | None, now_ms: int) -> bool:
+        return cached is not None and now_ms < cached[0] + self._ttl_ms
+
+
+def chain(source: Cursor, *functions: Transform) -> Cursor:
+    """Return a view that applies the functions one after another, the first one first.
+
+    Source: CAD035 "Transformer".
+    """
+    cursor = source
+    for function in functions:
+        cursor = Transformer(cursor, function)
+    return cursor
+
+
+def cached_transform(
+    source: Cursor, function: Transform, ttl_ms: int, clock: Clock | None = None
+) -> TimeCache:
+    """Return a view that applies `function` at most once in `ttl_ms` milliseconds.
+
+    Source: CAD035 "Time cache".
+    """
+    return TimeCache(Transformer(source, function), ttl_ms, clock)
