@@ -48,24 +48,13 @@ class KeyedLattice(Lattice):
     """An Index with fixed Keyword keys, each with its own lattice.
 
     Shapes: children: Keyword, or the name as a str, to its lattice. Two names may not share their
-            first 32 bytes. layouts: the same for keys that only have addresses here: paths through
-            them resolve, merges treat them as unknown.
+            first 32 bytes.
     Source: CAD024 "Keyed lattice".
     """
 
-    def __init__(
-        self,
-        children: Mapping[Keyword, Lattice] | Mapping[str, Lattice],
-        layouts: Mapping[Keyword, Lattice] | Mapping[str, Lattice] | None = None,
-    ) -> None:
+    def __init__(self, children: Mapping[Keyword, Lattice] | Mapping[str, Lattice]) -> None:
         self._keys: Final[dict[bytes, Keyword]] = {}
-        self._children: Final = self._read(children)
-        self._layouts: Final = self._read({} if layouts is None else layouts)
-
-    def _read(
-        self, children: Mapping[Keyword, Lattice] | Mapping[str, Lattice]
-    ) -> dict[bytes, Lattice]:
-        by_name: dict[bytes, Lattice] = {}
+        self._children: Final[dict[bytes, Lattice]] = {}
         for name, child in children.items():
             if not isinstance(name, (Keyword, str)):
                 raise TypeMismatch(
@@ -80,18 +69,15 @@ class KeyedLattice(Lattice):
                     f"{self._keys[raw].text()} and {key.text()} are one key: "
                     f"an Index looks at the first {INDEX_KEY_BYTES} bytes"
                 )
-            by_name[raw] = child
+            self._children[raw] = child
             self._keys[raw] = key
-        return by_name
 
     def add_lattice(self, key: Keyword, child: Lattice) -> KeyedLattice:
         """Return a lattice with one more child; an existing one under this key is replaced.
 
         Source: CAD024 "Keyed lattice".
         """
-        layouts = self.layouts()
-        layouts.pop(key, None)
-        return KeyedLattice({**self.children(), key: child}, layouts)
+        return KeyedLattice({**self.children(), key: child})
 
     def children(self) -> dict[Keyword, Lattice]:
         """Return the configured keys and their lattices.
@@ -99,13 +85,6 @@ class KeyedLattice(Lattice):
         Source: CAD024 "Keyed lattice".
         """
         return {self._keys[raw]: child for raw, child in self._children.items()}
-
-    def layouts(self) -> dict[Keyword, Lattice]:
-        """Return the keys that only have addresses here, with the lattices that know them.
-
-        Source: CAD024 "Keyed lattice".
-        """
-        return {self._keys[raw]: layout for raw, layout in self._layouts.items()}
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return own with each configured entry of other joined in.
@@ -156,7 +135,7 @@ class KeyedLattice(Lattice):
         Source: CAD024 "Keyed lattice".
         """
         raw = name_bytes(key)
-        return None if raw is None else self._children.get(raw, self._layouts.get(raw))
+        return None if raw is None else self._children.get(raw)
 
     def resolve_key(self, key: Value) -> Value:
         """Return the configured Keyword with the bytes of `key`, nil when there is none.
@@ -175,7 +154,7 @@ class KeyedLattice(Lattice):
         return key if found is None else found
 
     def _arguments(self) -> tuple[object, ...]:
-        return self.children(), self.layouts()
+        return (self.children(),)
 
 
 class StringKeyedLattice(Lattice):

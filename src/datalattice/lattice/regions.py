@@ -17,6 +17,7 @@ from datalattice.errors import BadSignature, TypeMismatch, UsageError
 from datalattice.lattice.base import Lattice, is_integer
 from datalattice.lattice.containers import IndexLattice, MapLattice, need_lattice
 from datalattice.lattice.content import DataLattice
+from datalattice.lattice.context import MergeContext
 from datalattice.lattice.keyed import KeyedLattice
 from datalattice.lattice.owned import OwnerLattice
 from datalattice.lattice.paths import assoc_in, get_in
@@ -37,6 +38,44 @@ Source: CAD024 "Root layout".
 
 P2P: Final = KeyedLattice({NODES_KEY: OwnerLattice(LWWLattice())})
 """`:p2p`: how nodes say where they are reached. Source: CAD024 "Root layout"."""
+
+
+class ReservedLattice(Lattice):
+    """The address of a section whose application is not here.
+
+    Paths resolve as `layout` says. Merges leave the section alone, own data stays and foreign data
+    is not taken: what a KeyedLattice does with a key it does not know.
+
+    Source: CAD024 "Root layout", "Keyed lattice".
+    """
+
+    def __init__(self, layout: Lattice) -> None:
+        need_lattice(layout, "the layout of a ReservedLattice")
+        self._layout: Final = layout
+
+    def accepts(self, other: Value, context: MergeContext) -> bool:
+        """Return False; not worth a report, as no unknown section is.
+
+        Source: CAD024 "Keyed lattice".
+        """
+        return False
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the layout's child.
+
+        Source: CAD024 "Root layout".
+        """
+        return self._layout.child(key)
+
+    def resolve_key(self, key: Value) -> Value:
+        """Return the layout's canonical key.
+
+        Source: CAD024 "Root layout"; decision D8.
+        """
+        return self._layout.resolve_key(key)
+
+    def _arguments(self) -> tuple[object, ...]:
+        return (self._layout,)
 
 
 class NodeLayout(Lattice):
@@ -65,9 +104,9 @@ class NodeLayout(Lattice):
 
 
 _DATA: Final = DataLattice()
-_LAYOUTS: Final[dict[Keyword, Lattice]] = {
-    FS_KEY: OwnerLattice(MapLattice(NodeLayout())),
-    KV_KEY: OwnerLattice(MapLattice(IndexLattice(Lattice()))),
+_RESERVED: Final[dict[Keyword, Lattice]] = {
+    FS_KEY: ReservedLattice(OwnerLattice(MapLattice(NodeLayout()))),
+    KV_KEY: ReservedLattice(OwnerLattice(MapLattice(IndexLattice(Lattice())))),
 }
 _SECTIONS: Final[dict[Keyword, Lattice]] = {}
 
@@ -97,8 +136,7 @@ def root_lattice() -> KeyedLattice:
 
     Source: CAD024 "Root layout".
     """
-    layouts = {key: layout for key, layout in _LAYOUTS.items() if key not in _SECTIONS}
-    return KeyedLattice({**_standard(), **_SECTIONS}, layouts)
+    return KeyedLattice({**_RESERVED, **_standard(), **_SECTIONS})
 
 
 def _standard() -> dict[Keyword, Lattice]:
