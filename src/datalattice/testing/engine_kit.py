@@ -67,6 +67,8 @@ def _reads_what_was_written(engine: Engine) -> None:
         assert view.get("one", b"a") is None, "a deleted key is gone"
         assert view.get("one", b"b") == b"", "an empty value is a value"
         assert view.get_many("two", [b"x", b"a", b"x"]) == [None, b"other", None], "in order"
+        get = view.getter("two")
+        assert (get(b"x"), get(b"a")) == (None, b"other"), "getter gets"
         assert (view.count("one"), view.count("two")) == (1, 1), "keys are counted"
     engine.sync()
 
@@ -158,6 +160,7 @@ def _refuses_bad_arguments(engine: Engine) -> None:
         assert _refused(lambda: txn.put("one", "k", b"v")), "text"  # type: ignore[arg-type]
     with engine.read() as view:
         assert _refused(lambda: view.get("none", b"k")), "an unknown table"
+        assert _refused(lambda: view.getter("none")), "an unknown table"
         assert _refused(lambda: view.get("one", b"")), "an empty key"
     assert _keys(engine) == [b"k", longest], "and the longest key is kept"
 

@@ -1,0 +1,46 @@
+"""Store: cells by hash and one root; in memory, or in a folder with one writer and many readers."""
+
+from __future__ import annotations
+
+import os
+
+from datalattice.engine import MEMORY_URL
+from datalattice.errors import UsageError
+from datalattice.store.base import ANY, Commit, Damage, Store
+from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
+from datalattice.store.cellstore import CellStore
+from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View
+from datalattice.store.memory import MemoryStore
+
+
+def open_store(where: str | os.PathLike[str], *, read_only: bool = False) -> Store:
+    """Open the store at `where`: a folder, made when needed, or `"memory://"` for a new one.
+
+    Raises: as `CellStore.open`.
+    """
+    text = os.fspath(where)
+    if text == MEMORY_URL:
+        if read_only:
+            raise UsageError("a store in memory starts empty: opening it read_only makes no sense")
+        return MemoryStore()
+    if "://" in text:
+        raise UsageError(f"a store is opened at a folder or at {MEMORY_URL!r}, got {text!r}")
+    return CellStore.open(text, read_only=read_only)
+
+
+__all__ = [
+    "ANY",
+    "CACHE_BYTES_MAX",
+    "CellCache",
+    "CellStore",
+    "Commit",
+    "Damage",
+    "Disk",
+    "DiskFile",
+    "Lock",
+    "MemoryStore",
+    "RealDisk",
+    "Store",
+    "View",
+    "open_store",
+]

@@ -1,0 +1,216 @@
+"""Base: what every store of cells offers, and what they have in common: loading through a cache."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Self, overload
+
+from datalattice.cells import Part, Value, branch_hashes, decode_trusted
+from datalattice.errors import MissingData, UsageError
+from datalattice.limits import HASH_BYTES
+from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
+
+
+class Any_:  # noqa: N801 - the type of ANY and nothing else
+    """The type of `ANY`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "ANY"
+
+
+ANY: Final = Any_()
+"""In a commit: whatever the root is."""
+
+Expected = bytes | None
+"""The hash that the root must have for a commit to happen; None: the store has no root yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a commit did. It is durable when the caller gets this."""
+
+    root_hash: bytes
+    """Hash of the root now."""
+    novelty: list[Part]
+    """(hash, encoding, value) of its cells that were not behind a reference of this store."""
+    sequence: int
+    """Number of the pack that carries the root; grows with every commit that wrote something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of a store that are not what was written; what they held counts as missing."""
+
+    file: str
+    offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file} at byte {self.offset}: {self.reason}"
+
+
+def check_hash(hash: object) -> bytes:
+    """Return `hash`.
+
+    Raises: UsageError: it is not 32 bytes.
+    """
+    if not isinstance(hash, bytes) or len(hash) != HASH_BYTES:
+        what = f"{len(hash)} bytes" if isinstance(hash, bytes) else type(hash).__name__
+        raise UsageError(f"a hash is {HASH_BYTES} bytes, got {what}")
+    return hash
+
+
+def reachable(parts: Iterable[Part], inside: Callable[[bytes], bytes | None]) -> list[bytes]:
+    """Return the hashes below `parts` that `inside` knows, and those below them, each once.
+
+    `inside` returns the encoding of a hash that is to be followed, None for any other.
+    """
+    found: dict[bytes, None] = {}
+    stack = [encoding for _, encoding, _ in parts]
+    while stack:
+        for hash in branch_hashes(stack.pop()):
+            if hash not in found:
+                encoding = inside(hash)
+                if encoding is not None:
+                    found[hash] = None
+                    stack.append(encoding)
+    return list(found)
+
+
+class Store(ABC):
+    """Cells by hash, and one root among them that moves by compare-and-set. It is a `Loader`.
+
+    A cell is *announced* when it is reachable from a root that was committed: only such cells may
+    be served to others. `put` stages cells without announcing them.
+    """
+
+    def __init__(self, cache_bytes: int = CACHE_BYTES_MAX) -> None:
+        self._cache = CellCache(cache_bytes)
+
+    # --- to be given by each kind ---
+
+    @abstractmethod
+    def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
+        """Return the encoding of a cell, or None; `verify` compares it with the hash.
+
+        Raises: Corruption: the stored bytes are damaged. From then on the cell counts as missing,
+                so that it can be fetched again.
+        """
+
+    @abstractmethod
+    def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
+        """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
+
+    @abstractmethod
+    def has(self, hash: bytes) -> bool:
+        """Return whether the cell is here."""
+
+    @abstractmethod
+    def announced(self, hash: bytes) -> bool:
+        """Return whether the cell may be served to others: a committed root reached it."""
+
+    @abstractmethod
+    def root_hash(self) -> bytes | None:
+        """Return the hash of the last root that is durable, None when none was ever committed."""
+
+    @abstractmethod
+    def _commit(self, value: Value, expected: Expected | Any_) -> Commit | None:
+        """Do the work of `commit`."""
+
+    @abstractmethod
+    def put(self, *values: Value) -> int:
+        """Stage the cells of `values` without announcing them; return how many were new.
+
+        They are durable with the next commit or `sync`.
+        """
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Return when everything put and committed so far is durable."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the store back. Closing twice is fine; any other use after it raises StoreClosed."""
+
+    # --- shared ---
+
+    @overload
+    def commit(self, value: Value, expected: Any_ = ANY) -> Commit: ...
+
+    @overload
+    def commit(self, value: Value, expected: Expected) -> Commit | None: ...
+
+    def commit(self, value: Value, expected: Expected | Any_ = ANY) -> Commit | None:
+        """Make `value` the root: store its novelty and move the root, all or nothing, durably.
+
+        With `expected` nothing happens, and None is returned, when the root has another hash.
+        Afterwards the cells of `value` load their children from this store.
+        Raises: MissingData: a cell of `value` is not at hand. ReadOnly: the store was opened so.
+                StoreFull, StoreFailed: it could not be written; the store must be opened again.
+        Cost:   one write and one sync, shared with commits that wait at the same time.
+        """
+        return self._commit(value, expected)
+
+    def load(self, hash: bytes) -> Value:
+        """Return the value with this hash.
+
+        Raises: MissingData: it is not here. Corruption: its bytes are damaged.
+        """
+        found = self._cache.get(hash)
+        if found is not None:
+            return found
+        encoding = self.get_encoding(hash)
+        if encoding is None:
+            raise MissingData([check_hash(hash)])
+        value = decode_trusted(encoding, hash, self)
+        self._cache.add(hash, value, len(encoding))
+        return value
+
+    def get(self, hash: bytes, default: Value = None) -> Value:
+        """Return the value with this hash, or `default`."""
+        return self.load(hash) if self.has(check_hash(hash)) else default
+
+    def get_many(self, hashes: Iterable[bytes]) -> list[Value]:
+        """Return the values with these hashes, in their order.
+
+        Raises: MissingData: names all that are not here.
+        """
+        wanted = list(hashes)
+        found = self.get_encodings(wanted)
+        missing = [hash for hash, encoding in zip(wanted, found, strict=True) if encoding is None]
+        if missing:
+            raise MissingData(missing)
+        return [
+            decode_trusted(encoding, hash, self)
+            for hash, encoding in zip(wanted, found, strict=True)
+            if encoding is not None
+        ]
+
+    def has_many(self, hashes: Iterable[bytes]) -> set[bytes]:
+        """Return those of `hashes` that are here."""
+        return {hash for hash in hashes if self.has(hash)}
+
+    def missing(self, hashes: Iterable[bytes]) -> list[bytes]:
+        """Return those of `hashes` that are not here, in their order."""
+        return [hash for hash in hashes if not self.has(hash)]
+
+    def root(self) -> Value:
+        """Return the last root that is durable, None when none was ever committed.
+
+        A root that is nil reads as None too; `root_hash` tells them apart.
+        """
+        hash = self.root_hash()
+        return None if hash is None else self.load(hash)
+
+    def __contains__(self, hash: object) -> bool:
+        return isinstance(hash, bytes) and self.has(hash)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,86 @@
+"""Cache: decoded cells by hash, the recently used ones, bounded by an estimate of their memory.
+
+Two generations stand in for a full order of use. New cells enter the young one; when it reaches
+half of the bound it becomes the old one, and what was old is forgotten. A hit in the old generation
+moves the cell back to the young one. A hit in the young one, the common case, changes nothing, so
+it needs no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Final
+
+CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Most memory of a store's decoded cells, as charged."""
+
+CELL_OVERHEAD_BYTES: Final = 400
+"""Charged for a cell beside its encoding: its objects, its hash and the table entry."""
+
+ENCODING_FACTOR: Final = 3
+"""Charged for a byte of encoding: the encoding itself and the values that are opened from it."""
+
+
+class CellCache:
+    """The decoded cells of one store."""
+
+    __slots__ = ("_bytes_max", "_lock", "_old", "_old_bytes", "_young", "_young_bytes")
+
+    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._young: dict[bytes, tuple[object, int]] = {}
+        self._old: dict[bytes, tuple[object, int]] = {}
+        self._young_bytes = 0
+        self._old_bytes = 0
+
+    def get(self, hash: bytes, default: object = None) -> object:
+        """Return the cell, or `default`. Cost: one or two table look-ups."""
+        found = self._young.get(hash)
+        if found is not None:
+            return found[0]
+        found = self._old.get(hash)
+        if found is None:
+            return default
+        with self._lock:
+            self._keep(hash, found)
+        return found[0]
+
+    def add(self, hash: bytes, cell: object, encoding_bytes: int) -> None:
+        """Remember a cell whose encoding has this length."""
+        with self._lock:
+            self._keep(hash, (cell, CELL_OVERHEAD_BYTES + ENCODING_FACTOR * encoding_bytes))
+
+    def _keep(self, hash: bytes, entry: tuple[object, int]) -> None:
+        if hash in self._young:
+            return
+        self._young[hash] = entry
+        self._young_bytes += entry[1]
+        if self._young_bytes * 2 >= self._bytes_max:
+            self._old, self._old_bytes = self._young, self._young_bytes
+            self._young, self._young_bytes = {}, 0
+
+    def add_many(self, parts: Iterable[tuple[bytes, bytes, object]]) -> None:
+        """Remember many cells, given as (hash, encoding, cell)."""
+        with self._lock:
+            for hash, encoding, cell in parts:
+                charge = CELL_OVERHEAD_BYTES + ENCODING_FACTOR * len(encoding)
+                self._keep(hash, (cell, charge))
+
+    def forget(self, hash: bytes) -> None:
+        """Remove a cell; its charge stays until its generation goes."""
+        with self._lock:
+            self._young.pop(hash, None)
+            self._old.pop(hash, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._young, self._old = {}, {}
+            self._young_bytes = self._old_bytes = 0
+
+    @property
+    def charged_bytes(self) -> int:
+        """What the cells that are held are charged."""
+        return self._young_bytes + self._old_bytes

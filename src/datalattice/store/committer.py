@@ -1,0 +1,257 @@
+"""Committer: the writing side of a store. Packs go out one after another, syncs are shared.
+
+Theory of operation. One lock orders the packs. A commit writes its pack under the lock and then
+waits for durability outside of it: the first waiter syncs for all packs written by then, the others
+wait for it, so commits that arrive together share one sync. Only then are packs *published*, in
+order: their cells enter the index, their root becomes the root that readers of this object see.
+
+A failed write or sync latches the committer: what the file holds is not known any more, so nothing
+more is written until the store is opened again and has read it. Cells that were published stay
+readable.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from datalattice.errors import StoreError, StoreFailed, StoreFull, UsageError
+from datalattice.limits import CELL_BYTES_MAX
+from datalattice.store.disk import write_error
+from datalattice.store.hashindex import HashIndex, Position
+from datalattice.store.logstate import LogState
+from datalattice.store.packing import (
+    FLAG_PART,
+    FLAG_ROOT,
+    NO_ROOT,
+    PARTS_MAX,
+    PARTS_SHIFT,
+    build_pack,
+    pack_length,
+    places_of,
+    trailer_of,
+)
+from datalattice.store.recovery import Pack
+from datalattice.store.segments import PACK_BYTES_MAX, SegmentWriter
+
+
+class Cells:
+    """Cells on their way into a pack, in two columns."""
+
+    __slots__ = ("encodings", "hashes")
+
+    def __init__(self, hashes: list[bytes], encodings: list[bytes]) -> None:
+        self.hashes = hashes
+        self.encodings = encodings
+
+    def check(self) -> None:
+        """Check the lengths, before anything is written.
+
+        Raises: UsageError: an encoding is longer than a cell may be.
+        """
+        for encoding in self.encodings:
+            if len(encoding) > CELL_BYTES_MAX:
+                raise UsageError(
+                    f"a cell has at most {CELL_BYTES_MAX} bytes, got one of {len(encoding)}"
+                )
+
+
+class Committer:
+    """Writes packs, makes them durable, publishes them."""
+
+    def __init__(
+        self,
+        *,
+        where: str,
+        writer: SegmentWriter,
+        state: LogState,
+        index: HashIndex,
+        seed: int,
+        published: Callable[[Pack], None],
+    ) -> None:
+        self.lock = threading.Lock()
+        """Held while a pack is put together and written."""
+        self._turn = threading.Condition(self.lock)
+        self._where = where
+        self._writer = writer
+        self._state = state
+        self._index = index
+        self._seed = seed
+        self._published = published
+        self._waiting: deque[Pack] = deque()
+        self._syncing = False
+        self._durable = state.position.sequence
+        self._sequence = state.position.sequence
+        self._trailer = state.position.trailer
+        self._failure: StoreError | None = None
+        self.head = state.root
+        """Hash of the root that was written last, durable or not."""
+
+    @property
+    def sequence(self) -> int:
+        """Number of the pack that was written last."""
+        return self._sequence
+
+    def check(self) -> None:
+        """Check that nothing failed before.
+
+        Raises: StoreFailed: something did.
+        """
+        if self._failure is not None:
+            raise StoreFailed(f"{self._failure}; open the store again") from self._failure
+
+    # --- writing; the caller holds the lock ---
+
+    def write(self, fresh: Cells, staged: Cells, promoted: list[bytes], root: bytes | None) -> int:
+        """Write the packs of one commit, or of staged cells alone; return the number of the last.
+
+        Raises: StoreFull, StoreFailed: the disk refused; from now on so does the committer.
+        """
+        self.check()
+        fresh.check()
+        staged.check()
+        parts = _split(fresh)
+        if len(parts) - 1 > PARTS_MAX:
+            raise UsageError(
+                f"a commit has at most {PARTS_MAX} packs of {PACK_BYTES_MAX} bytes: commit in steps"
+            )
+        nothing = Cells([], [])
+        flags = 0 if root is None else FLAG_ROOT | (len(parts) - 1) << PARTS_SHIFT
+        try:
+            for part in parts[:-1]:
+                self._append(FLAG_PART, part, nothing, [], NO_ROOT)
+            self._append(flags, parts[-1], staged, promoted, root or NO_ROOT)
+        except OSError as error:
+            raise self._fail(write_error(error, self._where)) from error
+        except StoreFull as error:
+            self._fail(error)
+            raise
+        if root is not None:
+            self.head = root
+        return self._sequence
+
+    def _append(
+        self, flags: int, fresh: Cells, staged: Cells, promoted: list[bytes], root: bytes
+    ) -> None:
+        hashes = fresh.hashes + staged.hashes
+        encodings = fresh.encodings + staged.encodings
+        sequence = self._sequence + 1
+        writer = self._writer
+        segment = writer.segment
+        writer.make_room(pack_length(encodings, len(promoted)), sequence)
+        if writer.segment != segment:
+            self._durable = self._sequence  # the old segment was synced
+        pack = build_pack(
+            seed=self._seed,
+            flags=flags,
+            sequence=sequence,
+            durable=self._durable,
+            before=self._trailer or 0,
+            segment=writer.segment,
+            offset=writer.offset,
+            root=root,
+            hashes=hashes,
+            encodings=encodings,
+            staged=len(staged.hashes),
+            promoted=promoted,
+        )
+        places = places_of(
+            writer.segment,
+            writer.offset,
+            [len(encoding) for encoding in encodings],
+            len(promoted),
+            len(staged.hashes),
+        )
+        writer.append(pack)
+        self._sequence = sequence
+        self._trailer = trailer_of(pack)
+        end = Position(sequence, writer.segment, writer.offset, self._trailer)
+        self._waiting.append(
+            Pack(
+                end=end,
+                flags=flags,
+                root=root,
+                hashes=hashes,
+                places=places,
+                staged=len(staged.hashes),
+                promoted=promoted,
+            )
+        )
+
+    def _fail(self, error: StoreError) -> StoreError:
+        self._failure = error
+        return error
+
+    # --- durability; the caller does not hold the lock ---
+
+    def make_durable(self, sequence: int) -> None:
+        """Return when the pack `sequence` is durable and published.
+
+        Raises: StoreFull, StoreFailed: it cannot be made so.
+        """
+        with self._turn:
+            while self._syncing and self._durable < sequence:
+                self._turn.wait()
+            if self._durable >= sequence:
+                self._publish()
+                return
+            self.check()
+            self._writer.close_retired()
+            self._syncing = True
+            target = self._sequence
+            file = self._writer.file()
+        failure: OSError | None = None
+        try:
+            if file is not None:
+                file.sync()
+        except OSError as error:
+            failure = error
+        with self._turn:
+            self._syncing = False
+            self._turn.notify_all()
+            if failure is not None:
+                raise self._fail(write_error(failure, self._where)) from failure
+            self._durable = max(self._durable, target)
+            self._publish()
+
+    def _publish(self) -> None:
+        """Show the packs that are durable to the readers of this object, in order."""
+        waiting = self._waiting
+        while waiting and waiting[0].end.sequence <= self._durable:
+            pack = waiting.popleft()
+            self._state.apply(pack)
+            self._published(pack)
+        if self._index.is_large:
+            try:
+                self._index.flush(self._state.watermark())
+            except StoreError as error:
+                # What was published is durable all the same; only the next commit must not go on.
+                self._fail(error)
+
+    def trim(self) -> None:
+        """Give the room behind the last pack back; everything is durable and nobody writes."""
+        with self._turn:
+            self._writer.trim()
+
+    def close(self) -> None:
+        """Wait for a sync that is under way, and give the file back."""
+        with self._turn:
+            while self._syncing:
+                self._turn.wait()
+            self._writer.close()
+
+
+def _split(cells: Cells) -> list[Cells]:
+    """Return the cells in runs of at most PACK_BYTES_MAX, at least one run."""
+    if pack_length(cells.encodings, 0) <= PACK_BYTES_MAX:
+        return [cells]
+    runs: list[Cells] = []
+    start = size = 0
+    for position, encoding in enumerate(cells.encodings):
+        size += len(encoding) + 34
+        if size > PACK_BYTES_MAX:
+            runs.append(Cells(cells.hashes[start:position], cells.encodings[start:position]))
+            start, size = position, len(encoding) + 34
+    runs.append(Cells(cells.hashes[start:], cells.encodings[start:]))
+    return runs

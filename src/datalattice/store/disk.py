@@ -1,0 +1,262 @@
+"""Disk: the only door from the store to files, folders, locks and the index's tables.
+
+The store's crash argument rests on what a disk promises: a write is durable after the `sync` of its
+file, a name after `sync_folder` of its folder; before that a power failure may keep any part of it,
+in any order. `RealDisk` is the operating system; the testing package has a simulated one that takes
+the promise literally.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol, overload
+
+from datalattice.engine import Engine, LmdbEngine
+from datalattice.errors import StoreError, StoreFailed, StoreFull
+from datalattice.store.lockfile import FileLock
+
+_FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class DiskFile(Protocol):
+    """An open file. Every method may raise OSError."""
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return up to `count` bytes from `offset`, fewer only at the end of the file."""
+        ...
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write all of `data` at `offset`."""
+        ...
+
+    def sync(self) -> None:
+        """Return when everything written to this file is durable."""
+        ...
+
+    def size(self) -> int:
+        """Return the length of the file in bytes."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        ...
+
+    def close(self) -> None:
+        """Give the file back; syncs nothing."""
+        ...
+
+
+class View(Protocol):
+    """The bytes of a file as far as it went when the view was made."""
+
+    def __len__(self) -> int: ...
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> bytes: ...
+
+
+class Lock(Protocol):
+    """A held lock."""
+
+    def release(self) -> None:
+        """Let others have it. Releasing twice is fine."""
+        ...
+
+
+class Disk(Protocol):
+    """Files and folders by path. Every method may raise OSError."""
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file or folder."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted."""
+        ...
+
+    def create_folder(self, path: str) -> None:
+        """Make a folder, and those above it; fine when it is there."""
+        ...
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
+        """Open a file; `create` makes a new, empty one."""
+        ...
+
+    def view(self, path: str) -> View:
+        """Map a file for reading."""
+        ...
+
+    def replace(self, source: str, target: str) -> None:
+        """Give `source` the name `target` in one step, whatever was there."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        ...
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder and what is in it; fine when it is not there."""
+        ...
+
+    def sync_folder(self, path: str) -> None:
+        """Return when the names in a folder are durable."""
+        ...
+
+    def boot_id(self) -> str:
+        """Return a word that changes when unsynced writes may have been lost; "" for not known."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Take the lock file.
+
+        Raises: StoreLocked: somebody holds it; the text names the process.
+        """
+        ...
+
+    def engine(self, path: str, tables: Iterable[str], *, read_only: bool) -> Engine:
+        """Open tables that are durable only after their `sync`."""
+        ...
+
+    def engine_identity(self, path: str) -> str:
+        """Return a word that changes when the tables are replaced or copied; "" for none."""
+        ...
+
+
+def write_error(error: OSError, where: str) -> StoreError:
+    """Return the error of the store for a failed write or sync."""
+    reason = error.strerror or str(error)
+    if error.errno in _FULL_CODES:
+        return StoreFull(f"{where}: no room left on the disk ({reason})")
+    return StoreFailed(f"{where}: cannot be written ({reason})")
+
+
+class RealFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return up to `count` bytes from `offset`, fewer only at the end of the file."""
+        data = os.pread(self._fd, count, offset)
+        while len(data) < count:
+            more = os.pread(self._fd, count - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write all of `data` at `offset`."""
+        done = os.pwrite(self._fd, data, offset)
+        while done < len(data):
+            done += os.pwrite(self._fd, memoryview(data)[done:], offset + done)
+
+    def sync(self) -> None:
+        """Return when everything written to this file is durable."""
+        os.fdatasync(self._fd)
+
+    def size(self) -> int:
+        """Return the length of the file in bytes."""
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        os.ftruncate(self._fd, size)
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file or folder."""
+        return Path(path).exists()
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted."""
+        return sorted(entry.name for entry in Path(folder).iterdir())
+
+    def create_folder(self, path: str) -> None:
+        """Make a folder, and those above it; fine when it is there."""
+        Path(path).mkdir(parents=True, exist_ok=True)
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
+        """Open a file; `create` makes a new, empty one."""
+        flags = os.O_RDWR if write or create else os.O_RDONLY
+        if create:
+            flags |= os.O_CREAT | os.O_TRUNC
+        return RealFile(os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+    def view(self, path: str) -> View:
+        """Map a file for reading."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(fd).st_size == 0:
+                return b""
+            return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(fd)
+
+    def replace(self, source: str, target: str) -> None:
+        """Give `source` the name `target` in one step, whatever was there."""
+        Path(source).replace(target)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        Path(path).unlink()
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder and what is in it; fine when it is not there."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def sync_folder(self, path: str) -> None:
+        """Return when the names in a folder are durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def boot_id(self) -> str:
+        """Return the kernel's word for this boot, "" where it has none."""
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        except OSError:
+            return ""
+
+    def lock(self, path: str) -> Lock:
+        """Take the lock file.
+
+        Raises: StoreLocked: somebody holds it; the text names the process.
+        """
+        return FileLock(path)
+
+    def engine(self, path: str, tables: Iterable[str], *, read_only: bool) -> Engine:
+        """Open LMDB tables that are durable only after their `sync`."""
+        return LmdbEngine(path, tables, read_only=read_only, durable=False)
+
+    def engine_identity(self, path: str) -> str:
+        """Return device and number of the tables' file."""
+        try:
+            status = Path(path, "data.mdb").stat()
+        except FileNotFoundError:
+            return ""
+        return f"{status.st_dev}:{status.st_ino}"

@@ -1,0 +1,139 @@
+"""Folder: how a store lies on the disk, how one is made, and when its index may be believed.
+
+    STORE         what this is: format version and store id. Written last when a store is made
+    lock          who writes (lockfile.py)
+    segments/     the truth (segments.py)
+    index/        derived tables (hashindex.py)
+    index.state   whether the tables may be believed
+
+The tables of the index are never synced while a store is open. The death of the process does not
+harm them, since the system keeps what was written; a power failure may leave them unreadable in
+ways that reading does not notice. So the state file says `dirty` with the boot in which the store
+was opened for writing, and `clean` after a close that synced. Tables that are dirty from another
+boot, or whose file is not the one that is named (a copy), are thrown away and made again from the
+segments.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datalattice.crypto import Entropy
+from datalattice.errors import Corruption, StoreVersion, UsageError
+from datalattice.store.disk import Disk
+from datalattice.store.packing import FORMAT_VERSION, STORE_ID_BYTES
+from datalattice.store.segments import FOLDER as SEGMENTS
+
+STORE_FILE: Final = "STORE"
+LOCK_FILE: Final = "lock"
+INDEX: Final = "index"
+STATE_FILE: Final = "index.state"
+
+_FIRST_LINE: Final = "datalattice cell store"
+_TEXT_BYTES_MAX: Final = 4_096
+_UNFINISHED: Final = {LOCK_FILE, SEGMENTS, INDEX, STATE_FILE}
+
+
+def write_text(disk: Disk, folder: str, name: str, text: str) -> None:
+    """Replace a small file in one durable step."""
+    temporary = f"{folder}/{name}.new"
+    file = disk.open(temporary, create=True)
+    try:
+        file.write(0, text.encode())
+        file.sync()
+    finally:
+        file.close()
+    disk.replace(temporary, f"{folder}/{name}")
+    disk.sync_folder(folder)
+
+
+def read_text(disk: Disk, folder: str, name: str) -> str | None:
+    """Return the text of a small file, None when it is not there."""
+    try:
+        file = disk.open(f"{folder}/{name}")
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read(0, _TEXT_BYTES_MAX).decode("utf-8", "replace")
+    finally:
+        file.close()
+
+
+def check_folder(disk: Disk, folder: str, *, must_exist: bool) -> bool:
+    """Return whether there is a store at `folder`; False: one can be made.
+
+    Raises: UsageError: something else is there, or nothing and `must_exist`.
+    """
+    names = _names(disk, folder)
+    if STORE_FILE in names:
+        return True
+    foreign = [
+        name for name in names if name.removesuffix(".new") not in _UNFINISHED | {STORE_FILE}
+    ]
+    if foreign:
+        raise UsageError(
+            f"{folder}: not a store (it has {foreign[0]!r} and no {STORE_FILE!r} file); "
+            "name a store's folder or an empty one"
+        )
+    if must_exist:
+        raise UsageError(f"{folder}: no store here; open it for writing once to make one")
+    return False
+
+
+def _names(disk: Disk, folder: str) -> list[str]:
+    try:
+        return disk.names(folder) if disk.exists(folder) else []
+    except NotADirectoryError:
+        raise UsageError(f"{folder}: not a folder") from None
+
+
+def make_store(disk: Disk, folder: str, entropy: Entropy) -> None:
+    """Make an empty store. A crash on the way leaves a folder where one can be made."""
+    disk.create_folder(f"{folder}/{SEGMENTS}")
+    store_id = entropy.bytes(STORE_ID_BYTES)
+    write_text(
+        disk, folder, STORE_FILE, f"{_FIRST_LINE}\nversion {FORMAT_VERSION}\nid {store_id.hex()}\n"
+    )
+
+
+def read_store_id(disk: Disk, folder: str) -> bytes:
+    """Return the store's id.
+
+    Raises: StoreVersion: a newer version made the store. Corruption: the file is damaged.
+    """
+    text = read_text(disk, folder, STORE_FILE) or ""
+    fields = dict(line.split(" ", 1) for line in text.splitlines()[1:] if " " in line)
+    version = fields.get("version", "")
+    if not text.startswith(_FIRST_LINE + "\n") or not version.isdecimal():
+        raise Corruption(f"{folder}/{STORE_FILE} at byte 0: not the description of a store")
+    if int(version) > FORMAT_VERSION:
+        raise StoreVersion(
+            f"{folder}: a store of format version {version}; "
+            f"this package reads up to {FORMAT_VERSION}, so use a newer one"
+        )
+    try:
+        store_id = bytes.fromhex(fields.get("id", ""))
+    except ValueError:
+        store_id = b""
+    if len(store_id) != STORE_ID_BYTES:
+        raise Corruption(f"{folder}/{STORE_FILE}: the store id is damaged")
+    return store_id
+
+
+def index_is_believable(disk: Disk, folder: str) -> bool:
+    """Return whether the tables of the index are what was last written to them."""
+    words = (read_text(disk, folder, STATE_FILE) or "").split()
+    identity = disk.engine_identity(f"{folder}/{INDEX}")
+    if len(words) != 3 or not identity or words[2] != identity:
+        return False
+    boot = disk.boot_id()
+    return words[0] == "clean" or (words[0] == "dirty" and boot != "" and words[1] == boot)
+
+
+def mark_index(disk: Disk, folder: str, *, clean: bool) -> None:
+    """Write down, durably, whether the tables on the disk are complete and synced."""
+    identity = disk.engine_identity(f"{folder}/{INDEX}") or "-"
+    word = "clean" if clean else "dirty"
+    text = f"{word} {disk.boot_id() or '-'} {identity}\n"
+    if read_text(disk, folder, STATE_FILE) != text:
+        write_text(disk, folder, STATE_FILE, text)

@@ -1,0 +1,186 @@
+"""Hash index: from a cell's hash to its place. Derived from the segments, never the truth.
+
+New entries stay in a table in memory, which is written in key order into an ordered table on disk
+when it has grown. The same transaction writes the *watermark*: up to which pack the index is
+complete, and what the store looked like there. Opening a store therefore reads only the packs
+behind the watermark. Nothing is synced; `trust.py` tells when the tables on disk may be believed.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections import deque
+from typing import Final, NamedTuple
+
+from datalattice.engine import Engine
+from datalattice.errors import Corruption
+from datalattice.store.packing import FLAG_ROOT
+
+RECENT_ENTRIES_MAX: Final = 32_768
+"""Entries that are kept in memory before they are written to the table on disk."""
+
+TABLES: Final = ("meta", "places")
+STAGED: Final = 1
+"""The bit of a place that says: stored, but not reachable from a committed root."""
+NOWHERE: Final = -1
+
+_WATERMARK_KEY: Final = b"watermark"
+_WATERMARK: Final = struct.Struct(">QIIIQH32s")
+
+
+class Position(NamedTuple):
+    """Where a log is read on: behind the pack `sequence`."""
+
+    sequence: int
+    segment: int
+    offset: int
+    """Where the next pack begins, if it is in this segment."""
+    trailer: int | None
+    """Trailer of the pack `sequence`, which its successor repeats; None when it is not known."""
+
+
+class Watermark(NamedTuple):
+    """Up to where an index is complete, and what the store was there."""
+
+    position: Position
+    staged: int
+    """Cells that are staged, or more."""
+    root: bytes | None
+
+
+BEGINNING: Final = Watermark(Position(0, 0, 0, 0), 0, None)
+
+
+def read_watermark(data: bytes | None) -> Watermark:
+    """Return the watermark from the bytes in the table.
+
+    Raises: Corruption: they are not one.
+    """
+    if data is None:
+        return BEGINNING
+    if len(data) != _WATERMARK.size:
+        raise Corruption(f"the index has a watermark of {len(data)} bytes, not {_WATERMARK.size}")
+    sequence, segment, offset, trailer, staged, flags, root = _WATERMARK.unpack(data)
+    position = Position(sequence, segment, offset, trailer)
+    return Watermark(position, staged, root if flags & FLAG_ROOT else None)
+
+
+class HashIndex:
+    """Places by hash: those in memory, then those on disk."""
+
+    def __init__(self, engine: Engine, *, recent_max: int = RECENT_ENTRIES_MAX) -> None:
+        self._engine = engine
+        self._recent_max = recent_max
+        self._recent: dict[bytes, int] = {}
+        self._tail: deque[tuple[int, list[bytes]]] = deque()
+        self._lock = threading.Lock()  # the snapshot serves one thread at a time
+        self._view = engine.read()
+        self._get = self._view.getter("places")
+
+    def find(self, hash: bytes) -> int:
+        """Return the place of a cell, or NOWHERE."""
+        place = self._recent.get(hash)
+        if place is not None:
+            return place
+        with self._lock:
+            found = self._get(hash)
+        return NOWHERE if found is None else int.from_bytes(found, "big")
+
+    def find_many(self, hashes: list[bytes]) -> list[int]:
+        """Return the places of cells, NOWHERE for those that are not here."""
+        recent = self._recent
+        out = []
+        with self._lock:
+            get = self._get
+            for hash in hashes:
+                place = recent.get(hash)
+                if place is None:
+                    found = get(hash)
+                    place = NOWHERE if found is None else int.from_bytes(found, "big")
+                out.append(place)
+        return out
+
+    def find_recent(self, hash: bytes) -> int:
+        """Return the place of a cell that is still in memory, or NOWHERE; cheaper than `find`."""
+        return self._recent.get(hash, NOWHERE)
+
+    def watermark(self) -> Watermark:
+        """Return up to where the tables on disk, as last looked at, are complete."""
+        with self._lock:
+            return read_watermark(self._view.get("meta", _WATERMARK_KEY))
+
+    @property
+    def recent_count(self) -> int:
+        """The number of entries in memory."""
+        return len(self._recent)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the entries in memory should be written now."""
+        return len(self._recent) >= self._recent_max
+
+    def add(self, hashes: list[bytes], places: list[int]) -> None:
+        """Add entries; later ones replace earlier ones."""
+        self._recent.update(zip(hashes, places, strict=True))
+
+    def forget(self, hash: bytes) -> None:
+        """Drop the entry of a cell whose bytes turned out to be damaged; the disk keeps it."""
+        self._recent[hash] = NOWHERE
+
+    def flush(self, watermark: Watermark) -> None:
+        """Write the entries in memory to the table on disk, in key order, with the watermark.
+
+        Raises: StoreFull, StoreFailed: it cannot be written; the entries stay in memory.
+        """
+        entries = sorted((hash, place) for hash, place in self._recent.items() if place >= 0)
+        flags = 0 if watermark.root is None else FLAG_ROOT
+        sequence, segment, offset, trailer = watermark.position
+        packed = _WATERMARK.pack(
+            sequence,
+            segment,
+            offset,
+            trailer or 0,
+            watermark.staged,
+            flags,
+            watermark.root or bytes(32),
+        )
+        with self._engine.write() as txn:
+            txn.put_many("places", [(hash, place.to_bytes(8, "big")) for hash, place in entries])
+            txn.put("meta", _WATERMARK_KEY, packed)
+        forgotten = {hash: place for hash, place in self._recent.items() if place < 0}
+        self.look_again()
+        self._recent = forgotten
+
+    def look_again(self) -> None:
+        """Look at the newest state of the tables on disk."""
+        with self._lock:
+            self._view.renew()
+            self._get = self._view.getter("places")
+
+    # --- the index of a reader: the tables on disk belong to the writer ---
+
+    def note_tail(self, packs: list[tuple[int, list[bytes]]]) -> None:
+        """Remember which entries came from packs behind the watermark, as (sequence, hashes)."""
+        self._tail.extend(packs)
+
+    def drop_recent(self) -> None:
+        """Forget all entries in memory: the tables on disk have them now."""
+        self._tail.clear()
+        self._recent = {}
+
+    def drop_tail(self, sequence: int) -> None:
+        """Forget entries of packs up to `sequence`: the tables on disk have them now."""
+        while self._tail and self._tail[0][0] <= sequence:
+            for hash in self._tail.popleft()[1]:
+                self._recent.pop(hash, None)
+
+    def sync(self) -> None:
+        """Return when what was flushed is durable."""
+        self._engine.sync()
+
+    def close(self) -> None:
+        """Give the tables back."""
+        with self._lock:
+            self._view.close()
+        self._engine.close()

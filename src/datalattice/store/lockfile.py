@@ -1,0 +1,78 @@
+"""Lock file: one writer at a time, and a clear word on who it is.
+
+The lock is the kernel's (`flock`), so it is gone the moment its holder is, however it ended: there
+are no stale locks to clear by hand. The file's text, process id and start time, only feeds the
+error message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+from datalattice.errors import StoreLocked
+
+_held: Final[set[int]] = set()
+
+
+def _drop_inherited() -> None:
+    # A forked child shares the open file, and with it the lock: were it kept, the store would stay
+    # locked after the parent's death.
+    for fd in _held:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_drop_inherited)
+
+
+class FileLock:
+    """The held lock of one file; taken when the object is made."""
+
+    __slots__ = ("_fd", "_pid")
+
+    def __init__(self, path: str) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _describe(os.pread(fd, 200, 0))
+            os.close(fd)
+            raise StoreLocked(
+                f"{Path(path).parent}: another writer has this store open ({holder}); "
+                "stop it, or open with read_only=True"
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()} {_start_time()}\n".encode(), 0)
+        _held.add(fd)
+        self._fd = fd
+        self._pid = os.getpid()
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._fd >= 0 and self._pid == os.getpid():
+            _held.discard(self._fd)
+            os.close(self._fd)
+        self._fd = -1
+
+
+def _start_time() -> str:
+    """Return this process's start, in clock ticks since the boot; "-" where that is not told."""
+    try:
+        status = Path("/proc/self/stat").read_text("ascii")
+    except OSError:
+        return "-"
+    return status.rpartition(")")[2].split()[19]
+
+
+def _describe(text: bytes) -> str:
+    words = text.decode("ascii", "replace").split()
+    if not words or not words[0].isdigit():
+        return "process not known"
+    if len(words) > 1 and words[1].isdigit():
+        return f"process {words[0]}, started {words[1]} ticks after boot"
+    return f"process {words[0]}"

@@ -1,0 +1,71 @@
+"""Log state: what a store is after the packs so far: its root, its staged cells, its index.
+
+The packs of one commit that was split count only when the last of them, which carries the root, is
+there. Parts that were never completed leave staged cells: stored, but not announced.
+"""
+
+from __future__ import annotations
+
+from datalattice.store.hashindex import STAGED, HashIndex, Position, Watermark
+from datalattice.store.recovery import Pack
+
+
+class LogState:
+    """Applies packs, in the order of the log, to an index."""
+
+    def __init__(self, index: HashIndex, start: Watermark) -> None:
+        self._index = index
+        self._parts: list[Pack] = []
+        self._whole = start.position  # behind the last pack that no later one has to complete
+        self.position = start.position
+        """Behind the last pack that was applied."""
+        self.staged = start.staged
+        """Cells that are staged, or more."""
+        self.root = start.root
+        """Hash of the root, None when none was ever committed."""
+
+    def apply(self, pack: Pack) -> list[tuple[int, list[bytes]]]:
+        """Take a pack in; return (sequence, hashes) of the packs whose cells the index has now."""
+        self.position = pack.end
+        if pack.is_part:
+            self._parts.append(pack)
+            return []
+        applied = []
+        own = pack.parts if pack.root is not None else 0
+        orphans = len(self._parts) - own
+        for number, part in enumerate(self._parts):
+            applied.append(self._index_cells(part, staged=number < orphans))
+        applied.append(self._index_cells(pack, staged=False))
+        self._parts.clear()
+        for hash in pack.promoted:
+            place = self._index.find(hash)
+            if place >= 0 and place & STAGED:
+                self._index.add([hash], [place & ~STAGED])
+        self.staged = max(0, self.staged - len(pack.promoted))
+        if pack.root is not None:
+            self.root = pack.root
+        self._whole = pack.end
+        return applied
+
+    def _index_cells(self, pack: Pack, *, staged: bool) -> tuple[int, list[bytes]]:
+        places = [place | STAGED for place in pack.places] if staged else pack.places
+        self.staged += len(places) if staged else pack.staged
+        self._index.add(pack.hashes, places)
+        return pack.end.sequence, pack.hashes
+
+    def watermark(self) -> Watermark:
+        """Return up to where the index is complete."""
+        return Watermark(self._whole, self.staged, self.root)
+
+    def restart(self, start: Watermark) -> None:
+        """Forget what was applied: the index has it, up to `start`."""
+        self._parts.clear()
+        self._whole = self.position = start.position
+        self.staged = start.staged
+        self.root = start.root
+
+    def move_to(self, position: Position) -> None:
+        """Take note that the log goes on at a position, with no pack in between."""
+        if self._whole == self.position:
+            self._whole = position
+        self.position = position

@@ -1,0 +1,100 @@
+"""Memory: a store in dictionaries, for tests, simulation and nodes that need not last."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from datalattice.cells import Value, encode, novelty, settle, value_hash
+from datalattice.errors import StoreClosed
+from datalattice.store.base import Any_, Commit, Expected, Store, check_hash, reachable
+from datalattice.store.cache import CACHE_BYTES_MAX
+
+
+class MemoryStore(Store):
+    """Cells in memory. Nothing outlives the object."""
+
+    def __init__(self, *, cache_bytes: int = CACHE_BYTES_MAX) -> None:
+        super().__init__(cache_bytes)
+        self._lock = threading.Lock()
+        self._encodings: dict[bytes, bytes] = {}
+        self._staged: set[bytes] = set()
+        self._root: bytes | None = None
+        self._sequence = 0
+        self._closed = False
+
+    def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
+        """Return the encoding of a cell, or None; there is nothing to verify in memory."""
+        self._check_open()
+        return self._encodings.get(check_hash(hash))
+
+    def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
+        """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
+        return [self.get_encoding(hash) for hash in hashes]
+
+    def has(self, hash: bytes) -> bool:
+        """Return whether the cell is here."""
+        self._check_open()
+        return check_hash(hash) in self._encodings
+
+    def announced(self, hash: bytes) -> bool:
+        """Return whether the cell may be served to others: a committed root reached it."""
+        return self.has(hash) and hash not in self._staged
+
+    def root_hash(self) -> bytes | None:
+        """Return the hash of the last root, None when none was ever committed."""
+        self._check_open()
+        return self._root
+
+    def _commit(self, value: Value, expected: Expected | Any_) -> Commit | None:
+        self._check_open()
+        root = value_hash(value)
+        with self._lock:
+            if not isinstance(expected, Any_) and expected != self._root:
+                return None
+            parts = novelty(value, self)
+            tops = (
+                parts if parts and parts[-1][0] == root else [*parts, (root, encode(value), value)]
+            )
+            if self._staged:
+                below = reachable(tops, self._staged_encoding)
+                self._staged.difference_update(below)
+            for hash, encoding, _ in tops:
+                self._encodings[hash] = encoding
+                self._staged.discard(hash)
+            if root != self._root:
+                self._sequence += 1
+            self._root = root
+            settle(parts, self)
+            return Commit(root, parts, self._sequence)
+
+    def _staged_encoding(self, hash: bytes) -> bytes | None:
+        return self._encodings[hash] if hash in self._staged else None
+
+    def put(self, *values: Value) -> int:
+        """Stage the cells of `values` without announcing them; return how many were new."""
+        self._check_open()
+        count = 0
+        with self._lock:
+            for value in values:
+                parts = novelty(value, self)
+                for hash, encoding, _ in parts:
+                    if hash not in self._encodings:
+                        self._encodings[hash] = encoding
+                        self._staged.add(hash)
+                        count += 1
+                settle(parts, self)
+        return count
+
+    def sync(self) -> None:
+        """Do nothing: there is nothing durable to wait for."""
+        self._check_open()
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._closed = True
+        self._cache.clear()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the store is closed")

@@ -1,0 +1,189 @@
+"""Opening: from a folder to a store that is ready, for the writer and for readers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datalattice.crypto import Entropy
+from datalattice.errors import Corruption, StoreFailed
+from datalattice.store.base import Damage
+from datalattice.store.disk import Disk, Lock, write_error
+from datalattice.store.folder import (
+    INDEX,
+    LOCK_FILE,
+    check_folder,
+    index_is_believable,
+    make_store,
+    mark_index,
+    read_store_id,
+)
+from datalattice.store.hashindex import TABLES, HashIndex, Position
+from datalattice.store.logstate import LogState
+from datalattice.store.packing import PACK_TRAILER_BYTES, SEGMENT_HEADER_BYTES
+from datalattice.store.recovery import LogReader, Recovery
+from datalattice.store.segments import FOLDER as SEGMENTS
+from datalattice.store.segments import SegmentWriter, segment_numbers, segment_path
+
+COPY_BYTES: Final = 1 << 20
+"""How much of a tail is written again at a time."""
+
+_REMEDY: Final = "put the file back, or open the store with repair=True and lose what is gone"
+
+
+class Opened:
+    """What an open store is made of."""
+
+    __slots__ = ("damage", "index", "lock", "state", "store_id", "writer")
+
+    def __init__(self, store_id: bytes, index: HashIndex, state: LogState) -> None:
+        self.store_id = store_id
+        self.index = index
+        self.state = state
+        self.damage: list[Damage] = []
+        self.lock: Lock | None = None
+        self.writer: SegmentWriter | None = None
+
+
+def open_reader(disk: Disk, folder: str) -> Opened:
+    """Open a store for reading beside its writer, or without one. Writes nothing.
+
+    Raises: UsageError: there is no store. StoreVersion: a newer version made it.
+            StoreFailed: its index must be made again first, which a writer does.
+    """
+    check_folder(disk, folder, must_exist=True)
+    store_id = read_store_id(disk, folder)
+    if not index_is_believable(disk, folder):
+        raise StoreFailed(
+            f"{folder}: the index must be made again after a power failure or a copy; "
+            "open the store for writing once"
+        )
+    index = HashIndex(disk.engine(f"{folder}/{INDEX}", TABLES, read_only=True))
+    return Opened(store_id, index, LogState(index, index.watermark()))
+
+
+def open_writer(
+    disk: Disk, folder: str, entropy: Entropy, *, segment_bytes: int, recent_max: int, repair: bool
+) -> Opened:
+    """Open a store for writing: make it if needed, lock it, read its tail, cut what was torn.
+
+    Raises: UsageError: something else is in the folder. StoreLocked: another writer has it.
+            StoreVersion: a newer version made it. Corruption: acknowledged commits are lost;
+            `repair` opens it all the same.
+    """
+    exists = check_folder(disk, folder, must_exist=False)
+    if not exists:
+        disk.create_folder(folder)
+    lock = disk.lock(f"{folder}/{LOCK_FILE}")
+    try:
+        if not exists and not check_folder(disk, folder, must_exist=False):
+            make_store(disk, folder, entropy)
+        store_id = read_store_id(disk, folder)
+        index = _open_index(disk, folder, recent_max, believe=not repair)
+        try:
+            opened = Opened(store_id, index, LogState(index, index.watermark()))
+            opened.lock = lock
+            opened.writer = SegmentWriter(disk, folder, store_id, segment_bytes)
+            _recover(disk, folder, opened, opened.writer, repair=repair)
+        except BaseException:
+            index.close()
+            raise
+    except OSError as error:
+        lock.release()
+        raise write_error(error, folder) from error
+    except BaseException:
+        lock.release()
+        raise
+    return opened
+
+
+def _open_index(disk: Disk, folder: str, recent_max: int, *, believe: bool) -> HashIndex:
+    """Return the index, emptied when it may not be believed."""
+    path = f"{folder}/{INDEX}"
+    if not (believe and index_is_believable(disk, folder)):
+        disk.remove_folder(path)
+        mark_index(disk, folder, clean=False)  # a new file may get the number of the old one
+        disk.engine(path, TABLES, read_only=False).close()
+    mark_index(disk, folder, clean=False)
+    return HashIndex(disk.engine(path, TABLES, read_only=False), recent_max=recent_max)
+
+
+def _recover(
+    disk: Disk, folder: str, opened: Opened, writer: SegmentWriter, *, repair: bool
+) -> None:
+    """Read the packs behind the watermark, and make the log end behind the last good one."""
+    state, index = opened.state, opened.index
+    _check_reach(disk, folder, state.position)
+    recovery = Recovery(LogReader(disk, folder, opened.store_id, state.position), folder)
+    for pack in recovery.packs():
+        state.apply(pack)
+        if index.is_large:
+            index.flush(state.watermark())
+    state.move_to(recovery.end)
+    opened.damage = recovery.damage
+    if recovery.lost is not None:
+        if not repair:
+            raise Corruption(f"{recovery.lost}; {_REMEDY}")
+        writer.skip_to(segment_numbers(disk, folder)[-1])
+        return
+    cut, end = recovery.cut, recovery.end
+    if cut is not None and cut.offset == 0:
+        disk.remove(segment_path(folder, cut.segment))
+        disk.sync_folder(f"{folder}/{SEGMENTS}")
+    if end.segment:
+        unproven = recovery.unproven_from
+        begin = end.offset
+        if unproven is not None:
+            same = unproven.segment == end.segment
+            begin = unproven.offset if same else SEGMENT_HEADER_BYTES
+        _secure_tail(disk, segment_path(folder, end.segment), begin, end.offset)
+        writer.resume(end.segment, end.offset)
+
+
+def _check_reach(disk: Disk, folder: str, position: Position) -> None:
+    """Check that the log goes as far as the index says.
+
+    Raises: Corruption: it ends before, or is another log. A shorter log never replaces a longer
+            one.
+    """
+    if not position.segment:
+        return
+    path = segment_path(folder, position.segment)
+    if not disk.exists(path):
+        raise Corruption(
+            f"{path}: the segment is gone, and with it pack {position.sequence}; {_REMEDY}"
+        )
+    file = disk.open(path)
+    try:
+        before = file.read(position.offset - PACK_TRAILER_BYTES, PACK_TRAILER_BYTES)
+    finally:
+        file.close()
+    known = position.trailer is not None and position.offset > SEGMENT_HEADER_BYTES
+    if len(before) < PACK_TRAILER_BYTES:
+        raise Corruption(
+            f"{path} at byte {position.offset}: the file ends before the end of pack "
+            f"{position.sequence}; {_REMEDY}"
+        )
+    if known and int.from_bytes(before, "big") != position.trailer:
+        raise Corruption(
+            f"{path} at byte {position.offset}: pack {position.sequence} does not end here; "
+            + _REMEDY
+        )
+
+
+def _secure_tail(disk: Disk, path: str, begin: int, end: int) -> None:
+    """Make sure that the packs from `begin` to `end` are on the disk, and nothing behind them.
+
+    They are written again: after a failed sync the system may hold pages that it takes for written
+    though they never were.
+    """
+    file = disk.open(path, write=True)
+    try:
+        longer = file.size() > end
+        if longer:
+            file.truncate(end)
+        for offset in range(begin, end, COPY_BYTES):
+            file.write(offset, file.read(offset, min(COPY_BYTES, end - offset)))
+        if longer or begin < end:
+            file.sync()
+    finally:
+        file.close()

@@ -1,0 +1,233 @@
+"""Packing: the bytes of segments and packs. Pure functions, compiled with the kernel.
+
+All integers are big-endian. A segment is a header and packs, one behind the other; zeros behind the
+last one are room.
+
+    segment header, 44 bytes: magic `DLSG`, format version 2, zero 2, store id 16, segment number 4,
+    sequence of its first pack 8, zero 4, CRC-32 of all that 4 pack header, 88 bytes: magic `DLPK`,
+    format version 2, flags 2, sequence 8, last sequence known durable 8, segment number 4, offset
+    4, length of the whole pack 4, cells 4, staged cells 4, promoted hashes 4, trailer of the pack
+    before 4, root hash 32, CRC-32 of all that 4 pack body: the cells' lengths (2 each), their
+    hashes (32 each), the promoted hashes (32 each), the cells' encodings pack trailer: CRC-32 of
+    the body, begun with the header's
+
+The header's checksum is begun with that of the store id, which is random and never leaves the
+machine, and the header repeats its own place: bytes that somebody stored as a value cannot be taken
+for a pack when a damaged segment is searched for the next one.
+
+A *place* says where a cell's encoding lies, in 62 bits: segment 20, offset 27, length 14, staged 1.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, Final
+
+from mypy_extensions import i64
+
+FORMAT_VERSION: Final = 1
+
+SEGMENT_MAGIC: Final = b"DLSG"
+PACK_MAGIC: Final = b"DLPK"
+SEGMENT_HEADER_BYTES: Final = 44
+PACK_HEADER_BYTES: Final = 88
+PACK_TRAILER_BYTES: Final = 4
+STORE_ID_BYTES: Final = 16
+
+FLAG_ROOT: Final = 1
+"""The pack moves the root to the hash in its header."""
+FLAG_PART: Final = 2
+"""The pack is a part of a commit that a later pack completes."""
+PARTS_SHIFT: Final = 2
+"""The other bits of the flags count the parts that a pack with a root completes."""
+PARTS_MAX: Final = (1 << 14) - 1
+
+SEGMENTS_MAX: Final = 1 << 20
+OFFSET_MAX: Final = 1 << 27
+NO_ROOT: Final = bytes(32)
+
+_SEGMENT: Final = struct.Struct(">4sHH16sIQI")
+_PACK: Final = struct.Struct(">4sHHQQIIIIIII32s")
+_CRC: Final = struct.Struct(">I")
+
+
+class PackHeader:
+    """What a pack says of itself."""
+
+    __slots__ = (
+        "before",
+        "cells",
+        "checksum",
+        "durable",
+        "flags",
+        "length",
+        "offset",
+        "promoted",
+        "root",
+        "segment",
+        "sequence",
+        "staged",
+        "version",
+    )
+
+    def __init__(self, fields: tuple[Any, ...], checksum: int) -> None:
+        self.version: int = fields[1]
+        self.flags: int = fields[2]
+        self.sequence: int = fields[3]
+        self.durable: int = fields[4]
+        self.segment: int = fields[5]
+        self.offset: int = fields[6]
+        self.length: int = fields[7]
+        self.cells: int = fields[8]
+        self.staged: int = fields[9]
+        self.promoted: int = fields[10]
+        self.before: int = fields[11]
+        self.root: bytes = fields[12]
+        self.checksum = checksum
+
+
+def seed_of(store_id: bytes) -> int:
+    """Return what the header checksums of a store begin with."""
+    return zlib.crc32(store_id)
+
+
+def segment_header(store_id: bytes, segment: int, first_sequence: int) -> bytes:
+    """Return the header of a segment."""
+    head = _SEGMENT.pack(SEGMENT_MAGIC, FORMAT_VERSION, 0, store_id, segment, first_sequence, 0)
+    return head + _CRC.pack(zlib.crc32(head))
+
+
+def read_segment_header(data: bytes) -> tuple[int, bytes, int, int] | None:
+    """Return (version, store id, segment, first sequence), or None for damaged bytes."""
+    if len(data) < SEGMENT_HEADER_BYTES or data[:4] != SEGMENT_MAGIC:
+        return None
+    head = data[: SEGMENT_HEADER_BYTES - 4]
+    checksum: int = _CRC.unpack_from(data, SEGMENT_HEADER_BYTES - 4)[0]
+    if checksum != zlib.crc32(head):
+        return None
+    _, version, _, store_id, segment, first, _ = _SEGMENT.unpack(head)
+    return version, store_id, segment, first
+
+
+def pack_length(encodings: list[bytes], promoted: int) -> int:
+    """Return the length of the pack that these cells make."""
+    count = len(encodings)
+    total = PACK_HEADER_BYTES + PACK_TRAILER_BYTES + 34 * count + 32 * promoted
+    for encoding in encodings:
+        total += len(encoding)
+    return total
+
+
+def build_pack(
+    *,
+    seed: int,
+    flags: int,
+    sequence: int,
+    durable: int,
+    before: int,
+    segment: int,
+    offset: int,
+    root: bytes,
+    hashes: list[bytes],
+    encodings: list[bytes],
+    staged: int,
+    promoted: list[bytes],
+) -> bytes:
+    """Return the bytes of a pack; the last `staged` cells are the staged ones."""
+    count = len(encodings)
+    head = _PACK.pack(
+        PACK_MAGIC,
+        FORMAT_VERSION,
+        flags,
+        sequence,
+        durable,
+        segment,
+        offset,
+        pack_length(encodings, len(promoted)),
+        count,
+        staged,
+        len(promoted),
+        before,
+        root,
+    )
+    checksum = zlib.crc32(head, seed)
+    lengths = struct.pack(f">{count}H", *[len(encoding) for encoding in encodings])
+    body = b"".join([lengths, *hashes, *promoted, *encodings])
+    return b"".join([head, _CRC.pack(checksum), body, _CRC.pack(zlib.crc32(body, checksum))])
+
+
+def read_pack_header(data: bytes, seed: int, segment: int, offset: int) -> PackHeader | None:
+    """Return the header at the front of `data`, or None when it is not one for this place."""
+    if len(data) < PACK_HEADER_BYTES or data[:4] != PACK_MAGIC:
+        return None
+    head = data[: PACK_HEADER_BYTES - 4]
+    checksum: int = _CRC.unpack_from(data, PACK_HEADER_BYTES - 4)[0]
+    if checksum != zlib.crc32(head, seed):
+        return None
+    header = PackHeader(_PACK.unpack(head), checksum)
+    if header.segment != segment or header.offset != offset:
+        return None
+    return header
+
+
+def trailer_of(rest: bytes) -> int:
+    """Return the trailer of a pack, the name that its successor gives it."""
+    trailer: int = _CRC.unpack_from(rest, len(rest) - PACK_TRAILER_BYTES)[0]
+    return trailer
+
+
+def body_is_whole(header: PackHeader, rest: bytes) -> bool:
+    """Return whether `rest`, what follows the header, is the body and trailer that belong to it."""
+    if len(rest) != header.length - PACK_HEADER_BYTES or len(rest) < PACK_TRAILER_BYTES:
+        return False
+    body = memoryview(rest)[: len(rest) - PACK_TRAILER_BYTES]
+    checksum: int = _CRC.unpack_from(rest, len(rest) - PACK_TRAILER_BYTES)[0]
+    return checksum == zlib.crc32(body, header.checksum)
+
+
+def places_of(
+    segment: int, offset: int, lengths: list[int], promoted: int, staged: int
+) -> list[int]:
+    """Return the places of the cells of the pack at `offset`."""
+    count = len(lengths)
+    position: i64 = offset + PACK_HEADER_BYTES + 34 * count + 32 * promoted
+    base: i64 = segment << 42
+    fresh: i64 = count - staged
+    out: list[int] = []
+    for index in range(count):
+        size: i64 = lengths[index]
+        place: i64 = base | (position << 15) | (size << 1)
+        if index >= fresh:
+            place |= 1
+        out.append(place)
+        position += size
+    return out
+
+
+def read_entries(header: PackHeader, body: bytes) -> tuple[list[bytes], list[int], list[bytes]]:
+    """Return (hashes, places, promoted hashes) of a whole pack."""
+    count = header.cells
+    lengths = list(struct.unpack_from(f">{count}H", body, 0))
+    at = 2 * count
+    hashes = [body[i : i + 32] for i in range(at, at + 32 * count, 32)]
+    at += 32 * count
+    promoted = [body[i : i + 32] for i in range(at, at + 32 * header.promoted, 32)]
+    places = places_of(header.segment, header.offset, lengths, header.promoted, header.staged)
+    return hashes, places, promoted
+
+
+def sizes_fit(header: PackHeader) -> bool:
+    """Return whether the counts of a header can belong to a pack of its length."""
+    fixed = PACK_HEADER_BYTES + PACK_TRAILER_BYTES
+    return (
+        header.length >= fixed + 34 * header.cells + 32 * header.promoted
+        and header.staged <= header.cells
+        and header.offset + header.length <= OFFSET_MAX
+    )
+
+
+def locate(place: int) -> tuple[int, int, int]:
+    """Return (segment, offset, length) of a place."""
+    where: i64 = place
+    return where >> 42, (where >> 15) & 0x7FFFFFF, (where >> 1) & 0x3FFF

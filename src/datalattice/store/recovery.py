@@ -1,0 +1,282 @@
+"""Recovery: reading packs from a position on, telling a torn tail from damage.
+
+A pack is *proven durable* when the position says so, when a later pack says so in its header, or
+when a later segment exists (a segment is synced before the next one begins). Bytes where a proven
+pack should be, and is not, are damage: they are reported, left where they are, and reading goes on
+at the next good pack. Bytes where an unproven pack should be are a tail that nobody was told of:
+everything from there on is cut, whole packs included, because a commit is acknowledged only after
+all before it.
+
+Each pack repeats the trailer of the one before it, so bytes left over from an earlier, cut tail
+cannot continue a newer one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from datalattice.errors import Corruption, StoreVersion
+from datalattice.store.base import Damage
+from datalattice.store.disk import Disk, DiskFile
+from datalattice.store.hashindex import Position
+from datalattice.store.packing import (
+    FLAG_PART,
+    FLAG_ROOT,
+    FORMAT_VERSION,
+    PACK_HEADER_BYTES,
+    PACK_MAGIC,
+    PARTS_SHIFT,
+    SEGMENT_HEADER_BYTES,
+    PackHeader,
+    body_is_whole,
+    read_entries,
+    read_pack_header,
+    read_segment_header,
+    seed_of,
+    sizes_fit,
+    trailer_of,
+)
+from datalattice.store.segments import segment_numbers, segment_path
+
+SEARCH_BYTES: Final = 1 << 20
+"""How much of a damaged segment is read at a time when looking for the next pack."""
+
+
+class Pack:
+    """A pack as the index needs it: where it ends, what it holds, what it commits."""
+
+    __slots__ = ("end", "flags", "hashes", "places", "promoted", "root", "staged")
+
+    def __init__(
+        self,
+        *,
+        end: Position,
+        flags: int,
+        root: bytes,
+        hashes: list[bytes],
+        places: list[int],
+        staged: int,
+        promoted: list[bytes],
+    ) -> None:
+        self.end = end
+        self.flags = flags
+        self.root = root if flags & FLAG_ROOT else None
+        self.hashes = hashes
+        self.places = places
+        self.staged = staged
+        self.promoted = promoted
+
+    @property
+    def is_part(self) -> bool:
+        """Whether a later pack completes the commit that this one belongs to."""
+        return bool(self.flags & FLAG_PART)
+
+    @property
+    def parts(self) -> int:
+        """How many packs before this one belong to the same commit."""
+        return self.flags >> PARTS_SHIFT
+
+
+def _read_pack(header: PackHeader, rest: bytes) -> Pack:
+    hashes, places, promoted = read_entries(header, rest)
+    end = Position(header.sequence, header.segment, header.offset + header.length, trailer_of(rest))
+    return Pack(
+        end=end,
+        flags=header.flags,
+        root=header.root,
+        hashes=hashes,
+        places=places,
+        staged=header.staged,
+        promoted=promoted,
+    )
+
+
+class Gap:
+    """A place where the pack `sequence` should be and is not."""
+
+    __slots__ = ("offset", "reason", "segment", "sequence")
+
+    def __init__(self, segment: int, offset: int, sequence: int, reason: str) -> None:
+        self.segment = segment
+        self.offset = offset
+        self.sequence = sequence
+        self.reason = reason
+
+
+class LogReader:
+    """Reads the packs of a store from one position on, as they lie on the disk."""
+
+    def __init__(self, disk: Disk, folder: str, store_id: bytes, start: Position) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._store_id = store_id
+        self._seed = seed_of(store_id)
+        self.proven = start.sequence
+        """Every pack up to this one is known to have been durable."""
+        self.end = start
+        """Behind the last good pack that was read."""
+        self._gapped = False
+
+    def read(self) -> Iterator[Pack | Gap]:
+        """Yield the packs and the gaps between them in order; a clean end yields no gap.
+
+        Raises: StoreVersion: a newer version wrote a segment. Corruption: a segment of another
+                store.
+        """
+        begin = self.end
+        numbers = [n for n in segment_numbers(self._disk, self._folder) if n >= begin.segment]
+        for number in numbers:
+            file = self._disk.open(segment_path(self._folder, number))
+            try:
+                offset = begin.offset if number == begin.segment else 0
+                for found in self._read_segment(file, number, offset, last=number == numbers[-1]):
+                    self._gapped = isinstance(found, Gap)
+                    yield found
+            finally:
+                file.close()
+
+    def _read_segment(
+        self, file: DiskFile, segment: int, offset: int, *, last: bool
+    ) -> Iterator[Pack | Gap]:
+        if offset == 0:
+            gap = self._begin_segment(file, segment)
+            if gap is not None:
+                if not last:
+                    self.proven = max(self.proven, gap.sequence)
+                yield gap
+            offset = SEGMENT_HEADER_BYTES
+        size = file.size()
+        while offset < size:
+            head = file.read(offset, PACK_HEADER_BYTES)
+            if not any(head):
+                return  # room behind the last pack
+            header = read_pack_header(head, self._seed, segment, offset)
+            reason = self._why_not(header, size)
+            if header is not None and not reason:
+                rest = file.read(offset + PACK_HEADER_BYTES, header.length - PACK_HEADER_BYTES)
+                if body_is_whole(header, rest):
+                    pack = _read_pack(header, rest)
+                    self.proven = max(self.proven, header.durable)
+                    self.end = pack.end
+                    yield pack
+                    offset += header.length
+                    continue
+                reason = f"pack {header.sequence} does not fit its checksum"
+            gap = Gap(segment, offset, self.end.sequence + 1, reason)
+            if not last:
+                self.proven = max(self.proven, gap.sequence)
+            yield gap
+            offset = self._search(file, segment, offset + 1, size)
+
+    def _begin_segment(self, file: DiskFile, segment: int) -> Gap | None:
+        """Read the header of a segment; return a gap when it is damaged or packs are missing."""
+        header = read_segment_header(file.read(0, SEGMENT_HEADER_BYTES))
+        expected = self.end.sequence + 1
+        if header is None:
+            return Gap(segment, 0, expected, "the header of the segment is damaged")
+        version, store_id, number, first = header
+        path = segment_path(self._folder, segment)
+        if version > FORMAT_VERSION:
+            raise StoreVersion(
+                f"{path}: format version {version}; this package reads up to {FORMAT_VERSION}"
+            )
+        if store_id != self._store_id or number != segment:
+            raise Corruption(
+                f"{path}: this is segment {number} of another store; "
+                "put the right file back or take this one away"
+            )
+        self.proven = max(self.proven, first - 1)
+        end = self.end
+        trailer = end.trailer if first == expected else None
+        self.end = Position(max(first - 1, end.sequence), segment, SEGMENT_HEADER_BYTES, trailer)
+        if first <= expected or self._gapped:
+            return None
+        return Gap(segment, 0, expected, f"the packs {expected} to {first - 1} are missing")
+
+    def _why_not(self, header: PackHeader | None, size: int) -> str:
+        """Return why what lies here is not the next pack, "" when it may be."""
+        expected = self.end.sequence + 1
+        if header is None:
+            return f"pack {expected} should begin here"
+        if header.version > FORMAT_VERSION:
+            raise StoreVersion(
+                f"{self._folder}: a pack of format version {header.version}; "
+                f"this package reads up to {FORMAT_VERSION}"
+            )
+        if header.sequence < expected:
+            return f"pack {header.sequence} lies where pack {expected} should"
+        if not sizes_fit(header) or header.offset + header.length > size:
+            return f"pack {header.sequence} is cut short"
+        if self._gapped:
+            return ""
+        if header.sequence > expected:
+            return f"the packs {expected} to {header.sequence - 1} are missing"
+        if self.end.trailer is not None and header.before != self.end.trailer:
+            return f"pack {header.sequence} continues another log"
+        return ""
+
+    def _search(self, file: DiskFile, segment: int, offset: int, size: int) -> int:
+        """Return where the next pack of a damaged segment begins, `size` when there is none."""
+        while offset < size:
+            chunk = file.read(offset, SEARCH_BYTES + PACK_HEADER_BYTES)
+            at = chunk.find(PACK_MAGIC)
+            while at >= 0:
+                head = chunk[at : at + PACK_HEADER_BYTES]
+                if read_pack_header(head, self._seed, segment, offset + at) is not None:
+                    return offset + at
+                at = chunk.find(PACK_MAGIC, at + 1)
+            offset += SEARCH_BYTES
+        return size
+
+
+class Recovery:
+    """Sorts what a log reader finds into packs to keep, damage to report, and a tail to cut."""
+
+    def __init__(self, log: LogReader, folder: str) -> None:
+        self._log = log
+        self._folder = folder
+        self.damage: list[Damage] = []
+        self.cut: Gap | None = None
+        """The torn tail: what lies from here on was never acknowledged."""
+        self.lost: Damage | None = None
+        """Proven packs that are not there, with nothing good after them."""
+        self.end = log.end
+        """Behind the last pack that is kept."""
+        self.unproven_from: Position | None = None
+        """Where the packs begin that are kept though nothing proves that they were durable."""
+
+    def packs(self) -> Iterator[Pack]:
+        """Yield the packs to keep, in order; all that is known afterwards is in the attributes.
+
+        Memory: the packs that are not proven yet, which are few.
+        """
+        undecided: deque[Pack | Gap] = deque()
+        for found in self._log.read():
+            undecided.append(found)
+            while undecided and self._number(undecided[0]) <= self._log.proven:
+                yield from self._keep(undecided.popleft())
+        if not undecided and self._log.end.sequence >= self.end.sequence:
+            self.end = self._log.end  # the header of a segment without packs may lie behind
+        for found in undecided:
+            if isinstance(found, Gap):
+                self.cut = found
+                return
+            if self.unproven_from is None:
+                self.unproven_from = self.end
+            yield from self._keep(found)
+
+    def _number(self, found: Pack | Gap) -> int:
+        return found.sequence if isinstance(found, Gap) else found.end.sequence
+
+    def _keep(self, found: Pack | Gap) -> Iterator[Pack]:
+        if isinstance(found, Gap):
+            path = segment_path(self._folder, found.segment)
+            damage = Damage(path, found.offset, found.reason)
+            self.damage.append(damage)
+            self.lost = damage
+        else:
+            self.lost = None
+            self.end = found.end
+            yield found

@@ -1,0 +1,185 @@
+"""Segments: the append-only files of packs, written at one end and read anywhere.
+
+A segment is closed, synced, before the next one is begun, so of all files only the last can end in
+a pack that was never acknowledged. Behind its packs a segment may have zeros: room that was written
+beforehand, because syncing bytes inside a file costs about two thirds of syncing a file that grows.
+Small packs get such room, large ones gain nothing by it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from datalattice.errors import Corruption, StoreFull
+from datalattice.store.disk import Disk, DiskFile, View
+from datalattice.store.packing import (
+    OFFSET_MAX,
+    SEGMENT_HEADER_BYTES,
+    SEGMENTS_MAX,
+    segment_header,
+)
+
+SEGMENT_BYTES: Final = 64 * 1024 * 1024
+"""A segment takes no further pack once it is this long."""
+
+PACK_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A longer commit is split into several packs, which bounds the memory of reading one."""
+
+ROOM_BYTES: Final = 256 * 1024
+"""Zeros are written up to the next multiple of this."""
+
+ROOM_PACK_BYTES_MAX: Final = 32 * 1024
+"""Packs up to this length get room behind them."""
+
+MAPPED_SEGMENTS_MAX: Final = 256
+"""Most segments of one store that are mapped at a time: each costs a file descriptor."""
+
+FOLDER: Final = "segments"
+_SUFFIX: Final = ".seg"
+
+assert SEGMENT_HEADER_BYTES + SEGMENT_BYTES + 2 * PACK_BYTES_MAX < OFFSET_MAX
+assert ROOM_PACK_BYTES_MAX <= ROOM_BYTES <= SEGMENT_BYTES
+
+
+def segment_path(folder: str, segment: int) -> str:
+    """Return the path of a segment of the store at `folder`."""
+    return f"{folder}/{FOLDER}/{segment:08d}{_SUFFIX}"
+
+
+def segment_numbers(disk: Disk, folder: str) -> list[int]:
+    """Return the numbers of the segments that are there, in order; other files are left alone."""
+    names = disk.names(f"{folder}/{FOLDER}")
+    stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
+
+
+class SegmentWriter:
+    """Appends packs to the last segment. Serves one thread at a time, `sync` apart."""
+
+    def __init__(self, disk: Disk, folder: str, store_id: bytes, segment_bytes: int) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._store_id = store_id
+        self._segment_bytes = segment_bytes
+        self._file: DiskFile | None = None
+        self._retired: list[DiskFile] = []
+        self.segment = 0
+        self.offset = 0
+        """Where the next pack goes."""
+        self._size = 0
+
+    def resume(self, segment: int, offset: int) -> None:
+        """Go on behind the last good pack of an existing segment."""
+        self._file = self._disk.open(segment_path(self._folder, segment), write=True)
+        self.segment = segment
+        self.offset = offset
+        self._size = self._file.size()
+
+    def skip_to(self, segment: int) -> None:
+        """Let the next pack begin a segment with a greater number than `segment`."""
+        self._drop_file()
+        self.segment = segment
+
+    def make_room(self, length: int, sequence: int) -> None:
+        """Begin a new segment when a pack of `length` bytes should not go into this one.
+
+        `sequence` is the number of that pack. What the old segment holds is durable afterwards.
+        """
+        if self._file is not None:
+            if self.offset + length <= self._segment_bytes or self.offset <= SEGMENT_HEADER_BYTES:
+                return
+            self._file.sync()
+            self._retired.append(self._file)  # another thread may be syncing it just now
+            self._file = None
+        segment = self.segment + 1
+        if segment >= SEGMENTS_MAX:
+            raise StoreFull(f"{self._folder}: a store has at most {SEGMENTS_MAX} segments")
+        file = self._disk.open(segment_path(self._folder, segment), create=True)
+        file.write(0, segment_header(self._store_id, segment, sequence))
+        file.sync()
+        self._disk.sync_folder(f"{self._folder}/{FOLDER}")
+        self._file = file
+        self.segment = segment
+        self.offset = self._size = SEGMENT_HEADER_BYTES
+
+    def append(self, pack: bytes) -> None:
+        """Write a pack behind the last one; it is durable after `sync`."""
+        file = self._file
+        assert file is not None, "make_room comes first"
+        end = self.offset + len(pack)
+        if end > self._size and len(pack) <= ROOM_PACK_BYTES_MAX:
+            self._size = -(-end // ROOM_BYTES) * ROOM_BYTES
+            file.write(self.offset, pack + bytes(self._size - end))
+        else:
+            file.write(self.offset, pack)
+            self._size = max(self._size, end)
+        self.offset = end
+
+    def file(self) -> DiskFile | None:
+        """Return the file that holds what is not durable yet; syncing it makes that durable."""
+        return self._file
+
+    def trim(self) -> None:
+        """Cut the room behind the last pack."""
+        if self._file is not None and self._size > self.offset:
+            self._file.truncate(self.offset)
+            self._size = self.offset
+
+    def close(self) -> None:
+        """Give the file back; syncs nothing."""
+        self._drop_file()
+        self.close_retired()
+
+    def close_retired(self) -> None:
+        """Give files of finished segments back; nobody is syncing them now."""
+        while self._retired:
+            self._retired.pop().close()
+
+    def _drop_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class SegmentReader:
+    """Reads encodings by place, through mappings that are made when they are needed."""
+
+    def __init__(self, disk: Disk, folder: str, *, mapped_max: int = MAPPED_SEGMENTS_MAX) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._mapped_max = mapped_max
+        self._views: dict[int, View] = {}
+        self._lock = threading.Lock()
+
+    def read(self, place: int) -> bytes:
+        """Return the bytes at a place; they are not verified.
+
+        Raises: Corruption: the segment is gone or too short.
+        """
+        offset = (place >> 15) & 0x7FFFFFF
+        end = offset + ((place >> 1) & 0x3FFF)
+        view = self._views.get(place >> 42)
+        if view is None or end > len(view):
+            view = self._map(place >> 42, end)
+        return view[offset:end]
+
+    def _map(self, segment: int, end: int) -> View:
+        path = segment_path(self._folder, segment)
+        with self._lock:
+            try:
+                view = self._disk.view(path)
+            except FileNotFoundError:
+                raise Corruption(f"{path}: the segment is gone") from None
+            if end > len(view):
+                raise Corruption(f"{path} at byte {end}: the file ends before, at {len(view)}")
+            self._views.pop(segment, None)
+            if len(self._views) >= self._mapped_max:
+                self._views.pop(next(iter(self._views)))  # the one that was mapped first
+            self._views[segment] = view
+            return view
+
+    def forget(self) -> None:
+        """Drop the mappings; the system unmaps them when nobody reads from them any more."""
+        with self._lock:
+            self._views.clear()
