@@ -1,0 +1,149 @@
+"""Lattice kit: the laws that every lattice type keeps, checked on given values.
+
+Run it on the states a type's own writers produce, and on what is left of foreign states once bad
+entries are dropped. For foreign states as they come there is `check_foreign_merge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import permutations
+
+from datalattice.cells import Value, decode_message, encode_message, same, to_text
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    Lattice,
+    MergeContext,
+    Report,
+    get_in,
+    to_json_key,
+)
+
+
+def check_lattice(
+    lattice: Lattice,
+    values: Sequence[Value],
+    context: MergeContext = EMPTY_CONTEXT,
+    *,
+    associative: bool = True,
+) -> None:
+    """Check every law of a lattice on `values` and their pairs, and on triples if `associative`.
+
+    Identity of zero and nil, idempotence, commutativity, absorption, associativity; that a merge
+    returns an operand itself when the result equals it, own before other; that nothing is reported.
+    """
+    reports: list[Report] = []
+    context = observed(context, reports)
+    zero = lattice.zero()
+    nothing = lattice.merge(None, None, context)
+    assert nothing is None or same(nothing, zero), "nil with nil"
+    for value in values:
+        assert value is not None, "nil is checked with every value"
+        _check_one(lattice, value, zero, context)
+    copies = [copy_of(value) for value in values]
+    for at, own in enumerate(values):
+        for position, other in enumerate(values):
+            merged = _check_two(lattice, own, other, zero, context)
+            # Equal values that share no cell with these: decided by hashes, with the same result.
+            apart = lattice.merge(copies[at], copies[position], context)
+            assert same(apart, merged), _say("sharing matters", own, other, merged, apart)
+    if associative:
+        for group in _triples(values):
+            _check_three(lattice, group, context)
+    assert not reports, f"reported on good values: {reports}"
+
+
+def check_paths(
+    lattice: Lattice, own: Value, other: Value, paths: Iterable[Sequence[Value]]
+) -> None:
+    """Check that at each of `paths` the children's join is what the join has there."""
+    merged = lattice.merge(own, other)
+    for path in paths:
+        child = lattice.path(*path)
+        assert child is not None, f"no lattice at {path!r}"
+        joined = child.merge(get_in(own, path), get_in(other, path))
+        assert same(joined, get_in(merged, path)), f"the join at {path!r}"
+        outside = lattice.resolve_key(to_json_key(path[0]))
+        assert lattice.child(outside) is not None, f"{path[0]!r} is lost in JSON"
+
+
+def check_foreign_merge(
+    lattice: Lattice, own: Value, foreign: Value, context: MergeContext = EMPTY_CONTEXT
+) -> list[Report]:
+    """Check that any value at all can be merged in, and that a second time changes nothing.
+
+    Returns what was reported the first time.
+    """
+    reports: list[Report] = []
+    context = observed(context, reports)
+    merged = lattice.merge(own, foreign, context)
+    first = list(reports)
+    assert lattice.merge(merged, foreign, context) is merged, _say("again", merged, foreign)
+    if own is not None:
+        assert lattice.merge(merged, own, context) is merged, _say("own again", merged, own)
+    return first
+
+
+def observed(context: MergeContext, reports: list[Report]) -> MergeContext:
+    """Return the context with its reports going to a list."""
+    return MergeContext(
+        context.timestamp,
+        context.key_pair,
+        context.verifier,
+        path=context.path,
+        report=reports.append,
+        owner=context.owner,
+        prefer=context.prefer,
+    )
+
+
+def copy_of(value: Value) -> Value:
+    """Return an equal value that shares no cell with `value`."""
+    return decode_message(encode_message(value))
+
+
+def _check_one(lattice: Lattice, value: Value, zero: Value, context: MergeContext) -> None:
+    assert lattice.check_foreign(value), _say("refused its own value", value)
+    assert same(lattice.merge(zero, value, context), value), _say("zero with", value)
+    assert lattice.merge(value, zero, context) is value, _say("with zero", value)
+    assert lattice.merge(value, None, context) is value, _say("with nil", value)
+    assert lattice.merge(None, value, context) is value, _say("nil with", value)
+    assert lattice.merge(value, value, context) is value, _say("with itself", value)
+    assert lattice.merge(value, copy_of(value), context) is value, _say("with its equal", value)
+
+
+def _check_two(
+    lattice: Lattice, own: Value, other: Value, zero: Value, context: MergeContext
+) -> Value:
+    merged = lattice.merge(own, other, context)
+    back = lattice.merge(other, own, context)
+    assert same(merged, back), _say("not commutative", own, other, merged, back)
+    if same(merged, own):
+        assert merged is own, _say("own rebuilt", own, other)
+    elif same(merged, other):
+        assert merged is other, _say("other rebuilt", own, other)
+    assert same(lattice.merge(zero, merged, context), merged), _say("zero with", merged)
+    assert lattice.merge(merged, zero, context) is merged, _say("with zero", merged)
+    for part in (own, other, merged):
+        assert same(lattice.merge(part, merged, context), merged), _say("absorb", part, merged)
+        assert lattice.merge(merged, part, context) is merged, _say("absorbed", merged, part)
+    return merged
+
+
+def _triples(values: Sequence[Value]) -> list[tuple[Value, Value, Value]]:
+    """Return the ordered triples of different values: of many values the first four only."""
+    few = list(values)[:4]
+    return list(permutations(few, 3)) if len(few) > 2 else []
+
+
+def _check_three(
+    lattice: Lattice, group: tuple[Value, Value, Value], context: MergeContext
+) -> None:
+    a, b, c = group
+    left = lattice.merge(lattice.merge(a, b, context), c, context)
+    right = lattice.merge(a, lattice.merge(b, c, context), context)
+    assert same(left, right), _say("not associative", a, b, c, left, right)
+
+
+def _say(what: str, *values: Value) -> str:
+    return what + ": " + " / ".join(to_text(value) for value in values)
