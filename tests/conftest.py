@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline: shared machines stall, and pytest-timeout bounds each test as a whole.
@@ -14,6 +15,11 @@ settings.register_profile(
 )
 PROFILE = os.environ.get("DATALATTICE_PROFILE", "quick")
 settings.load_profile(PROFILE)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let hypothesis draw values whose printed form is long: texts at the borders of trees."""
+    config.addinivalue_line("filterwarnings", "ignore:Generating overly large repr")
 
 
 def pytest_report_header() -> str:

@@ -36,6 +36,7 @@ Value = object
 
 TAG_REF: Final = 0x20
 RECURSION_MAX: Final = 64  # levels encoded by recursion before an explicit stack takes over
+_SMALL: Final = 1 << 62  # integers below are compared without making an object
 _LONG_INT: Final = 8 * INTEGER_BYTES_MAX - 1
 _sha3: Final = hashlib.sha3_256
 
@@ -152,10 +153,10 @@ class Cell:
         return found
 
     def __eq__(self, other: object) -> bool:
-        return same(self, other)
+        return _equals(self, other)
 
     def __ne__(self, other: object) -> bool:
-        return not same(self, other)
+        return not _equals(self, other)
 
     def __hash__(self) -> int:
         return int.from_bytes(self.hash[:8], "big", signed=True)
@@ -200,7 +201,7 @@ def admit(value: object) -> Value:
     kind = type(value)
     if kind is int:
         number: int = value  # type: ignore[assignment]
-        if -0x8000000000000000 <= number <= 0x7FFFFFFFFFFFFFFF:
+        if -_SMALL <= number < _SMALL:
             return value
         return check_integer(number)
     if (
@@ -255,7 +256,7 @@ def put_vlq(out: BytesWriter, count: i64) -> None:
 
 def put_integer(out: BytesWriter, number: int) -> None:
     """Append the encoding of an integer of any size."""
-    if -0x8000000000000000 <= number <= 0x7FFFFFFFFFFFFFFF:
+    if -_SMALL <= number < _SMALL or -0x8000000000000000 <= number <= 0x7FFFFFFFFFFFFFFF:
         value: i64 = number
         length: i64 = 0
         if value:
@@ -288,6 +289,7 @@ def text_bytes(text: str) -> bytes:
         raise UsageError(f"not UTF-8 text: {error}") from error
 
 
+_TEXT_HEADS: Final = [bytes((0x30, length)) for length in range(128)]
 _NAN_ENCODING: Final = b"\x1d" + NAN_BITS.to_bytes(8, "big")
 
 
@@ -305,7 +307,10 @@ def put_kid(out: BytesWriter, kids: list[object], position: int, depth: int) -> 
     """
     kid = kids[position]
     if isinstance(kid, int) and type(kid) is int:
-        put_integer(out, kid)
+        if -_SMALL <= kid < _SMALL:
+            put_integer(out, kid)
+        else:
+            _put_long(out, kids, position, kid)
     elif isinstance(kid, str):
         raw = text_bytes(kid)
         if len(raw) <= 137:
@@ -346,7 +351,7 @@ def put_kid(out: BytesWriter, kids: list[object], position: int, depth: int) -> 
 
 def _put_long(out: BytesWriter, kids: list[object], position: int, kid: Value) -> None:
     encoding = encode(kid)
-    if len(encoding) <= EMBEDDED_BYTES_MAX:  # a blob tree of two to four chunks is short itself
+    if len(encoding) <= EMBEDDED_BYTES_MAX:  # a middling integer, or a blob tree of few chunks
         out.write(encoding)
         return
     digest = _sha3(encoding).digest()
@@ -372,6 +377,10 @@ def encode(value: Value) -> bytes:
         return value._encoding
     if isinstance(value, float):
         return encode_double(value)
+    if isinstance(value, str) and len(value) < 128:
+        raw = text_bytes(value)
+        if len(raw) < 128:
+            return _TEXT_HEADS[len(raw)] + raw
     out = BytesWriter()
     if isinstance(value, int):
         put_integer(out, check_integer(value))
@@ -427,6 +436,14 @@ def same(a: Value, b: Value) -> bool:
     return encode(a) == encode(b)
 
 
+def _equals(cell: Cell, other: object) -> bool:
+    """Return what `==` says: also False for what is no value at all."""
+    try:
+        return same(cell, other)
+    except UsageError:  # the other cannot be encoded, so it is no value
+        return False
+
+
 def same_kid(a: object, b: object) -> bool:
     """Return whether two kids are the same value, by hash where one of them is not at hand. Loads nothing."""
     if a is b:
@@ -434,10 +451,17 @@ def same_kid(a: object, b: object) -> bool:
     if isinstance(a, Ref):
         if isinstance(b, Ref):
             return a.hash == b.hash
-        return isinstance(b, (Cell, str, bytes)) and a.hash == value_hash(b)
+        return can_branch(b) and a.hash == value_hash(b)
     if isinstance(b, Ref):
-        return isinstance(a, (Cell, str, bytes)) and b.hash == value_hash(a)
+        return can_branch(a) and b.hash == value_hash(a)
     return same(a, b)
+
+
+def can_branch(kid: object) -> bool:
+    """Return whether a kid is of a kind that can be long enough for a reference, or hold one."""
+    if isinstance(kid, (Cell, str, bytes)):
+        return True
+    return isinstance(kid, int) and kid.bit_length() > 8 * (EMBEDDED_BYTES_MAX - 4)
 
 
 def surely_same(a: object, b: object) -> bool:

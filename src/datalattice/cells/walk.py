@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from datalattice.cells.cell import Cell, Loader, Ref, Value, encode, value_hash
+from datalattice.cells.cell import Cell, Loader, Ref, Value, can_branch, encode, value_hash
 from datalattice.cells.message import cell_children, references
 from datalattice.errors import MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
@@ -45,11 +45,9 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
                 seen.add(digest)
                 stack.append((kid, True))
                 stack.extend((child, False) for child in kid._children() if _is_wide(child))
-        elif isinstance(kid, (str, bytes)) and len(kid) > EMBEDDED_BYTES_MAX // 5:
+        elif _is_wide(kid):
             encoding = encode(kid)
-            if len(kid) > 1024:
-                tree = cell_children(kid)
-                stack.extend((child, False) for child in tree)
+            stack.extend((child, False) for child in cell_children(kid))
             if len(encoding) > EMBEDDED_BYTES_MAX:
                 digest = value_hash(kid)
                 if digest not in seen:
@@ -60,9 +58,9 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
 
 def _is_wide(kid: object) -> bool:
     """Return whether a kid can be or hold a branch."""
-    return isinstance(kid, (Cell, Ref)) or (
-        isinstance(kid, (str, bytes)) and len(kid) > EMBEDDED_BYTES_MAX // 5
-    )
+    if isinstance(kid, (str, bytes)):
+        return len(kid) > EMBEDDED_BYTES_MAX // 5
+    return isinstance(kid, Ref) or can_branch(kid)
 
 
 def settle(parts: list[Part], home: Loader) -> None:
@@ -104,7 +102,7 @@ def _refs(value: Value) -> Iterator[tuple[bytes, object]]:
         kid = stack.pop()
         if isinstance(kid, Ref):
             yield kid.hash, kid
-        elif isinstance(kid, (Cell, str, bytes)):
+        elif can_branch(kid):
             encoding = encode(kid)
             if len(encoding) <= EMBEDDED_BYTES_MAX:
                 stack.extend(reversed(cell_children(kid)))
@@ -178,16 +176,12 @@ def memory_size(value: Value) -> int:
             stack.pop()
             continue
         kids = [kid.resolve() if isinstance(kid, Ref) else kid for kid in cell_children(top)]
-        waiting = [
-            kid
-            for kid in kids
-            if isinstance(kid, (Cell, str, bytes)) and value_hash(kid) not in sizes
-        ]
+        waiting = [kid for kid in kids if can_branch(kid) and value_hash(kid) not in sizes]
         if waiting:
             stack.extend(waiting)
             continue
         stack.pop()
-        size = sum(sizes[value_hash(kid)] for kid in kids if isinstance(kid, (Cell, str, bytes)))
+        size = sum(sizes[value_hash(kid)] for kid in kids if can_branch(kid))
         encoding = encode(top)
         sizes[digest] = size + (len(encoding) + 64 if len(encoding) > EMBEDDED_BYTES_MAX else 0)
     return sizes[value_hash(value)]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from datalattice.cells import (
+    Keyword,
     Value,
     decode_message,
     encode,
@@ -224,7 +225,7 @@ def _tuple(fields: Fields) -> Lattice:
 
 def _named_children(fields: Fields) -> dict[str, Lattice]:
     only_fields(fields, ("type", "children"))
-    children = {}
+    children: dict[str, Lattice] = {}
     for child in need_list(fields, "children"):
         name, lattice = as_list(child, "child", 2)
         children[as_text(name, "child name")] = read_lattice(lattice)
@@ -232,10 +233,7 @@ def _named_children(fields: Fields) -> dict[str, Lattice]:
 
 
 def _keyed(fields: Fields) -> Lattice:
-    lattice = KeyedLattice({})
-    for name, child in _named_children(fields).items():
-        lattice = lattice.add_lattice(name, child)
-    return lattice
+    return KeyedLattice({Keyword(name): child for name, child in _named_children(fields).items()})
 
 
 for _name, _builder in {
