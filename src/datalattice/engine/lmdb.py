@@ -83,6 +83,7 @@ class _Environment:
         self.durable = durable
         self.users = 0
         self.pid = os.getpid()
+        self.handles: dict[str, Any] = {}
         self.write_lock = threading.Lock()
         self.writer_thread: int | None = None
         writable = create or os.access(path / DATA_FILE, os.W_OK)
@@ -152,7 +153,7 @@ class LmdbEngine:
         self._shared: _Environment | None = _acquire(
             self.path, durable=durable, create=not read_only
         )
-        self._handles: dict[str, Any] = {}
+        self._handles = self._shared.handles
         if not read_only:
             self._create_tables(self._shared)
 
@@ -163,6 +164,21 @@ class LmdbEngine:
                     self._handles[name] = shared.env.open_db(name.encode(), txn=txn)
         except lmdb.Error as error:
             self.close()
+            raise _translate(error, str(self.path)) from error
+
+    def find_tables(self) -> None:
+        """Get LMDB's handles of tables that this reader has none of yet.
+
+        A handle counts in transactions that begin later, and LMDB forgets one that was opened in a
+        read transaction of ours; so each is opened by itself.
+        """
+        env = self._environment().env
+        try:
+            for name in self._names:
+                if name not in self._handles:
+                    with contextlib.suppress(lmdb.NotFoundError):
+                        self._handles[name] = env.open_db(name.encode(), create=False)
+        except lmdb.Error as error:
             raise _translate(error, str(self.path)) from error
 
     @property
@@ -233,7 +249,6 @@ class LmdbEngine:
     def close(self) -> None:
         """Give the folder back. Snapshots of this engine must not be used any more."""
         shared, self._shared = self._shared, None
-        self._handles.clear()
         if shared is not None:
             _release(shared)
 
@@ -243,15 +258,11 @@ class LmdbEngine:
             raise StoreClosed(f"{self.path}: the engine is closed")
         return shared
 
-    def handle(self, table: str, raw: Any) -> Any:
+    def handle(self, table: str) -> Any:
         """Return LMDB's handle of a table; None for one that a reader finds not written yet."""
         found = self._handles.get(table)
-        if found is None:
-            if table not in self._names:
-                raise unknown_table(table, self._names)
-            with contextlib.suppress(lmdb.NotFoundError):
-                found = self._environment().env.open_db(table.encode(), txn=raw, create=False)
-                self._handles[table] = found
+        if found is None and table not in self._names:
+            raise unknown_table(table, self._names)
         return found
 
 
@@ -273,7 +284,7 @@ class _Reading:
     def get(self, table: str, key: bytes) -> bytes | None:
         """Return the value of `key`, or None."""
         raw = self._live()
-        handle = self._engine.handle(table, raw)
+        handle = self._engine.handle(table)
         check_key(key)
         if handle is None:
             return None
@@ -287,7 +298,7 @@ class _Reading:
         """Return the values of `keys` in their order, None where there is none."""
         raw = self._live()
         wanted = list(keys)
-        handle = self._engine.handle(table, raw)
+        handle = self._engine.handle(table)
         for key in wanted:
             check_key(key)
         if handle is None:
@@ -301,7 +312,7 @@ class _Reading:
     def count(self, table: str) -> int:
         """Return the number of keys."""
         raw = self._live()
-        handle = self._engine.handle(table, raw)
+        handle = self._engine.handle(table)
         if handle is None:
             return 0
         entries: int = raw.stat(handle)["entries"]
@@ -325,7 +336,7 @@ class LmdbSnapshot(_Reading):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield `(key, value)` for start <= key < end in key order, or from the far end."""
         raw = self._live()
-        handle = self._engine.handle(table, raw)
+        handle = self._engine.handle(table)
         if handle is None:
             return iter(())
         return self._walk(raw.cursor(handle), start, end, reverse)
@@ -350,7 +361,7 @@ class LmdbSnapshot(_Reading):
     def getter(self, table: str) -> Callable[[bytes], bytes | None]:
         """Return the quickest `get` of one table; keys are not checked. Good until renew or close."""
         raw = self._live()
-        handle = self._engine.handle(table, raw)
+        handle = self._engine.handle(table)
         if handle is None:
             return _nothing
         raw_get = raw.get
@@ -368,6 +379,7 @@ class LmdbSnapshot(_Reading):
         """Show the newest committed state from now on."""
         self.close()
         shared = self._engine._environment()
+        self._engine.find_tables()
         try:
             self._raw = shared.env.begin()
         except lmdb.ReadersFullError as error:
@@ -408,7 +420,8 @@ class LmdbWriteTxn(_Reading):
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield `(key, value)` for start <= key < end; sees what is changed ahead of it."""
-        self._engine.handle(table, self._live())
+        self._live()
+        self._engine.handle(table)
         return self._walk(table, start, end, reverse)
 
     def _walk(
@@ -418,7 +431,7 @@ class LmdbWriteTxn(_Reading):
         place = end if reverse else start
         while True:
             raw = self._live()
-            cursor = raw.cursor(self._engine.handle(table, raw))
+            cursor = raw.cursor(self._engine.handle(table))
             if reverse:
                 found = _seek_before(cursor, place)
             else:
@@ -433,7 +446,7 @@ class LmdbWriteTxn(_Reading):
 
     def _do(self, table: str, method: str, *arguments: object) -> Any:
         raw = self._live()
-        handle = self._engine.handle(table, raw)
+        handle = self._engine.handle(table)
         try:
             return getattr(raw, method)(*arguments, db=handle)
         except lmdb.Error as error:
@@ -452,7 +465,7 @@ class LmdbWriteTxn(_Reading):
                 check_key(key)
             check_value(value)
         try:
-            raw.cursor(self._engine.handle(table, raw)).putmulti(pairs)
+            raw.cursor(self._engine.handle(table)).putmulti(pairs)
         except lmdb.Error as error:
             raise _translate(error, str(self._engine.path)) from error
 

@@ -164,3 +164,17 @@ def test_a_reader_without_write_permission(tmp_path: Path) -> None:
     LmdbEngine(tmp_path, ("one",)).close()
     (tmp_path / "data.mdb").chmod(0o444)
     LmdbEngine(tmp_path, ("one",), read_only=True).close()
+
+
+def test_a_renewed_snapshot_of_a_reader_still_knows_the_tables(tmp_path: Path) -> None:
+    with_one = LmdbEngine(tmp_path, ("one",))
+    with with_one.write() as txn:
+        txn.put("one", b"k", b"v")
+    with_one.close()
+    reader = LmdbEngine(tmp_path, ("one", "later"), read_only=True)
+    view = reader.read()
+    for _ in range(3):
+        assert (view.get("one", b"k"), view.get("later", b"k")) == (b"v", None)
+        view.renew()
+    view.close()
+    reader.close()
