@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from datalattice.apps.queue.entries import checked_headers, checked_value
-from datalattice.apps.queue.topic import Topic, partition_of
+from datalattice.apps.queue.topic import Topic, checked_count, partition_of
 from datalattice.cells import Value, to_cell
 from datalattice.errors import DataLatticeError, Timeout, UsageError
 
@@ -138,6 +138,7 @@ class ConcurrentTopic:
         for name, bound in (("inbox_capacity", inbox_capacity), ("batch_max", batch_max)):
             if type(bound) is not int or bound < 1:
                 raise UsageError(f"{name} is a positive integer, got {bound!r}")
+        checked_count(partitions)
         if topic.num_partitions != partitions:
             topic.set_num_partitions(partitions)
         self._topic = topic

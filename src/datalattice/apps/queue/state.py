@@ -86,7 +86,7 @@ def read_state(value: Value) -> QueueState:
         ),
         stamp_ms if isinstance(stamp_ms, int) else 0,
         start if isinstance(start, int) else 0,
-        tuple(value[STATE_COUNT_MAX:]) if len(value) > STATE_COUNT_MAX else (),
+        tuple(value.to_list(STATE_COUNT_MAX)),
     )
 
 

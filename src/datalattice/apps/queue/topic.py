@@ -38,12 +38,17 @@ def partition_of(key: object, count: int) -> int:
     """
     if key is None:
         raise UsageError("routing needs a key; give one, or name the partition")
-    _checked_count(count)
+    checked_count(count)
     tail = value_hash(to_cell(key))[-_ROUTE_BYTES:]
     return int.from_bytes(tail, "big", signed=True) % count
 
 
-def _checked_count(count: object) -> int:
+def checked_count(count: object) -> int:
+    """Return `count` when it can be a number of partitions.
+
+    Raises: UsageError: it cannot.
+    Source: CAD040 "setNumPartitions"; spec/queue.md section 4.
+    """
     if type(count) is int and 1 <= count <= PARTITIONS_MAX:
         return count
     raise UsageError(
@@ -139,7 +144,7 @@ class Topic:
 
         Source: CAD040 "setNumPartitions"; spec/queue.md section 4.
         """
-        self.set_meta(NUM_PARTITIONS, _checked_count(count))
+        self.set_meta(NUM_PARTITIONS, checked_count(count))
 
     def offer(self, key: object, value: object, headers: object = None) -> int:
         """Append a record to the partition of its key and return its offset there.
