@@ -28,7 +28,7 @@ from datalattice.store.base import (
 )
 from datalattice.store.cache import CACHE_BYTES_MAX
 from datalattice.store.committer import Cells, Committer
-from datalattice.store.disk import Disk, RealDisk
+from datalattice.store.disk import Disk, RealDisk, write_error
 from datalattice.store.folder import INDEX, mark_index
 from datalattice.store.hashindex import RECENT_ENTRIES_MAX, STAGED
 from datalattice.store.opening import Opened, open_reader, open_writer
@@ -403,10 +403,14 @@ class CellStore(Store):
         except StoreError:
             return  # told before; the log is read when the store is opened again
         self.sync()
+        committer.check()
         self._index.flush(self._state.watermark())
         self._index.sync()
-        committer.trim()
-        mark_index(self._disk, self._folder, clean=True)
+        try:
+            committer.trim()
+            mark_index(self._disk, self._folder, clean=True)
+        except OSError as error:
+            raise write_error(error, self._folder) from error
 
     def _writer(self) -> Committer:
         self._check_open()

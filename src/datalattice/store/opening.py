@@ -70,28 +70,49 @@ def open_writer(
             StoreVersion: a newer version made it. Corruption: acknowledged commits are lost;
             `repair` opens it all the same.
     """
-    exists = check_folder(disk, folder, must_exist=False)
-    if not exists:
-        disk.create_folder(folder)
-    lock = disk.lock(f"{folder}/{LOCK_FILE}")
     try:
-        if not exists and not check_folder(disk, folder, must_exist=False):
-            make_store(disk, folder, entropy)
-        store_id = read_store_id(disk, folder)
-        index = _open_index(disk, folder, recent_max, believe=not repair)
+        exists = check_folder(disk, folder, must_exist=False)
+        if not exists:
+            disk.create_folder(folder)
+        lock = disk.lock(f"{folder}/{LOCK_FILE}")
         try:
-            opened = Opened(store_id, index, LogState(index, index.watermark()))
-            opened.lock = lock
-            opened.writer = SegmentWriter(disk, folder, store_id, segment_bytes)
-            _recover(disk, folder, opened, opened.writer, repair=repair)
+            return _open_locked(
+                disk,
+                folder,
+                entropy,
+                segment_bytes=segment_bytes,
+                recent_max=recent_max,
+                repair=repair,
+                lock=lock,
+            )
         except BaseException:
-            index.close()
+            lock.release()
             raise
     except OSError as error:
-        lock.release()
         raise write_error(error, folder) from error
+
+
+def _open_locked(
+    disk: Disk,
+    folder: str,
+    entropy: Entropy,
+    *,
+    segment_bytes: int,
+    recent_max: int,
+    repair: bool,
+    lock: Lock,
+) -> Opened:
+    if not check_folder(disk, folder, must_exist=False):
+        make_store(disk, folder, entropy)
+    store_id = read_store_id(disk, folder)
+    index = _open_index(disk, folder, recent_max, believe=not repair)
+    try:
+        opened = Opened(store_id, index, LogState(index, index.watermark()))
+        opened.lock = lock
+        opened.writer = SegmentWriter(disk, folder, store_id, segment_bytes)
+        _recover(disk, folder, opened, opened.writer, repair=repair)
     except BaseException:
-        lock.release()
+        index.close()
         raise
     return opened
 

@@ -1,0 +1,427 @@
+"""Simulated disk: files that keep exactly what was synced, and may lose or tear everything else.
+
+It counts every operation that changes something. At a chosen one it can stop the process
+(`crash_at`) or refuse with an error (`fail_at`). `restart` then brings the machine back, with or
+without a power failure in between:
+
+- without one everything that was done is there, as the system's memory outlives a process;
+- with one, of every write since the file's last sync any 512-byte sectors may be there or not, of
+  every new, replaced or removed name since the folder's last sync either state, and tables that
+  were not synced are garbage.
+
+A sync that fails leaves the writes before it neither on the disk nor in line for the next sync, as
+Linux does.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+
+from datalattice.crypto import SeededEntropy
+from datalattice.engine import Engine, MemoryEngine, Snapshot, WriteTxn
+from datalattice.errors import StoreLocked
+from datalattice.store import DiskFile, Lock, View
+
+SECTOR_BYTES: Final = 512
+
+
+class SimulatedCrash(BaseException):
+    """The process ended here. Not an Exception, so that nothing in the product catches it."""
+
+
+class _Content:
+    """The bytes of one file: as they are seen, as they are on the disk, and the writes between."""
+
+    def __init__(self) -> None:
+        self.now = bytearray()
+        self.durable = bytearray()
+        self.pending: list[tuple[int, bytes | None]] = []  # None: cut to this size
+
+    def do(self, offset: int, data: bytes | None) -> None:
+        _apply(self.now, offset, data)
+        self.pending.append((offset, data))
+
+    def sync(self) -> None:
+        for offset, data in self.pending:
+            _apply(self.durable, offset, data)
+        self.pending.clear()
+
+
+def _apply(target: bytearray, offset: int, data: bytes | None) -> None:
+    if data is None:
+        del target[offset:]
+        target.extend(bytes(offset - len(target)))
+        return
+    if len(target) < offset:
+        target.extend(bytes(offset - len(target)))
+    target[offset : offset + len(data)] = data
+
+
+class SimDisk:
+    """A disk of one machine; see the module."""
+
+    def __init__(self, seed: int) -> None:
+        self._entropy = SeededEntropy(seed)
+        self._names: dict[str, _Content] = {}
+        self._kept: dict[str, _Content] = {}
+        self._name_changes: list[tuple[str, str, _Content | None]] = []  # folder, path, content
+        self._folders: set[str] = set()
+        self._tables: dict[str, _Tables] = {}
+        self._removed: dict[str, _Tables] = {}
+        self._locks: set[str] = set()
+        self._boot = 1
+        self._dead = False
+        self.steps = 0
+        """Operations so far that changed something."""
+        self.crash_at: int | None = None
+        """Number of the operation at which the process ends."""
+        self.fail_at: int | None = None
+        """Number of the operation that is refused."""
+        self.fail_errno = errno.EIO
+        """With which error it is refused."""
+
+    # --- faults ---
+
+    def step(self) -> bool:
+        """Count an operation; return whether it is refused."""
+        self.check_alive()
+        self.steps += 1
+        if self.steps == self.crash_at:
+            self._dead = True
+        return self.steps == self.fail_at
+
+    def check_alive(self) -> None:
+        """Check that the process has not ended."""
+        if self._dead:
+            raise SimulatedCrash
+
+    def refuse(self) -> None:
+        """Raise the chosen error."""
+        raise OSError(self.fail_errno, "simulated")
+
+    def restart(self, *, power_failure: bool) -> None:
+        """Begin a new process, after a power failure or not. No further fault is planned."""
+        self._dead = False
+        self.crash_at = self.fail_at = None
+        self._locks.clear()
+        if power_failure:
+            self._boot += 1
+            self._lose_names()
+            for content in {id(content): content for content in self._kept.values()}.values():
+                self._lose_writes(content)
+            self._names = dict(self._kept)
+            self._lose_tables()
+
+    def _chance(self, of: int) -> int:
+        return int.from_bytes(self._entropy.bytes(4), "big") % of
+
+    def _lose_names(self) -> None:
+        for _, path, content in self._name_changes:
+            if self._chance(2):
+                self._set_kept(path, content)
+        self._name_changes.clear()
+
+    def _set_kept(self, path: str, content: _Content | None) -> None:
+        if content is None:
+            self._kept.pop(path, None)
+        else:
+            self._kept[path] = content
+
+    def _lose_writes(self, content: _Content) -> None:
+        mood = self._chance(3)  # everything, nothing, or anything in between
+        for offset, data in content.pending:
+            if mood == 0 or (mood == 2 and self._chance(3) == 0):
+                _apply(content.durable, offset, data)
+            elif mood == 2 and data is not None:
+                self._tear(content, offset, data)
+        content.pending.clear()
+        content.now = bytearray(content.durable)
+
+    def _tear(self, content: _Content, offset: int, data: bytes) -> None:
+        start = offset
+        end = offset + len(data)
+        while start < end:
+            stop = min(end, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
+            if self._chance(2):
+                _apply(content.durable, start, data[start - offset : stop - offset])
+            start = stop
+
+    def _lose_tables(self) -> None:
+        for path, removed in self._removed.items():
+            if path not in self._tables and self._chance(2):
+                self._tables[path] = removed
+        self._removed.clear()
+        for path, tables in list(self._tables.items()):
+            if not tables.named and self._chance(2):
+                del self._tables[path]
+            elif tables.dirty:
+                tables.spoil(self._chance)
+
+    # --- the disk ---
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file or folder."""
+        self.check_alive()
+        return path in self._names or path in self._folders
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted."""
+        self.check_alive()
+        if folder not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, "no such folder", folder)
+        inside = [*self._names, *self._folders, *self._tables]
+        prefix = folder + "/"
+        return sorted({p[len(prefix) :].split("/")[0] for p in inside if p.startswith(prefix)})
+
+    def create_folder(self, path: str) -> None:
+        """Make a folder. Folders are durable at once: losing one loses what is in it anyway."""
+        if self.step():
+            self.refuse()
+        parts = path.split("/")
+        self._folders.update("/".join(parts[:n]) for n in range(1, len(parts) + 1))
+        self.check_alive()
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
+        """Open a file; `create` makes a new, empty one."""
+        self.check_alive()
+        if create:
+            if self.step():
+                self.refuse()
+            self._rename(path, _Content())
+            self.check_alive()
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return SimFile(self, self._names[path], writable=create or write)
+
+    def _rename(self, path: str, content: _Content | None) -> None:
+        if content is None:
+            self._names.pop(path, None)
+        else:
+            self._names[path] = content
+        self._name_changes.append((path.rpartition("/")[0], path, content))
+
+    def view(self, path: str) -> View:
+        """Return the bytes of a file."""
+        self.check_alive()
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return bytes(self._names[path].now)
+
+    def replace(self, source: str, target: str) -> None:
+        """Give `source` the name `target` in one step."""
+        if self.step():
+            self.refuse()
+        self._rename(target, self._names[source])
+        self._rename(source, None)
+        self.check_alive()
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        if self.step():
+            self.refuse()
+        self._rename(path, None)
+        self.check_alive()
+
+    def remove_folder(self, path: str) -> None:
+        """Remove tables."""
+        if path in self._tables:
+            if self.step():
+                self.refuse()
+            self._removed[path] = self._tables.pop(path)
+        self.check_alive()
+
+    def sync_folder(self, path: str) -> None:
+        """Make the names in a folder durable."""
+        if self.step():
+            self.refuse()
+        self.check_alive()
+        for folder, name, content in self._name_changes:
+            if folder == path:
+                self._set_kept(name, content)
+        self._name_changes = [change for change in self._name_changes if change[0] != path]
+        self._removed = {p: t for p, t in self._removed.items() if p.rpartition("/")[0] != path}
+        for name, tables in self._tables.items():
+            tables.named = tables.named or name.rpartition("/")[0] == path
+
+    def boot_id(self) -> str:
+        """Return the number of this boot."""
+        return f"boot-{self._boot}"
+
+    def lock(self, path: str) -> Lock:
+        """Take the lock."""
+        self.check_alive()
+        if path in self._locks:
+            raise StoreLocked(f"{path}: another writer has this store open")
+        self._locks.add(path)
+        return SimLock(self._locks, path)
+
+    def engine(self, path: str, tables: Iterable[str], *, read_only: bool) -> Engine:
+        """Open tables; new ones when there are none."""
+        self.check_alive()
+        found = self._tables.get(path)
+        if found is None:
+            # As file systems do, use the lowest number that is free again.
+            used = {t.identity for t in [*self._tables.values(), *self._removed.values()]}
+            identity = min(n for n in range(len(used) + 1) if n not in used)
+            found = self._tables[path] = _Tables(MemoryEngine(tables), identity)
+        return SimEngine(self, found, read_only=read_only)
+
+    def engine_identity(self, path: str) -> str:
+        """Return the number of the tables' file."""
+        found = self._tables.get(path)
+        return "" if found is None else f"file-{found.identity}"
+
+    # --- for tests ---
+
+    def flip(self, path: str, offset: int, mask: int = 1) -> None:
+        """Change bits of a file behind everybody's back."""
+        content = self._names[path]
+        content.now[offset] ^= mask
+        content.durable[offset] ^= mask
+
+    def cut(self, path: str, size: int) -> None:
+        """Cut a file behind everybody's back."""
+        content = self._names[path]
+        del content.now[size:]
+        del content.durable[size:]
+
+    def drop(self, path: str) -> None:
+        """Remove a file behind everybody's back."""
+        del self._names[path]
+        self._kept.pop(path, None)
+
+    def size(self, path: str) -> int:
+        """Return the length of a file."""
+        return len(self._names[path].now)
+
+
+class SimLock:
+    """A held lock."""
+
+    def __init__(self, locks: set[str], path: str) -> None:
+        self._locks = locks
+        self._path = path
+
+    def release(self) -> None:
+        """Let others have it."""
+        self._locks.discard(self._path)
+
+
+class SimFile:
+    """An open file of a simulated disk."""
+
+    def __init__(self, disk: SimDisk, content: _Content, *, writable: bool) -> None:
+        self._disk = disk
+        self._content = content
+        self._writable = writable
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return up to `count` bytes from `offset`."""
+        self._disk.check_alive()
+        return bytes(self._content.now[offset : offset + count])
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write all of `data`; a crash or an error leaves half of it."""
+        assert self._writable, "opened for reading"
+        refused = self._disk.step()
+        try:
+            self._disk.check_alive()
+        except SimulatedCrash:
+            self._content.do(offset, data[: len(data) // 2])
+            raise
+        if refused:
+            self._content.do(offset, data[: len(data) // 2])
+            self._disk.refuse()
+        self._content.do(offset, data)
+
+    def sync(self) -> None:
+        """Make everything written to this file durable."""
+        if self._disk.step():
+            self._content.pending.clear()
+            self._disk.refuse()
+        self._disk.check_alive()
+        self._content.sync()
+
+    def size(self) -> int:
+        """Return the length of the file."""
+        self._disk.check_alive()
+        return len(self._content.now)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file."""
+        if self._disk.step():
+            self._disk.refuse()
+        self._content.do(size, None)
+        self._disk.check_alive()
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+
+class _Tables:
+    """Tables on a simulated disk."""
+
+    def __init__(self, engine: MemoryEngine, identity: int) -> None:
+        self.engine = engine
+        self.identity = identity
+        self.dirty = True
+        self.named = False
+
+    def spoil(self, chance: Callable[[int], int]) -> None:
+        """Make garbage of them that looks good: entries are gone or lead elsewhere."""
+        with self.engine.write() as txn:
+            for key, value in list(txn.scan("places")):
+                if chance(2):
+                    txn.delete("places", key)
+                else:
+                    txn.put("places", key, value[:-2] + bytes([value[-2] ^ 0x55]) + value[-1:])
+
+
+class SimEngine:
+    """Tables of a simulated disk, seen by one process."""
+
+    def __init__(self, disk: SimDisk, tables: _Tables, *, read_only: bool) -> None:
+        self._disk = disk
+        self._tables = tables
+        self._read_only = read_only
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables, sorted."""
+        return self._tables.engine.tables
+
+    @property
+    def read_only(self) -> bool:
+        """Whether `write` is refused."""
+        return self._read_only
+
+    def read(self) -> Snapshot:
+        """Begin a read transaction."""
+        self._disk.check_alive()
+        return self._tables.engine.read()
+
+    def write(self) -> AbstractContextManager[WriteTxn]:
+        """Begin the write transaction; a crash comes before or after the whole of it."""
+        return self._write()
+
+    @contextmanager
+    def _write(self) -> Iterator[WriteTxn]:
+        with self._tables.engine.write() as txn:
+            yield txn
+            self._disk.step()
+            self._disk.check_alive()
+            self._tables.dirty = True
+        self._disk.step()
+        self._disk.check_alive()
+
+    def sync(self) -> None:
+        """Make everything committed durable."""
+        self._disk.step()
+        self._disk.check_alive()
+        self._tables.dirty = False
+
+    def close(self) -> None:
+        """Do nothing: the tables stay on the disk."""

@@ -1,0 +1,176 @@
+"""A crash at every I/O point: the store opens at the last acknowledged root."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+
+import pytest
+
+from datalattice.cells import Value, Vector, missing, same, value_hash
+from datalattice.crypto import SeededEntropy
+from datalattice.errors import StoreFailed, StoreFull
+from datalattice.store import CellStore, cellstore, committer
+from datalattice.testing.disk import SimDisk, SimulatedCrash
+
+FOLDER = "store"
+COMMITS = 14
+
+
+class Run:
+    """A writer's life: commits, staged cells, closing and opening; it notes what was promised."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.acknowledged: Value = None
+        self.attempted: Value = None
+        self.any = False
+
+    def open(self) -> CellStore:
+        # Tiny segments and a tiny index in memory make every kind of step happen often.
+        return CellStore.open(
+            FOLDER,
+            disk=self.disk,
+            entropy=SeededEntropy(1),
+            segment_bytes=4_096,
+            recent_entries=20,
+        )
+
+    def commit(self, store: CellStore, value: Value) -> None:
+        self.attempted = value
+        store.commit(value)
+        self.acknowledged = value
+        self.any = True
+
+    def go(self, commits: int = COMMITS) -> None:
+        store = self.open()
+        value = store.root() if store.root_hash() else Vector.of([])
+        assert isinstance(value, Vector)
+        for number in range(commits):
+            for _ in range(25 if number % 4 == 2 else 1):
+                value = value.append(f"record {len(value)} ".ljust(150, "x"))
+            if number % 3 == 1:
+                store.put(Vector.of([f"staged {len(value)}".ljust(300, "y")] * 3))
+            if number % 5 == 4:
+                store.sync()
+            self.commit(store, value)
+            if number % 6 == 5:
+                store.close()
+                store = self.open()
+                value = store.root()
+                assert isinstance(value, Vector)
+        store.close()
+
+    def check(self, store: CellStore) -> None:
+        """Assert that the root is the acknowledged one, or the one on its way, and complete."""
+        found = store.root_hash()
+        if found is None:
+            assert not self.any, "an acknowledged root is lost"
+            return
+        root = store.root()
+        assert same(root, self.acknowledged) or same(root, self.attempted), "an older root came up"
+        assert missing(root) == []
+        assert all(isinstance(text, str) for text in (root if isinstance(root, Vector) else []))
+        assert store.damage == ()
+
+
+@pytest.fixture(autouse=True)
+def steps(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Make packs tiny, so that commits are split and staged cells spill; return the run's steps."""
+    monkeypatch.setattr(committer, "PACK_BYTES_MAX", 1_500)
+    monkeypatch.setattr(cellstore, "PENDING_BYTES_MAX", 500)
+    disk = SimDisk(0)
+    Run(disk).go()
+    return disk.steps
+
+
+def crash(disk: SimDisk, run: Run, step: int, **restart: bool) -> None:
+    disk.crash_at = disk.steps + step
+    with contextlib.suppress(SimulatedCrash):
+        run.go()
+    disk.restart(**restart)
+
+
+@pytest.mark.parametrize("power_failure", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crash_at_any_step_loses_nothing_acknowledged(
+    seed: int, power_failure: bool, steps: int
+) -> None:
+    if seed and not power_failure:
+        return  # without a power failure there is no chance involved
+    for step in range(1, steps + 1):
+        disk = SimDisk(seed * 100_000 + step)
+        run = Run(disk)
+        crash(disk, run, step, power_failure=power_failure)
+        store = run.open()
+        run.check(store)
+        store.close()
+        run.attempted = run.acknowledged = _root_of(run)
+        run.go(4)
+        after = run.open()
+        run.check(after)
+        assert same(after.root(), run.acknowledged)
+        after.close()
+
+
+def _root_of(run: Run) -> Value:
+    store = run.open()
+    root = store.root()
+    store.close()
+    return root
+
+
+@pytest.mark.parametrize("power_failure", [False, True])
+def test_a_second_crash_while_opening_loses_nothing_either(power_failure: bool, steps: int) -> None:
+    for step in range(1, steps + 1, 5):
+        second = 1
+        while True:
+            disk = SimDisk(step * 1_000 + second)
+            run = Run(disk)
+            crash(disk, run, step, power_failure=True)
+            disk.crash_at = disk.steps + second
+            try:
+                run.check(run.open())
+            except SimulatedCrash:
+                disk.restart(power_failure=power_failure)
+                run.check(run.open())
+                second += 1
+                continue
+            break  # opening took fewer steps than that
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_refused_operation_latches_the_store_until_it_is_opened_again(
+    code: int, steps: int
+) -> None:
+    for step in range(1, steps + 1):
+        disk = SimDisk(step)
+        run = Run(disk)
+        disk.fail_at, disk.fail_errno = step, code
+        with contextlib.suppress(StoreFull if code == errno.ENOSPC else StoreFailed):
+            run.go()
+        disk.restart(power_failure=False)
+        store = run.open()
+        run.check(store)
+        # Whole, but was it ever on the disk? Once opened it must be.
+        opened = store.root_hash()
+        disk.restart(power_failure=True)
+        store = run.open()
+        assert store.root_hash() == opened
+        run.check(store)
+
+
+def test_after_a_failed_sync_every_write_is_refused() -> None:
+    disk = SimDisk(1)
+    run = Run(disk)
+    store = run.open()
+    run.commit(store, Vector.of(["a" * 200]))
+    disk.fail_at = disk.steps + 2  # the write goes through, its sync does not
+    with pytest.raises(StoreFailed):
+        store.commit(Vector.of(["b" * 200]))
+    for call in (lambda: store.commit(1), lambda: store.put(1), store.sync):
+        with pytest.raises(StoreFailed, match="open the store again"):
+            call()
+    assert store.root_hash() == value_hash(Vector.of(["a" * 200])), "and reading goes on"
+    assert same(store.root(), run.acknowledged)
+    store.close()
