@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from datalattice.cells import ABSENT, EMPTY_MAP, Map, Value, same, value_hash
+from datalattice.cells import EMPTY_MAP, Map, Value, same, value_hash
 
 _Rank = tuple[int, int, bytes, bool]
 
@@ -60,18 +60,21 @@ def merge_metadata(own: Metadata, other: Metadata) -> Metadata:
     if same(own.stamps, other.stamps) and same(own.values, other.values):
         return own
 
-    def other_wins(key: Value) -> bool:
-        return _rank(other, key) > _rank(own, key)
-
-    def value_of(key: Value, ours: Value, theirs: Value, is_ours: bool, is_theirs: bool) -> Value:
-        if other_wins(key):
-            return theirs if is_theirs else ABSENT
-        return ours if is_ours else ABSENT
-
+    values, stamps = own
+    differing = [d[0] for d in own.values.differences(other.values)]
+    differing += [d[0] for d in own.stamps.differences(other.stamps)]
+    for key in differing:
+        if _rank(other, key) > _rank(own, key):
+            values = _copy_entry(values, other.values, key)
+            stamps = _copy_entry(stamps, other.stamps, key)
     return Metadata(
-        own.values.merge_with(other.values, value_of),
-        own.stamps.merge_with(other.stamps, value_of),
+        other.values if same(values, other.values) else values,
+        other.stamps if same(stamps, other.stamps) else stamps,
     )
+
+
+def _copy_entry(target: Map, source: Map, key: Value) -> Map:
+    return target.put(key, source[key]) if key in source else target.remove(key)
 
 
 def _rank(metadata: Metadata, key: Value) -> _Rank:
