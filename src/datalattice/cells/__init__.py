@@ -19,6 +19,7 @@ from datalattice.cells.cell import (
 )
 from datalattice.cells.convert import to_cell, to_python
 from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
+from datalattice.cells.maps import EMPTY_MAP, EMPTY_SET, Map, Set
 from datalattice.cells.message import (
     Parts,
     decode,
@@ -42,7 +43,7 @@ from datalattice.cells.scalars import (
 from datalattice.cells.scan import branch_hashes, read_vlq, skip_kid
 from datalattice.cells.tagged import Coded, Record, Signed, Syntax
 from datalattice.cells.text import from_json, to_json, to_text
-from datalattice.cells.trie import ABSENT, EMPTY_MAP, EMPTY_SET, Map, Set
+from datalattice.cells.triejoin import ABSENT
 from datalattice.cells.validate import validate
 from datalattice.cells.vectors import EMPTY_LIST, EMPTY_VECTOR, List, Vector, vector_fork_offset
 from datalattice.cells.walk import (

@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 from datalattice.cells.blobs import Blob, Text
-from datalattice.cells.cell import Value, admit, admit_hook, not_a_value
+from datalattice.cells.cell import Cell, Value, admit, admit_hook, not_a_value
 from datalattice.cells.index import Index
+from datalattice.cells.maps import Map, Set
 from datalattice.cells.tagged import Record, Signed
-from datalattice.cells.trie import Map, Set
 from datalattice.cells.vectors import List, Vector
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.limits import TEXT_DEPTH_MAX
 
 
-def _convert(value: object, depth: int = 0) -> Value:
-    """Return a value made from a Python container or from a subclass of a plain type."""
-    if depth > TEXT_DEPTH_MAX:
-        raise UsageError(f"Python containers are converted down to {TEXT_DEPTH_MAX} levels")
-    if isinstance(value, (list, tuple)):
-        return Vector.of([_held(item, depth) for item in value])
-    if isinstance(value, Mapping):
-        return Map.of([(_held(key, depth), _held(item, depth)) for key, item in value.items()])
-    if isinstance(value, AbstractSet):
-        return Set.of([_held(item, depth) for item in value])
-    # Subclasses of plain types (an IntEnum, a numpy float64) count as what they are made of.
+class _Made:
+    """A Python container that is being made into a value; of a mapping, keys and values alternate."""
+
+    __slots__ = ("items", "made", "source")
+
+    def __init__(self, source: object) -> None:
+        self.source = source
+        self.made: list[Value] = []
+        self.items: Iterator[object]
+        if isinstance(source, Mapping):
+            self.items = iter([part for entry in source.items() for part in entry])
+        else:
+            assert isinstance(source, (list, tuple, AbstractSet))
+            self.items = iter(source)
+
+    def value(self) -> Value:
+        """Return the finished container."""
+        if isinstance(self.source, (list, tuple)):
+            return Vector.of(self.made)
+        if isinstance(self.source, Mapping):
+            return Map.of(zip(self.made[::2], self.made[1::2], strict=True))
+        return Set.of(self.made)
+
+
+def _is_container(value: object) -> bool:
+    return isinstance(value, (list, tuple, Mapping, AbstractSet)) and not isinstance(value, Cell)
+
+
+def _convert(value: object) -> Value:
+    """Return a value made from a Python container or from a subclass of a plain type.
+
+    Nesting costs no stack: the open containers are kept in a list.
+    """
+    if not _is_container(value):
+        return _plain(value)
+    opened = [_Made(value)]
+    while True:
+        top = opened[-1]
+        for item in top.items:
+            if _is_container(item):
+                if len(opened) >= TEXT_DEPTH_MAX:
+                    raise UsageError(
+                        f"Python containers are converted down to {TEXT_DEPTH_MAX} levels"
+                    )
+                opened.append(_Made(item))
+                break
+            top.made.append(admit(item))
+        else:
+            done = opened.pop().value()
+            if not opened:
+                return done
+            opened[-1].made.append(done)
+
+
+def _plain(value: object) -> Value:
+    """Return the plain value that a subclass (an IntEnum, a numpy float64) is made of."""
     if isinstance(value, int):
         return admit(int(value))
     if isinstance(value, str):
@@ -37,46 +82,82 @@ def _convert(value: object, depth: int = 0) -> Value:
     raise TypeMismatch(not_a_value(value))
 
 
-def _held(value: object, depth: int) -> Value:
-    if isinstance(value, (list, tuple, dict, set, frozenset)):
-        return _convert(value, depth + 1)
-    return admit(value)
-
-
 def to_cell(value: object) -> Value:
-    """Return `value` as a lattice value: dict to Map, list and tuple to Vector, set to Set; values as they are.
+    """Return `value` as a lattice value: dict to Map, list and tuple to Vector, set to Set.
 
-    Raises: TypeMismatch: it, or something inside it, has no counterpart.
+    Values come back as they are.
+    Raises: TypeMismatch: it, or something inside it, has no counterpart; UsageError: containers
+            nested more than 500 levels.
     Source: CAD002.
     """
     return admit(value)
+
+
+class _Plain:
+    """A container that is being made into a Python one."""
+
+    __slots__ = ("items", "made", "value")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self.made: list[object] = []
+        self.items: Iterator[Value]
+        if isinstance(value, (Map, Index)):
+            self.items = value.values()
+        else:
+            assert isinstance(value, (Vector, List, Record))
+            self.items = iter(value)
+
+    def python(self) -> object:
+        """Return the finished container."""
+        if not isinstance(self.value, (Map, Index)):
+            return self.made
+        keys = [_plain_key(key) for key in self.value]
+        made = dict(zip(keys, self.made, strict=True))
+        # True, 1 and 1.0 are one key to Python and three to us
+        return made if len(made) == len(keys) else self.value
 
 
 def to_python(value: Value) -> object:
-    """Return the nearest plain Python object: Map and Index to dict, Vector, List and Record to list, Set to set, long texts to str.
+    """Return the nearest plain Python object.
 
-    Keywords, symbols and other scalars stay; so do containers that a dict or set cannot tell apart or hash (they come as their cells).
+    Map and Index become dict, Vector, List and Record list, Set set, long texts str and bytes, and a
+    signed value its content. Keywords, symbols and other scalars stay; so do containers that a dict
+    or set cannot tell apart (they come as their cells).
+
     Raises: MissingData: a part of it is not here.
     Source: CAD002.
     """
-    if isinstance(value, (Vector, List, Record)):
-        return [to_python(item) for item in value]
-    if isinstance(value, (Map, Index)):
-        pairs = [(_plain_key(key), to_python(item)) for key, item in value.entries()]
-        made = dict(pairs)
-        if len(made) != len(pairs):  # True, 1 and 1.0 are one key to Python and three to us
-            return value
-        return made
+    value = _unsigned(value)
+    if not isinstance(value, (Vector, List, Record, Map, Index)):
+        return _python_leaf(value)
+    opened = [_Plain(value)]
+    while True:
+        top = opened[-1]
+        for item in top.items:
+            inner = _unsigned(item)
+            if isinstance(inner, (Vector, List, Record, Map, Index)):
+                opened.append(_Plain(inner))
+                break
+            top.made.append(_python_leaf(inner))
+        else:
+            done = opened.pop().python()
+            if not opened:
+                return done
+            opened[-1].made.append(done)
+
+
+def _unsigned(value: Value) -> Value:
+    while isinstance(value, Signed):
+        value = value.value
+    return value
+
+
+def _python_leaf(value: Value) -> object:
     if isinstance(value, Set):
         items = [_plain_key(item) for item in value]
         return set(items) if len(set(items)) == len(items) else value
-    if isinstance(value, Blob):
-        return bytes(value)
-    if isinstance(value, Text):
-        return str(value)
-    if isinstance(value, Signed):
-        return to_python(value.value)
-    return value
+    return _plain_key(value)
 
 
 def _plain_key(key: Value) -> Value:

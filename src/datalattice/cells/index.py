@@ -23,6 +23,7 @@ from datalattice.cells.cell import (
     deref,
     put_kid,
     put_vlq,
+    same,
     same_kid,
     surely_same,
     text_bytes,
@@ -31,7 +32,8 @@ from datalattice.cells.cell import (
 from datalattice.cells.parse import read_kids, wrappers
 from datalattice.cells.scalars import Scalar
 from datalattice.cells.scan import bit_count, read_vlq
-from datalattice.cells.trie import ABSENT, Join, digit_at
+from datalattice.cells.trie import digit_at
+from datalattice.cells.triejoin import ABSENT, Join
 from datalattice.errors import TypeMismatch
 from datalattice.limits import INDEX_KEY_BYTES
 
@@ -85,7 +87,7 @@ class Index(Cell):
     _sample: bytes | None
 
     def __init__(
-        self, entries: Mapping[object, object] | Iterable[tuple[object, object]] = ()
+        self, entries: Mapping[object, object] | Iterable[tuple[object, object]] | None = None
     ) -> None:
         super().__init__()
         self._count = 0
@@ -94,7 +96,7 @@ class Index(Cell):
         self._has_entry = False
         self._sample = None
         self._kids = []
-        if entries != ():
+        if entries is not None:
             built = _index_of(entries)
             self._count, self._depth, self._mask = built._count, built._depth, built._mask
             self._has_entry, self._sample, self._kids = built._has_entry, built._sample, built._kids
@@ -260,43 +262,34 @@ class Index(Cell):
         return reversed(list(self))
 
     def merge_with(self, other: Index, join: Join) -> Index:
-        """Return the join of two indexes by `join(key, own, other, own present, other present)`, called only where they differ.
+        """Return the join of two indexes by `join(key, own, other, own present, other present)`, called only for the entries
+        of `other` that this index has not, or has differently.
 
         Like `Map.merge_with`. Where both have a key with the same bytes and of different types, the key with the greater hash is kept
         (and given to `join`).
         """
         made = self
         theirs_too = True
-        for raw, mine, theirs in differing_nodes(self, other):
-            my_kids: list[object] = [None, None] if mine is None else mine._open()
-            their_kids: list[object] = [None, None] if theirs is None else theirs._open()
-            key = deref(their_kids[0]) if mine is None else deref(my_kids[0])
-            if mine is not None and theirs is not None:
-                rival = deref(their_kids[0])
-                if not same_kid(key, rival) and value_hash(rival) > value_hash(key):
-                    key = rival
-            if mine is not None and theirs is not None and same_kid(my_kids[1], their_kids[1]):
-                result: object = deref(my_kids[1])
+        for raw, mine, theirs in differing_nodes(self, other, own_alone=False):
+            if theirs is None:
+                theirs_too = False  # what only this index has stays
+                continue
+            key, value = deref(theirs._open()[0]), theirs._open()[1]
+            own: object = None
+            if mine is not None:
+                held, own = deref(mine._open()[0]), mine._open()[1]
+                if not same(key, held) and value_hash(held) > value_hash(key):
+                    key = held
+            if mine is not None and same_kid(own, value):
+                result: object = own
             else:
-                result = join(
-                    key,
-                    deref(my_kids[1]),
-                    deref(their_kids[1]),
-                    mine is not None,
-                    theirs is not None,
-                )
+                result = join(key, deref(own), deref(value), mine is not None, True)
             if result is ABSENT:
-                if mine is not None:
-                    made = _remove(made, raw)
-                theirs_too = theirs_too and theirs is None
+                made = _remove(made, raw) if mine is not None else made
+                theirs_too = False
                 continue
             made = _put(made, raw, key, result, 0)
-            theirs_too = (
-                theirs_too
-                and theirs is not None
-                and same_kid(result, their_kids[1])
-                and same_kid(key, their_kids[0])
-            )
+            theirs_too = theirs_too and same_kid(result, value) and same_kid(key, theirs._open()[0])
         return other if theirs_too and made is not self else made
 
     def differences(self, other: Index) -> Iterator[tuple[Value, bool, Value, bool, Value]]:
@@ -484,8 +477,12 @@ def _build_range(
 Pair = tuple[bytes, "Index | None", "Index | None"]
 
 
-def differing_nodes(own: Index, other: Index) -> Iterator[Pair]:
-    """Yield (key bytes, own node, other node) for each key where two indexes differ; equal subtrees are not loaded."""
+def differing_nodes(own: Index, other: Index, *, own_alone: bool = True) -> Iterator[Pair]:
+    """Yield (key bytes, own node, other node) for each key where two indexes differ.
+
+    Equal subtrees are not loaded. Without `own_alone`, a subtree that only own has is named by its
+    top node and not entered.
+    """
     stack: list[tuple[object, object, int]] = []
     if own._count or other._count:
         stack.append((own if own._count else None, other if other._count else None, 0))
@@ -493,8 +490,14 @@ def differing_nodes(own: Index, other: Index) -> Iterator[Pair]:
         a_kid, b_kid, known = stack.pop()
         if a_kid is None or b_kid is None:
             alone = index_node(b_kid if a_kid is None else a_kid, 0)
-            for node in alone._nodes():
-                yield (node._key(), None, node) if a_kid is None else (node._key(), node, None)
+            if a_kid is None:
+                for node in alone._nodes():
+                    yield node._key(), None, node
+            elif own_alone:
+                for node in alone._nodes():
+                    yield node._key(), node, None
+            else:
+                yield b"", alone, None
             continue
         if surely_same(a_kid, b_kid):
             continue

@@ -9,9 +9,9 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from datalattice.cells.cell import Cell, Loader, Value, admit, deref, put_kid
+from datalattice.cells.maps import Map
 from datalattice.cells.parse import read_kids, wrappers
 from datalattice.cells.scan import skip_kid
-from datalattice.cells.trie import Map
 from datalattice.cells.vectors import Vector, closed_vector
 from datalattice.crypto import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, KeyPair, verify
 from datalattice.errors import TypeMismatch, UsageError

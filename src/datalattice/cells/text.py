@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Final
 
 from datalattice.cells.blobs import Blob, Text
 from datalattice.cells.cell import Value, encode
 from datalattice.cells.index import Index
+from datalattice.cells.maps import Map, Set
 from datalattice.cells.scalars import Address, Char, Keyword, NanBits, Scalar, Symbol
 from datalattice.cells.tagged import Record, Signed, Syntax
-from datalattice.cells.trie import Map, Set
 from datalattice.cells.vectors import List, Vector
-from datalattice.errors import BadFormat, UsageError
+from datalattice.errors import BadFormat, TypeMismatch, UsageError
 from datalattice.limits import INTEGER_TEXT_DIGITS_MAX, TEXT_DEPTH_MAX
 
 _PRINT_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -30,7 +31,7 @@ def integer_text(number: int) -> str:
     """
     if -(10**4000) < number < 10**4000:
         return str(number)
-    # The interpreter refuses long conversions by default, against attacks; ours are bounded at 4,096 bytes.
+    # The interpreter refuses long conversions by default; ours are bounded at 4,096 bytes.
     high, low = divmod(abs(number), 10**4000)
     return ("-" if number < 0 else "") + integer_text(high) + str(low).rjust(4000, "0")
 
@@ -57,7 +58,7 @@ def parse_integer(digits: str) -> int:
 
 
 def double_text(number: float) -> str:
-    """Return the shortest decimal text of a finite double: plain from 1e-3 to 1e7, else with an exponent `E`.
+    """Return the shortest decimal text of a double: plain from 1e-3 to 1e7, else with an `E`.
 
     Source: CAD032; docs/cells.md "JSON mapping".
     """
@@ -78,7 +79,7 @@ def double_text(number: float) -> str:
 
 
 def _two_digits(number: float, text: str, point: int) -> str:
-    """Return the nearest two-digit decimal that reads back equal: the smallest double prints 4.9E-324, not 5e-324."""
+    """Return the nearest two-digit decimal that reads back equal: 4.9E-324, not 5e-324."""
     exact = Decimal(number)
     best = text + "0"
     unit = Decimal(1).scaleb(point - 2)
@@ -90,43 +91,105 @@ def _two_digits(number: float, text: str, point: int) -> str:
     return best.rstrip("0") or "0"
 
 
+class _Inner:
+    """A container inside another, in the stream of pieces of text."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+
+Piece = str | _Inner
+Writer = Callable[[Value], Iterator[Piece]]
+"""Gives the pieces of one value: text, and containers that are still to be written."""
+
+
+def _written(value: Value, pieces: Writer) -> str:
+    """Return the text of a value. Nesting costs no stack: open containers are kept in a list."""
+    out: list[str] = []
+    opened: list[Iterator[Piece]] = [pieces(value)]
+    while opened:
+        piece = next(opened[-1], None)
+        if piece is None:
+            opened.pop()
+        elif isinstance(piece, str):
+            out.append(piece)
+        elif len(opened) >= TEXT_DEPTH_MAX:
+            raise UsageError(f"values are written as text down to {TEXT_DEPTH_MAX} levels")
+        else:
+            opened.append(pieces(piece.value))
+    return _encodable("".join(out))
+
+
+def _encodable(text: str) -> str:
+    r"""Return `text` with half characters (no UTF-8 bytes, surrogates) written as `\udc80`.
+
+    Text that cannot be encoded would fail much later, at the terminal or file it is written to.
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
 def to_text(value: Value) -> str:
     """Return the printed form of a value, as the reference's reader would accept it.
 
     Raises: UsageError: nested more than 500 levels; MissingData: a part of it is not here.
     Source: CAD032.
     """
-    out: list[str] = []
-    _print(value, out, 0)
-    return "".join(out)
+    return _written(value, _print)
 
 
-def _print(value: Value, out: list[str], depth: int) -> None:
-    if depth > TEXT_DEPTH_MAX:
-        raise UsageError(f"values are printed down to {TEXT_DEPTH_MAX} levels")
+def _print(value: Value) -> Iterator[Piece]:
     if isinstance(value, Signed) and value.public_key:
-        out.append(
-            f"#Signed {{:public-key 0x{value.public_key.hex()},:signature 0x{value.signature.hex()},:value "
-        )
-        _print(value.value, out, depth + 1)
-        out.append("}")
+        yield f"#Signed {{:public-key 0x{value.public_key.hex()}"
+        yield f",:signature 0x{value.signature.hex()},:value "
+        yield _printed(value.value)
+        yield "}"
     elif isinstance(value, Syntax):
-        out.append("^")
-        _print(value.meta if value.meta is not None else Map(), out, depth + 1)
-        out.append(" ")
-        _print(value.value, out, depth + 1)
+        yield "^"
+        yield _printed(value.meta if value.meta is not None else Map())
+        yield " "
+        yield _printed(value.value)
     elif isinstance(value, Vector):
-        _print_items("[", value, "]", out, depth)
+        yield from _print_items("[", value, "]", " ")
     elif isinstance(value, List):
-        _print_items("(", value, ")", out, depth)
-    elif isinstance(value, Map):
-        _print_entries("{", value, out, depth)
-    elif isinstance(value, Index):
-        _print_entries("#Index {", value, out, depth)
+        yield from _print_items("(", value, ")", " ")
     elif isinstance(value, Set):
-        _print_items("#{", value, "}", out, depth, ",")
+        yield from _print_items("#{", value, "}", ",")
+    elif isinstance(value, (Map, Index)):
+        yield "{" if isinstance(value, Map) else "#Index {"
+        gap = ""
+        for key, item in value.entries():
+            yield gap
+            yield _printed(key)
+            yield " "
+            yield _printed(item)
+            gap = ","
+        yield "}"
     else:
-        out.append(_print_leaf(value))
+        yield _print_leaf(value)
+
+
+def _print_items(head: str, items: Vector | List | Set, tail: str, between: str) -> Iterator[Piece]:
+    yield head
+    gap = ""
+    for item in items:
+        yield gap
+        yield _printed(item)
+        gap = between
+    yield tail
+
+
+def _printed(value: Value) -> Piece:
+    if isinstance(value, (Vector, List, Set, Map, Index, Syntax, Signed)):
+        return _Inner(value)
+    return _print_leaf(value)
 
 
 def _print_leaf(value: Value) -> str:
@@ -139,7 +202,7 @@ def _print_leaf(value: Value) -> str:
     if isinstance(value, float):
         if math.isfinite(value):
             return double_text(value)
-        return "##NaN" if value != value else "##Inf" if value > 0 else "##-Inf"
+        return "##NaN" if math.isnan(value) else "##Inf" if value > 0 else "##-Inf"
     if isinstance(value, (str, Text)):
         return '"' + str(value).translate(_PRINT_TABLE) + '"'
     if isinstance(value, (bytes, Blob)):
@@ -149,63 +212,49 @@ def _print_leaf(value: Value) -> str:
     return "#[" + encode(value).hex() + "]"
 
 
-def _print_items(
-    head: str, items: Vector | List | Set, tail: str, out: list[str], depth: int, gap: str = " "
-) -> None:
-    out.append(head)
-    for i, item in enumerate(items):
-        if i:
-            out.append(gap)
-        _print(item, out, depth + 1)
-    out.append(tail)
-
-
-def _print_entries(head: str, entries: Map | Index, out: list[str], depth: int) -> None:
-    out.append(head)
-    for i, (key, item) in enumerate(entries.entries()):
-        if i:
-            out.append(",")
-        _print(key, out, depth + 1)
-        out.append(" ")
-        _print(item, out, depth + 1)
-    out.append("}")
-
-
 def to_json(value: Value, *, json5: bool = False) -> str:
-    """Return the JSON text of a value, without blanks; `json5` writes NaN and infinities, which plain JSON gives as null.
+    """Return the JSON text of a value, without blanks.
 
+    `json5` writes NaN and infinities, which plain JSON gives as null.
     Lossy where JSON has no counterpart: keywords become strings, blobs "0x.." strings, sets arrays.
     Raises: UsageError: nested more than 500 levels; MissingData: a part of it is not here.
     Source: CAD044.
     """
-    out: list[str] = []
-    _write_json(value, out, 0, json5)
-    return "".join(out)
+    return _written(value, _write_json5 if json5 else _write_json)
 
 
-def _write_json(value: Value, out: list[str], depth: int, json5: bool) -> None:
-    if depth > TEXT_DEPTH_MAX:
-        raise UsageError(f"values are written as JSON down to {TEXT_DEPTH_MAX} levels")
+def _write_json(value: Value) -> Iterator[Piece]:
+    return _json_pieces(value, json5=False)
+
+
+def _write_json5(value: Value) -> Iterator[Piece]:
+    return _json_pieces(value, json5=True)
+
+
+def _json_pieces(value: Value, *, json5: bool) -> Iterator[Piece]:
+    gap = ""
     if isinstance(value, (Vector, List, Set)):
-        out.append("[")
-        for i, item in enumerate(value):
-            if i:
-                out.append(",")
-            _write_json(item, out, depth + 1, json5)
-        out.append("]")
+        yield "["
+        for item in value:
+            yield gap
+            yield _json_piece(item, json5)
+            gap = ","
+        yield "]"
     elif isinstance(value, (Map, Index, Record)):
-        pairs = (
-            value.entries()
-            if not isinstance(value, Record)
-            else ((str(i), item) for i, item in enumerate(value))
-        )
-        out.append("{")
-        for i, (key, item) in enumerate(pairs):
-            out.append(("," if i else "") + _quote(_json_key(key)) + ":")
-            _write_json(item, out, depth + 1, json5)
-        out.append("}")
+        yield "{"
+        for key, item in enumerate(value) if isinstance(value, Record) else value.entries():
+            yield gap + _quote(_json_key(key)) + ":"
+            yield _json_piece(item, json5)
+            gap = ","
+        yield "}"
     else:
-        out.append(_json_leaf(value, json5))
+        yield _json_leaf(value, json5)
+
+
+def _json_piece(value: Value, json5: bool) -> Piece:
+    if isinstance(value, (Vector, List, Set, Map, Index, Record)):
+        return _Inner(value)
+    return _json_leaf(value, json5)
 
 
 def _json_leaf(value: Value, json5: bool) -> str:
@@ -220,7 +269,7 @@ def _json_leaf(value: Value, json5: bool) -> str:
             return "null"
         return (
             "NaN"
-            if isinstance(value, NanBits) or value != value
+            if isinstance(value, NanBits) or math.isnan(value)
             else "Infinity"
             if value > 0
             else "-Infinity"
@@ -239,6 +288,7 @@ def _json_leaf(value: Value, json5: bool) -> str:
 
 
 def _json_key(key: Value) -> str:
+    """Return the text of an object's key; a Record counts its fields."""
     if isinstance(key, (str, Text)):
         return str(key)
     if isinstance(key, (Keyword, Symbol)):
@@ -255,19 +305,26 @@ def _refuse(token: str) -> object:
 
 
 def from_json(text: str) -> Value:
-    """Return the value of a JSON text: objects to Map (the last of equal keys wins), arrays to Vector, numbers to Integer or Double.
+    """Return the value of a JSON text.
 
-    Raises: BadFormat: not JSON by RFC 8259, or nested more than 500 levels.
+    Objects become Maps (the last of equal keys wins), arrays Vectors, numbers Integers or Doubles.
+
+    Raises: BadFormat: not JSON by RFC 8259, with an escape that is half a character, or nested more
+            than 500 levels.
     Source: CAD044.
     """
+    if not isinstance(text, str):
+        raise TypeMismatch(f"JSON text is a str, got {type(text).__name__}")
     if _depth_of(text) > TEXT_DEPTH_MAX:
         raise BadFormat(f"JSON is read down to {TEXT_DEPTH_MAX} levels")
     try:
-        return _decoder.decode(text)
+        return _from_tree(_decoder.decode(text))
+    except BadFormat:
+        raise
     except ValueError as error:
-        if isinstance(error, BadFormat):
-            raise
         raise BadFormat(f"not JSON: {error}") from error
+    except RecursionError as error:  # the caller's own stack was nearly full
+        raise BadFormat("JSON is nested too deeply for the stack at this place") from error
 
 
 def _depth_of(text: str) -> int:
@@ -291,19 +348,53 @@ def _depth_of(text: str) -> int:
     return deepest
 
 
-class _Decoder(json.JSONDecoder):
-    """The standard decoder, with arrays and objects made into values."""
+class _Level:
+    """An array or object of the tree that is being made into values."""
 
-    def decode(self, s: str, *_: object) -> Value:
-        return _admit_json(super().decode(s))
+    __slots__ = ("items", "keys", "made")
+
+    def __init__(self, tree: list[object] | dict[str, object]) -> None:
+        self.keys: list[str] | None = None
+        if isinstance(tree, dict):
+            self.keys = [_whole(key) for key in tree]
+            self.items = iter(tree.values())
+        else:
+            self.items = iter(tree)
+        self.made: list[Value] = []
+
+    def value(self) -> Value:
+        if self.keys is None:
+            return Vector.of(self.made)
+        return Map.of(zip(self.keys, self.made, strict=True))
 
 
-def _admit_json(tree: object) -> Value:
-    if isinstance(tree, list):
-        return Vector.of([_admit_json(item) for item in tree])
-    if isinstance(tree, dict):
-        return Map.of([(key, _admit_json(item)) for key, item in tree.items()])
-    return tree
+def _from_tree(tree: object) -> Value:
+    """Return the value of what the standard decoder made, without recursion."""
+    if not isinstance(tree, (list, dict)):
+        return _whole(tree) if isinstance(tree, str) else tree
+    opened = [_Level(tree)]
+    while True:
+        level = opened[-1]
+        for item in level.items:
+            if isinstance(item, (list, dict)):
+                opened.append(_Level(item))
+                break
+            level.made.append(_whole(item) if isinstance(item, str) else item)
+        else:
+            done = opened.pop().value()
+            if not opened:
+                return done
+            opened[-1].made.append(done)
 
 
-_decoder: Final = _Decoder(parse_int=parse_integer, parse_constant=_refuse, strict=True)
+def _whole(text: str) -> str:
+    """Return a string of the text, which must be made of whole characters."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise BadFormat("not JSON: a string holds half of a character pair") from None
+    return text
+
+
+_decoder: Final = json.JSONDecoder(parse_int=parse_integer, parse_constant=_refuse, strict=True)

@@ -48,12 +48,12 @@ class Vector(Cell):
     _count: i64
     _prefix: object
 
-    def __init__(self, items: Iterable[object] = ()) -> None:
+    def __init__(self, items: Iterable[object] | None = None) -> None:
         super().__init__()
         self._count = 0
         self._prefix = None
         self._kids = []
-        if items != ():
+        if items is not None:
             built = _bulk([admit(item) for item in items])
             self._count = built._count
             self._prefix = built._prefix
@@ -336,7 +336,7 @@ class Vector(Cell):
             yield i, False, None, True, deref(other._kid(i))
 
     def merge_with(self, other: Vector, join: Callable[[int, Value, Value], Value]) -> Vector:
-        """Return the join of two vectors by `join(position, own, other)`, called where they differ.
+        """Return the join of two vectors by `join(position, own, other)`, called where `other` differs.
 
         The result has the greater length; a position that one side lacks counts as nil. Returns this
         vector itself when nothing changes, and `other` itself when the result equals it.
@@ -345,9 +345,11 @@ class Vector(Cell):
         made: Vector = self
         theirs_too = other._count >= self._count
         for i, _has, mine, had, theirs in self.differences(other):
+            if not had:
+                break  # the rest only this vector has
             result = admit(join(i, mine, theirs))
             made = made.set(i, result) if i < made._count else made.append(result)
-            theirs_too = theirs_too and had and same(result, theirs)
+            theirs_too = theirs_too and same(result, theirs)
         return other if theirs_too and made is not self else made
 
     def __repr__(self) -> str:
@@ -558,9 +560,9 @@ class List(Cell):
 
     _body: Vector
 
-    def __init__(self, items: Iterable[object] = ()) -> None:
+    def __init__(self, items: Iterable[object] | None = None) -> None:
         super().__init__()
-        self._body = _bulk([admit(item) for item in items][::-1])
+        self._body = EMPTY_VECTOR if items is None else _bulk([admit(item) for item in items][::-1])
         self._kids = []
 
     @classmethod

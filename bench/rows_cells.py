@@ -1,0 +1,109 @@
+"""Rows of the cell kernel: building, hashing, merging and decoding in memory."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from datalattice.cells import Map, Vector, decode_message, encode_message, value_hash
+from datalattice.cells import cell as kernel
+from datalattice.lattice import MapLattice, MaxLattice
+
+COMPILED = not kernel.__file__.endswith(".py")
+Row = dict[str, Any]
+
+
+def median_ms(work: Callable[[], object], runs: int) -> float:
+    """Return the median milliseconds of `runs` calls, after one call that is not counted."""
+    work()
+    times = []
+    for _ in range(runs):
+        gc.collect()
+        begin = time.perf_counter()
+        work()
+        times.append((time.perf_counter() - begin) * 1000)
+    return statistics.median(times)
+
+
+def row(name: str, value: float, unit: str, peers: dict[str, float] | None = None) -> Row:
+    """Return one result row."""
+    return {"row": name, "value": value, "unit": unit, "peers": peers or {}, "compiled": COMPILED}
+
+
+def append_vector(count: int) -> bytes:
+    vector = Vector()
+    for i in range(count):
+        vector = vector.append(i)
+    return value_hash(vector)
+
+
+def put_map(keys: list[str]) -> bytes:
+    made = Map()
+    for i, key in enumerate(keys):
+        made = made.put(key, i)
+    return value_hash(made)
+
+
+def number_map(count: int) -> Map:
+    return Map.of([(f"key-{i}", i) for i in range(count)])
+
+
+def changed(base: Map, count: int) -> Map:
+    made = base
+    step = len(base) // count
+    for i in range(count):
+        made = made.put(f"key-{i * step}", 10**9 + i)
+    return made
+
+
+def raw_sha3(cells: int, size: int) -> Callable[[], None]:
+    data = b"x" * size
+
+    def work() -> None:
+        for _ in range(cells):
+            hashlib.sha3_256(data).digest()
+
+    return work
+
+
+def merges(runs: int) -> Iterator[Row]:
+    lattice = MapLattice(MaxLattice())
+    shared = {}
+    for count in (10_000, 100_000, 1_000_000):
+        base = number_map(count)
+        value_hash(base)
+        newer = changed(base, 100)
+        value_hash(newer)
+        shared[count] = median_ms(lambda a=base, b=newer: lattice.merge(a, b), runs)
+        if count == 100_000:
+            apart = [decode_message(encode_message(value)) for value in (base, newer)]
+            unshared = median_ms(lambda: lattice.merge(apart[0], apart[1]), runs)
+    yield row("merge-shared-100", shared[100_000], "ms")
+    yield row("merge-unshared-100", unshared, "ms")
+    yield row("merge-growth", shared[1_000_000] / shared[10_000], "x")
+
+
+def rows(quick: bool) -> Iterator[Row]:
+    """Yield the rows; `quick` takes fewer runs of each."""
+    runs = 3 if quick else 7
+    numbers = list(range(1_000_000))
+    keys = [f"key-{i}" for i in range(100_000)]
+    pairs = [(key, i) for i, key in enumerate(keys)]
+    sha3 = {"raw-sha3-100k-small": median_ms(raw_sha3(100_000, 12), runs)}
+    yield row("vector-append-1m", median_ms(lambda: append_vector(1_000_000), runs), "ms")
+    yield row("vector-bulk-1m", median_ms(lambda: value_hash(Vector.of(numbers)), runs), "ms")
+    yield row("map-put-100k", median_ms(lambda: put_map(keys), runs), "ms", sha3)
+    yield row("map-bulk-100k", median_ms(lambda: value_hash(Map.of(pairs)), runs), "ms", sha3)
+    yield from merges(runs)
+    message = encode_message(Vector.of([b"%0150d" % i for i in range(95_000)]))
+    cells = 0
+    at = 0
+    from datalattice.cells import decode_parts
+
+    cells = 1 + len(decode_parts(message)[1])
+    took = median_ms(lambda: decode_message(message), runs)
+    yield row("decode-101k", cells / took * 1000, "cells/s", {"cells": cells})

@@ -1,0 +1,301 @@
+"""Join of tries: walking two maps or two sets together, touching only what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from mypy_extensions import i64
+
+from datalattice.cells.cell import Value, deref, same, same_kid, surely_same
+from datalattice.cells.trie import (
+    TAG_MAP,
+    Trie,
+    assemble,
+    common_digits,
+    digit_at,
+    new_leaf,
+    put,
+    remove,
+    trie_of,
+)
+from datalattice.limits import MAP_LEAF_MAX
+
+
+class AbsentType:
+    """The type of `ABSENT`."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = AbsentType()
+"""What a join returns to keep no entry."""
+
+Join = Callable[[Value, Value, Value, bool, bool], object]
+"""(key, own value, other value, own present, other present) -> the value to keep, or ABSENT."""
+
+Entry = tuple[bytes, object, bool, object, bool, object]
+"""(key hash, key kid, own present, own value kid, other present, other value kid)."""
+
+
+def differing(own: Trie, other: Trie) -> Iterator[Entry]:
+    """Yield the entries in which two tries of one tag differ; equal subtrees are neither loaded nor descended."""
+    stack: list[tuple[object, object, int]] = [(own, other, 0)]
+    while stack:
+        a_kid, b_kid, known = stack.pop()
+        if surely_same(a_kid, b_kid):
+            continue
+        a = None if a_kid is None else trie_of(a_kid, own._tag, 0) if a_kid is not own else own
+        b = None if b_kid is None else trie_of(b_kid, own._tag, 0) if b_kid is not other else other
+        if a is None or b is None or a._count <= MAP_LEAF_MAX or b._count <= MAP_LEAF_MAX:
+            yield from _differing_entries(a, b)
+        else:
+            _pair_children(a, b, known, stack)
+
+
+def _pair_children(a: Trie, b: Trie, known: i64, stack: list[tuple[object, object, int]]) -> None:
+    """Push the pairs of subtrees of two nodes that can hold the same keys."""
+    low: i64 = min(a._shift, b._shift)
+    if low > known and common_digits(a._any(), b._any(), known) < low:
+        stack.append((a, None, known))  # no key in common
+        stack.append((None, b, known))
+        return
+    for digit in range(15, -1, -1):
+        bit: i64 = 1 << digit
+        left: object = None
+        right: object = None
+        if a._shift == low:
+            if a._mask & bit:
+                left = a._open()[a._slot(digit)]
+        elif digit_at(a._any(), low) == digit:
+            left = a
+        if b._shift == low:
+            if b._mask & bit:
+                right = b._open()[b._slot(digit)]
+        elif digit_at(b._any(), low) == digit:
+            right = b
+        if left is not None or right is not None:
+            stack.append((left, right, low + 1))
+
+
+def _entries(node: Trie) -> Iterator[tuple[bytes, object, object]]:
+    for leaf in node._leaves():
+        hashes = leaf._keys()
+        kids = leaf._open()
+        if leaf._tag == TAG_MAP:
+            for i in range(len(hashes)):
+                yield hashes[i], kids[2 * i], kids[2 * i + 1]
+        else:
+            for i in range(len(hashes)):
+                yield hashes[i], kids[i], None
+
+
+def _differing_entries(a: Trie | None, b: Trie | None) -> Iterator[Entry]:
+    if b is None:
+        if a is not None:
+            for digest, key, value in _entries(a):
+                yield digest, key, True, value, False, None
+        return
+    if a is None:
+        for digest, key, value in _entries(b):
+            yield digest, key, False, None, True, value
+        return
+    mine = {digest: (key, value) for digest, key, value in _entries(a)}
+    for digest, key, value in _entries(b):
+        found = mine.pop(digest, None)
+        if found is None:
+            yield digest, key, False, None, True, value
+        elif not same_kid(found[1], value):
+            yield digest, found[0], True, found[1], True, value
+    for digest, (key, value) in mine.items():
+        yield digest, key, True, value, False, None
+
+
+class Joiner:
+    """One join of two tries of one kind; `join` decides about entries, without one all are kept.
+
+    The result reuses whole subtrees of either side wherever they already hold the answer, so a
+    join costs what differs, and data that one side has stored or hashed stays so.
+    """
+
+    def __init__(self, like: Trie, join: Join | None) -> None:
+        self._like = like
+        self._join = join
+        self._width: i64 = 2 if like._tag == TAG_MAP else 1
+        self._changes: int = 0  # entries in which the result differs from own so far
+
+    def nodes(self, a: Trie, b: Trie, known: i64) -> Trie:
+        """Return the join of two tries whose keys agree before digit `known`; `a` itself when b adds nothing."""
+        if surely_same(a, b):
+            return a
+        if a._count <= MAP_LEAF_MAX:
+            return self._into_leaf(a, b)
+        if b._count <= MAP_LEAF_MAX:
+            return self._put_leaf(a, b)
+        low: i64 = min(a._shift, b._shift)
+        if low > known:
+            fork: i64 = common_digits(a._any(), b._any(), known)
+            if fork < low:
+                return self._apart(a, b, fork)
+        return self._pairwise(a, b, low)
+
+    def _pairwise(self, a: Trie, b: Trie, low: i64) -> Trie:
+        mine = _slots(a, low)
+        theirs = _slots(b, low)
+        count: i64 = a._count
+        all_mine = True
+        all_theirs = True
+        for digit in range(16):
+            x = mine[digit]
+            y = theirs[digit]
+            if y is None:
+                all_theirs = all_theirs and x is None
+                continue
+            if x is not None and surely_same(x, y):
+                continue
+            theirs_node = trie_of(y, self._like._tag, 0)
+            if x is None:
+                made = self.accept(theirs_node, None)
+            else:
+                mine_node = trie_of(x, self._like._tag, 0)
+                made = self.nodes(mine_node, theirs_node, low + 1)
+                if made is mine_node:
+                    # Equal trees that nobody encoded yet are told from unequal ones here.
+                    all_theirs = all_theirs and same(mine_node, theirs_node)
+                    continue
+                count -= mine_node._count
+            count += made._count
+            all_theirs = all_theirs and made is theirs_node
+            if made._count:
+                mine[digit] = y if made is theirs_node else made
+                all_mine = False
+            elif x is not None:
+                mine[digit] = None
+                all_mine = False
+        if all_mine:
+            return a
+        if all_theirs:
+            return b
+        return assemble(self._like, count, low, mine)
+
+    def _apart(self, a: Trie, b: Trie, fork: i64) -> Trie:
+        """Return the join of two tries whose keys part at digit `fork`, before either's own first digit."""
+        made = self.accept(b, None)
+        if not made._count:
+            return a
+        slots: list[object] = [None] * 16
+        slots[digit_at(a._any(), fork)] = a
+        slots[digit_at(b._any(), fork)] = made
+        return assemble(self._like, a._count + made._count, fork, slots)
+
+    def _decide(self, key: object, own: object, other: object, has: bool) -> object:
+        """Return the kid to keep for an entry that `other` has and own has not, or has differently."""
+        if self._join is None:
+            self._changes += 1
+            return None
+        value = deref(other)
+        result = self._join(deref(key), deref(own), value, has, True)
+        if result is ABSENT:
+            self._changes += has
+            return ABSENT
+        if has and same_kid(own, result):
+            return own
+        self._changes += 1
+        return other if result is value or same_kid(result, other) else result
+
+    def accept(self, b: Trie, own: Trie | None) -> Trie:
+        """Return what is kept of `b` beside a leaf `own` (none: an empty one); `b` itself when that is all of it."""
+        if b._count > MAP_LEAF_MAX:
+            slots = _slots(b, b._shift)
+            count: i64 = 0
+            whole = True
+            for digit in range(16):
+                kid = slots[digit]
+                if kid is not None:
+                    child = trie_of(kid, self._like._tag, b._count)
+                    made = self.accept(child, own)
+                    count += made._count
+                    if made is not child:
+                        whole = False
+                        slots[digit] = made if made._count else None
+            return b if whole else assemble(self._like, count, b._shift, slots)
+        hashes = b._keys()
+        kids = b._open()
+        kept: list[bytes] = []
+        entries: list[object] = []
+        same_as_b = True
+        for i in range(len(hashes)):
+            at: i64 = -1
+            mine: object = None
+            if own is not None and hashes[i] in own._keys():
+                at = own._keys().index(hashes[i])
+                mine = own._open()[at * self._width + 1] if self._width == 2 else None
+            key = kids[i * self._width]
+            theirs = kids[i * self._width + 1] if self._width == 2 else None
+            result = theirs
+            if at < 0 or (self._width == 2 and not same_kid(mine, theirs)):
+                result = self._decide(key, mine, theirs, at >= 0)
+            if result is ABSENT:
+                same_as_b = False
+                continue
+            same_as_b = same_as_b and (result is theirs or same_kid(result, theirs))
+            kept.append(hashes[i])
+            entries.append(key)
+            if self._width == 2:
+                entries.append(result)
+        return b if same_as_b else new_leaf(self._like, kept, entries)
+
+    def _add_own(self, a: Trie, b: Trie, made: Trie) -> Trie:
+        """Return `made`, what is kept of b, with the entries of leaf `a` that b has not."""
+        hashes = a._keys()
+        kids = a._open()
+        for i in range(len(hashes)):
+            if b._find(hashes[i])[0] is None:
+                value = kids[i * self._width + 1] if self._width == 2 else None
+                made = put(made, hashes[i], kids[i * self._width], value, 0)
+        return made
+
+    def _into_leaf(self, a: Trie, b: Trie) -> Trie:
+        before = self._changes
+        made = self.accept(b, a)
+        if self._changes == before:
+            return a
+        return self._add_own(a, b, made)
+
+    def _put_leaf(self, a: Trie, b: Trie) -> Trie:
+        """Return node `a` with the entries of leaf `b` joined one by one."""
+        hashes = b._keys()
+        kids = b._open()
+        made = a
+        for i in range(len(hashes)):
+            leaf, at = a._find(hashes[i])
+            theirs = kids[i * self._width + 1] if self._width == 2 else None
+            mine: object = None
+            if leaf is not None:
+                mine = leaf._open()[at * self._width + 1] if self._width == 2 else None
+                if self._width == 1 or same_kid(mine, theirs):
+                    continue
+            result = self._decide(kids[i * self._width], mine, theirs, leaf is not None)
+            if result is ABSENT:
+                if leaf is not None:
+                    made = remove(made, hashes[i])
+            else:
+                made = put(made, hashes[i], kids[i * self._width], result, 0)
+        return made
+
+
+def _slots(node: Trie, shift: i64) -> list[object]:
+    """Return what stands under each of 16 digits at `shift`: the children, or the node itself when it forks later."""
+    slots: list[object] = [None] * 16
+    if node._shift > shift:
+        slots[digit_at(node._any(), shift)] = node
+        return slots
+    kids = node._open()
+    mask: i64 = node._mask
+    at: i64 = 0
+    for digit in range(16):
+        if mask & (1 << digit):
+            slots[digit] = kids[at]
+            at += 1
+    return slots
