@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import pickle
 
 from hypothesis import given
@@ -34,6 +36,9 @@ from datalattice.limits import CELL_BYTES_MAX, EMBEDDED_BYTES_MAX
 from datalattice.testing.strategies import json_values, scalars, values
 
 
+unknown = object()
+
+
 class Shelf:
     """A loader over a dict of encodings, as small as one can be."""
 
@@ -61,8 +66,9 @@ def test_encoding_read_back_gives_the_same_value(value: Value) -> None:
 @given(scalars())
 def test_scalars_come_back_as_equal_python_objects(value: Value) -> None:
     again = decode_message(encode_message(value))
-    if value != value:  # a NaN is the one value Python finds unequal to itself
-        assert again != again
+    if isinstance(value, float) and math.isnan(value):
+        assert isinstance(again, float)
+        assert math.isnan(again)
     else:
         assert again == value
         assert value == again
@@ -154,6 +160,6 @@ def test_json_text_is_stable(value: Value) -> None:
 
 
 @given(values(), st.booleans())
-def test_any_value_can_be_written_as_json(value: Value, json5: bool) -> None:
-    text = to_json(value, json5=json5)
-    assert json5 or to_json(from_json(text)) is not None
+def test_any_value_has_text_that_can_be_stored(value: Value, json5: bool) -> None:
+    assert to_text(value).encode()
+    assert json.loads(to_json(value, json5=json5).encode()) is not unknown

@@ -16,7 +16,10 @@ from datalattice.limits import TEXT_DEPTH_MAX
 
 
 class _Made:
-    """A Python container that is being made into a value; of a mapping, keys and values alternate."""
+    """A Python container that is being made into a value.
+
+    Of a mapping, keys and values alternate.
+    """
 
     __slots__ = ("items", "made", "source")
 
@@ -40,6 +43,9 @@ class _Made:
 
 
 def _is_container(value: object) -> bool:
+    kind = type(value)
+    if kind is str or kind is int or value is None or kind is float or kind is bytes:
+        return False  # the common ones first: asking for an abstract class is slow
     return isinstance(value, (list, tuple, Mapping, AbstractSet)) and not isinstance(value, Cell)
 
 
@@ -121,7 +127,8 @@ class _Plain:
 def to_python(value: Value) -> object:
     """Return the nearest plain Python object.
 
-    Map and Index become dict, Vector, List and Record list, Set set, long texts str and bytes, and a
+    Map and Index become dict, Vector, List and Record list, Set set, long texts str and bytes, and
+    a
     signed value its content. Keywords, symbols and other scalars stay; so do containers that a dict
     or set cannot tell apart (they come as their cells).
 
