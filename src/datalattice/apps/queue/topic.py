@@ -130,6 +130,13 @@ class Topic:
 
         self._cursor.update(changed)
 
+    def metadata(self) -> Map:
+        """Return all metadata.
+
+        Source: CAD040 "getMeta"; spec/queue.md section 4.
+        """
+        return read_topic_meta(self._cursor.get()).values
+
     @property
     def num_partitions(self) -> int:
         """How many partitions keys are spread over; 0 when that was never set.

@@ -1,0 +1,168 @@
+"""Command `lattice get`: print what is at a path of the lattice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Annotated, Final
+
+import typer
+
+from datalattice.cells import (
+    Cell,
+    Index,
+    Keyword,
+    List,
+    Map,
+    Set,
+    Signed,
+    Value,
+    Vector,
+    to_text,
+    value_hash,
+)
+from datalattice.cli import access
+from datalattice.cli.folder import DirOption, JsonOption, existing_folder
+from datalattice.cli.render import print_lines, show
+from datalattice.cli.values import parse_key, value_json
+from datalattice.errors import NoSuchPath
+from datalattice.lattice import root_lattice
+
+SHOWN_MAX: Final = 20
+"""Entries of a container that are listed unless all are asked for."""
+
+TEXT_MAX: Final = 100
+"""Characters of an entry that a list shows."""
+
+
+def get(
+    path: Annotated[
+        list[str] | None,
+        typer.Argument(help="Keys from the root, such as: queue OWNER value TOPIC partitions 0"),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print the whole value, however large.")
+    ] = False,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the value at a path: its kind, hash and first entries, or all of it with --full."""
+    folder = existing_folder(dir)
+    keys = [parse_key(key) for key in path or []]
+    # Levels with canonical keys take other spellings: `queue` for `:queue`, hex for an owner.
+    resolved = root_lattice().resolve_path(keys)
+    with access.reading(folder) as root:
+        value = _walk(root, keys if resolved is None else resolved)
+        document: dict[str, object] = {
+            "path": [value_json(key) for key in keys],
+            "kind": kind_of(value),
+            "hash": value_hash(value).hex(),
+        }
+        count = _count(value)
+        if count is not None:
+            document["count"] = count
+        if full or count is None:
+            document["value"] = value_json(value)
+        else:
+            shown = list(islice(_entries(value), SHOWN_MAX))
+            document["entries"] = [{"key": key, "value": text} for key, text in shown]
+        text = to_text(value) if full or count is None else None
+        show(json, document, lambda: print_lines(_lines(document, text)))
+
+
+def _walk(value: Value, keys: Sequence[Value]) -> Value:
+    for depth, key in enumerate(keys):
+        found = _step(value, key)
+        if found is None:
+            at = "/".join(to_text(one) for one in keys[: depth + 1])
+            raise NoSuchPath(f"there is nothing at {at}; {_hint(value)}")
+        value = found
+    return value
+
+
+def _step(value: Value, key: Value) -> Value:
+    if isinstance(value, Signed):
+        name = key.name if isinstance(key, Keyword) else key
+        fields: dict[object, Value] = {
+            "value": value.value,
+            "public-key": value.public_key,
+            "signature": value.signature,
+        }
+        return fields.get(name) if isinstance(name, str) else None
+    if isinstance(value, (Map, Index)):
+        return value.get(key)
+    if isinstance(value, (Vector, List)):
+        return value.get(key) if type(key) is int else None
+    return None
+
+
+def _hint(value: Value) -> str:
+    if isinstance(value, Signed):
+        return "a signed value has the keys value, public-key and signature"
+    if isinstance(value, (Vector, List)):
+        return f"the {kind_of(value)} there has positions 0 to {len(value) - 1}"
+    if isinstance(value, (Map, Index)):
+        keys = [to_text(key) for key, _ in islice(value.entries(), SHOWN_MAX)]
+        return f"the {kind_of(value)} there has: {', '.join(keys) or 'nothing'}"
+    return f"a {kind_of(value)} has no keys"
+
+
+def kind_of(value: Value) -> str:
+    """Return the name of a value's kind in lower case."""
+    if value is None:
+        return "nil"
+    names = {bool: "boolean", int: "integer", float: "double", str: "string", bytes: "blob"}
+    return names.get(type(value), type(value).__name__.lower())
+
+
+def _count(value: Value) -> int | None:
+    """Return how many entries of a value can be listed; None when it is to be printed whole."""
+    if isinstance(value, Signed):
+        return 3
+    return len(value) if isinstance(value, (Map, Index, Vector, List, Set)) else None
+
+
+def _entries(value: Value) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Signed):
+        yield "public-key", value.public_key.hex()
+        yield "signature", ("valid" if value.verify() else "NOT VALID")
+        yield "value", _brief(value.value)
+    elif isinstance(value, (Map, Index)):
+        for key, item in value.entries():
+            yield to_text(key), _brief(item)
+    elif isinstance(value, (Vector, List, Set)):
+        for position, item in enumerate(value):
+            yield str(position), _brief(item)
+
+
+def _brief(value: Value) -> str:
+    count = _count(value)
+    if count is not None and isinstance(value, Cell) and count > 0:
+        if isinstance(value, Vector) and count <= SHOWN_MAX and not _holds_containers(value):
+            return _cut(to_text(value))
+        return f"{kind_of(value)} of {count}" if not isinstance(value, Signed) else "signed"
+    return _cut(to_text(value))
+
+
+def _holds_containers(value: Vector) -> bool:
+    return any(_count(item) for item in value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+
+
+def _lines(document: dict[str, object], text: str | None) -> Iterator[str]:
+    if text is not None:
+        yield text
+        return
+    count = document["count"]
+    yield f"{document['kind']} of {count}   {document['hash']}"
+    entries = document["entries"]
+    assert isinstance(entries, list)
+    width = max((len(entry["key"]) for entry in entries), default=0)
+    for entry in entries:
+        yield f"  {entry['key']:<{width}}  {entry['value']}"
+    assert isinstance(count, int)
+    if count > len(entries):
+        yield f"  ... and {count - len(entries)} more (--full prints all)"

@@ -1,0 +1,115 @@
+"""Main: the command `lattice`, its groups, and the one place where errors become exit codes.
+
+Exit codes: 0 done; 1 it failed (a store, a peer, a check that does not hold); 2 the call was wrong
+(an option, a key, a folder); 70 a fault of this program; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Final
+
+import typer
+from typer.exceptions import Abort, Exit, TyperException
+
+from datalattice.cli import get, key, queue
+from datalattice.cli.render import print_error
+from datalattice.errors import DataLatticeError, UsageError
+
+EXIT_DONE: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_WRONG_CALL: Final = 2
+EXIT_FAULT: Final = 70
+EXIT_INTERRUPTED: Final = 130
+
+DEBUG_VARIABLE: Final = "DATALATTICE_DEBUG"
+
+_EPILOG: Final = (
+    "Exit codes: 0 done, 1 it failed, 2 the call was wrong, 70 a fault of this program, "
+    f"130 interrupted. With {DEBUG_VARIABLE}=1 every error prints where it came from."
+)
+
+app = typer.Typer(
+    name="lattice",
+    help="Data that several machines write while apart, and that merges to one value.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(key.app, name="key", no_args_is_help=True)
+app.add_typer(queue.app, name="queue", no_args_is_help=True)
+app.command("get")(get.get)
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        print(f"lattice {version('datalattice')}")
+    except PackageNotFoundError:
+        print("lattice, not installed")
+    raise Exit(EXIT_DONE)
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code. Every error ends in one line on standard error."""
+    as_json = "--json" in arguments
+    try:
+        code = app(list(arguments), prog_name="lattice", standalone_mode=False)
+    except (Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away (`lattice ... | head`); that is no error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+    except TyperException as error:
+        return _explain(error.format_message(), "usage", error.exit_code, as_json)
+    except UsageError as error:
+        return _explain(str(error), error.code, EXIT_WRONG_CALL, as_json)
+    except DataLatticeError as error:
+        return _explain(str(error), error.code, EXIT_FAILED, as_json)
+    except OSError as error:
+        return _explain(_os_text(error), "system", EXIT_FAILED, as_json)
+    except Exception as error:  # noqa: BLE001 - the last door: anything else is a fault of this program
+        text = f"a fault of this program ({DEBUG_VARIABLE}=1 shows where): {error!r}"
+        return _explain(text, "fault", EXIT_FAULT, as_json)
+    return code if isinstance(code, int) else EXIT_DONE
+
+
+def _os_text(error: OSError) -> str:
+    name = f"{error.filename}: " if error.filename else ""
+    return name + (error.strerror or str(error))
+
+
+def _explain(message: str, code: str, exit_code: int, as_json: bool) -> int:
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        traceback.print_exc()
+    print_error(message, code, as_json)
+    return exit_code
+
+
+def main() -> None:
+    """Run the command line of this process and end it."""
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

@@ -1,0 +1,353 @@
+"""Commands `lattice queue ...`: append to topics, read them, cut them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from datalattice.apps.queue import (
+    Queue,
+    entry_headers,
+    entry_key,
+    entry_stamp_ms,
+    entry_value,
+    partition_of,
+)
+from datalattice.cells import Value, from_json
+from datalattice.cli import access
+from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of
+from datalattice.cli.render import (
+    print_json,
+    print_lines,
+    progress_bars,
+    results,
+    show,
+    table,
+)
+from datalattice.cli.values import (
+    Form,
+    parse_key,
+    parse_owner,
+    parse_value,
+    value_json,
+    value_text,
+)
+from datalattice.errors import DataLatticeError, UsageError
+
+app = typer.Typer(help="Append to topics, read them, cut them. Every write is signed and on disk.")
+
+BATCH: Final = 1_000
+"""Records of one commit when values come from standard input."""
+
+SHORT_KEY: Final = 16
+"""Hex digits of a public key that a table shows."""
+
+TopicArgument = Annotated[str, typer.Argument(help="The topic's name.")]
+PartitionOption = Annotated[
+    str | None,
+    typer.Option("--partition", "-p", help="The partition's id. Default: 0.", show_default=False),
+]
+OwnerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--owner",
+        "-o",
+        help="Whose topic: a public key in hex. Default: your own, else the only one there is.",
+        show_default=False,
+    ),
+]
+FormOption = Annotated[Form, typer.Option("--as", help="How values are written.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    owner: bytes
+    queue: Queue
+    partition: Value
+
+
+@contextmanager
+def _open(
+    directory: Path | None, topic: str, partition: str | None, owner: str | None
+) -> Iterator[_Reading]:
+    folder = existing_folder(directory)
+    name = parse_key(topic)
+    with access.reading(folder) as root:
+        chosen = access.choose_owner(folder, root, parse_owner(owner) if owner else None, name)
+        place = 0 if partition is None else parse_key(partition)
+        found = access.topics_of(root, chosen).topic(name)
+        held = found.partitions()
+        if place not in held:
+            ids = ", ".join(value_text(one) for one in held) or "none"
+            raise UsageError(f"topic {topic} has no partition {value_text(place)}; it has: {ids}")
+        yield _Reading(chosen, found.partition(place), place)
+
+
+def _record(offset: int, entry: Value) -> dict[str, object]:
+    return {
+        "offset": offset,
+        "time_ms": entry_stamp_ms(entry),
+        "key": value_json(entry_key(entry)),
+        "value": value_json(entry_value(entry)),
+        "headers": value_json(entry_headers(entry)) or None,
+    }
+
+
+def _time(stamp_ms: int | None) -> str:
+    if stamp_ms is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(stamp_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError):
+        return f"{stamp_ms} ms"  # a leader may write any 64-bit number
+
+
+@app.command("offer")
+def offer(
+    topic: TopicArgument,
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(help="The values. Without any: one record for each line of standard input."),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", "-k", help="The records' key; routes when the topic has partitions."),
+    ] = None,
+    headers: Annotated[
+        str | None, typer.Option("--headers", help="The records' headers: a JSON object.")
+    ] = None,
+    partition: PartitionOption = None,
+    form: FormOption = Form.TEXT,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Append records to a topic of your own, sign them and put them on disk."""
+    folder = folder_of(dir)
+    name = parse_key(topic)
+    key_cell = None if key is None else parse_key(key)
+    header_cell = None if headers is None else _parse_headers(headers)
+    first: int | None = None
+    count = 0
+    with access.writing(folder) as writer, progress_bars(quiet=json) as bars:
+        place = _place(writer, name, key_cell, partition)
+        bar = bars.add(f"offer to {topic}", None if not values else len(values))
+        for batch in _batches(_values(values, form)):
+            offsets = writer.offer_many(
+                name,
+                place,
+                batch,
+                None if key_cell is None else [key_cell] * len(batch),
+                None if header_cell is None else [header_cell] * len(batch),
+            )
+            first = offsets.start if first is None else first
+            count += len(batch)
+            bar.advance(len(batch))
+    if first is None:
+        raise UsageError("no values: name some, or give one on each line of standard input")
+    done = {"topic": topic, "partition": value_json(place), "offset": first, "count": count}
+    last = first + count - 1
+    where = f"{topic} {value_text(place)}"
+    text = f"{where}: offset {first}" if count == 1 else f"{where}: offsets {first} to {last}"
+    show(json, done, lambda: print_lines([text]))
+
+
+def _parse_headers(text: str) -> Value:
+    try:
+        return from_json(text)
+    except DataLatticeError as error:
+        raise UsageError(f"--headers is a JSON object: {error}") from error
+
+
+def _place(writer: access.Writer, topic: Value, key: Value, partition: str | None) -> Value:
+    if partition is not None:
+        return parse_key(partition)
+    count = writer.num_partitions(topic) if key is not None else 0
+    return partition_of(key, count) if count > 0 else 0
+
+
+def _values(values: list[str] | None, form: Form) -> Iterator[Value]:
+    if values:
+        return (parse_value(value, form) for value in values)
+    return (parse_value(line.rstrip("\r\n"), form) for line in sys.stdin)
+
+
+def _batches(values: Iterable[Value]) -> Iterator[list[Value]]:
+    rest = iter(values)
+    while batch := list(islice(rest, BATCH)):
+        yield batch
+
+
+@app.command("peek")
+def peek(
+    topic: TopicArgument,
+    offset: Annotated[
+        int | None, typer.Argument(help="Which record. Default: the oldest.", show_default=False)
+    ] = None,
+    last: Annotated[bool, typer.Option("--last", help="The newest record.")] = False,
+    partition: PartitionOption = None,
+    owner: OwnerOption = None,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the value of one record."""
+    if last and offset is not None:
+        raise UsageError("give an offset or --last, not both")
+    with _open(dir, topic, partition, owner) as reading:
+        state = reading.queue.state()
+        wanted = state.end - 1 if last else state.start if offset is None else offset
+        entry = reading.queue.peek_entry(wanted)
+        if entry is None:
+            there = f"{state.start} to {state.end - 1}" if state.entries else "none"
+            raise UsageError(f"there is no record at offset {wanted}; offsets here: {there}")
+        record = _record(wanted, entry)
+        text = value_text(entry_value(entry))
+        show(json, record, lambda: print_lines([text]))
+
+
+@app.command("range")
+def range_(
+    topic: TopicArgument,
+    first: Annotated[int | None, typer.Argument(help="First offset.", show_default=False)] = None,
+    last: Annotated[
+        int | None, typer.Argument(help="Last offset, included.", show_default=False)
+    ] = None,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Offset, time and key too.")] = False,
+    partition: PartitionOption = None,
+    owner: OwnerOption = None,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the values of records in order, one a line. Without offsets: all of them."""
+    with _open(dir, topic, partition, owner) as reading:
+        start = reading.queue.start_offset()
+        begin = start if first is None else max(first, start)
+        entries = enumerate(reading.queue.iter_entries(begin, last), begin)
+        if json:
+            print_json([_record(offset, entry) for offset, entry in entries])
+        elif long:
+            print_lines(_long(offset, entry) for offset, entry in entries)
+        else:
+            print_lines(value_text(entry_value(entry)) for _, entry in entries)
+
+
+def _long(offset: int, entry: Value) -> str:
+    key = entry_key(entry)
+    key_text = "" if key is None else value_text(key)
+    columns = (str(offset), _time(entry_stamp_ms(entry)), key_text, value_text(entry_value(entry)))
+    return "\t".join(columns)
+
+
+@app.command("info")
+def info(
+    topic: TopicArgument,
+    owner: OwnerOption = None,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print a topic's owner, metadata and partitions."""
+    folder = existing_folder(dir)
+    name = parse_key(topic)
+    with access.reading(folder) as root:
+        chosen = access.choose_owner(folder, root, parse_owner(owner) if owner else None, name)
+        found = access.topics_of(root, chosen).topic(name)
+        partitions = [
+            _partition_info(place, found.partition(place)) for place in found.partitions()
+        ]
+        meta = value_json(found.metadata())
+    document = {"topic": topic, "owner": chosen.hex(), "meta": meta, "partitions": partitions}
+
+    def text() -> None:
+        print_lines([f"topic  {topic}", f"owner  {chosen.hex()}", f"meta   {meta}"])
+        columns = ("partition", "start", "end", "records", "first", "last")
+        rows = [
+            (
+                str(one["partition"]),
+                one["start"],
+                one["end"],
+                one["records"],
+                _time(_stamp(one["first_ms"])),
+                _time(_stamp(one["last_ms"])),
+            )
+            for one in partitions
+        ]
+        results().print(table(columns, rows))
+
+    show(json, document, text)
+
+
+def _stamp(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _partition_info(place: Value, queue: Queue) -> dict[str, object]:
+    state = queue.state()
+    return {
+        "partition": value_json(place),
+        "start": state.start,
+        "end": state.end,
+        "records": len(state.entries),
+        "first_ms": entry_stamp_ms(queue.peek_first_entry()),
+        "last_ms": entry_stamp_ms(queue.peek_last_entry()),
+        "meta": value_json(state.meta.values),
+    }
+
+
+@app.command("truncate")
+def truncate(
+    topic: TopicArgument,
+    start: Annotated[int, typer.Argument(help="Records before this offset are removed.")],
+    partition: PartitionOption = None,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove the oldest records of a topic of your own. Offsets never come back."""
+    folder = existing_folder(dir)
+    place = 0 if partition is None else parse_key(partition)
+    with access.writing(folder) as writer:
+        removed = writer.truncate(parse_key(topic), place, start)
+    done = {"topic": topic, "partition": value_json(place), "start": start, "removed": removed}
+    show(json, done, lambda: print_lines([f"{topic} {value_text(place)}: {removed} removed"]))
+
+
+@app.command("topics")
+def topics(
+    owner: OwnerOption = None,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List topics: everybody's that are here, or one owner's."""
+    folder = existing_folder(dir)
+    found: list[dict[str, object]] = []
+    with access.reading(folder) as root:
+        for one in access.queue_owners(root):
+            if owner is not None and one != parse_owner(owner):
+                continue
+            mine = access.topics_of(root, one)
+            for name in mine.topics():
+                topic = mine.topic(name)
+                ids = topic.partitions()
+                found.append(
+                    {
+                        "owner": one.hex(),
+                        "topic": value_json(name),
+                        "partitions": len(ids),
+                        "records": sum(topic.partition(place).size() for place in ids),
+                    }
+                )
+
+    def text() -> None:
+        rows = [
+            (str(one["owner"])[:SHORT_KEY], one["topic"], one["partitions"], one["records"])
+            for one in found
+        ]
+        results().print(table(("owner", "topic", "partitions", "records"), rows))
+
+    show(json, found, text)

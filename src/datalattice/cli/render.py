@@ -1,0 +1,160 @@
+"""Render: what commands print. Results go to standard output, everything else to standard error.
+
+With `--json` a command prints one JSON document and nothing else on standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+WIDTH_MAX: Final = 1_000
+"""Columns of tables that go to a file or pipe: enough for any row."""
+
+Jsonable = object
+"""What `json.dumps` takes."""
+
+
+class Step(Protocol):
+    """A running bar: `advance` moves it, `total` sets or corrects its end."""
+
+    def advance(self, count: int = 1) -> None:
+        """Move the bar by `count`."""
+        ...
+
+    def to(self, completed: int, total: int | None = None) -> None:
+        """Put the bar at `completed`, of `total` where that is known by now."""
+        ...
+
+
+def results() -> Console:
+    """Return the console for results: standard output, only as narrow as a terminal makes it."""
+    width = None if sys.stdout.isatty() else WIDTH_MAX
+    return Console(file=sys.stdout, width=width, highlight=False)
+
+
+def notices() -> Console:
+    """Return the console for progress and notices: standard error."""
+    return Console(file=sys.stderr, highlight=False)
+
+
+def print_json(document: Jsonable) -> None:
+    """Print one JSON document."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines as they are: no markup, no wrapping."""
+    for line in lines:
+        sys.stdout.write(line + "\n")
+
+
+def show(as_json: bool, document: Jsonable, text: Callable[[], None]) -> None:
+    """Print a result: `document` with `--json`, else what `text` prints."""
+    if as_json:
+        print_json(document)
+    else:
+        text()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> Table:
+    """Return a table; numbers stand to the right."""
+    rows = [list(row) for row in rows]
+    made = Table(title=title or None, title_justify="left", title_style="bold")
+    for position, column in enumerate(columns):
+        cells = [row[position] for row in rows]
+        numeric = bool(cells) and all(isinstance(cell, (int, float)) for cell in cells)
+        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(cell_text(cell)) for cell in row))
+    return made
+
+
+def cell_text(cell: object) -> str:
+    """Return a table cell as text: thousands separated, decimals rounded to two."""
+    if isinstance(cell, bool) or cell is None:
+        return "" if cell is None else str(cell).lower()
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    return f"{cell:,.2f}" if isinstance(cell, float) else str(cell)
+
+
+def print_pairs(pairs: Mapping[str, object]) -> None:
+    """Print names and values, aligned."""
+    width = max((len(name) for name in pairs), default=0)
+    print_lines(f"{name:<{width}}  {cell_text(value)}" for name, value in pairs.items())
+
+
+class _Bar:
+    def __init__(self, progress: Progress, label: str, total: int | None) -> None:
+        self._progress = progress
+        self._task = progress.add_task(label, total=total)
+
+    def advance(self, count: int = 1) -> None:
+        self._progress.advance(self._task, count)
+
+    def to(self, completed: int, total: int | None = None) -> None:
+        if total is not None:
+            self._progress.update(self._task, total=total)
+        self._progress.update(self._task, completed=completed)
+
+
+class _Silent:
+    def advance(self, count: int = 1) -> None:
+        """Show nothing."""
+
+    def to(self, completed: int, total: int | None = None) -> None:
+        """Show nothing."""
+
+
+class Bars:
+    """Several progress bars on standard error, or none at all."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+
+    def add(self, label: str, total: int | None = None) -> Step:
+        """Add a bar; without a total it only shows that something goes on."""
+        return _Silent() if self._progress is None else _Bar(self._progress, label, total)
+
+
+@contextmanager
+def progress_bars(quiet: bool = False) -> Iterator[Bars]:
+    """Show progress bars while the block runs; none when `quiet` or when nobody watches."""
+    console = notices()
+    if quiet or not console.is_terminal:
+        yield Bars(None)
+        return
+    columns = (
+        SpinnerColumn(finished_text=" "),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield Bars(progress)
+
+
+def print_error(message: str, code: str, as_json: bool) -> None:
+    """Print a user's mistake, or what failed, as one line on standard error."""
+    line = " ".join(message.split())
+    if as_json:
+        sys.stderr.write(json.dumps({"error": code, "message": line}, ensure_ascii=False) + "\n")
+    else:
+        sys.stderr.write(f"lattice: {line}\n")

@@ -1,0 +1,108 @@
+"""Values on the command line: how arguments become cells, and cells become text or JSON.
+
+A key of a path, a topic, a partition or a metadata key is written as it prints: `flights` (a
+string), `3` (an integer), `:value` (a keyword), `0x00ff` (bytes), `"3"` (a string that would read
+as something else). A record's value is text unless `--as` says otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import StrEnum
+from typing import Final
+
+from datalattice.cells import Keyword, Value, from_json, make_blob, make_text, to_json, to_text
+from datalattice.errors import DataLatticeError, UsageError
+
+KEY_HEX_DIGITS: Final = 64
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_HEX: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})*")
+
+
+class Form(StrEnum):
+    """How the value of a record is written."""
+
+    TEXT = "text"
+    JSON = "json"
+    HEX = "hex"
+
+
+def parse_key(text: str) -> Value:
+    """Return the cell that a key on the command line stands for.
+
+    Raises: UsageError: it is empty, or begins like a keyword, bytes or a quoted string and is none.
+    """
+    if text == "":
+        raise UsageError(
+            'a key is empty; write "" in quotes that reach the command for the empty string'
+        )
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if text.startswith(":") and len(text) > 1:
+        return Keyword(text[1:])
+    if text.startswith("0x"):
+        return _bytes_of(text, "a key that begins with 0x")
+    if text.startswith('"'):
+        return _quoted(text)
+    return text
+
+
+def _quoted(text: str) -> str:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"a key in quotes is a JSON string, got {text}") from error
+    if not isinstance(value, str):
+        raise UsageError(f"a key in quotes is a JSON string, got {text}")
+    return value
+
+
+def _bytes_of(text: str, what: str) -> bytes:
+    if not _HEX.fullmatch(text):
+        raise UsageError(f"{what} is 0x and an even number of hex digits, got {text}")
+    return bytes.fromhex(text[2:])
+
+
+def parse_value(text: str, form: Form) -> Value:
+    """Return the cell of a record's value.
+
+    Raises: UsageError: the text does not have the form.
+    """
+    if form is Form.TEXT:
+        return make_text(text)
+    if form is Form.HEX:
+        return make_blob(_bytes_of(text if text.startswith("0x") else "0x" + text, "a hex value"))
+    try:
+        value = from_json(text)
+    except DataLatticeError as error:
+        raise UsageError(f"not a JSON value: {error}") from error
+    if value is None:
+        raise UsageError("the value null is no record; offer any other value")
+    return value
+
+
+def parse_owner(text: str) -> bytes:
+    """Return the public key that names an owner: 64 hex digits, with or without 0x.
+
+    Raises: UsageError: it is something else.
+    """
+    digits = text.removeprefix("0x")
+    if len(digits) != KEY_HEX_DIGITS or not re.fullmatch(r"[0-9a-fA-F]+", digits):
+        raise UsageError(
+            f"an owner is a public key of {KEY_HEX_DIGITS} hex digits, got {text!r}; "
+            "`lattice key show` prints your own"
+        )
+    return bytes.fromhex(digits)
+
+
+def value_text(value: Value) -> str:
+    """Return a value for people: a string as it is, anything else in its printed form."""
+    return str(value) if isinstance(value, str) else to_text(value)
+
+
+def value_json(value: Value) -> object:
+    """Return a value for `--json`: its JSON mapping."""
+    document: object = json.loads(to_json(value))
+    return document
