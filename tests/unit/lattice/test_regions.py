@@ -1,0 +1,189 @@
+"""The standard root, and what of it leaves the node."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from datalattice.cells import EMPTY_INDEX, Index, Keyword, Map, Signed, Value, same, to_cell
+from datalattice.crypto import KeyPair
+from datalattice.errors import BadSignature, NoSuchPath, TypeMismatch, UsageError
+from datalattice.lattice import (
+    LOCAL,
+    LOCAL_KEY,
+    P2P,
+    DataLattice,
+    Lattice,
+    LWWLattice,
+    MapLattice,
+    MaxLattice,
+    MergeContext,
+    OwnerLattice,
+    Report,
+    ReservedLattice,
+    SetLattice,
+    SignedLattice,
+    assoc_in,
+    local_slot,
+    local_value,
+    node_info,
+    regions,
+    register_section,
+    replicable,
+    root_lattice,
+    set_local,
+)
+from datalattice.testing.lattice_kit import observed
+
+KEY, OTHER = KeyPair(b"\x01" * 32), KeyPair(b"\x02" * 32)
+KV, FS = Keyword("kv"), Keyword("fs")
+
+
+@pytest.fixture
+def sections() -> Iterator[None]:
+    """Put the registered sections back afterwards."""
+    before = dict(regions._SECTIONS)
+    yield
+    regions._SECTIONS.clear()
+    regions._SECTIONS.update(before)
+
+
+def test_the_root_has_its_standard_sections() -> None:
+    root = root_lattice()
+    assert isinstance(root.path("data"), DataLattice)
+    assert root.path("local") is LOCAL
+    assert root.path("p2p") is P2P
+    assert isinstance(root.path("p2p", "nodes", KEY.public_key, Keyword("value")), LWWLattice)
+    assert isinstance(root.path("local", KEY.public_key, Keyword("value"), "k"), LWWLattice)
+    assert root.zero() is EMPTY_INDEX
+
+
+@pytest.mark.usefixtures("sections")
+def test_an_application_registers_its_section_once() -> None:
+    key, lattice = Keyword("mine"), MapLattice(MaxLattice())
+    register_section(key, lattice)
+    register_section(key, lattice)
+    assert root_lattice().path("mine") is lattice
+    with pytest.raises(UsageError, match=":mine is taken"):
+        register_section(key, MapLattice(MaxLattice()))
+    with pytest.raises(UsageError, match=":data is taken"):
+        register_section(Keyword("data"), DataLattice())
+    with pytest.raises(TypeMismatch, match="key of a section is a Keyword, got str"):
+        register_section("mine", lattice)  # type: ignore[arg-type]
+    with pytest.raises(TypeMismatch, match="section :more is a Lattice"):
+        register_section(Keyword("more"), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("sections")
+def test_a_reserved_address_gives_way_to_its_application() -> None:
+    lattice = OwnerLattice(MapLattice(SetLattice()))
+    register_section(KV, lattice)
+    assert root_lattice().path(KV) is lattice
+
+
+@pytest.mark.parametrize("key", [KV, FS], ids=repr)
+def test_paths_into_a_reserved_section_resolve(key: Keyword) -> None:
+    if not isinstance(root_lattice().path(key), ReservedLattice):
+        pytest.skip("the application of this section is installed")
+    root = root_lattice()
+    assert root.resolve_path([key.name, KEY.public_key.hex(), "value", "name"]) == [
+        key,
+        KEY.public_key,
+        Keyword("value"),
+        "name",
+    ]
+    assert isinstance(root.path(key, KEY.public_key), SignedLattice)
+
+
+def test_file_paths_alternate_position_and_name() -> None:
+    drive = [FS, KEY.public_key, "value", "home"]
+    resolved = root_lattice().resolve_path([*drive, "0", "docs", 0, "x"])
+    assert resolved is not None
+    assert resolved[4:] == [0, "docs", 0, "x"]
+    assert root_lattice().resolve_path([*drive, "docs"]) is None
+    assert root_lattice().resolve_path([*drive, "9" * 30]) is None
+    assert root_lattice().path(*drive[:2], Keyword("value"), "home", 1) is None
+
+
+def test_a_reserved_section_is_left_alone_silently() -> None:
+    reserved = ReservedLattice(OwnerLattice(MapLattice(Lattice())))
+    lattice = root_lattice().add_lattice(KV, reserved)
+    reports: list[Report] = []
+    context = observed(MergeContext(key_pair=KEY), reports)
+    entry = Map.of([(KEY.public_key, Signed.sign(KEY, to_cell({"db": 1})))])
+    foreign = Index.of([(KV, entry), (Keyword("data"), EMPTY_INDEX)])
+    assert same(lattice.merge(None, foreign, context), Index.of([(Keyword("data"), EMPTY_INDEX)]))
+    own = Index.of([(KV, to_cell({"kept": 1}))])
+    assert lattice.merge(own, Index.of([(KV, entry)]), context) is own
+    assert reports == []
+    with pytest.raises(NoSuchPath, match="ReservedLattice"):
+        assoc_in(None, [KV, KEY.public_key], 1, lattice)
+    assert repr(pickle.loads(pickle.dumps(reserved))) == repr(reserved)
+
+
+@pytest.mark.parametrize("key", [LOCAL_KEY, "local", b"local"], ids=repr)
+def test_local_is_neither_sent_nor_taken(key: Value) -> None:
+    shared = Index.of([(Keyword("data"), EMPTY_INDEX)])
+    assert replicable(shared) is shared
+    assert same(replicable(shared.put(key, to_cell({"secret": 1}))), shared)
+    assert replicable(None) is None
+    assert replicable("no root") == "no root"
+
+
+def test_local_slots_are_written_whole_and_read_verified() -> None:
+    root = set_local(None, KEY, Map.of([("a", 1), (Keyword("k"), 2)]))
+    assert local_value(root, KEY.public_key, Keyword("k")) == 2
+    assert local_value(root, KEY.public_key, Keyword("x")) is None
+    assert local_value(root, OTHER.public_key) is None
+    root = set_local(root, KEY, to_cell({"b": 1}))
+    assert local_value(root, KEY.public_key) == to_cell({"b": 1})
+    slot = local_slot(root, KEY.public_key)
+    assert slot == Signed.sign(KEY, to_cell({"b": 1}))
+    assert isinstance(root, Index)
+    assert root.key_cell("local") == LOCAL_KEY
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [
+        Signed.sign(OTHER, 1),
+        Signed(KEY.public_key, bytes(64), 1),
+        "unsigned",
+    ],
+    ids=["another signer", "bad signature", "unsigned"],
+)
+def test_a_local_slot_that_its_owner_did_not_sign_is_an_error(slot: Value) -> None:
+    root = Index.of([(LOCAL_KEY, Map.of([(KEY.public_key, slot)]))])
+    with pytest.raises(BadSignature, match="local slot"):
+        local_value(root, KEY.public_key)
+
+
+def test_node_info_has_its_fields_and_regions_only_when_there_are_any() -> None:
+    info = node_info(5, ["tcp://a:1"], "peer", "0.1")
+    assert same(
+        info,
+        Map.of(
+            [
+                (Keyword("timestamp"), 5),
+                (Keyword("transports"), to_cell(["tcp://a:1"])),
+                (Keyword("type"), "peer"),
+                (Keyword("version"), "0.1"),
+            ]
+        ),
+    )
+    placed = node_info(5, [], "peer", "0.1", ["eu"])
+    assert placed[Keyword("regions")] == to_cell(["eu"])
+    assert placed[Keyword("transports")] == to_cell([])
+
+
+def test_a_later_node_info_replaces_the_earlier_through_p2p() -> None:
+    def state(stamp: int) -> Index:
+        info = node_info(stamp, [], "peer", "0.1")
+        entry = Map.of([(KEY.public_key, Signed.sign(KEY, info))])
+        return Index.of([(Keyword("nodes"), entry)])
+
+    old, new = state(1), state(2)
+    assert P2P.merge(old, new) is new
+    assert P2P.merge(new, old) is new
