@@ -10,7 +10,10 @@ class Clock(Protocol):
     """A source of wall-clock time."""
 
     def now_ms(self) -> int:
-        """Return Unix time in milliseconds. May step back: callers that need order use `next_stamp`."""
+        """Return Unix time in milliseconds.
+
+        May step back: callers that need order use `next_stamp`.
+        """
         ...
 
 
@@ -23,5 +26,8 @@ class SystemClock:
 
 
 def next_stamp(clock: Clock, after_ms: int) -> int:
-    """Return a stamp in milliseconds that is strictly greater than `after_ms`, and the present time where that is."""
+    """Return a stamp in milliseconds that is strictly greater than `after_ms`.
+
+    And the present time where that is.
+    """
     return max(clock.now_ms(), after_ms + 1)

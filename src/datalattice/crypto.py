@@ -1,6 +1,7 @@
 """Crypto: SHA3-256, Ed25519 key pairs and the source of randomness.
 
-A public key (32 bytes) is an owner, an author and a node id alike. Signing is deterministic (RFC 8032), so all nodes of one owner
+A public key (32 bytes) is an owner, an author and a node id alike. Signing is deterministic (RFC
+8032), so all nodes of one owner
 compute the same signature for the same value.
 """
 
@@ -63,7 +64,8 @@ class KeyPair:
     __slots__ = ("_secret", "public_key", "seed")
 
     def __init__(self, seed: bytes) -> None:
-        if not isinstance(seed, bytes) or len(seed) != SEED_BYTES:
+        given: object = seed
+        if not isinstance(given, bytes) or len(given) != SEED_BYTES:
             msg = f"a key seed is {SEED_BYTES} bytes, got {_measure(seed)}"
             raise UsageError(msg)
         self.seed = seed
@@ -93,7 +95,7 @@ class KeyPair:
 
 
 def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Return whether `signature` (64 bytes) is the signature of `message` by `public_key` (32 bytes)."""
+    """Return whether `signature` is that of `message` by `public_key`."""
     if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:

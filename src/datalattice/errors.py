@@ -1,7 +1,9 @@
 """Errors: the whole hierarchy, one class for each answer to "who must act?".
 
-Every class has a stable `code`, a short word that other surfaces (CLI exit codes, REST, gRPC) map to their own statuses.
-Kernels raise `BadFormat` and its kin without a peer; the session that talks to a peer adds it, so blame is assigned in one place.
+Every class has a stable `code`, a short word that other surfaces (CLI exit codes, REST, gRPC) map
+to their own statuses.
+Kernels raise `BadFormat` and its kin without a peer; the session that talks to a peer adds it, so
+blame is assigned in one place.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ class TypeMismatch(UsageError, TypeError):
 
 
 class UnsupportedOperation(UsageError):
-    """The object does not offer this operation (a merge without a lattice, a sync without a parent)."""
+    """The object does not offer this operation (a merge without a lattice.
+
+    A sync without a parent).
+    """
 
     code = "unsupported"
 
@@ -175,7 +180,10 @@ class StoreVersion(StoreError):
 
 
 class DataLoss(DataLatticeError):
-    """Records that a reader still needs are gone; an operator decides whether it goes on without."""
+    """Records that a reader still needs are gone.
+
+    An operator decides whether it goes on without.
+    """
 
     code = "data-loss"
 

@@ -1,6 +1,7 @@
 """Limits: every bound that more than one package relies on, with its unit and its reason.
 
-Relations between the bounds are asserted when the module is imported, so a change that breaks one cannot go unnoticed.
+Relations between the bounds are asserted when the module is imported, so a change that breaks one
+cannot go unnoticed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ CELL_BYTES_MAX: Final = 16_383
 """Longest encoding of one cell. Follows from the rules below; enforced when reading."""
 
 EMBEDDED_BYTES_MAX: Final = 140
-"""A child whose encoding is at most this long stands inside its parent; a longer one is referenced by hash."""
+"""A child whose encoding is at most this long stands inside its parent.
+
+A longer one is referenced by hash.
+"""
 
 CHUNK_BYTES: Final = 4_096
 """Longest blob or string that is a single cell, and the chunk size of longer ones."""
@@ -50,7 +54,10 @@ VLQ_BYTES_MAX: Final = 9
 """Longest VLQ."""
 
 INLINE_DEPTH_MAX: Final = 72
-"""Deepest nesting of embedded cells that a canonical cell can reach: 140 bytes hold about 70 levels."""
+"""Deepest nesting of embedded cells that a canonical cell can reach.
+
+140 bytes hold about 70 levels.
+"""
 
 MESSAGE_BYTES_MAX: Final = 50_000_000
 """Longest message: a cell and the branches sent with it."""

@@ -1,6 +1,7 @@
 """Cells: immutable values with canonical binary encoding and Merkle references.
 
-Primitive values are plain Python objects (None, bool, int, float, str, bytes); only what Python lacks gets a class. Every value has one
+Primitive values are plain Python objects (None, bool, int, float, str, bytes); only what Python
+lacks gets a class. Every value has one
 encoding, and the SHA3-256 of that encoding is its name. Source: CAD002, CAD003, CAD006.
 """
 
@@ -110,8 +111,8 @@ __all__ = [
     "memory_size",
     "missing",
     "novelty",
-    "references",
     "read_vlq",
+    "references",
     "same",
     "settle",
     "skip_kid",

@@ -1,6 +1,7 @@
 """Blob and text trees: byte strings longer than 4,096 bytes, in chunks.
 
-Shorter ones are plain `bytes` and `str`. A tree reads like them, and only the chunks that are looked at are loaded.
+Shorter ones are plain `bytes` and `str`. A tree reads like them, and only the chunks that are
+looked at are loaded.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ class Chunked(Cell):
         return self._length
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes `start` .. `stop - 1`, cut at the end; only chunks in that range are loaded."""
+        """Return the bytes `start` ..
+
+        `stop - 1`, cut at the end; only chunks in that range are loaded.
+        """
         out: list[bytes] = []
         _read(self, max(start, 0), min(stop, self._length), out)
         return b"".join(out)

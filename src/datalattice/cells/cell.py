@@ -1,14 +1,22 @@
 """Cell: the base of every tree-shaped value; references to children, encoding, hash and equality.
 
-Theory of operation. A value is a plain Python object (None, bool, int, float, str, bytes), a `Scalar`, or a `Cell`. A cell holds its
-children in one list, `_kids`, in the order of its encoding. A kid is a value, or a `Ref`: a child known by hash.
+Theory of operation. A value is a plain Python object (None, bool, int, float, str, bytes), a
+`Scalar`, or a `Cell`. A cell holds its
+children in one list, `_kids`, in the order of its encoding. A kid is a value, or a `Ref`: a child
+known by hash.
 
-A cell may be *closed*: it has its encoding and no kid list. It opens itself by parsing one level when it is first looked into. Decoding
-therefore costs one strict scan and no objects, and a store may close cells it has written, which frees the memory of everything below
+A cell may be *closed*: it has its encoding and no kid list. It opens itself by parsing one level
+when it is first looked into. Decoding
+therefore costs one strict scan and no objects, and a store may close cells it has written, which
+frees the memory of everything below
 without changing any value. A new cell is open and has no encoding until somebody asks for it.
 
-Kid lists change only in ways that cannot be seen: a long plain kid is boxed in a Ref once its hash is known, and a list that several
+Kid lists change only in ways that cannot be seen: a long plain kid is boxed in a Ref once its hash
+is known, and a list that several
 vectors share may grow behind the part each of them uses.
+
+Length: every function here is on the path of every encoding; split, they would be called across
+modules in the compiled kernel's innermost loop.
 """
 
 from __future__ import annotations
@@ -54,7 +62,10 @@ class Loader(Protocol):
 
 @mypyc_attr(acyclic=True)
 class Ref:
-    """A child known by its hash: `value` when it is at hand (`present`), else to be had from `loader`."""
+    """A child known by its hash.
+
+    `value` when it is at hand (`present`), else to be had from `loader`.
+    """
 
     __slots__ = ("hash", "loader", "present", "value")
 
@@ -113,7 +124,10 @@ class Cell:
         return self._open()
 
     def _close(self, loader: Loader) -> None:
-        """Forget the kids; they are read again through `loader` when needed. The encoding must exist."""
+        """Forget the kids; they are read again through `loader` when needed.
+
+        The encoding must exist.
+        """
         self._loader = loader
         self._kids = None
 
@@ -165,11 +179,11 @@ class Cell:
         return restore_hook[0], (pickle_hook[0](self),)
 
 
-def _restore_unset(data: bytes) -> Value:
+def _restore_unset(_data: bytes) -> Value:
     raise UsageError("the message codec is not loaded")
 
 
-def _pickle_unset(value: Value) -> bytes:
+def _pickle_unset(_value: Value) -> bytes:
     raise UsageError("the message codec is not loaded")
 
 
@@ -187,7 +201,8 @@ long_hook: Final[list[Callable[[Value], Cell]]] = []
 def not_a_value(value: object) -> str:
     """Return the error text for something that is not a lattice value."""
     return (
-        f"not a lattice value: {type(value).__module__}.{type(value).__qualname__}; accepted are None, bool, int, float, str, bytes, "
+        f"not a lattice value: {type(value).__module__}.{type(value).__qualname__}; accepted are "
+        "None, bool, int, float, str, bytes, "
         "list, tuple, dict, set and the cell classes"
     )
 
@@ -210,8 +225,7 @@ def admit(value: object) -> Value:
         or kind is bytes
         or kind is float
         or kind is bool
-        or isinstance(value, Cell)
-        or isinstance(value, Scalar)
+        or isinstance(value, (Cell, Scalar))
     ):
         return value
     return admit_hook[0](value)
@@ -445,7 +459,10 @@ def _equals(cell: Cell, other: object) -> bool:
 
 
 def same_kid(a: object, b: object) -> bool:
-    """Return whether two kids are the same value, by hash where one of them is not at hand. Loads nothing."""
+    """Return whether two kids are the same value, by hash where one of them is not at hand.
+
+    Loads nothing.
+    """
     if a is b:
         return True
     if isinstance(a, Ref):
@@ -465,9 +482,10 @@ def can_branch(kid: object) -> bool:
 
 
 def surely_same(a: object, b: object) -> bool:
-    """Return whether two kids are known to be the same value without building an encoding that nobody asked for yet.
+    """Return whether two kids are known to be the same value, building no encodings.
 
-    A False is no statement: two trees that were never encoded are compared by descending, which costs no more.
+    A False is no statement: two trees that were never encoded are compared by descending, which
+    costs no more.
     """
     if a is b:
         return True
@@ -481,7 +499,10 @@ def surely_same(a: object, b: object) -> bool:
 
 
 def _encode_deep(top: Cell) -> None:
-    """Encode everything below `top` bottom-up with a stack of our own: chains of cells can be millions long."""
+    """Encode everything below `top` bottom-up with a stack of our own.
+
+    Chains of cells can be millions long.
+    """
     stack: list[Cell] = [top]
     while stack:
         cell = stack[-1]

@@ -1,7 +1,11 @@
 """Index: an ordered map, a radix tree over the bytes of its keys.
 
-Keys are byte-like values, and only their first 32 bytes count; keys with equal bytes are one key, whatever their types. A node holds the
-position where its keys first differ (`depth`, in hex digits), the entry whose key ends there, if any, and one child for each digit.
+Keys are byte-like values, and only their first 32 bytes count; keys with equal bytes are one key,
+whatever their types. A node holds the
+position where its keys first differ (`depth`, in hex digits), the entry whose key ends there, if
+any, and one child for each digit.
+
+Length: one structure with all its operations; they share the tree's private shape.
 """
 
 from __future__ import annotations
@@ -57,12 +61,16 @@ def key_bytes(key: Value) -> bytes:
     elif isinstance(key, Chunked):
         return key.read(0, INDEX_KEY_BYTES)
     raise TypeMismatch(
-        f"an index key is bytes, str, Keyword, Symbol, Address or Extension, got {type(key).__name__}"
+        "an index key is bytes, str, Keyword, Symbol, Address or Extension, got "
+        + type(key).__name__
     )
 
 
 def common_key_digits(a: bytes, b: bytes, start: i64) -> i64:
-    """Return the first digit position from `start` on where two keys differ, or where the shorter ends."""
+    """Return the first digit position from `start` on where two keys differ.
+
+    Or where the shorter ends.
+    """
     limit: i64 = 2 * min(len(a), len(b))
     position: i64 = start
     while position < limit and digit_at(a, position) == digit_at(b, position):
@@ -103,7 +111,10 @@ class Index(Cell):
 
     @classmethod
     def of(cls, entries: Mapping[object, object] | Iterable[tuple[object, object]]) -> Index:
-        """Return the index of `entries`, built in bulk; of two entries with one key the later wins."""
+        """Return the index of `entries`, built in bulk.
+
+        Of two entries with one key the later wins.
+        """
         return _index_of(entries)
 
     def _build(self, depth: int) -> bytes:
@@ -205,7 +216,10 @@ class Index(Cell):
         return None if node is None else deref(node._open()[0])
 
     def put(self, key: object, value: object) -> Index:
-        """Return this index with one entry more, or with key and value replaced; itself when that changes nothing."""
+        """Return this index with one entry more, or with key and value replaced.
+
+        Itself when that changes nothing.
+        """
         held = admit(key)
         return _put(self, key_bytes(held), held, admit(value), 0)
 
@@ -262,10 +276,13 @@ class Index(Cell):
         return reversed(list(self))
 
     def merge_with(self, other: Index, join: Join) -> Index:
-        """Return the join of two indexes by `join(key, own, other, own present, other present)`, called only for the entries
+        """Return the join of two indexes by `join(key, own, other, own present.
+
+        Other present)`, called only for the entries
         of `other` that this index has not, or has differently.
 
-        Like `Map.merge_with`. Where both have a key with the same bytes and of different types, the key with the greater hash is kept
+        Like `Map.merge_with`. Where both have a key with the same bytes and of different types, the
+        key with the greater hash is kept
         (and given to `join`).
         """
         made = self
@@ -293,7 +310,10 @@ class Index(Cell):
         return other if theirs_too and made is not self else made
 
     def differences(self, other: Index) -> Iterator[tuple[Value, bool, Value, bool, Value]]:
-        """Yield (key, own present, own value, other present, other value) where the two differ, in key order within subtrees."""
+        """Yield (key, own present, own value, other present, other value) where the two differ.
+
+        In key order within subtrees.
+        """
         for _raw, mine, theirs in differing_nodes(self, other):
             shown = mine if mine is not None else theirs
             assert shown is not None
@@ -507,7 +527,7 @@ def differing_nodes(own: Index, other: Index, *, own_alone: bool = True) -> Iter
 def _pair_nodes(
     a: Index, b: Index, known: int, stack: list[tuple[object, object, int]]
 ) -> Iterator[Pair]:
-    """Yield what two nodes hold themselves and push the pairs of subtrees that can hold the same keys."""
+    """Yield what two nodes hold themselves; push the subtrees that can share keys."""
     a_end, b_end = _reach(a), _reach(b)
     low: i64 = min(a_end, b_end)
     if common_key_digits(a._any(), b._any(), known) < low:
@@ -532,7 +552,10 @@ def _pair_nodes(
 
 
 def _reach(node: Index) -> int:
-    """Return the digits that all keys of a node share: its depth, or the whole key of a single entry."""
+    """Return the digits that all keys of a node share.
+
+    Its depth, or the whole key of a single entry.
+    """
     if node._count == 1:
         return 2 * len(node._key())
     node._open()
@@ -540,7 +563,10 @@ def _reach(node: Index) -> int:
 
 
 def _below(node: Index, reach: int, low: int, digit: int) -> object:
-    """Return what a node holds under `digit` at position `low`: a child, or the node itself when its keys fork only later."""
+    """Return what a node holds under `digit` at position `low`.
+
+    A child, or the node itself when its keys fork only later.
+    """
     if reach > low:
         return node if digit_at(node._any(), low) == digit else None
     if node._count == 1 or not node._mask & (1 << digit):

@@ -18,7 +18,8 @@ _sha3: Final = hashlib.sha3_256
 class Map(Trie):
     """An immutable mapping, iterated in the order of its keys' hashes.
 
-    Shapes: keys and values are any values; keys are told apart by hash, so `True`, `1` and `1.0` are three keys.
+    Shapes: keys and values are any values; keys are told apart by hash, so `True`, `1` and `1.0`
+            are three keys.
     Cost:   get, put and remove touch one path, O(log16 n).
     Source: CAD002 "Map"; CAD003 "Map".
     """
@@ -38,7 +39,10 @@ class Map(Trie):
 
     @classmethod
     def of(cls, entries: Mapping[object, object] | Iterable[tuple[object, object]]) -> Map:
-        """Return the map of `entries`, built in bulk; of two entries with one key the later wins."""
+        """Return the map of `entries`, built in bulk.
+
+        Of two entries with one key the later wins.
+        """
         return _map_of(entries)
 
     def get(self, key: object, default: Value = None) -> Value:
@@ -96,10 +100,13 @@ class Map(Trie):
             yield value
 
     def merge_with(self, other: Map, join: Join) -> Map:
-        """Return the join of two maps by `join(key, own, other, own present, other present)`, called only for the entries
+        """Return the join of two maps by `join(key, own, other, own present, other present)`.
+
+        Called only for the entries
         of `other` that this map has not, or has differently.
 
-        `join` returns the value to keep, or `ABSENT` to have none. Returns this map itself when nothing changes, and `other` itself
+        `join` returns the value to keep, or `ABSENT` to have none. Returns this map itself when
+        nothing changes, and `other` itself
         when the result equals it.
         Cost:   proportional to the entries that differ.
         """
@@ -153,7 +160,10 @@ class Set(Trie):
         return made
 
     def union(self, other: Set) -> Set:
-        """Return the elements of both: this set itself when `other` adds nothing, `other` itself when this one adds nothing."""
+        """Return the elements of both.
+
+        This set itself when `other` adds nothing, `other` itself when this one adds nothing.
+        """
         made = self if not other._count else Joiner(self, None).nodes(self, other, 0)
         assert isinstance(made, Set)
         return made

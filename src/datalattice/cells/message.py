@@ -1,13 +1,14 @@
 """Message: decoding a cell, and several cells in one byte string.
 
-A message is the encoding of its top cell, then each branch below it once, with its length in front. What is left out must be known to
+A message is the encoding of its top cell, then each branch below it once, with its length in front.
+What is left out must be known to
 the reader, who looks for it through a loader.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from librt.strings import BytesWriter
@@ -23,17 +24,20 @@ from datalattice.cells.cell import (
     pickle_hook,
     put_vlq,
     restore_hook,
+    value_hash,
 )
 from datalattice.cells.parse import read_value
 from datalattice.cells.scan import branch_hashes, read_vlq, scan, scan_top
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
-from datalattice.limits import CELL_BYTES_MAX, EMBEDDED_BYTES_MAX, MESSAGE_BYTES_MAX
+from datalattice.limits import CELL_BYTES_MAX, CHUNK_BYTES, EMBEDDED_BYTES_MAX, MESSAGE_BYTES_MAX
 
 _sha3: Final = hashlib.sha3_256
 
 
 def decode(data: bytes, loader: Loader | None = None) -> Value:
-    """Return the value of the encoding of one cell; its branches are loaded through `loader` when they are looked at.
+    """Return the value of the encoding of one cell.
+
+    Its branches are loaded through `loader` when they are looked at.
 
     Raises: BadFormat: the bytes are not the canonical encoding of one cell.
     Source: CAD003.
@@ -43,7 +47,9 @@ def decode(data: bytes, loader: Loader | None = None) -> Value:
 
 
 def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:
-    """Return the value of an encoding that was scanned before and whose hash is known: a store's own cells.
+    """Return the value of an encoding that was scanned before and whose hash is known.
+
+    A store's own cells.
 
     Source: CAD003.
     """
@@ -100,7 +106,9 @@ class Parts:
 def decode_message(
     data: bytes, loader: Loader | None = None, limit: int = MESSAGE_BYTES_MAX
 ) -> Value:
-    """Return the value of a message; cells it leaves out are loaded through `loader` when they are looked at.
+    """Return the value of a message.
+
+    Cells it leaves out are loaded through `loader` when they are looked at.
 
     Raises: BadFormat: the bytes are not a message; LimitExceeded: longer than `limit` bytes.
     Source: CAD003 "Multi-cell encoding".
@@ -130,14 +138,14 @@ def decode_parts(
         length, start = read_vlq(data, at, total)
         if length <= EMBEDDED_BYTES_MAX:
             raise BadFormat(
-                f"bad message at byte {at}: a cell of {length} bytes stands inside its parent, not beside it"
+                f"bad message at byte {at}: a cell of {length} bytes belongs inside its parent"
             )
         if length > CELL_BYTES_MAX or start + length > total:
             raise BadFormat(f"bad message at byte {at}: a cell of {length} bytes does not fit")
         end: i64 = start + length
         if scan(data, start, end, 0, True, None) != end:
             raise BadFormat(
-                f"bad message at byte {start}: a cell is shorter than its stated length of {length} bytes"
+                f"bad message at byte {start}: a cell is shorter than its stated {length} bytes"
             )
         parts.add(data[start:end])
         at = end
@@ -149,8 +157,10 @@ def encode_message(
 ) -> bytes:
     """Return the message of `value`: its cell and every branch below it, depth first.
 
-    known: given a branch's hash, says whether the reader has it and all below; such branches are left out.
-    Raises: LimitExceeded: it would be longer than `limit` bytes; MissingData: a branch is not at hand.
+    known: given a branch's hash, says whether the reader has it and all below; such branches are
+    left out.
+    Raises: LimitExceeded: it would be longer than `limit` bytes; MissingData: a branch is not at
+            hand.
     Source: CAD003 "Multi-cell encoding".
     """
     top = encode(value)
@@ -158,18 +168,9 @@ def encode_message(
     out.write(top)
     size: int = len(top)
     seen: set[bytes] = set()
-    stack: list[object] = list(reversed(cell_children(value)))
+    stack = list(branch_kids(value))[::-1]
     while stack:
-        kid = stack.pop()
-        if isinstance(kid, Cell) and len(kid.encoding) <= EMBEDDED_BYTES_MAX:
-            stack.extend(reversed(cell_children(kid)))
-            continue
-        if not isinstance(kid, (Cell, Ref)):
-            if not isinstance(kid, (str, bytes)) or len(encode(kid)) <= EMBEDDED_BYTES_MAX:
-                if isinstance(kid, (str, bytes)):
-                    stack.extend(reversed(cell_children(kid)))
-                continue
-        digest = kid.hash if isinstance(kid, (Cell, Ref)) else _sha3(encode(kid)).digest()
+        digest, kid = stack.pop()
         if digest in seen or (known is not None and known(digest)):
             continue
         seen.add(digest)
@@ -180,37 +181,47 @@ def encode_message(
             raise LimitExceeded(f"a message has at most {limit} bytes; this value needs more")
         put_vlq(out, len(encoding))
         out.write(encoding)
-        stack.extend(reversed(cell_children(found)))
+        stack.extend(list(branch_kids(found))[::-1])
     return out.getvalue()
 
 
 def cell_children(value: Value) -> list[object]:
-    """Return the kids of a value: none for scalars and short strings; long plain strings and blobs have chunks.
+    """Return the kids of a value: none for scalars and short strings.
+
+    Long plain strings and blobs have chunks.
 
     Source: CAD003.
     """
     if isinstance(value, Cell):
         return value._children()
-    if isinstance(value, (str, bytes)) and len(value) > 1024:
-        from_plain = read_back(value)
-        return from_plain._children() if isinstance(from_plain, Cell) else []
+    if isinstance(value, (str, bytes)) and len(value) > CHUNK_BYTES // 4:  # 4 bytes a character
+        tree = make_blob(value) if isinstance(value, bytes) else make_text(value)
+        return tree._children() if isinstance(tree, Cell) else []
     return []
 
 
-def read_back(value: Value) -> Value:
-    """Return a long plain string or blob as the tree it is encoded as; anything else as it is.
+def branch_kids(value: Value) -> Iterator[tuple[bytes, object]]:
+    """Yield (hash, kid) of the branches that the cell of `value` refers to, in order.
 
-    Source: CAD003 "Blob".
+    A kid is a value or a Ref. Embedded children are looked through.
+    Source: CAD003 "Branches".
     """
-    if isinstance(value, bytes):
-        return make_blob(value)
-    if isinstance(value, str):
-        return make_text(value)
-    return value
+    stack: list[object] = cell_children(value)[::-1]
+    while stack:
+        kid = stack.pop()
+        if isinstance(kid, Ref):
+            yield kid.hash, kid
+        elif isinstance(kid, (Cell, str, bytes)):
+            if len(encode(kid)) > EMBEDDED_BYTES_MAX:
+                yield value_hash(kid), kid
+            else:
+                stack.extend(cell_children(kid)[::-1])
 
 
 def references(encoding: bytes) -> list[bytes]:
-    """Return the distinct hashes of the branches that a cell with this encoding refers to, in order.
+    """Return the distinct hashes of the branches that a cell with this encoding refers to.
+
+    In order.
 
     Source: CAD003 "Branches".
     """

@@ -1,6 +1,10 @@
-"""Scalars that Python lacks: keyword, symbol, character, address, extension value, flag, and NaN patterns other than the usual one.
+"""Scalars that Python lacks.
 
-Each is a small immutable object that carries its own encoding. They are equal exactly when their encodings are, and they always
+Keyword, symbol, character, address, extension value, flag, and NaN patterns other than the usual
+one.
+
+Each is a small immutable object that carries its own encoding. They are equal exactly when their
+encodings are, and they always
 stand inside their parent: no scalar here is longer than 130 bytes.
 """
 
@@ -280,7 +284,8 @@ class Flag(Scalar):
 class NanBits(Scalar):
     """A NaN whose bits are not the usual ones; it keeps them.
 
-    Programs make one NaN only (`float("nan")`, bits 7ff8000000000000). Others exist so that foreign data survives unchanged.
+    Programs make one NaN only (`float("nan")`, bits 7ff8000000000000). Others exist so that foreign
+    data survives unchanged.
 
     Shapes: bits 0 .. 2**64 - 1, a NaN pattern other than the usual one.
     Source: CAD003 "Double".

@@ -1,6 +1,7 @@
 """Scan: the strict reading of one encoding, without making a single object.
 
-All rules by which bytes are refused as a cell stand here, so that everything above may trust what it reads. Work and memory are
+All rules by which bytes are refused as a cell stand here, so that everything above may trust what
+it reads. Work and memory are
 proportional to the input, and recursion is bounded: 140 bytes can nest about 70 levels.
 """
 
@@ -62,7 +63,10 @@ def read_vlq(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 
 def block_size(count: i64) -> i64:
-    """Return the number of elements below each full child of a vector tree: the largest power of 16 less than `count`."""
+    """Return the number of elements below each full child of a vector tree.
+
+    The largest power of 16 less than `count`.
+    """
     block: i64 = 16
     while block < BLOCK_MAX and block * 16 < count:
         block *= 16
@@ -116,7 +120,9 @@ def skip_kid(data: bytes, pos: i64) -> i64:
 
 
 def branch_hashes(data: bytes) -> list[bytes]:
-    """Return the hashes of all references in the encoding of one cell, embedded children included, repeats kept.
+    """Return the hashes of all references in the encoding of one cell.
+
+    Embedded children included, repeats kept.
 
     Source: CAD003 "Branches".
     """
@@ -130,7 +136,8 @@ def scan(
 ) -> i64:
     """Return the position after the cell at `pos`.
 
-    strict: also check the order of map keys, which costs a hash each; refs: collects the references met.
+    strict: also check the order of map keys, which costs a hash each; refs: collects the references
+    met.
     Raises: BadFormat.
     """
     if pos >= end:
@@ -267,7 +274,7 @@ def _scan_kids(
             after: i64 = scan(data, at, end, depth + 1, strict, refs)
             if after - at > EMBEDDED_BYTES_MAX:
                 raise bad(
-                    f"a child of {after - at} bytes stands inline; more than {EMBEDDED_BYTES_MAX} need a reference",
+                    f"an inline child has at most {EMBEDDED_BYTES_MAX} bytes, got {after - at}",
                     at,
                 )
             at = after

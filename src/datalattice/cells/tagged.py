@@ -225,7 +225,8 @@ class Signed(Cell):
 
     Verification is done once for a cell and remembered, either way.
 
-    Shapes: public_key 32 bytes (empty in the key-less form, which never verifies), signature 64 bytes.
+    Shapes: public_key 32 bytes (empty in the key-less form, which never verifies), signature 64
+            bytes.
     Source: CAD002 "Signed"; CAD003 "Signed".
     """
 
@@ -275,7 +276,10 @@ class Signed(Cell):
         return deref(self._open()[0])
 
     def message(self) -> bytes:
-        """Return the bytes that are signed: the value as it stands in this cell, in full or by hash."""
+        """Return the bytes that are signed.
+
+        The value as it stands in this cell, in full or by hash.
+        """
         return self.encoding[1 + len(self._key) + SIGNATURE_BYTES :]
 
     def verify(self) -> bool:

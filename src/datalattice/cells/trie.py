@@ -1,7 +1,9 @@
 """Map and set: tries over the hex digits of key hashes, one shape for each set of keys.
 
-Up to 15 entries are a leaf, ordered by key hash. More are a node: the digit position where its keys first differ (`shift`), a mask of
-the digits that occur, and one child for each. Both kinds share this code; a set is a map without values.
+Up to 15 entries are a leaf, ordered by key hash. More are a node: the digit position where its keys
+first differ (`shift`), a mask of
+the digits that occur, and one child for each. Both kinds share this code; a set is a map without
+values.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def digit_at(digest: bytes, position: i64) -> i64:
 
 
 def common_digits(a: bytes, b: bytes, start: i64) -> i64:
-    """Return the first digit position from `start` on where two hashes differ (64 when they do not)."""
+    """Return the first digit from `start` on where two hashes differ, 64 for none."""
     position: i64 = start
     while position < 64 and digit_at(a, position) == digit_at(b, position):
         position += 1
@@ -117,7 +119,10 @@ class Trie(Cell):
         return hashes
 
     def _any(self) -> bytes:
-        """Return the hash of some key below this node; all of them share the digits before `shift`."""
+        """Return the hash of some key below this node.
+
+        All of them share the digits before `shift`.
+        """
         sample = self._sample
         if sample is None:
             sample = (
@@ -191,6 +196,7 @@ def trie_of(kid: object, tag: i64, above: i64) -> Trie:
 
 
 def new_leaf(like: Trie, hashes: list[bytes], kids: list[object]) -> Trie:
+    """Return a leaf of the kind of `like`; kids in the order of their hashes."""
     made = like._fresh()
     made._count = len(hashes)
     made._hashes = hashes
@@ -201,6 +207,7 @@ def new_leaf(like: Trie, hashes: list[bytes], kids: list[object]) -> Trie:
 def new_node(
     like: Trie, count: i64, shift: i64, mask: i64, kids: list[object], sample: bytes | None
 ) -> Trie:
+    """Return a tree node of the kind of `like`."""
     made = like._fresh()
     made._count = count
     made._shift = shift
@@ -314,7 +321,10 @@ def assemble(like: Trie, count: i64, shift: i64, slots: list[object]) -> Trie:
 
 
 def _gather(like: Trie, kids: list[object]) -> Trie:
-    """Return the leaf that holds the entries of several leaves: the canonical shape up to 15 entries."""
+    """Return the leaf that holds the entries of several leaves.
+
+    The canonical shape up to 15 entries.
+    """
     hashes: list[bytes] = []
     entries: list[object] = []
     for kid in kids:
@@ -325,7 +335,10 @@ def _gather(like: Trie, kids: list[object]) -> Trie:
 
 
 def put(node: Trie, digest: bytes, key: object, value: object, known: i64) -> Trie:
-    """Return `node` with an entry; digits before `known` are known to agree. Returns `node` itself when nothing changes."""
+    """Return `node` with an entry; digits before `known` are known to agree.
+
+    Returns `node` itself when nothing changes.
+    """
     tag: i64 = node._tag
     if node._count <= MAP_LEAF_MAX:
         return _put_leaf(node, digest, key, value)

@@ -40,7 +40,10 @@ Entry = tuple[bytes, object, bool, object, bool, object]
 
 
 def differing(own: Trie, other: Trie) -> Iterator[Entry]:
-    """Yield the entries in which two tries of one tag differ; equal subtrees are neither loaded nor descended."""
+    """Yield the entries in which two tries of one tag differ.
+
+    Equal subtrees are neither loaded nor descended.
+    """
     stack: list[tuple[object, object, int]] = [(own, other, 0)]
     while stack:
         a_kid, b_kid, known = stack.pop()
@@ -126,7 +129,10 @@ class Joiner:
         self._changes: int = 0  # entries in which the result differs from own so far
 
     def nodes(self, a: Trie, b: Trie, known: i64) -> Trie:
-        """Return the join of two tries whose keys agree before digit `known`; `a` itself when b adds nothing."""
+        """Return the join of two tries whose keys agree before digit `known`.
+
+        `a` itself when b adds nothing.
+        """
         if surely_same(a, b):
             return a
         if a._count <= MAP_LEAF_MAX:
@@ -180,7 +186,10 @@ class Joiner:
         return assemble(self._like, count, low, mine)
 
     def _apart(self, a: Trie, b: Trie, fork: i64) -> Trie:
-        """Return the join of two tries whose keys part at digit `fork`, before either's own first digit."""
+        """Return the join of two tries whose keys part at digit `fork`.
+
+        Before either's own first digit.
+        """
         made = self.accept(b, None)
         if not made._count:
             return a
@@ -190,7 +199,10 @@ class Joiner:
         return assemble(self._like, a._count + made._count, fork, slots)
 
     def _decide(self, key: object, own: object, other: object, has: bool) -> object:
-        """Return the kid to keep for an entry that `other` has and own has not, or has differently."""
+        """Return the kid to keep for an entry that `other` has and own has not.
+
+        Or has differently.
+        """
         if self._join is None:
             self._changes += 1
             return None
@@ -205,7 +217,10 @@ class Joiner:
         return other if result is value or same_kid(result, other) else result
 
     def accept(self, b: Trie, own: Trie | None) -> Trie:
-        """Return what is kept of `b` beside a leaf `own` (none: an empty one); `b` itself when that is all of it."""
+        """Return what is kept of `b` beside a leaf `own` (none: an empty one).
+
+        `b` itself when that is all of it.
+        """
         if b._count > MAP_LEAF_MAX:
             slots = _slots(b, b._shift)
             count: i64 = 0
@@ -286,7 +301,10 @@ class Joiner:
 
 
 def _slots(node: Trie, shift: i64) -> list[object]:
-    """Return what stands under each of 16 digits at `shift`: the children, or the node itself when it forks later."""
+    """Return what stands under each of 16 digits at `shift`.
+
+    The children, or the node itself when it forks later.
+    """
     slots: list[object] = [None] * 16
     if node._shift > shift:
         slots[digit_at(node._any(), shift)] = node

@@ -1,6 +1,11 @@
-"""Validate: the complete check of a value, branches included, against everything that one cell alone cannot show."""
+"""Validate: the complete check of a value, branches included.
+
+Against everything that one cell alone cannot show.
+"""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from datalattice.cells.blobs import Blob, Chunked
 from datalattice.cells.cell import Cell, Ref, Value, broken, deref, encode, kid_hash
@@ -14,7 +19,9 @@ from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX, MAP_LEAF_MAX
 
 
 def validate(value: Value) -> list[bytes]:
-    """Check that `value` and all below it is canonical; return the hashes of the branches that are not here.
+    """Check that `value` and all below it is canonical.
+
+    Return the hashes of the branches that are not here.
 
     Faults that can be seen are raised even when other branches are missing.
     Raises: BadFormat: some part has the wrong kind, length, order or place.
@@ -98,7 +105,7 @@ class _Checker:
     def _trie(self, node: Trie) -> None:
         if node._count <= MAP_LEAF_MAX:
             keys = [kid_hash(kid) for kid in node._children()[:: node._width()]]
-            if any(a >= b for a, b in zip(keys, keys[1:], strict=False)):
+            if any(a >= b for a, b in pairwise(keys)):
                 raise broken("map keys are not in strictly increasing order of their hashes")
             return
         total = 0
@@ -133,7 +140,10 @@ class _Checker:
             raise broken("the keys of a map node share fewer digits than it says")
 
     def _keys(self, node: Trie) -> list[bytes]:
-        """Return the key hashes of a leaf, or of one leaf below each child: each node is checked itself, and so all are."""
+        """Return the key hashes of a leaf, or of one leaf below each child.
+
+        Each node is checked itself, and so all are.
+        """
         if node._count <= MAP_LEAF_MAX:
             return [kid_hash(kid) for kid in node._children()[:: node._width()]]
         out: list[bytes] = []

@@ -1,8 +1,12 @@
 """Vector and list: a 16-way tree, one shape for each length.
 
-A vector of n elements is a leaf (n <= 16), a tail in front of a prefix whose length is a multiple of 16, or a tree of full blocks.
-Appending shares everything but the tail; and vectors made one after another by appending share even the tail's Python list, each
+A vector of n elements is a leaf (n <= 16), a tail in front of a prefix whose length is a multiple
+of 16, or a tree of full blocks.
+Appending shares everything but the tail; and vectors made one after another by appending share even
+the tail's Python list, each
 looking only at its own first part of it.
+
+Length: one structure with all its operations; they share the tree's private shape.
 """
 
 from __future__ import annotations
@@ -169,7 +173,10 @@ class Vector(Cell):
         return deref(self._kid(position))
 
     def get(self, index: int, default: Value = None) -> Value:
-        """Return the element at `index`, or `default` when it is out of range (negative included)."""
+        """Return the element at `index`.
+
+        Or `default` when it is out of range (negative included).
+        """
         if 0 <= index < self._count:
             return deref(self._kid(index))
         return default
@@ -292,7 +299,8 @@ class Vector(Cell):
     def drop(self, number: int) -> Vector:
         """Return this vector without its first `number` elements.
 
-        Cost: a multiple of 16 reuses all leaves without loading them; otherwise every later element moves.
+        Cost: a multiple of 16 reuses all leaves without loading them; otherwise every later element
+                moves.
         """
         if number <= 0:
             return self
@@ -319,7 +327,9 @@ class Vector(Cell):
     # --- comparing ---
 
     def differences(self, other: Vector) -> Iterator[tuple[int, bool, Value, bool, Value]]:
-        """Yield (position, own present, own value, other present, other value) where the two differ.
+        """Yield (position, own present, own value, other present.
+
+        Other value) where the two differ.
 
         Cost: proportional to the differing blocks; equal subtrees are not loaded.
         """
@@ -336,9 +346,12 @@ class Vector(Cell):
             yield i, False, None, True, deref(other._kid(i))
 
     def merge_with(self, other: Vector, join: Callable[[int, Value, Value], Value]) -> Vector:
-        """Return the join of two vectors by `join(position, own, other)`, called where `other` differs.
+        """Return the join of two vectors by `join(position, own, other)`.
 
-        The result has the greater length; a position that one side lacks counts as nil. Returns this
+        Called where `other` differs.
+
+        The result has the greater length; a position that one side lacks counts as nil. Returns
+        this
         vector itself when nothing changes, and `other` itself when the result equals it.
         Cost:   proportional to the differing blocks.
         """
@@ -386,7 +399,10 @@ def node_of(kid: object, count: i64) -> Vector:
 
 
 def _push(body: Vector, kid: object, leaf: Vector) -> Vector:
-    """Return `body` (a positive multiple of 16 elements; `kid` is the same as a kid) with one more full leaf."""
+    """Return `body` (a positive multiple of 16 elements.
+
+    `kid` is the same as a kid) with one more full leaf.
+    """
     count: i64 = body._count
     if count == 16:
         return _vector(32, [kid, leaf], None)
@@ -486,7 +502,10 @@ def _set(node: Vector, index: i64, value: Value) -> Vector:
 
 
 def _block_at(whole: Vector, start: i64, size: i64) -> object:
-    """Return the kid that holds exactly the elements `start` .. `start + size - 1`, None when no single node does."""
+    """Return the kid that holds exactly the elements `start` ..
+
+    `start + size - 1`, None when no single node does.
+    """
     node: Vector = whole
     while True:
         count: i64 = node._count
@@ -514,7 +533,10 @@ def _block_at(whole: Vector, start: i64, size: i64) -> object:
 
 
 def _differing(a: Vector, b: Vector, shared: int, start: int, size: int) -> Iterator[int]:
-    """Yield the positions below `shared` in `start` .. `start + size - 1` where the two vectors differ."""
+    """Yield the positions below `shared` in `start` ..
+
+    `start + size - 1` where the two vectors differ.
+    """
     stack: list[tuple[int, int]] = [(start, size)]
     while stack:
         start, size = stack.pop()
@@ -534,7 +556,9 @@ def _differing(a: Vector, b: Vector, shared: int, start: int, size: int) -> Iter
 
 
 def vector_fork_offset(a: Vector, b: Vector) -> int | None:
-    """Return the first position that both vectors have and where they differ, None when one continues the other.
+    """Return the first position that both vectors have and where they differ.
+
+    None when one continues the other.
 
     Cost: equal blocks are skipped without loading them.
     Source: decision D-Q2 (docs/design/decisions.md).

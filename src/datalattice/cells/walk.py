@@ -1,11 +1,14 @@
-"""Walk: over the cells below a value, with a stack of our own (a chain of branches can be millions long)."""
+"""Walk: over the cells below a value.
+
+With a stack of our own (a chain of branches can be millions long).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from datalattice.cells.cell import Cell, Loader, Ref, Value, can_branch, encode, value_hash
-from datalattice.cells.message import cell_children, references
+from datalattice.cells.message import branch_kids, cell_children, references
 from datalattice.errors import MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
@@ -14,9 +17,12 @@ Part = tuple[bytes, bytes, Value]
 
 
 def novelty(value: Value, home: Loader | None = None) -> list[Part]:
-    """Return (hash, encoding, cell) of every branch at or below `value` that is not behind a reference of `home`.
+    """Return (hash, encoding.
 
-    Children come before parents, each cell once. What `home` loads is taken as already there and is not visited.
+    Cell) of every branch at or below `value` that is not behind a reference of `home`.
+
+    Children come before parents, each cell once. What `home` loads is taken as already there and is
+    not visited.
     Raises: MissingData: a cell known by hash only is not at hand.
     Cost:   proportional to the cells returned and their direct children.
     Source: CAD006 "Novelty".
@@ -64,7 +70,9 @@ def _is_wide(kid: object) -> bool:
 
 
 def settle(parts: list[Part], home: Loader) -> None:
-    """Close cells that `home` now holds: their children are loaded through it from here on, and their memory is free.
+    """Close cells that `home` now holds.
+
+    Their children are loaded through it from here on, and their memory is free.
 
     Source: CAD006 "Storage".
     """
@@ -73,7 +81,7 @@ def settle(parts: list[Part], home: Loader) -> None:
             cell._close(home)
 
 
-def missing(value: Value, limit: int | None = None, loader: Loader | None = None) -> list[bytes]:
+def missing(value: Value, limit: int | None = None) -> list[bytes]:
     """Return the hashes below `value` that cannot be loaded, at most `limit` of them.
 
     Source: CAD036 "Missing data".
@@ -82,7 +90,7 @@ def missing(value: Value, limit: int | None = None, loader: Loader | None = None
     seen: set[bytes] = set()
     stack: list[Value] = [value]
     while stack:
-        for digest, kid in _refs(stack.pop()):
+        for digest, kid in branch_kids(stack.pop()):
             if digest in seen:
                 continue
             seen.add(digest)
@@ -95,25 +103,13 @@ def missing(value: Value, limit: int | None = None, loader: Loader | None = None
     return absent
 
 
-def _refs(value: Value) -> Iterator[tuple[bytes, object]]:
-    """Yield (hash, kid) of the branches that the cell of `value` refers to."""
-    stack: list[object] = list(reversed(cell_children(value)))
-    while stack:
-        kid = stack.pop()
-        if isinstance(kid, Ref):
-            yield kid.hash, kid
-        elif can_branch(kid):
-            encoding = encode(kid)
-            if len(encoding) <= EMBEDDED_BYTES_MAX:
-                stack.extend(reversed(cell_children(kid)))
-            else:
-                yield value_hash(kid), kid
-
-
 def difference(own: Value, other: Value) -> Iterator[Part]:
-    """Yield (hash, encoding, cell) of the branches of `other` that are not met in `own` on the way to them.
+    """Yield (hash, encoding.
 
-    Level by level, subtrees that the other side is seen to have are left out; a cell moved to quite another place may be named again.
+    Cell) of the branches of `other` that are not met in `own` on the way to them.
+
+    Level by level, subtrees that the other side is seen to have are left out; a cell moved to quite
+    another place may be named again.
     Raises: MissingData: a cell known by hash only is not at hand.
     Source: CAD036 "Delta".
     """
@@ -127,7 +123,7 @@ def difference(own: Value, other: Value) -> Iterator[Part]:
     level: list[Value] = [other]
     sent: set[bytes] = set()
     while level:
-        wanted = [(digest, kid) for value in level for digest, kid in _refs(value)]
+        wanted = [(digest, kid) for value in level for digest, kid in branch_kids(value)]
         names = {digest for digest, _kid in wanted}
         # One level ahead: appending can move a subtree one level down.
         front = _advance(front, have, names)
@@ -142,10 +138,13 @@ def difference(own: Value, other: Value) -> Iterator[Part]:
 
 
 def _advance(front: list[Value], have: set[bytes], shared: set[bytes]) -> list[Value]:
-    """Return the cells one level below `front`, noting their hashes; what the other side shares is not entered."""
+    """Return the cells one level below `front`, noting their hashes.
+
+    What the other side shares is not entered.
+    """
     below: list[Value] = []
     for value in front:
-        for digest, kid in _refs(value):
+        for digest, kid in branch_kids(value):
             if digest in have:
                 continue
             have.add(digest)
@@ -159,7 +158,7 @@ def branch_count(value: Value) -> int:
 
     Source: CAD003 "Branches".
     """
-    return sum(1 for _ in _refs(value))
+    return sum(1 for _ in branch_kids(value))
 
 
 def memory_size(value: Value) -> int:
