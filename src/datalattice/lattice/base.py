@@ -138,6 +138,8 @@ class EntryMerge:
     """Joins the entries of one container whose children share a lattice.
 
     `join` is what a parallel descent calls.
+
+    Source: as `join_entry`.
     """
 
     def __init__(self, child: Lattice, context: MergeContext) -> None:
@@ -147,7 +149,10 @@ class EntryMerge:
     def join(
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
-        """Return the joined value of an entry on which two containers differ, or ABSENT."""
+        """Return the joined value of an entry on which two containers differ, or ABSENT.
+
+        Source: as `join_entry`.
+        """
         return join_entry(
             self._child,
             self._context,
@@ -162,6 +167,8 @@ class EntryMerge:
         """Return the joined value of a vector position.
 
         A position that is not there counts as nil.
+
+        Source: CAD024 "Vector lattice".
         """
         merged = join_entry(self._child, self._context, position, own, other)
         return None if merged is ABSENT else merged
@@ -196,7 +203,10 @@ def join_entry(
 
 
 def settle(result: Value, own: Value, other: Value) -> Value:
-    """Return `own` or `other` itself where the result equals it."""
+    """Return `own` or `other` itself where the result equals it.
+
+    Source: CAD024 "Merge efficiency".
+    """
     if result is own or result is other:
         return result
     if same(result, own):
@@ -215,12 +225,18 @@ def greater(a: Value, b: Value) -> Value:
 
 
 def is_integer(value: Value) -> bool:
-    """Return whether a value is an Integer (a boolean is not)."""
+    """Return whether a value is an Integer (a boolean is not).
+
+    Source: CAD002 "Integer".
+    """
     return type(value) is int
 
 
 def is_long(value: Value) -> bool:
-    """Return whether a value is an Integer of at most 64 bits."""
+    """Return whether a value is an Integer of at most 64 bits.
+
+    Source: CAD002 "Integer".
+    """
     return isinstance(value, int) and type(value) is int and LONG_MIN <= value <= LONG_MAX
 
 

@@ -103,7 +103,10 @@ Reporter = Callable[[Report], None]
 
 
 def discard(_report: Report) -> None:
-    """Do nothing with a report: the default."""
+    """Do nothing with a report: the default.
+
+    Source: decision D7.
+    """
 
 
 class MergeContext:
