@@ -1,13 +1,12 @@
 """Lattice: joins of values of every kind, the standard root, and paths into values."""
 
 from datalattice.lattice.base import (
-    EntryMerge,
     Lattice,
+    as_operand,
     greater,
     is_integer,
     is_long,
     join_entry,
-    settle,
     to_json_key,
 )
 from datalattice.lattice.containers import IndexLattice, MapLattice, TupleLattice, VectorLattice
@@ -63,7 +62,6 @@ __all__ = [
     "CompareLattice",
     "DataLattice",
     "EntryDropped",
-    "EntryMerge",
     "FunctionLattice",
     "IndexLattice",
     "JSONIndexLattice",
@@ -86,6 +84,7 @@ __all__ = [
     "StringKeyedLattice",
     "TupleLattice",
     "VectorLattice",
+    "as_operand",
     "assoc",
     "assoc_in",
     "did_of",
@@ -106,7 +105,6 @@ __all__ = [
     "replicable",
     "root_lattice",
     "set_local",
-    "settle",
     "step",
     "to_json_key",
     "verify_did",

@@ -189,7 +189,7 @@ def join_entry(
     Absent is below nil and nil below every value, so a relay keeps a nil it receives. An own entry
     with no counterpart is trusted. A bad foreign entry is reported and leaves own as it is; no zero
     is planted for it.
-    Source: lattices "Map" and law domain (docs/design); decisions D4, D9.
+    Source: CAD024 "Map lattice"; law domain (docs/design); decisions D4, D9.
     """
     if not other_present or other is None:
         return own if own_present or other_present else ABSENT
@@ -202,7 +202,7 @@ def join_entry(
     return ABSENT if merged is None else merged
 
 
-def settle(result: Value, own: Value, other: Value) -> Value:
+def as_operand(result: Value, own: Value, other: Value) -> Value:
     """Return `own` or `other` itself where the result equals it.
 
     Source: CAD024 "Merge efficiency".

@@ -20,7 +20,7 @@ from datalattice.cells import (
     same,
 )
 from datalattice.errors import TypeMismatch
-from datalattice.lattice.base import EntryMerge, Lattice, is_integer, join_entry, settle
+from datalattice.lattice.base import EntryMerge, Lattice, as_operand, is_integer, join_entry
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
 
 
@@ -52,7 +52,7 @@ class MapLattice(Lattice):
         join = EntryMerge(self._element, context).join
         if isinstance(own, Map):
             return own.merge_with(other, join)
-        return settle(EMPTY_MAP.merge_with(other, join), other, other)
+        return as_operand(EMPTY_MAP.merge_with(other, join), other, other)
 
     def zero(self) -> Value:
         """Return the empty Map.
@@ -103,7 +103,7 @@ class IndexLattice(Lattice):
         join = EntryMerge(self._element, context).join
         if isinstance(own, Index):
             return own.merge_with(other, join)
-        return settle(EMPTY_INDEX.merge_with(other, join), other, other)
+        return as_operand(EMPTY_INDEX.merge_with(other, join), other, other)
 
     def zero(self) -> Value:
         """Return the empty Index.
@@ -156,7 +156,7 @@ class VectorLattice(Lattice):
         join = EntryMerge(self._element, context).join_slot
         if isinstance(own, Vector):
             return own.merge_with(other, join)
-        return settle(EMPTY_VECTOR.merge_with(other, join), other, other)
+        return as_operand(EMPTY_VECTOR.merge_with(other, join), other, other)
 
     def zero(self) -> Value:
         """Return the empty Vector.
@@ -217,7 +217,7 @@ class TupleLattice(Lattice):
                 changed = True
         if not changed and base is own:
             return own
-        return settle(Vector.of(values), own, other)
+        return as_operand(Vector.of(values), own, other)
 
     def zero(self) -> Value:
         """Return the Vector of the children's zeros.

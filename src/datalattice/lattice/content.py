@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, value_hash
-from datalattice.lattice.base import Lattice, greater, settle
+from datalattice.lattice.base import Lattice, as_operand, greater
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
 
 
@@ -37,7 +37,7 @@ class DataLattice(Lattice):
             digest = value_hash(value)
             if digest not in result:
                 result = result.put(digest, value)
-        return settle(result, other if own is None else own, other)
+        return as_operand(result, other if own is None else own, other)
 
     def zero(self) -> Value:
         """Return the empty Index.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.cells import ABSENT, EMPTY_INDEX, EMPTY_MAP, Index, Map, Value, same
-from datalattice.lattice.base import Lattice, greater, settle
+from datalattice.lattice.base import Lattice, as_operand, greater
 from datalattice.lattice.context import EMPTY_CONTEXT, OWN, MergeContext
 
 NIL: Final = 0
@@ -162,7 +162,7 @@ class _Level:
 
     def finish(self) -> Value:
         """Return the joined container, as own or other itself where it equals them."""
-        return settle(self.result, self.own, self.other)
+        return as_operand(self.result, self.own, self.other)
 
 
 def _merge_trees(lattice: JSONLattice, own: Value, other: Value, prefer: str | None) -> Value:

@@ -22,7 +22,7 @@ from datalattice.cells import (
     same,
 )
 from datalattice.errors import TypeMismatch, UsageError
-from datalattice.lattice.base import Lattice, join_entry, settle
+from datalattice.lattice.base import Lattice, as_operand, join_entry
 from datalattice.lattice.containers import need_lattice
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
 from datalattice.limits import INDEX_KEY_BYTES
@@ -113,7 +113,7 @@ class KeyedLattice(Lattice):
                 result = result.remove(key) if present else result
             elif merged is not mine:
                 result = result.put(key, merged)
-        return own if result is own else settle(result, own, other)
+        return own if result is own else as_operand(result, own, other)
 
     def zero(self) -> Value:
         """Return the empty Index.
@@ -198,7 +198,7 @@ class StringKeyedLattice(Lattice):
                 result = result.remove(key) if present else result
             elif merged is not mine:
                 result = result.put(key, merged)
-        return own if result is own else settle(result, own, other)
+        return own if result is own else as_operand(result, own, other)
 
     def zero(self) -> Value:
         """Return the empty Map.

@@ -15,7 +15,7 @@ from typing import Final
 from datalattice.cells import ABSENT, EMPTY_MAP, Keyword, Map, Signed, Value, same
 from datalattice.crypto import KeyPair
 from datalattice.errors import TypeMismatch
-from datalattice.lattice.base import Lattice, greater, settle
+from datalattice.lattice.base import Lattice, as_operand, greater
 from datalattice.lattice.containers import need_lattice
 from datalattice.lattice.context import EMPTY_CONTEXT, EntryDropped, MergeContext, OwnerForked
 from datalattice.lattice.keyed import name_bytes
@@ -146,7 +146,7 @@ class OwnerLattice(Lattice):
         join = _OwnerMerge(self._signed_child, context).join
         if isinstance(own, Map):
             return own.merge_with(other, join)
-        return settle(EMPTY_MAP.merge_with(other, join), other, other)
+        return as_operand(EMPTY_MAP.merge_with(other, join), other, other)
 
     def zero(self) -> Value:
         """Return the empty Map.
