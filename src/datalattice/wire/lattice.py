@@ -91,10 +91,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A LATTICE_VALUE: this is what I have at `path`."""
+    """A LATTICE_VALUE: this is what I have at `path`.
+
+    `absent` is the hash of a value whose own cell did not come along; `value` is None then.
+    """
 
     path: tuple[Value, ...]
     value: Value
+    absent: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +112,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An answer, matched to its request by `id`. `value` is the error text where `error` is set."""
+    """An answer, matched to its request by `id`. `value` is the error text where `error` is set.
+
+    `absent` is the hash of a value whose own cell did not come along; `value` is None then.
+    """
 
     id: Value
     value: Value
     error: Keyword | None = None
     log: Value = None
     info: Value = None
+    absent: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +178,21 @@ def _name(value: Value) -> str:
 
 
 def _read_result(value: Record) -> Message:
-    if value.digit != RESULT_DIGIT or len(value.fields) != RESULT_FIELDS:
+    if value.digit != RESULT_DIGIT or len(value) != RESULT_FIELDS:
         return Unknown(value, "a record that is not a Result")
-    id, answer, error, log, info = value.fields
+    answer, absent = _element(value, 1)
+    error = value[2]
     if error is not None and not isinstance(error, Keyword):
         return Unknown(value, "a Result whose error is not a keyword")
-    return Result(id, answer, error, log, info)
+    return Result(value[0], answer, error, value[3], value[4], absent)
+
+
+def _element(cell: Vector | Record, position: int) -> tuple[Value, bytes | None]:
+    """Return (element, None), or (None, its hash) when its cell is not here."""
+    try:
+        return cell[position], None
+    except MissingData as error:
+        return None, error.hashes[0]
 
 
 def _read_ping(value: Vector) -> Message:
@@ -194,14 +211,15 @@ def _read_query(value: Vector) -> Message:
 
 
 def _read_value(value: Vector) -> Message:
-    if len(value) < 3 or value[2] is None:
+    carried, absent = _element(value, 2) if len(value) > 2 else (None, None)
+    if carried is None and absent is None:
         return Unknown(value, "a LATTICE_VALUE without a value")
     path = value[1]
     if path is None:
-        return Announcement((), value[2])
+        return Announcement((), carried, absent)
     # Quoting the reference's behaviour: any other non-vector value counts as a one-key path.
     keys = tuple(path) if isinstance(path, Vector) else (path,)
-    return Announcement(keys, value[2])
+    return Announcement(keys, carried, absent)
 
 
 def _read_request(value: Vector) -> Message:
@@ -380,8 +398,8 @@ def encode_answer(
 ) -> bytes:
     """Return the answer to a LATTICE_QUERY: `value` and cells below it, as far as the bytes go.
 
-    Breadth first; the value's own cell is always sent. A cell that `load` does not have is left out, with what is
-    below it: the asker gets it by DATA_REQUEST, here or elsewhere.
+    Breadth first; the value's own cell is always sent. A cell that `load` does not have is left
+    out, with what is below it: the asker gets it by DATA_REQUEST, here or elsewhere.
 
     Source: node protocol "LATTICE_QUERY": every cell below the value as far as the limit goes; a
             partial answer where cells are missing (decision).

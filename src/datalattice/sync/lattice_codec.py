@@ -1,0 +1,201 @@
+"""Lattice codec: the node protocol between a replicator and the wire.
+
+Requests that need the replica's content only (PING, LATTICE_QUERY) are answered here. Two
+extensions ride on elements that every node of the protocol ignores when it does not know them:
+
+    [:PING id :PEER]      tell me of changes from now on (a connection that never says so is a mere
+    client) [:LQ id path bytes]   send at most so many bytes of cells along: with 0 the root alone,
+    and the asker fetches what it lacks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.cells import Keyword, Parts, Value, Vector, encode, value_hash
+from datalattice.clock import Clock
+from datalattice.crypto import sha3_256
+from datalattice.errors import NoSuchPath, UsageError
+from datalattice.limits import MESSAGE_BYTES_MAX
+from datalattice.sync.lattice_replica import Incoming, LatticeReplica
+from datalattice.sync.replica import Offer, Part, Probe
+from datalattice.sync.session import (
+    Answered,
+    Heard,
+    Ignored,
+    Joined,
+    Left,
+    Offered,
+    Replied,
+    Wanted,
+)
+from datalattice.wire import (
+    REQUEST_HASHES_MAX,
+    Announcement,
+    ErrorCode,
+    Goodbye,
+    Ping,
+    Query,
+    Request,
+    Result,
+    Unknown,
+    decode_payload,
+    encode_announcement,
+    encode_answer,
+    encode_failure,
+    encode_ping,
+    encode_query,
+    encode_request,
+    encode_result,
+    encode_supply,
+)
+
+PONG: Final = "PONG"
+PING_REPLIES: Final = ("pong", "timestamp")
+PEER: Final = Keyword("PEER")
+ANSWER_RESERVE_BYTES: Final = 100_000
+"""Room in an answer for what is not cells: the Result and lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How the node speaks.
+
+    ping_reply:         "pong", or "timestamp" for peers that insist on a clock.
+    strict_paths:       a query for a section that the lattice does not have is an error, not nil.
+    accept_bare_values: a payload that is no message counts as the sender's root: what the reference
+                        broadcasts.
+    """
+
+    ping_reply: str = "pong"
+    strict_paths: bool = True
+    accept_bare_values: bool = False
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+
+    def __post_init__(self) -> None:
+        if self.ping_reply not in PING_REPLIES:
+            choices = ", ".join(PING_REPLIES)
+            raise UsageError(f"ping_reply is one of {choices}, got {self.ping_reply!r}")
+
+
+class LatticeCodec:
+    """Turns what lattice nodes say to each other into what a replicator understands, and back."""
+
+    batch_max = REQUEST_HASHES_MAX
+
+    def __init__(
+        self, replica: LatticeReplica, clock: Clock, dialect: Dialect | None = None
+    ) -> None:
+        self._replica = replica
+        self._clock = clock
+        self._dialect = dialect or Dialect()
+
+    def decode(self, payload: bytes) -> Heard:
+        """Return what the peer said."""
+        message, parts = decode_payload(payload, None, self._dialect.message_bytes_max)
+        match message:
+            case Ping():
+                return self._ping(message)
+            case Query():
+                return Replied(self._query(message))
+            case Announcement(path, value, absent):
+                return Offered(self._offer(path, value, parts, absent))
+            case Request(id, hashes, fault):
+                if fault is not None:
+                    return Replied(encode_failure(id, ErrorCode.ARGUMENT, fault))
+                return Wanted(id, hashes)
+            case Result(id, value, error, absent=absent):
+                failure = None if error is None else error.name
+                return Answered(id, (value, parts, absent), failure)
+            case Goodbye():
+                return Left()
+            case Unknown(value, reason):
+                return self._unknown(value, reason, parts)
+
+    def _ping(self, ping: Ping) -> Heard:
+        reply: Value = PONG
+        if self._dialect.ping_reply == "timestamp":
+            reply = self._clock.now_ms()
+        answer = encode_result(Result(ping.id, reply))
+        joins = len(ping.extra) > 0 and ping.extra[0] == PEER
+        return Joined(answer) if joins else Replied(answer)
+
+    def _query(self, query: Query) -> bytes:
+        try:
+            value = self._replica.query(query.path, strict=self._dialect.strict_paths)
+        except NoSuchPath as error:
+            return encode_failure(query.id, ErrorCode.ARGUMENT, str(error))
+        room = self._dialect.message_bytes_max - ANSWER_RESERVE_BYTES
+        asked = query.extra[0] if query.extra else None
+        if type(asked) is int and 0 <= asked < room:
+            room = asked
+        return encode_answer(query.id, value, self._replica.load_encoding, room)
+
+    def _unknown(self, value: Value, reason: str, parts: Parts) -> Heard:
+        if self._dialect.accept_bare_values and not isinstance(value, Vector):
+            return Offered(self._offer((), value, parts))
+        return Ignored(reason)
+
+    def _offer(
+        self, path: tuple[Value, ...], value: Value, parts: Parts, absent: bytes | None = None
+    ) -> Offer:
+        key = value_hash(value) if absent is None else absent
+        if path:
+            key = sha3_256(encode(Vector.of(path)) + key)
+        return Offer(Probe(key, Incoming(path, value, parts, absent)))
+
+    def parts(self, content: object, hashes: Sequence[bytes]) -> list[Part | None]:
+        """Return the cells in an answer, checked against the hashes that were asked for."""
+        assert isinstance(content, tuple)
+        value, parts, _ = content
+        if not isinstance(value, Vector) or len(value) != len(hashes):
+            return [None] * len(hashes)
+        encodings = parts.encodings()
+        found: list[Part | None] = []
+        for position, hash in enumerate(hashes):
+            encoding = encodings.get(hash)
+            if encoding is None:
+                # Embedded cells stand in the vector itself; their hash names them like any other.
+                cell = value[position]
+                encoding = encode(cell) if cell is not None and value_hash(cell) == hash else None
+            found.append(None if encoding is None else Part(hash, encoding))
+        return found
+
+    def offer(self, content: object) -> Offer | None:
+        """Return the root in an answer to `ask`; nil is a node that has nothing."""
+        assert isinstance(content, tuple)
+        value, parts, absent = content
+        if value is None and absent is None:
+            return None
+        return self._offer((), value, parts, absent)
+
+    def refuse(self, text: str) -> bytes:
+        """Return the answer to a payload that is no message."""
+        return encode_failure(None, ErrorCode.FORMAT, text)
+
+    def hello(self, id: int) -> bytes:
+        """Return a PING that asks to be told of changes."""
+        return encode_ping(id, PEER)
+
+    def ask(self, id: int) -> bytes:
+        """Return a query for the root, with as few cells as the peer is able to leave out."""
+        return encode_query(id, (), 0)
+
+    def push(self, offer: Offer) -> bytes:
+        """Return a LATTICE_VALUE."""
+        assert offer.probe is not None
+        return encode_announcement((), offer.probe.data, [part.data for part in offer.parts])
+
+    def want(self, id: int, hashes: Sequence[bytes]) -> bytes:
+        """Return a DATA_REQUEST."""
+        return encode_request(id, hashes)
+
+    def give(self, request: object, parts: Sequence[Part | None], hashes: Sequence[bytes]) -> bytes:
+        """Return the answer to a DATA_REQUEST."""
+        cells = [
+            (hash, None if part is None else part.data)
+            for hash, part in zip(hashes, parts, strict=True)
+        ]
+        return encode_supply(request, cells)

@@ -1,0 +1,423 @@
+"""Lattice replica: a store, a lattice and a live cursor, as something that replicates.
+
+Three values matter. The *live* value is what the cursor holds: users change it at will, in memory.
+The *root* is the value last committed to the store. The *announced* value is the root without what
+never leaves this node (`:local`); its hash is what peers compare, and everything below it can be
+served.
+
+A foreign value goes through five steps. It is wrapped up to the root, so that every check from
+there down applies to it. What this node does not replicate is cut off. It is claimed: cells that
+are neither here nor in the message are named, and nothing more happens until they are. It is merged
+into the root and committed. The live value takes the new root in.
+
+The merge never works on the live value, so a user's unfinished changes stay private until they are
+synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.cells import (
+    Index,
+    Keyword,
+    Parts,
+    Signed,
+    Value,
+    Vector,
+    decode,
+    decode_trusted,
+    difference,
+    encode,
+    is_embedded,
+    novelty,
+    references,
+    same,
+    value_hash,
+)
+from datalattice.crypto import sha3_256
+from datalattice.cursors import RootLattice
+from datalattice.errors import BadFormat, MissingData, NoSuchPath, TypeMismatch, UsageError
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    LOCAL_KEY,
+    KeyedLattice,
+    Lattice,
+    MergeContext,
+    Report,
+    StringKeyedLattice,
+    assoc_in,
+    name_bytes,
+    replicable,
+    step,
+    verify_did,
+)
+from datalattice.store import Store
+from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe
+from datalattice.sync.staging import Progress, Staging
+
+PUSH_BYTES_MAX: Final = 8_000_000
+"""Largest difference that is pushed.
+
+Of a larger one the peer is told the root and fetches the rest at its own pace.
+"""
+
+CLAIMS_MAX: Final = 64
+"""Incomplete values that one peer may have us wait for."""
+
+STAGED_BYTES_MAX: Final = 256_000_000
+"""Cells held in memory above gaps.
+
+They are inner nodes, so the values above them may be far larger.
+"""
+
+MADE_MAX: Final = 1_000
+"""Cells remembered that exist only because something was cut off the root."""
+
+_SIGNED_FIELDS: Final = {"public-key", "signature", "value"}
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """What a message brought: a value at a path, or its hash when its own cell was left out."""
+
+    path: tuple[Value, ...]
+    value: Value
+    cells: Parts
+    absent: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A foreign root that waits for cells.
+
+    One peer has one for each path; a newer one replaces it.
+    """
+
+    peer: str
+    place: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A claimed value: the key it was offered under, its path, and its top.
+
+    `top` is its encoding, or the hash of a value whose own cell is waited for. It is `wrapped`
+    already unless that took cells that are not here yet.
+    """
+
+    key: bytes
+    path: tuple[Value, ...]
+    top: bytes
+    is_hash: bool
+    is_wrapped: bool
+
+
+class LatticeReplica:
+    """A lattice value that replicates.
+
+    Owned by one thread, except for its cursor, which is for everybody.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        lattice: Lattice,
+        context: MergeContext = EMPTY_CONTEXT,
+    ) -> None:
+        self._store = store
+        self._lattice = lattice
+        self._reports: list[str] = []
+        # Owners that are no public key need a verifier; this one knows those that name their key.
+        verifier = context.verifier or verify_did
+        self._context = MergeContext(
+            key_pair=context.key_pair, verifier=verifier, report=self._report
+        )
+        self._staging = Staging(store)
+        self._waiting: dict[_Claim, _Waiting] = {}
+        self._root: Value = store.root()
+        if store.root_hash() is None:
+            # A node without history announces the zero at once: whoever asks learns that nothing is
+            # here.
+            self._root = lattice.zero()
+            store.commit(self._root)
+        self._announced: Value = None
+        self._made: dict[bytes, bytes] = {}
+        self._announce()
+        self.cursor = RootLattice(lattice, self._root, context)
+
+    # --- what others may see ------------------------------------------------------------------
+
+    @property
+    def announced(self) -> Value:
+        """The value that peers are told and served."""
+        return self._announced
+
+    @property
+    def announced_hash(self) -> bytes:
+        """The value hash of the announced value."""
+        return value_hash(self._announced)
+
+    @property
+    def missing_count(self) -> int:
+        """Foreign values that wait for cells."""
+        return len(self._waiting)
+
+    def query(self, path: Sequence[Value], *, strict: bool = True) -> Value:
+        """Return what is announced at a path, nil where nothing is.
+
+        Raises: NoSuchPath: `strict`, and a key names a section that the lattice does not have.
+        """
+        lattice: Lattice | None = self._lattice
+        value = self._announced
+        for key in path:
+            if lattice is not None:
+                below = lattice.child(key)
+                named = isinstance(lattice, (KeyedLattice, StringKeyedLattice))
+                if strict and named and below is None:
+                    raise NoSuchPath(f"the lattice has nothing at {key!r}")
+                lattice = below
+            value = _field(value, key) if isinstance(value, Signed) else step(value, key)
+        return value
+
+    def load_encoding(self, hash: bytes) -> bytes | None:
+        """Return the encoding of a cell, or None when it is not here."""
+        encoding = self._made.get(hash)
+        return self._store.get_encoding(hash) if encoding is None else encoding
+
+    # --- the five methods ---------------------------------------------------------------------
+
+    def publish(self) -> Change:
+        """Commit the live value and announce it."""
+        value = self.cursor.get()
+        changed = value is not self._root and not same(value, self._root)
+        if changed:
+            self._commit(value)
+        return Change(changed, self._probe())
+
+    def absorb(self, offer: Offer, peer: str) -> Absorbed:
+        """Take in a foreign value, or cells that one waits for.
+
+        Raises: BadFormat: a value that is not what its encoding claims.
+        """
+        outcome = _Outcome()
+        self._reports = outcome.reports
+        if offer.parts:
+            progress = self._staging.add({part.hash: part.data for part in offer.parts})
+            self._proceed(progress, outcome)
+        if offer.lost:
+            self._give_up(self._staging.claims_above(offer.lost), outcome)
+        if offer.probe is not None:
+            self._consider(offer.probe, peer, outcome)
+        if self._staging.size_bytes > STAGED_BYTES_MAX:
+            mine = [claim for claim in self._waiting if claim.peer == peer]
+            self._give_up(mine or list(self._waiting), outcome)
+        return outcome.absorbed()
+
+    def supply(self, want: Sequence[bytes], peer: str) -> list[Part | None]:
+        """Return cells by hash."""
+        found = ((hash, self._supplied(hash)) for hash in want)
+        return [None if data is None else Part(hash, data) for hash, data in found]
+
+    def _supplied(self, hash: bytes) -> bytes | None:
+        if self._store.announced(hash):
+            return self._store.get_encoding(hash)
+        return self._made.get(hash)
+
+    def begin(self, peer: str) -> Offer:
+        """Return the root alone."""
+        probe = self._probe()
+        value = self._announced
+        top = () if is_embedded(value) else (Part(probe.key, encode(value)),)
+        return Offer(probe, top)
+
+    def answer(self, known: Sequence[Probe], peer: str) -> Offer | None:
+        """Return the present root with the cells that none of the known values has."""
+        probe = self._probe()
+        if any(base.key == probe.key for base in known):
+            return None
+        if not known:
+            return self.begin(peer)
+        try:
+            parts = self._cells_beyond(known[0].data, PUSH_BYTES_MAX)
+            for base in known[1:]:
+                if parts is not None:
+                    beyond = self._cells_beyond(base.data, PUSH_BYTES_MAX)
+                    parts = parts if beyond is None else _common(parts, beyond)
+        except MissingData:
+            parts = None
+        return self.begin(peer) if parts is None else Offer(probe, tuple(parts.values()))
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _probe(self) -> Probe:
+        return Probe(self.announced_hash, self._announced)
+
+    def _cells_beyond(self, base: Value, bytes_max: int) -> dict[bytes, Part] | None:
+        """Return the announced cells that `base` does not have, None when they are too many."""
+        parts: dict[bytes, Part] = {}
+        size = 0
+        for hash, encoding, _ in difference(base, self._announced):
+            size += len(encoding)
+            if size > bytes_max:
+                return None
+            parts[hash] = Part(hash, encoding)
+        return parts
+
+    def _consider(self, probe: Probe, peer: str, outcome: _Outcome) -> None:
+        incoming = probe.data
+        assert isinstance(incoming, Incoming)
+        place = sha3_256(encode(Vector.of(incoming.path)))
+        claim = _Claim(peer, place)
+        if claim not in self._waiting and self._claim_count(peer) >= CLAIMS_MAX:
+            outcome.refuse(probe.key, f"{CLAIMS_MAX} values of this peer are incomplete already")
+            return
+        cells = dict(incoming.cells.encodings())
+        if incoming.absent is not None:
+            waiting = _Waiting(probe.key, incoming.path, incoming.absent, True, False)
+            refs = [incoming.absent]
+        else:
+            try:
+                value, is_wrapped = self._wrap(incoming.path, incoming.value), True
+            except MissingData:
+                value, is_wrapped = incoming.value, False
+            except UsageError as error:
+                outcome.refuse(probe.key, f"a value at {incoming.path!r} is not taken: {error}")
+                return
+            top = encode(value)
+            refs = references(top) if is_embedded(value) else [value_hash(value)]
+            # What wrapping made is here in memory only; all other cells came with the message.
+            cells.update((hash, data) for hash, data, _ in novelty(value, incoming.cells))
+            waiting = _Waiting(probe.key, incoming.path, top, False, is_wrapped)
+        if claim in self._waiting:
+            # A peer's newer value contains its older one; the cells fetched so far serve both.
+            outcome.finished.append(self._waiting[claim].key)
+            self._staging.release(claim)
+        self._waiting[claim] = waiting
+        self._proceed(self._staging.claim(claim, refs, cells), outcome)
+
+    def _claim_count(self, peer: str) -> int:
+        return sum(claim.peer == peer for claim in self._waiting)
+
+    def _wrap(self, path: tuple[Value, ...], value: Value) -> Value:
+        """Return a foreign value as a root: where it belongs, without what is not replicated.
+
+        Raises: UsageError: the path leads nowhere, or through a signature; a wrong kind of value.
+                MissingData: it takes a look at a cell that is not here yet.
+        """
+        lattice = self._lattice
+        if path:
+            # Wrapped to the root, a value passes every check above it: section, owner, signature.
+            value = assoc_in(None, path, value, lattice)
+        if not lattice.check_foreign(value):
+            raise TypeMismatch(f"not a value of this lattice: {type(value).__name__}")
+        if isinstance(lattice, KeyedLattice) and isinstance(value, Index):
+            sections = {name_bytes(key) for key in lattice.children()} - {name_bytes(LOCAL_KEY)}
+            for key in [key for key, _ in value.entries() if name_bytes(key) not in sections]:
+                value = value.remove(key)
+            if path and not len(value):
+                raise NoSuchPath("nothing of it is replicated here")
+        return value
+
+    def _proceed(self, progress: Progress, outcome: _Outcome) -> None:
+        """Store what is complete, note what is missing, merge the values that became complete."""
+        if progress.stored:
+            store = self._store
+            cells = [decode_trusted(encoding, hash, store) for hash, encoding in progress.stored]
+            store.put(*cells)
+        outcome.missing.extend(progress.missing)
+        for claim in progress.complete:
+            assert isinstance(claim, _Claim)
+            waiting = self._waiting.pop(claim)
+            self._merge(claim.peer, waiting, outcome)
+
+    def _merge(self, peer: str, waiting: _Waiting, outcome: _Outcome) -> None:
+        outcome.finished.append(waiting.key)
+        store = self._store
+        try:
+            other = store.load(waiting.top) if waiting.is_hash else decode(waiting.top, store)
+            if not waiting.is_wrapped:
+                other = self._wrap(waiting.path, other)
+            merged = self._lattice.merge(self._root, other, self._context)
+        except (BadFormat, MissingData, UsageError) as error:
+            # Parts that do not fit together show only when they are looked at.
+            outcome.reports.append(f"a value at {waiting.path!r} is not taken: {error}")
+            return
+        if not waiting.path:
+            outcome.holds.append((peer, Probe(value_hash(other), other)))
+        if merged is self._root or same(merged, self._root):
+            return
+        self._commit(merged)
+        outcome.changed = True
+
+    def _commit(self, value: Value) -> None:
+        """Make `value` the durable root, then what is announced, then part of the live value."""
+        before = self._root
+        self._store.commit(value)
+        self._root = value
+        self._announce()
+        lattice = self._lattice
+        self.cursor.update(
+            lambda live: value if live is before else lattice.merge(live, value, self._context)
+        )
+
+    def _announce(self) -> None:
+        announced = self._root
+        if isinstance(self._lattice, KeyedLattice):
+            announced = replicable(announced)
+        if announced is not self._root:
+            # The cells on the way to what was cut off differ from the stored ones, and peers will
+            # ask for them: for those of the state before this one, too.
+            made = {hash: encoding for hash, encoding, _ in novelty(announced, self._store)}
+            self._made = {**made, **self._made} if len(self._made) < MADE_MAX else dict(made)
+        self._announced = announced
+
+    def _give_up(self, claims: Iterable[object], outcome: _Outcome) -> None:
+        for claim in claims:
+            assert isinstance(claim, _Claim)
+            outcome.dropped.append(self._waiting.pop(claim).key)
+        self._staging.drop(claims)
+
+    def _report(self, report: Report) -> None:
+        self._reports.append(repr(report))
+
+
+class _Outcome:
+    """An `Absorbed` in the making."""
+
+    def __init__(self) -> None:
+        self.missing: list[bytes] = []
+        self.holds: list[tuple[str, Probe]] = []
+        self.finished: list[bytes] = []
+        self.dropped: list[bytes] = []
+        self.changed = False
+        self.reports: list[str] = []
+
+    def refuse(self, key: bytes, report: str) -> None:
+        self.finished.append(key)
+        self.reports.append(report)
+
+    def absorbed(self) -> Absorbed:
+        return Absorbed(
+            tuple(self.missing),
+            tuple(self.holds),
+            tuple(self.finished),
+            tuple(self.dropped),
+            self.changed,
+            tuple(self.reports),
+        )
+
+
+def _common(parts: dict[bytes, Part], others: dict[bytes, Part]) -> dict[bytes, Part]:
+    return {hash: part for hash, part in parts.items() if hash in others}
+
+
+def _field(signed: Signed, key: Value) -> Value:
+    """Return a field of signed data, which a query reads like a record with three keyword keys."""
+    if not isinstance(key, Keyword) or key.name not in _SIGNED_FIELDS:
+        return None
+    if key.name == "value":
+        return signed.value
+    return signed.public_key if key.name == "public-key" else signed.signature

@@ -1,0 +1,406 @@
+"""Replicator: drives one replica with many sessions. It decides what is sent to whom, and when.
+
+It does no input and no output. Inputs are method calls with the time (a steady clock, in
+milliseconds); outputs collect in `Effects`, taken by the caller after each call: frames to send,
+connections to close, waiting callers to wake. Whatever an effect says is already durable in the
+replica, because the replica's calls return only then.
+
+What keeps replicas equal, from fast to sure:
+
+* A change is pushed to every joined session at once, or at the end of the pace window (50 ms) when
+  one was sent in it. What is sent is the difference between what the peer is known to hold and the
+  present state, made when it leaves: so the last update is never lost, however many fell into the
+  window.
+* A session that opens states our root and asks for the peer's.
+* Parts that an offer needs are fetched before it is taken in: first from the peer that made it,
+  then from the others.
+* Every 30 s each joined session is told the root alone. A peer that missed anything finds out and
+  fetches it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from datalattice.errors import BadFormat, LimitExceeded, PeerError
+from datalattice.sync.replica import Absorbed, Offer, Part, Probe, Replica
+from datalattice.sync.session import (
+    BATCHES_MAX,
+    MALFORMED_MAX,
+    Answered,
+    Codec,
+    Ignored,
+    Joined,
+    Left,
+    Offered,
+    Pending,
+    Purpose,
+    Replied,
+    Session,
+    Wanted,
+)
+from datalattice.sync.wants import ROUNDS_MAX, WantList
+
+BROADCAST_DELAY_MS: Final = 50
+ROOT_SYNC_INTERVAL_MS: Final = 30_000
+REQUEST_TIMEOUT_MS: Final = 5_000
+ASK_TIMEOUT_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The time constants of a replicator, in milliseconds."""
+
+    broadcast_delay_ms: int = BROADCAST_DELAY_MS
+    root_sync_interval_ms: int = ROOT_SYNC_INTERVAL_MS
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    ask_timeout_ms: int = ASK_TIMEOUT_MS
+    rounds_max: int = ROUNDS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something an operator may want to count: a word, the peer, and the circumstances."""
+
+    kind: str
+    peer: str
+    text: str
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the caller has to do, in order.
+
+    sends:    (session, payload) to be written.
+    closes:   (session, reason) to be closed once everything before is written.
+    finished: (token, error or nil) of pulls that came to an end.
+    changed:  whether the replica's state is another one.
+    notes:    events to count and log.
+    """
+
+    sends: list[tuple[str, bytes]] = field(default_factory=list)
+    closes: list[tuple[str, str]] = field(default_factory=list)
+    finished: list[tuple[object, str | None]] = field(default_factory=list)
+    changed: bool = False
+    notes: list[Note] = field(default_factory=list)
+
+
+class Replicator:
+    """One replica, many sessions. Not thread-safe: one thread, or a simulation, owns it."""
+
+    def __init__(self, replica: Replica, codec: Codec, pace: Pace | None = None) -> None:
+        self._replica = replica
+        self._codec = codec
+        self._pace = pace or Pace()
+        self._sessions: dict[str, Session] = {}
+        self._wants = WantList(self._pace.rounds_max)
+        self._pulls: dict[bytes, list[object]] = {}  # probe key -> who waits for it
+        self._effects = Effects()
+
+    # --- inputs -------------------------------------------------------------------------------
+
+    def open(self, id: str, now_ms: int, *, outbound: bool) -> None:
+        """Take up a new connection. Those we made ourselves are joined at once: we chose the peer.
+
+        An inbound one stays silent until the peer asks to be told of changes: it may be a mere
+        client.
+        """
+        session = Session(id, outbound, joined=False, opened_ms=now_ms)
+        self._sessions[id] = session
+        if outbound:
+            self._request(session, Purpose.HELLO, now_ms)
+            self._request(session, Purpose.ASK, now_ms)
+            self._join(session, now_ms)
+            self._state(session, now_ms)
+
+    def closed(self, id: str, now_ms: int) -> None:
+        """Forget a connection that is gone.
+
+        Its requests fail, and what it was to deliver is asked of others.
+        """
+        session = self._sessions.pop(id, None)
+        if session is None:
+            return
+        for pending in session.pending.values():
+            self._finish(pending.token, "the connection was closed")
+        self._wants.remove_peer(id, now_ms)
+        self._drop_lost(id, now_ms)
+        self._fetch(now_ms)
+
+    def receive(self, id: str, payload: bytes, now_ms: int) -> None:
+        """Take in a frame of a peer."""
+        session = self._sessions.get(id)
+        if session is None or session.closing:
+            return
+        try:
+            heard = self._codec.decode(payload)
+        except (BadFormat, LimitExceeded) as error:
+            self._malformed(session, str(error))
+            return
+        match heard:
+            case Offered(offer):
+                self._absorb(session, offer, now_ms)
+            case Wanted(request, hashes):
+                parts = self._replica.supply(hashes, id)
+                self._send(session, self._codec.give(request, parts, hashes))
+            case Answered(request_id, content, error_text):
+                self._answered(session, request_id, content, error_text, now_ms)
+            case Replied(reply):
+                self._send(session, reply)
+            case Joined(reply):
+                self._send(session, reply)
+                self._join(session, now_ms)
+                session.dirty = True
+                self._flush(session, now_ms)
+            case Left():
+                self._close(session, "the peer said goodbye")
+            case Ignored(reason):
+                self._note("ignored", id, reason)
+
+    def publish(self, now_ms: int) -> bool:
+        """Make local writes durable and tell the others; return whether there were any.
+
+        Raises: StoreError: nothing was published.
+        """
+        change = self._replica.publish()
+        if change.changed:
+            self._changed(now_ms)
+        return change.changed
+
+    def pull(self, id: str, token: object, now_ms: int) -> None:
+        """Ask a peer for its state; `token` is finished when all of it is contained here."""
+        session = self._sessions.get(id)
+        if session is None:
+            self._finish(token, "not connected")
+        else:
+            self._request(session, Purpose.ASK, now_ms, token)
+
+    def written(self, id: str, count: int, now_ms: int) -> None:
+        """Note that so many frames to a peer have left."""
+        session = self._sessions.get(id)
+        if session is not None:
+            session.unsent_count = max(0, session.unsent_count - count)
+            self._flush(session, now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due. To be called at `next_deadline`, or more often."""
+        for session in list(self._sessions.values()):
+            self._expire(session, now_ms)
+            if session.joined and now_ms >= session.sync_after_ms and not session.is_full:
+                self._state(session, now_ms)
+            self._flush(session, now_ms)
+        self._wants.wake(now_ms)
+        self._drop_lost("", now_ms)
+        self._fetch(now_ms)
+
+    # --- outputs ------------------------------------------------------------------------------
+
+    def take_effects(self) -> Effects:
+        """Return what is to be done since the last call."""
+        effects, self._effects = self._effects, Effects()
+        return effects
+
+    def next_deadline(self) -> int | None:
+        """Return when `tick` has something to do, nil when only an event can change that."""
+        times: list[int] = []
+        for session in self._sessions.values():
+            times.extend(pending.deadline_ms for pending in session.pending.values())
+            if session.joined and not session.is_full:
+                times.append(session.sync_after_ms)
+                if session.dirty:
+                    times.append(session.push_after_ms)
+        wake_ms = self._wants.next_wake_ms()
+        if wake_ms is not None:
+            times.append(wake_ms)
+        return min(times, default=None)
+
+    @property
+    def missing_count(self) -> int:
+        """Parts that are wanted and not here."""
+        return len(self._wants)
+
+    # --- offers -------------------------------------------------------------------------------
+
+    def _absorb(self, session: Session, offer: Offer, now_ms: int, token: object = None) -> None:
+        try:
+            absorbed = self._replica.absorb(offer, session.id)
+        except PeerError as error:
+            error.peer = session.id
+            self._note("refused", session.id, str(error))
+            self._finish(token, str(error))
+            return
+        probe = offer.probe
+        if token is not None and probe is not None:
+            self._pulls.setdefault(probe.key, []).append(token)
+        self._wants.add(absorbed.missing, session.id)
+        # Whoever states something is told what it lacks, unless it was told already.
+        session.dirty = True
+        self._settle(absorbed, session.id, now_ms)
+        self._flush(session, now_ms)
+        self._fetch(now_ms)
+
+    def _settle(self, absorbed: Absorbed, peer: str, now_ms: int) -> None:
+        for report in absorbed.reports:
+            self._note("reported", peer, report)
+        for holder, probe in absorbed.holds:
+            self._received(holder, probe)
+        for key in absorbed.finished:
+            self._finish_pulls(key, None)
+        for key in absorbed.dropped:
+            self._note("dropped", peer, f"value {key.hex()} never became complete")
+            self._finish_pulls(key, "cells of the peer's value could not be had")
+        if absorbed.changed:
+            self._changed(now_ms)
+
+    def _received(self, holder: str, probe: Probe) -> None:
+        session = self._sessions.get(holder)
+        if session is not None:
+            session.received = probe
+            session.dirty = True
+
+    def _changed(self, now_ms: int) -> None:
+        self._effects.changed = True
+        for session in self._sessions.values():
+            session.dirty = True
+            self._flush(session, now_ms)
+
+    def _flush(self, session: Session, now_ms: int) -> None:
+        """Push the difference to a peer if there may be one, it reads, and its window is over."""
+        if not (session.dirty and session.joined) or session.is_full or session.closing:
+            return
+        if now_ms < session.push_after_ms:
+            return
+        session.dirty = False
+        offer = self._replica.answer(session.known, session.id)
+        if offer is not None:
+            self._push(session, offer, now_ms)
+
+    def _state(self, session: Session, now_ms: int) -> None:
+        """Tell a peer our state, whatever it is taken to know."""
+        session.dirty = False
+        self._push(session, self._replica.begin(session.id), now_ms)
+
+    def _push(self, session: Session, offer: Offer, now_ms: int) -> None:
+        session.sent = offer.probe
+        session.push_after_ms = now_ms + self._pace.broadcast_delay_ms
+        session.sync_after_ms = now_ms + self._pace.root_sync_interval_ms
+        self._send(session, self._codec.push(offer))
+
+    def _join(self, session: Session, now_ms: int) -> None:
+        session.joined = True
+        session.sync_after_ms = now_ms + self._pace.root_sync_interval_ms
+        self._wants.add_helper(session.id)
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def _request(
+        self, session: Session, purpose: Purpose, now_ms: int, token: object = None
+    ) -> None:
+        id = session.next_id()
+        timeout_ms = self._pace.ask_timeout_ms
+        session.pending[id] = Pending(purpose, now_ms + timeout_ms, (), token)
+        is_hello = purpose is Purpose.HELLO
+        self._send(session, self._codec.hello(id) if is_hello else self._codec.ask(id))
+
+    def _fetch(self, now_ms: int) -> None:
+        """Ask for missing parts, as many batches as may be in flight."""
+        if not len(self._wants):
+            return
+        for session in self._sessions.values():
+            room = BATCHES_MAX - session.batches_in_flight()
+            while room > 0 and not session.is_full and not session.closing:
+                hashes = tuple(self._wants.take(session.id, self._codec.batch_max))
+                if not hashes:
+                    break
+                id = session.next_id()
+                deadline_ms = now_ms + self._pace.request_timeout_ms
+                session.pending[id] = Pending(Purpose.WANT, deadline_ms, hashes)
+                self._send(session, self._codec.want(id, hashes))
+                room -= 1
+
+    def _answered(
+        self, session: Session, id: object, content: object, error: str | None, now_ms: int
+    ) -> None:
+        # `True` equals 1 in Python but is another value on the wire.
+        pending = session.pending.pop(id, None) if type(id) is int else None
+        if pending is None:
+            self._note("ignored", session.id, "an answer to nothing that was asked")
+        elif pending.purpose is Purpose.WANT:
+            self._delivered(session, pending.hashes, content, error, now_ms)
+        elif error is not None:
+            self._finish(pending.token, f"the peer answered {error}: {content}")
+        elif pending.purpose is Purpose.ASK:
+            offer = self._codec.offer(content)
+            if offer is None:
+                self._finish(pending.token, None)
+            else:
+                self._absorb(session, offer, now_ms, pending.token)
+
+    def _delivered(
+        self,
+        session: Session,
+        hashes: tuple[bytes, ...],
+        content: object,
+        error: str | None,
+        now_ms: int,
+    ) -> None:
+        parts: list[Part | None] = [None] * len(hashes)
+        if error is None:
+            parts = self._codec.parts(content, hashes)
+        here = tuple(part for part in parts if part is not None)
+        for hash, part in zip(hashes, parts, strict=True):
+            if part is None:
+                self._wants.failed(hash, session.id, now_ms)
+            else:
+                self._wants.found(hash)
+        if len(here) < len(hashes):
+            self._note(
+                "undelivered", session.id, f"{len(hashes) - len(here)} of {len(hashes)} cells"
+            )
+        if here:
+            self._absorb(session, Offer(None, here), now_ms)
+        self._drop_lost(session.id, now_ms)
+        self._fetch(now_ms)
+
+    def _expire(self, session: Session, now_ms: int) -> None:
+        late = [id for id, pending in session.pending.items() if pending.deadline_ms <= now_ms]
+        for id in late:
+            pending = session.pending.pop(id)
+            self._note("timeout", session.id, f"no answer to {pending.purpose.value}")
+            self._finish(pending.token, "the peer did not answer in time")
+            for hash in pending.hashes:
+                self._wants.failed(hash, session.id, now_ms)
+
+    def _drop_lost(self, peer: str, now_ms: int) -> None:
+        lost = self._wants.take_lost()
+        if lost:
+            self._settle(self._replica.absorb(Offer(None, (), lost), peer), peer, now_ms)
+
+    # --- small things -------------------------------------------------------------------------
+
+    def _malformed(self, session: Session, text: str) -> None:
+        session.malformed_count += 1
+        self._note("malformed", session.id, text)
+        self._send(session, self._codec.refuse(text))
+        if session.malformed_count >= MALFORMED_MAX:
+            self._close(session, f"{MALFORMED_MAX} frames that are no messages")
+
+    def _send(self, session: Session, payload: bytes) -> None:
+        session.unsent_count += 1
+        self._effects.sends.append((session.id, payload))
+
+    def _close(self, session: Session, reason: str) -> None:
+        session.closing = True
+        self._effects.closes.append((session.id, reason))
+
+    def _note(self, kind: str, peer: str, text: str) -> None:
+        self._effects.notes.append(Note(kind, peer, text))
+
+    def _finish(self, token: object, error: str | None) -> None:
+        if token is not None:
+            self._effects.finished.append((token, error))
+
+    def _finish_pulls(self, key: bytes, error: str | None) -> None:
+        for token in self._pulls.pop(key, ()):
+            self._finish(token, error)

@@ -1,0 +1,194 @@
+"""Session: one conversation with one peer - what it holds, what it was asked, how it behaved.
+
+Also the events that a codec makes of a peer's bytes. A codec knows one wire protocol and nothing of
+sessions; a session knows the state of one connection and nothing of bytes; the replicator joins
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol
+
+from datalattice.sync.replica import Offer, Part, Probe
+
+MALFORMED_MAX: Final = 8
+"""Undecodable frames after which a connection is closed."""
+
+UNSENT_MAX: Final = 128
+"""Frames that may wait to be written to one peer before pushes to it are held back."""
+
+BATCHES_MAX: Final = 4
+"""Requests for parts that may be in flight to one peer."""
+
+
+# --- what a peer said ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """It has something."""
+
+    offer: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """It asks for parts."""
+
+    request: object
+    hashes: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """It answers the request with this id. `error` is set when it refused."""
+
+    id: object
+    content: object
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """It asked something that the codec answered by itself: send this."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """It wants to be told of changes; send this."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """It says goodbye."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """It said something that has no effect here."""
+
+    reason: str
+
+
+Heard = Offered | Wanted | Answered | Replied | Joined | Left | Ignored
+
+
+class Codec(Protocol):
+    """One wire protocol: bytes of a peer to events, and what we say to bytes."""
+
+    def decode(self, payload: bytes) -> Heard:
+        """Return what the peer said.
+
+        Raises: BadFormat: the payload is not a message.
+        """
+        ...
+
+    def parts(self, content: object, hashes: Sequence[bytes]) -> list[Part | None]:
+        """Return the parts in an answer to `want(hashes)`, None for absent and wrong ones."""
+        ...
+
+    def offer(self, content: object) -> Offer | None:
+        """Return what the content of an answer to `ask` offers."""
+        ...
+
+    def refuse(self, text: str) -> bytes:
+        """Return the answer to a payload that is not a message."""
+        ...
+
+    def hello(self, id: int) -> bytes:
+        """Return the message that asks to be told of changes. It is answered."""
+        ...
+
+    def ask(self, id: int) -> bytes:
+        """Return the question for a peer's state."""
+        ...
+
+    def push(self, offer: Offer) -> bytes:
+        """Return the message that carries an offer."""
+        ...
+
+    def want(self, id: int, hashes: Sequence[bytes]) -> bytes:
+        """Return the request for parts."""
+        ...
+
+    def give(self, request: object, parts: Sequence[Part | None], hashes: Sequence[bytes]) -> bytes:
+        """Return the answer to a request for parts."""
+        ...
+
+    @property
+    def batch_max(self) -> int:
+        """Most hashes in one `want`."""
+        ...
+
+
+# --- our side of it -----------------------------------------------------------------------------
+
+
+class Purpose(Enum):
+    """Why a request was sent."""
+
+    HELLO = "hello"
+    ASK = "ask"
+    WANT = "want"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A request that was sent and not answered."""
+
+    purpose: Purpose
+    deadline_ms: int
+    hashes: tuple[bytes, ...] = ()
+    token: object = None
+
+
+@dataclass(slots=True)
+class Session:
+    """The state of one connection.
+
+    sent, received: the last states that this peer was told, and told us and we took in. What it is
+                    sent next is the difference to them. They are hints: a peer that lacks a cell
+                    all the same asks for it.
+    dirty:          there may be something to push.
+    """
+
+    id: str
+    outbound: bool
+    joined: bool
+    opened_ms: int
+    sent: Probe | None = None
+    received: Probe | None = None
+    dirty: bool = False
+    push_after_ms: int = 0
+    sync_after_ms: int = 0
+    unsent_count: int = 0
+    malformed_count: int = 0
+    closing: bool = False
+    pending: dict[int, Pending] = field(default_factory=dict)
+    last_id: int = 0
+
+    def next_id(self) -> int:
+        """Return a request id that is new on this connection."""
+        self.last_id += 1
+        return self.last_id
+
+    @property
+    def known(self) -> tuple[Probe, ...]:
+        """The states that this peer is taken to hold."""
+        return tuple(probe for probe in (self.received, self.sent) if probe is not None)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether this peer takes frames more slowly than we make them."""
+        return self.unsent_count >= UNSENT_MAX
+
+    def batches_in_flight(self) -> int:
+        """Return how many requests for parts wait for an answer."""
+        return sum(pending.purpose is Purpose.WANT for pending in self.pending.values())

@@ -1,0 +1,174 @@
+"""Staging: cells of a value that is not complete yet, held until all below them is here.
+
+A cell moves on to the store as soon as everything below it is stored, so the store never holds a
+cell whose children are missing ("here" then means "here with all below"), and a huge value streams
+through: only cells above the gaps are kept in memory, in a 16-way tree a few in a hundred.
+
+A *claim* is a value that somebody waits for: the references of its top. When the last of them is
+stored the claim is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from datalattice.cells import references
+
+
+class Home(Protocol):
+    """Where complete cells live."""
+
+    def has_many(self, hashes: Iterable[bytes]) -> set[bytes]:
+        """Return those of `hashes` that are here, with all below them."""
+        ...
+
+
+@dataclass(slots=True)
+class Progress:
+    """What an addition brought: cells to store (children first), gaps, complete claims."""
+
+    stored: list[tuple[bytes, bytes]] = field(default_factory=list)
+    missing: list[bytes] = field(default_factory=list)
+    complete: list[object] = field(default_factory=list)
+
+
+class Staging:
+    """Cells above gaps, and who waits for what."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._cells: dict[bytes, bytes] = {}
+        self._gaps: dict[object, int] = {}  # cell hash or claim -> references not stored yet
+        self._waiting: dict[
+            bytes, list[object]
+        ] = {}  # hash not stored yet -> cells and claims above it
+        self._claims: dict[object, list[bytes]] = {}
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def is_wanted(self, hash: bytes) -> bool:
+        """Return whether something waits for this cell and it is not here."""
+        return hash in self._waiting and hash not in self._cells
+
+    def claim(self, claim: object, hashes: list[bytes], cells: Mapping[bytes, bytes]) -> Progress:
+        """Wait for `hashes` on behalf of `claim`, with these cells at hand.
+
+        Cells that are not below the hashes are not kept.
+        """
+        reached: dict[bytes, bytes] = {}
+        front = hashes
+        while front:
+            at_hand = [hash for hash in front if hash in cells and hash not in self._cells]
+            stored = self._home.has_many(at_hand)  # a peer may send what is here already
+            below: list[bytes] = []
+            for hash in at_hand:
+                if hash not in stored and hash not in reached:
+                    reached[hash] = cells[hash]
+                    below.extend(references(cells[hash]))
+            front = below
+        self._claims[claim] = hashes
+        return self._add(reached, claim, hashes)
+
+    def add(self, cells: Mapping[bytes, bytes]) -> Progress:
+        """Take cells that something waits for; others are not kept."""
+        wanted = {hash: encoding for hash, encoding in cells.items() if self.is_wanted(hash)}
+        return self._add(wanted, None, [])
+
+    def _add(self, fresh: dict[bytes, bytes], claim: object, hashes: list[bytes]) -> Progress:
+        above: list[tuple[object, list[bytes]]] = [(h, references(e)) for h, e in fresh.items()]
+        if claim is not None:
+            above.append((claim, hashes))
+        outside = {
+            ref
+            for _, refs in above
+            for ref in refs
+            if ref not in fresh and ref not in self._waiting
+        }
+        absent = outside - self._home.has_many(outside)
+        ready: list[object] = []
+        for key, refs in above:
+            gaps = 0
+            for ref in refs:
+                if ref in fresh or ref in absent or ref in self._waiting:
+                    self._waiting.setdefault(ref, []).append(key)
+                    gaps += 1
+            self._gaps[key] = gaps
+            if not gaps:
+                ready.append(key)
+        self._cells.update(fresh)
+        self.size_bytes += sum(map(len, fresh.values()))
+        # What others wait for already is named again: whoever sent this is one more to be asked for
+        # it.
+        again = [ref for _, refs in above for ref in refs if self.is_wanted(ref)]
+        progress = Progress(missing=list(dict.fromkeys([*absent, *again])))
+        self._advance(ready, progress)
+        return progress
+
+    def _advance(self, ready: list[object], progress: Progress) -> None:
+        """Pass on what has no gap below it, and what that completes in turn."""
+        while ready:
+            key = ready.pop()
+            del self._gaps[key]
+            if not isinstance(key, bytes):
+                del self._claims[key]
+                progress.complete.append(key)
+                continue
+            encoding = self._cells.pop(key)
+            self.size_bytes -= len(encoding)
+            progress.stored.append((key, encoding))
+            for parent in self._waiting.pop(key, ()):
+                self._gaps[parent] -= 1
+                if not self._gaps[parent]:
+                    ready.append(parent)
+
+    def claims_above(self, hashes: Iterable[bytes]) -> list[object]:
+        """Return the claims that cannot complete without these cells."""
+        found: dict[object, None] = {}
+        seen: set[bytes] = set()
+        front = list(hashes)
+        while front:
+            hash = front.pop()
+            if hash in seen:
+                continue
+            seen.add(hash)
+            for parent in self._waiting.get(hash, ()):
+                if isinstance(parent, bytes):
+                    front.append(parent)
+                else:
+                    found[parent] = None
+        return list(found)
+
+    def release(self, claim: object) -> None:
+        """Forget a claim that a newer one replaces; the cells fetched for it stay."""
+        for hash in self._claims.pop(claim, ()):
+            above = self._waiting.get(hash)
+            if above is not None:
+                self._waiting[hash] = [key for key in above if key != claim]
+        self._gaps.pop(claim, None)
+
+    def drop(self, claims: Iterable[object]) -> None:
+        """Forget claims, and every cell that only they waited for."""
+        for claim in claims:
+            self._claims.pop(claim, None)
+        kept: set[bytes] = set()
+        front = [hash for hashes in self._claims.values() for hash in hashes]
+        while front:
+            hash = front.pop()
+            if hash in self._waiting and hash not in kept:
+                kept.add(hash)
+                encoding = self._cells.get(hash)
+                if encoding is not None:
+                    front.extend(references(encoding))
+        self._cells = {hash: cell for hash, cell in self._cells.items() if hash in kept}
+        alive = self._cells.keys() | self._claims.keys()
+        self._gaps = {key: gaps for key, gaps in self._gaps.items() if key in alive}
+        self._waiting = {
+            hash: [key for key in above if key in alive]
+            for hash, above in self._waiting.items()
+            if hash in kept
+        }
+        self.size_bytes = sum(map(len, self._cells.values()))

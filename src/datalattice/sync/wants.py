@@ -1,0 +1,150 @@
+"""Wants: which parts are missing, whom to ask for each, and when to give up.
+
+Every hash is asked of one peer at a time. It goes first to the peer that made it wanted, and after
+a refusal or a time-out to the others in turn; when all were asked a round is over, and after a rest
+the next begins. A part that nobody delivered in `rounds_max` rounds is lost: the replica drops what
+depended on it, and nothing else suffers.
+
+The newest wants are asked first. In a tree that means depth first, which keeps the list short: the
+children of a cell just received are fetched before its neighbours.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+ROUNDS_MAX: Final = 3
+"""Times that every peer is asked for a part."""
+
+REST_MS: Final = 250
+"""Pause after a round in which nobody had the part; doubled after the second."""
+
+
+@dataclass(slots=True)
+class _Want:
+    """A missing part.
+
+    `source` made it wanted; `asked` are the peers already asked in this round.
+    """
+
+    source: str
+    asked: set[str] = field(default_factory=set)
+    in_flight: str | None = None
+    rounds: int = 0
+
+
+class WantList:
+    """The missing parts of one replica. A state machine without a clock: time is passed in."""
+
+    def __init__(self, rounds_max: int = ROUNDS_MAX, rest_ms: int = REST_MS) -> None:
+        self._rounds_max = rounds_max
+        self._rest_ms = rest_ms
+        self._wants: dict[bytes, _Want] = {}
+        self._queues: dict[str, list[bytes]] = {}  # peer -> hashes to ask of it, newest last
+        self._helpers: dict[
+            str, None
+        ] = {}  # peers that are asked for what others made wanted, in order
+        self._resting: list[tuple[int, bytes]] = []  # (not before, hash), a heap
+        self._lost: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._wants)
+
+    def __contains__(self, hash: object) -> bool:
+        return hash in self._wants
+
+    def add_helper(self, peer: str) -> None:
+        """Make `peer` one that is asked for parts that others made wanted."""
+        self._queues.setdefault(peer, [])
+        self._helpers[peer] = None
+
+    def remove_peer(self, peer: str, now_ms: int) -> None:
+        """Forget `peer`; what was to be asked of it, or was in flight, goes to the next one."""
+        self._helpers.pop(peer, None)
+        queue = self._queues.pop(peer, [])
+        again = [hash for hash in queue if self._is_waiting(hash)]
+        again += [hash for hash, want in self._wants.items() if want.in_flight == peer]
+        for hash in again:
+            want = self._wants.get(hash)
+            if want is not None:
+                want.in_flight = None
+                self._pass_on(hash, now_ms)
+
+    def add(self, hashes: Iterable[bytes], source: str) -> None:
+        """Note that these parts are missing and that `source` (connected) should have them."""
+        queue = self._queues.setdefault(source, [])
+        for hash in hashes:
+            want = self._wants.get(hash)
+            if want is None:
+                self._wants[hash] = _Want(source)
+                queue.append(hash)
+            elif want.in_flight is None and source not in want.asked:
+                queue.append(hash)
+
+    def take(self, peer: str, count: int) -> list[bytes]:
+        """Return up to `count` hashes to ask of `peer`; in flight until found or failed."""
+        queue = self._queues.get(peer)
+        taken: list[bytes] = []
+        while queue and len(taken) < count:
+            hash = queue.pop()
+            # A hash may stand in several queues, or twice in one; the first to take it wins.
+            if not self._is_waiting(hash):
+                continue
+            want = self._wants[hash]
+            want.in_flight = peer
+            want.asked.add(peer)
+            taken.append(hash)
+        return taken
+
+    def found(self, hash: bytes) -> None:
+        """Note that a part has arrived, from wherever."""
+        self._wants.pop(hash, None)
+
+    def failed(self, hash: bytes, peer: str, now_ms: int) -> None:
+        """Note that `peer` did not deliver: ask the next one, or rest, or give up."""
+        want = self._wants.get(hash)
+        if want is not None and want.in_flight == peer:
+            want.in_flight = None
+            self._pass_on(hash, now_ms)
+
+    def wake(self, now_ms: int) -> None:
+        """Put the parts whose rest is over back in line."""
+        while self._resting and self._resting[0][0] <= now_ms:
+            _, hash = heapq.heappop(self._resting)
+            want = self._wants.get(hash)
+            if want is not None and want.in_flight is None and not want.asked:
+                self._pass_on(hash, now_ms)
+
+    def next_wake_ms(self) -> int | None:
+        """Return when `wake` has something to do."""
+        return self._resting[0][0] if self._resting else None
+
+    def take_lost(self) -> tuple[bytes, ...]:
+        """Return the parts given up since the last call; they are no longer wanted."""
+        lost, self._lost = tuple(self._lost), []
+        return lost
+
+    def _is_waiting(self, hash: bytes) -> bool:
+        want = self._wants.get(hash)
+        return want is not None and want.in_flight is None
+
+    def _pass_on(self, hash: bytes, now_ms: int) -> None:
+        want = self._wants[hash]
+        able = [want.source] if want.source in self._queues else []
+        able += [peer for peer in self._helpers if peer != want.source]
+        fresh = [peer for peer in able if peer not in want.asked]
+        if fresh:
+            self._queues[fresh[0]].append(hash)
+        elif not able or want.rounds + 1 >= self._rounds_max:
+            # Without any peer there is nobody to wait for: the next one to connect states its root
+            # anew.
+            del self._wants[hash]
+            self._lost.append(hash)
+        else:
+            rest_ms = self._rest_ms << want.rounds
+            want.rounds += 1
+            want.asked.clear()
+            heapq.heappush(self._resting, (now_ms + rest_ms, hash))

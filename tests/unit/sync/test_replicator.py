@@ -1,0 +1,381 @@
+"""A replicator over a counter: the seam serves something that is no lattice and speaks JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from datalattice.errors import BadFormat
+from datalattice.sync import (
+    BROADCAST_DELAY_MS,
+    MALFORMED_MAX,
+    REQUEST_TIMEOUT_MS,
+    ROOT_SYNC_INTERVAL_MS,
+    UNSENT_MAX,
+    Absorbed,
+    Answered,
+    Change,
+    Heard,
+    Joined,
+    Left,
+    Offer,
+    Offered,
+    Part,
+    Probe,
+    Replicator,
+    Wanted,
+)
+from datalattice.testing.simnet import SimNetwork
+
+
+class CounterReplica:
+    """Grow-only counts by name: the smallest thing that replicates. A part is one (name, count)."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self._published: dict[str, int] = {}
+        self._parts: dict[bytes, Part] = {}
+
+    def add(self, name: str, amount: int = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + amount
+
+    def publish(self) -> Change:
+        changed = self._published != self.counts
+        self._published = dict(self.counts)
+        return Change(changed, self._probe())
+
+    def absorb(self, offer: Offer, peer: str) -> Absorbed:
+        before = dict(self.counts)
+        for part in offer.parts:
+            self._parts[part.hash] = part
+            name, count = json.loads(part.data)
+            self.counts[name] = max(count, self.counts.get(name, 0))
+        changed = self.counts != before
+        self._published = dict(self.counts)
+        if offer.probe is None:
+            return Absorbed(changed=changed)
+        missing = [
+            hash for hash in map(bytes.fromhex, probe_parts(offer.probe)) if not self._has(hash)
+        ]
+        holds = () if missing else ((peer, offer.probe),)
+        done = () if missing else (offer.probe.key,)
+        return Absorbed(tuple(missing), holds, done, (), changed)
+
+    def supply(self, want: Sequence[bytes], peer: str) -> list[Part | None]:
+        return [self._parts.get(hash) for hash in want]
+
+    def begin(self, peer: str) -> Offer:
+        return Offer(self._probe())
+
+    def answer(self, known: Sequence[Probe], peer: str) -> Offer | None:
+        probe = self._probe()
+        if any(base.key == probe.key for base in known):
+            return None
+        there = {hash for base in known for hash in probe_parts(base)}
+        parts = [self._parts[bytes.fromhex(h)] for h in probe_parts(probe) if h not in there]
+        return Offer(probe, tuple(parts))
+
+    def _has(self, hash: bytes) -> bool:
+        # A count that was overtaken is contained, too.
+        return hash in self._parts
+
+    def _probe(self) -> Probe:
+        hashes = []
+        for name in sorted(self._published):
+            data = json.dumps([name, self._published[name]]).encode()
+            hash = hashlib.sha3_256(data).digest()
+            self._parts[hash] = Part(hash, data)
+            hashes.append(hash.hex())
+        return Probe(hashlib.sha3_256("".join(hashes).encode()).digest(), hashes)
+
+
+def probe_parts(probe: Probe) -> list[str]:
+    assert isinstance(probe.data, list)
+    return probe.data
+
+
+class JsonCodec:
+    """A wire protocol of JSON, to show that a replicator does not know its codec."""
+
+    batch_max = 3
+
+    def decode(self, payload: bytes) -> Heard:
+        match json.loads(payload):
+            case ["offer", key, hashes, parts]:
+                return Offered(self._offer(key, hashes, parts))
+            case ["want", id, hashes]:
+                return Wanted(id, tuple(map(bytes.fromhex, hashes)))
+            case ["answer", id, content]:
+                return Answered(id, content)
+            case ["hello", id]:
+                return Joined(_pack("answer", id, None))
+            case ["ask", id]:
+                return Wanted(["state", id], ())
+            case ["bye"]:
+                return Left()
+            case other:
+                raise BadFormat(f"not a message: {other}")
+
+    def parts(self, content: object, hashes: Sequence[bytes]) -> list[Part | None]:
+        assert isinstance(content, list)
+        return [None if text is None else _part(text) for text in content]
+
+    def offer(self, content: object) -> Offer | None:
+        return None
+
+    def refuse(self, text: str) -> bytes:
+        return _pack("bad", text)
+
+    def hello(self, id: int) -> bytes:
+        return _pack("hello", id)
+
+    def ask(self, id: int) -> bytes:
+        return _pack("ask", id)
+
+    def push(self, offer: Offer) -> bytes:
+        assert offer.probe is not None
+        parts = [part.data.decode() for part in offer.parts]
+        return _pack("offer", offer.probe.key.hex(), offer.probe.data, parts)
+
+    def want(self, id: int, hashes: Sequence[bytes]) -> bytes:
+        return _pack("want", id, [hash.hex() for hash in hashes])
+
+    def give(self, request: object, parts: Sequence[Part | None], hashes: Sequence[bytes]) -> bytes:
+        id = request[1] if isinstance(request, list) else request
+        return _pack("answer", id, [None if part is None else part.data.decode() for part in parts])
+
+    def _offer(self, key: str, hashes: list[str], parts: list[str]) -> Offer:
+        return Offer(Probe(bytes.fromhex(key), hashes), tuple(map(_part, parts)))
+
+
+def _pack(*items: Any) -> bytes:
+    return json.dumps(items).encode()
+
+
+def _part(text: str) -> Part:
+    data = text.encode()
+    return Part(hashlib.sha3_256(data).digest(), data)
+
+
+class Cluster:
+    """Counters in a simulated network."""
+
+    def __init__(self, names: str, seed: int = 1, **faults: Any) -> None:
+        self.net = SimNetwork(seed, **faults)
+        self.replicas = {name: CounterReplica() for name in names}
+        for name, replica in self.replicas.items():
+            self.net.add(name, Replicator(replica, JsonCodec()))
+
+    def write(self, name: str, amount: int = 1) -> None:
+        self.replicas[name].add(name, amount)
+        self.net.publish(name)
+
+    @property
+    def states(self) -> list[dict[str, int]]:
+        return [replica.counts for replica in self.replicas.values()]
+
+    def is_converged(self) -> bool:
+        return all(state == self.states[0] for state in self.states)
+
+
+def offers(cluster: Cluster) -> list[tuple[str, int]]:
+    """Record (sender, time) of every push from now on."""
+    seen: list[tuple[str, int]] = []
+
+    def note(sender: str, _to: str, payload: bytes) -> None:
+        if json.loads(payload)[0] == "offer":
+            seen.append((sender, cluster.net.now_ms))
+
+    cluster.net.on_frame = note
+    return seen
+
+
+def test_a_write_reaches_the_peer_at_once() -> None:
+    cluster = Cluster("ab")
+    cluster.net.connect("a", "b")
+    cluster.net.run(1_000)
+    cluster.write("a", 5)
+    cluster.net.run(1_005)
+    assert cluster.states == [{"a": 5}, {"a": 5}]
+
+
+def test_either_end_of_a_connection_pushes() -> None:
+    cluster = Cluster("ab")
+    cluster.net.connect("a", "b")
+    cluster.net.run(1_000)
+    cluster.write("b", 7)
+    cluster.net.run(1_005)
+    assert cluster.states == [{"b": 7}, {"b": 7}]
+
+
+def test_writes_in_the_window_are_one_push_at_its_end_and_the_last_is_not_lost() -> None:
+    cluster = Cluster("ab")
+    cluster.net.connect("a", "b")
+    cluster.net.run(1_000)
+    seen = offers(cluster)
+    for _ in range(20):
+        cluster.write("a")
+        cluster.net.run(cluster.net.now_ms + 2)
+    cluster.net.run(1_200)
+    assert cluster.states == [{"a": 20}, {"a": 20}]
+    times = [time for sender, time in seen if sender == "a"]
+    assert times == [1_000, 1_000 + BROADCAST_DELAY_MS]
+
+
+def test_nothing_is_sent_back_to_where_it_came_from() -> None:
+    cluster = Cluster("ab")
+    cluster.net.connect("a", "b")
+    cluster.net.run(1_000)
+    seen = offers(cluster)
+    cluster.write("a")
+    cluster.net.run(1_500)
+    assert [sender for sender, _ in seen] == ["a"]
+
+
+def test_a_client_that_did_not_join_is_left_alone() -> None:
+    cluster = Cluster("ab")
+    node = cluster.net.nodes["b"]
+    node.open("client", 0, outbound=False)
+    assert node.take_effects().sends == []
+    cluster.write("b")
+    node.tick(ROOT_SYNC_INTERVAL_MS)
+    assert node.take_effects().sends == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lost_frames_are_made_good_by_the_next_root_sync(seed: int) -> None:
+    cluster = Cluster("abc", seed, loss=0.3, repeat=0.2, delay_ms=40)
+    for dialler, acceptor in ("ab", "bc", "ca"):
+        cluster.net.connect(dialler, acceptor)
+    for turn in range(60):
+        cluster.write("abc"[turn % 3])
+        cluster.net.run(cluster.net.now_ms + 13)
+    cluster.net.loss = 0.0
+    cluster.net.run(cluster.net.now_ms + 2 * ROOT_SYNC_INTERVAL_MS)
+    assert cluster.states == [{"a": 20, "b": 20, "c": 20}] * 3
+
+
+def test_the_same_seed_gives_the_same_trace() -> None:
+    traces = []
+    for _ in range(2):
+        cluster = Cluster("abc", 7, loss=0.2, delay_ms=30)
+        cluster.net.connect("a", "b")
+        cluster.net.connect("b", "c")
+        for name in "abcabc":
+            cluster.write(name)
+            cluster.net.run(cluster.net.now_ms + 20)
+        cluster.net.run(cluster.net.now_ms + ROOT_SYNC_INTERVAL_MS)
+        traces.append(cluster.net.trace())
+    assert traces[0] == traces[1]
+
+
+def test_a_peer_that_was_away_catches_up_when_it_connects() -> None:
+    cluster = Cluster("ab")
+    cluster.write("a", 3)
+    cluster.write("b", 4)
+    cluster.net.connect("a", "b")
+    cluster.net.run(100)
+    assert cluster.is_converged()
+    cluster.net.cut("a", "b")
+    cluster.write("a")
+    cluster.write("b")
+    cluster.net.run(1_000)
+    assert not cluster.is_converged()
+    cluster.net.connect("a", "b")
+    cluster.net.run(1_100)
+    assert cluster.is_converged()
+
+
+def test_a_slow_peer_gets_one_difference_when_it_has_drained() -> None:
+    replica = CounterReplica()
+    node = Replicator(replica, JsonCodec())
+    node.open("p", 0, outbound=True)
+    before = len(node.take_effects().sends)
+    now_ms = 0
+    for _ in range(300):
+        now_ms += BROADCAST_DELAY_MS
+        replica.add("x")
+        node.publish(now_ms)
+    pushed = node.take_effects().sends
+    assert len(pushed) + before == UNSENT_MAX
+    node.written("p", UNSENT_MAX, now_ms)
+    (last,) = node.take_effects().sends
+    assert json.loads(json.loads(last[1])[3][0]) == ["x", 300]
+
+
+def test_a_part_nobody_delivers_is_given_up_after_three_rounds() -> None:
+    node = Replicator(CounterReplica(), JsonCodec())
+    node.open("p", 0, outbound=False)
+    ghost = hashlib.sha3_256(b"ghost").hexdigest()
+    node.receive("p", _pack("offer", "00" * 32, [ghost], []), 0)
+    asked = 0
+    now_ms = 0
+    while node.missing_count:
+        asked += sum(json.loads(payload)[0] == "want" for _, payload in node.take_effects().sends)
+        deadline = node.next_deadline()
+        assert deadline is not None
+        now_ms = max(now_ms, deadline)
+        node.tick(now_ms)
+    assert asked == 3
+    assert 3 * REQUEST_TIMEOUT_MS < now_ms < 4 * REQUEST_TIMEOUT_MS
+
+
+def test_the_next_peer_is_asked_when_one_does_not_answer() -> None:
+    cluster = Cluster("abc")
+    cluster.write("c", 9)
+    cluster.net.connect("a", "c")
+    cluster.net.run(100)
+    # b hears of c's count from a link that never answers, and has a as a helper.
+    cluster.net.connect("b", "a")
+    cluster.replicas["b"].counts.clear()
+    node = cluster.net.nodes["b"]
+    node.open("mute", cluster.net.now_ms, outbound=False)
+    probe = cluster.replicas["c"].begin("").probe
+    assert probe is not None
+    node.receive("mute", _pack("offer", probe.key.hex(), probe.data, []), cluster.net.now_ms)
+    cluster.net.collect("b")
+    cluster.net.run(cluster.net.now_ms + 2 * REQUEST_TIMEOUT_MS)
+    assert cluster.replicas["b"].counts == {"c": 9}
+
+
+def test_eight_malformed_frames_end_a_connection() -> None:
+    node = Replicator(CounterReplica(), JsonCodec())
+    node.open("p", 0, outbound=False)
+    for count in range(1, MALFORMED_MAX + 1):
+        node.receive("p", _pack("nonsense"), 0)
+        effects = node.take_effects()
+        assert len(effects.sends) == 1
+        assert bool(effects.closes) == (count == MALFORMED_MAX)
+    node.receive("p", _pack("nonsense"), 0)
+    assert node.take_effects().sends == []
+
+
+def test_goodbye_closes_our_side() -> None:
+    node = Replicator(CounterReplica(), JsonCodec())
+    node.open("p", 0, outbound=False)
+    node.receive("p", _pack("bye"), 0)
+    assert [session for session, _ in node.take_effects().closes] == ["p"]
+
+
+def test_an_answer_to_nothing_is_noted_and_ignored() -> None:
+    node = Replicator(CounterReplica(), JsonCodec())
+    node.open("p", 0, outbound=False)
+    node.receive("p", _pack("answer", 99, []), 0)
+    node.receive("p", _pack("answer", True, []), 0)
+    effects = node.take_effects()
+    assert [note.kind for note in effects.notes] == ["ignored", "ignored"]
+
+
+def test_the_root_is_stated_every_thirty_seconds() -> None:
+    cluster = Cluster("ab")
+    cluster.net.connect("a", "b")
+    cluster.net.run(100)
+    seen = offers(cluster)
+    cluster.net.run(100 + 3 * ROOT_SYNC_INTERVAL_MS)
+    for name in "ab":
+        times = [time for sender, time in seen if sender == name]
+        assert len(times) == 3
