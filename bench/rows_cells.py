@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from datalattice.cells import Map, Vector, decode_message, encode_message, value_hash
+from datalattice.cells import Map, Vector, decode_message, decode_parts, encode_message, value_hash
 from datalattice.cells import cell as kernel
 from datalattice.lattice import MapLattice, MaxLattice
 
@@ -100,9 +100,6 @@ def rows(quick: bool) -> Iterator[Row]:
     yield row("map-bulk-100k", median_ms(lambda: value_hash(Map.of(pairs)), runs), "ms", sha3)
     yield from merges(runs)
     message = encode_message(Vector.of([b"%0150d" % i for i in range(95_000)]))
-    cells = 0
-    at = 0
-    from datalattice.cells import decode_parts
 
     cells = 1 + len(decode_parts(message)[1])
     took = median_ms(lambda: decode_message(message), runs)

@@ -15,6 +15,8 @@ Kid lists change only in ways that cannot be seen: a long plain kid is boxed in 
 is known, and a list that several
 vectors share may grow behind the part each of them uses.
 
+Source: CAD002; CAD003; CAD006.
+
 Length: every function here is on the path of every encoding; split, they would be called across
 modules in the compiled kernel's innermost loop.
 """
