@@ -88,7 +88,7 @@ class Snapshot(ReadTxn, Protocol):
     """A read transaction that can be kept: close it, or move it to the newest state."""
 
     def getter(self, table: str) -> Callable[[bytes], bytes | None]:
-        """Return the quickest `get` of one table; keys are not checked. Good until renew or close."""
+        """Return the quickest `get` of a table, keys not checked; good until renew or close."""
         ...
 
     def renew(self) -> None:

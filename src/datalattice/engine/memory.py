@@ -1,8 +1,9 @@
 """Memory: the engine's reference implementation, held in dictionaries.
 
-For tests, simulation and stores that need not last. A table is a dictionary beside a sorted list of its keys. A write transaction collects its changes
-in an overlay and applies them when it commits: in place when no reader looks at the table, else to
-a copy, so every reader keeps the table it began with.
+For tests, simulation and stores that need not last. A table is a dictionary beside a sorted list of
+its keys. A write transaction collects its changes in an overlay and applies them when it commits:
+in place when no reader looks at the table, else to a copy, so every reader keeps the table it began
+with.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ class MemorySnapshot:
         return len(self._table(table).data)
 
     def getter(self, table: str) -> Callable[[bytes], bytes | None]:
-        """Return the quickest `get` of one table; keys are not checked. Good until renew or close."""
+        """Return the quickest `get` of a table, keys not checked; good until renew or close."""
         return self._table(table).data.get
 
     def renew(self) -> None:

@@ -47,8 +47,9 @@ def export_tables(engine: Engine, write: Callable[[bytes], object]) -> int:
 def restore_tables(engine: Engine, read: Callable[[int], bytes]) -> int:
     """Replace all tables of `engine` by a stream that `export_tables` wrote.
 
-    Returns the number of entries. All or nothing: it happens in one transaction, which is taken back when the stream is damaged.
-    `read(n)` returns up to n bytes and none at the end, as files do.
+    Returns the number of entries. All or nothing: it happens in one transaction, which is taken
+    back when the stream is damaged. `read(n)` returns up to n bytes and none at the end, as files
+    do.
     Raises: BadFormat: the stream is damaged or cut short. StoreVersion: a newer version wrote it.
             UsageError: it has a table that this engine does not have.
     """

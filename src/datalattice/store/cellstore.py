@@ -279,18 +279,14 @@ class CellStore(Store):
     def _write_commit(
         self, committer: Committer, value: Value, root: bytes, parts: list[Part]
     ) -> int:
-        fresh: dict[bytes, bytes] = {}
-        promoted: dict[bytes, None] = {}
         tops = parts if parts and parts[-1][0] == root else [*parts, (root, encode(value), value)]
-        find_recent = self._index.find_recent
-        for hash, encoding, cell in tops:
-            place = find_recent(hash)
-            if place < 0 and (hash == root or getattr(cell, "_loader", None) is self):
-                place = self._index.find(hash)  # it may have come from this very store
-            if place < 0:
-                fresh[hash] = encoding
-            elif place & STAGED:
-                promoted[hash] = None
+        fresh, staged = self._index.sort_out(tops, self)
+        if root in fresh:  # the one cell that is likely to come again
+            place = self._index.find(root)
+            if place >= 0:
+                del fresh[root]
+                staged += [root] if place & STAGED else []
+        promoted = dict.fromkeys(staged)
         if self._pending or self._writing or self._state.staged:
             for hash in reachable(tops, self._staged_encoding):
                 waiting = self._pending.get(hash)

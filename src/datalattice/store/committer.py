@@ -29,7 +29,6 @@ from datalattice.store.packing import (
     PARTS_SHIFT,
     build_pack,
     pack_length,
-    places_of,
     trailer_of,
 )
 from datalattice.store.recovery import Pack
@@ -50,11 +49,9 @@ class Cells:
 
         Raises: UsageError: an encoding is longer than a cell may be.
         """
-        for encoding in self.encodings:
-            if len(encoding) > CELL_BYTES_MAX:
-                raise UsageError(
-                    f"a cell has at most {CELL_BYTES_MAX} bytes, got one of {len(encoding)}"
-                )
+        longest = max(map(len, self.encodings), default=0)
+        if longest > CELL_BYTES_MAX:
+            raise UsageError(f"a cell has at most {CELL_BYTES_MAX} bytes, got one of {longest}")
 
 
 class Committer:
@@ -139,10 +136,11 @@ class Committer:
         sequence = self._sequence + 1
         writer = self._writer
         segment = writer.segment
-        writer.make_room(pack_length(encodings, len(promoted)), sequence)
+        length = pack_length(encodings, len(promoted))
+        writer.make_room(length, sequence)
         if writer.segment != segment:
             self._durable = self._sequence  # the old segment was synced
-        pack = build_pack(
+        pack, places = build_pack(
             seed=self._seed,
             flags=flags,
             sequence=sequence,
@@ -150,18 +148,12 @@ class Committer:
             before=self._trailer or 0,
             segment=writer.segment,
             offset=writer.offset,
+            length=length,
             root=root,
             hashes=hashes,
             encodings=encodings,
             staged=len(staged.hashes),
             promoted=promoted,
-        )
-        places = places_of(
-            writer.segment,
-            writer.offset,
-            [len(encoding) for encoding in encodings],
-            len(promoted),
-            len(staged.hashes),
         )
         writer.append(pack)
         self._sequence = sequence

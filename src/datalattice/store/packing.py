@@ -128,13 +128,14 @@ def build_pack(
     before: int,
     segment: int,
     offset: int,
+    length: int,
     root: bytes,
     hashes: list[bytes],
     encodings: list[bytes],
     staged: int,
     promoted: list[bytes],
-) -> bytes:
-    """Return the bytes of a pack; the last `staged` cells are the staged ones."""
+) -> tuple[bytes, list[int]]:
+    """Return (the bytes of a pack, the places of its cells); its last `staged` cells are staged."""
     count = len(encodings)
     head = _PACK.pack(
         PACK_MAGIC,
@@ -144,7 +145,7 @@ def build_pack(
         durable,
         segment,
         offset,
-        pack_length(encodings, len(promoted)),
+        length,
         count,
         staged,
         len(promoted),
@@ -152,9 +153,12 @@ def build_pack(
         root,
     )
     checksum = zlib.crc32(head, seed)
-    lengths = struct.pack(f">{count}H", *[len(encoding) for encoding in encodings])
-    body = b"".join([lengths, *hashes, *promoted, *encodings])
-    return b"".join([head, _CRC.pack(checksum), body, _CRC.pack(zlib.crc32(body, checksum))])
+    lengths = [len(encoding) for encoding in encodings]
+    packed = struct.pack(f">{count}H", *lengths)
+    body = b"".join([packed, *hashes, *promoted, *encodings])
+    trailer = _CRC.pack(zlib.crc32(body, checksum))
+    pack = b"".join([head, _CRC.pack(checksum), body, trailer])
+    return pack, places_of(segment, offset, lengths, len(promoted), staged)
 
 
 def read_pack_header(data: bytes, seed: int, segment: int, offset: int) -> PackHeader | None:
