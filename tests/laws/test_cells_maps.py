@@ -154,7 +154,7 @@ def check_merge(
     rule: str,
     build: object,
 ) -> None:
-    """Check a merge by a rule against the same rule applied name by name; equal entries never reach the rule."""
+    """Check a merge by a rule against the same rule applied name by name."""
     asked: list[bytes] = []
 
     def join(key: Value, a: Value, b: Value, has: bool, had: bool) -> object:
@@ -186,7 +186,9 @@ def check_merge(
             wanted.append((key, result))
     result = own.merge_with(other, join)  # type: ignore[arg-type]
     expected = build(wanted)  # type: ignore[operator]
-    assert sorted(asked) == sorted(differing), "the rule is asked once for each entry of other that differs"
+    assert sorted(asked) == sorted(differing), (
+        "the rule is asked once for each entry of other that differs"
+    )
     assert encode_message(result) == encode_message(expected)
     if same(expected, own):
         assert result is own

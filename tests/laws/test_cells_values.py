@@ -35,7 +35,6 @@ from datalattice.errors import MissingData
 from datalattice.limits import CELL_BYTES_MAX, EMBEDDED_BYTES_MAX
 from datalattice.testing.strategies import json_values, scalars, values
 
-
 unknown = object()
 
 

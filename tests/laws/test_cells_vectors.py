@@ -68,7 +68,9 @@ def test_drop_equals_building_the_rest(items: Sequence[Value], number: int) -> N
 @given(elements(), st.slices(300))
 def test_positions_and_slices_are_those_of_a_list(items: Sequence[Value], part: slice) -> None:
     vector = Vector.of(items)
-    assert equal(vector[part], list(items)[part])
+    cut = vector[part]
+    assert isinstance(cut, Vector)
+    assert equal(cut, list(items)[part])
     for position in (0, 1, -1, len(items) - 1, -len(items), len(items) // 2):
         if -len(items) <= position < len(items):
             assert same(vector[position], items[position])
@@ -124,9 +126,13 @@ def test_fork_offset_is_the_first_difference(
 ) -> None:
     other_items = [*items[:keep], *tail]
     own = Vector.of(items)
-    other = own.drop(0)[:keep].extend(tail)
+    kept = own[:keep]
+    assert isinstance(kept, Vector)
+    other = kept.extend(tail)
     if separately:
-        other = decode_message(encode_message(other))
+        again = decode_message(encode_message(other))
+        assert isinstance(again, Vector)
+        other = again
     naive = next(
         (i for i, (a, b) in enumerate(zip(items, other_items, strict=False)) if not same(a, b)),
         None,

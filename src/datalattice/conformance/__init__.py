@@ -23,7 +23,13 @@ from datalattice.conformance.registry import (
     register_format,
     register_kind,
 )
-from datalattice.conformance.runner import Failure, FileReport, run_file, run_paths
+from datalattice.conformance.runner import (
+    Failure,
+    FileReport,
+    list_files,
+    run_file,
+    run_paths,
+)
 
 __all__ = [
     "Case",
@@ -36,6 +42,7 @@ __all__ = [
     "cursors",
     "known_kinds",
     "lattices",
+    "list_files",
     "queues",
     "register_format",
     "register_kind",

@@ -46,17 +46,23 @@ def run_paths(paths: Iterable[str | Path]) -> Iterator[FileReport]:
     Never raises for what a file holds or for a file that cannot be read: that is a failure of the
     file. A file or folder without any vector is a failure too, because zero run proves nothing.
     """
+    for file in list_files(paths):
+        yield run_file(file)
+
+
+def list_files(paths: Iterable[str | Path]) -> list[Path]:
+    """Return the files that `paths` stand for; a folder without any stands for itself."""
+    files: list[Path] = []
     for given in paths:
         path = Path(given)
-        files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-        if not files:
-            yield _broken(path, "no .json file in this folder")
-        for file in files:
-            yield run_file(file)
+        files += (sorted(path.rglob("*.json")) if path.is_dir() else []) or [path]
+    return files
 
 
 def run_file(path: Path) -> FileReport:
     """Run every vector of one file."""
+    if path.is_dir():
+        return _broken(path, "no .json file in this folder")
     try:
         document = _read(path)
         cases = list(find_format(document).cases(document))

@@ -1,0 +1,83 @@
+"""Command `lattice conformance`: run golden vector files against this installation."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from typer.exceptions import Exit
+
+from datalattice.cli.folder import JsonOption
+from datalattice.cli.render import print_json, print_lines, progress_bars
+from datalattice.conformance import Failure, FileReport, list_files, run_file
+
+FAILURES_SHOWN_MAX: Final = 20
+"""Failing vectors of one file that are listed; `--json` lists all."""
+
+EXIT_FAILED: Final = 1
+
+PathsArgument = Annotated[
+    list[Path], typer.Argument(help="Vector files, or folders of them.", show_default=False)
+]
+
+
+def conformance(paths: PathsArgument, json: JsonOption = False) -> None:
+    """Run golden vector files: a check of this installation, or of a port of the format.
+
+    Prints a line for each file, then the totals; failing vectors are listed on standard error.
+    Exit code 1 when anything failed. A vector of unknown kind, an unreadable file and a file
+    or folder without vectors are failures.
+    """
+    reports: list[FileReport] = []
+    files = list_files(paths)
+    with progress_bars(quiet=json) as bars:
+        bar = bars.add("vector files", len(files))
+        for file in files:
+            report = run_file(file)
+            reports.append(report)
+            if not json:
+                _print_report(report)
+            bar.advance()
+    passed, failed, skipped = (
+        sum(getattr(report, name) for report in reports) for name in ("passed", "failed", "skipped")
+    )
+    if json:
+        totals = {"passed": passed, "failed": failed, "skipped": skipped}
+        print_json({"files": [_document(report) for report in reports], **totals})
+    else:
+        print_lines([f"{passed} passed, {failed} failed, {skipped} skipped"])
+    if failed:
+        raise Exit(EXIT_FAILED)
+
+
+def _print_report(report: FileReport) -> None:
+    counts = f"{report.passed} passed, {report.failed} failed, {report.skipped} skipped"
+    line = f"{report.path}: {counts}"
+    if report.failures:
+        more = f" (and {report.failed - 1} more)" if report.failed > 1 else ""
+        line += f": {_one_line(report.failures[0])}{more}"
+    print_lines([line])
+    if report.failed > 1:
+        shown = report.failures[:FAILURES_SHOWN_MAX]
+        sys.stdout.flush()
+        for failure in shown:
+            sys.stderr.write(f"  {_one_line(failure)}\n")
+        if report.failed > len(shown):
+            sys.stderr.write(f"  and {report.failed - len(shown)} more\n")
+
+
+def _one_line(failure: Failure) -> str:
+    reason = " ".join(failure.reason.split())
+    return f"{failure.id}: {reason}" if failure.id else reason
+
+
+def _document(report: FileReport) -> dict[str, object]:
+    return {
+        "path": str(report.path),
+        "passed": report.passed,
+        "failed": report.failed,
+        "skipped": report.skipped,
+        "failures": [{"id": each.id, "reason": each.reason} for each in report.failures],
+    }

@@ -1,0 +1,39 @@
+"""The public golden vectors hold here, all of them, one test for each file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datalattice.conformance import run_file, run_paths
+
+VECTORS = Path(__file__).parent / "vectors"
+
+PUBLIC = {
+    "cells-collections.json": 299,
+    "cells-decode.json": 330,
+    "cells-index.json": 89,
+    "cells-json.json": 84,
+    "cells-scalars.json": 324,
+    "cells-signed.json": 22,
+    "lattice-containers.json": 75,
+    "lattice-content.json": 22,
+    "lattice-cursors.json": 10,
+    "lattice-paths.json": 30,
+    "lattice-queue.json": 53,
+    "lattice-registers.json": 56,
+    "lattice-signed.json": 59,
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_vector_passes(name: str) -> None:
+    report = run_file(VECTORS / name)
+    assert report.failures == ()
+    assert (report.passed, report.skipped) == (PUBLIC[name], 0)
+
+
+def test_files_are_reported_in_the_order_given() -> None:
+    names = ["lattice-paths.json", "cells-json.json"]
+    assert [r.path.name for r in run_paths([VECTORS / name for name in names])] == names
