@@ -35,6 +35,7 @@ def row(name: str, value: float, unit: str, peers: dict[str, float] | None = Non
 
 
 def append_vector(count: int) -> bytes:
+    """Append integers one by one; return the hash."""
     vector = Vector()
     for i in range(count):
         vector = vector.append(i)
@@ -42,6 +43,7 @@ def append_vector(count: int) -> bytes:
 
 
 def put_map(keys: list[str]) -> bytes:
+    """Put keys one by one; return the hash."""
     made = Map()
     for i, key in enumerate(keys):
         made = made.put(key, i)
@@ -49,10 +51,12 @@ def put_map(keys: list[str]) -> bytes:
 
 
 def number_map(count: int) -> Map:
+    """Return a map of `count` string keys to integers."""
     return Map.of([(f"key-{i}", i) for i in range(count)])
 
 
 def changed(base: Map, count: int) -> Map:
+    """Return `base` with `count` keys changed, spread over it."""
     made = base
     step = len(base) // count
     for i in range(count):
@@ -61,6 +65,7 @@ def changed(base: Map, count: int) -> Map:
 
 
 def raw_sha3(cells: int, size: int) -> Callable[[], None]:
+    """Return the work of hashing `cells` strings of `size` bytes."""
     data = b"x" * size
 
     def work() -> None:
@@ -71,6 +76,7 @@ def raw_sha3(cells: int, size: int) -> Callable[[], None]:
 
 
 def merges(runs: int) -> Iterator[Row]:
+    """Yield the rows of merging maps that differ in 100 keys."""
     lattice = MapLattice(MaxLattice())
     shared = {}
     for count in (10_000, 100_000, 1_000_000):
@@ -81,7 +87,7 @@ def merges(runs: int) -> Iterator[Row]:
         shared[count] = median_ms(lambda a=base, b=newer: lattice.merge(a, b), runs)
         if count == 100_000:
             apart = [decode_message(encode_message(value)) for value in (base, newer)]
-            unshared = median_ms(lambda: lattice.merge(apart[0], apart[1]), runs)
+            unshared = median_ms(lambda pair=apart: lattice.merge(*pair), runs)
     yield row("merge-shared-100", shared[100_000], "ms")
     yield row("merge-unshared-100", unshared, "ms")
     yield row("merge-growth", shared[1_000_000] / shared[10_000], "x")

@@ -46,7 +46,7 @@ Value = object
 
 TAG_REF: Final = 0x20
 RECURSION_MAX: Final = 64  # levels encoded by recursion before an explicit stack takes over
-_SMALL: Final = 1 << 62  # integers below are compared without making an object
+_I64: Final = 1 << 63
 _LONG_INT: Final = 8 * INTEGER_BYTES_MAX - 1
 _sha3: Final = hashlib.sha3_256
 
@@ -218,7 +218,7 @@ def admit(value: object) -> Value:
     kind = type(value)
     if kind is int:
         number: int = value  # type: ignore[assignment]
-        if -_SMALL <= number < _SMALL:
+        if -0x2000000000000000 <= number < 0x2000000000000000:
             return value
         return check_integer(number)
     if (
@@ -272,7 +272,25 @@ def put_vlq(out: BytesWriter, count: i64) -> None:
 
 def put_integer(out: BytesWriter, number: int) -> None:
     """Append the encoding of an integer of any size."""
-    if -_SMALL <= number < _SMALL or -0x8000000000000000 <= number <= 0x7FFFFFFFFFFFFFFF:
+    if -0x80 <= number < 0x80:  # the compiled kernel compares small integers without a call
+        small: i64 = number
+        if small:
+            out.append(u8(0x11))
+            out.append(u8(small & 0xFF))
+        else:
+            out.append(u8(0x10))
+        return
+    if -0x800000 <= number < 0x800000:
+        small = number
+        if -0x8000 <= small < 0x8000:
+            out.append(u8(0x12))
+        else:
+            out.append(u8(0x13))
+            out.append(u8((small >> 16) & 0xFF))
+        out.append(u8((small >> 8) & 0xFF))
+        out.append(u8(small & 0xFF))
+        return
+    if -_I64 <= number < _I64:
         value: i64 = number
         length: i64 = 0
         if value:
@@ -322,8 +340,12 @@ def put_kid(out: BytesWriter, kids: list[object], position: int, depth: int) -> 
     Quoting CAD003: a child is embedded when its encoding is at most 140 bytes.
     """
     kid = kids[position]
-    if isinstance(kid, int) and type(kid) is int:
-        if -_SMALL <= kid < _SMALL:
+    if kid is True:  # before integers, which Python counts it among
+        out.append(u8(0xB1))
+    elif kid is False:
+        out.append(u8(0xB0))
+    elif isinstance(kid, int):
+        if -0x2000000000000000 <= kid < 0x2000000000000000:
             put_integer(out, kid)
         else:
             _put_long(out, kids, position, kid)
@@ -356,10 +378,6 @@ def put_kid(out: BytesWriter, kids: list[object], position: int, depth: int) -> 
     elif isinstance(kid, Ref):
         out.append(u8(TAG_REF))
         out.write(kid.hash)
-    elif kid is True:
-        out.append(u8(0xB1))
-    elif kid is False:
-        out.append(u8(0xB0))
     else:
         # Scalars, doubles and nothing else: admit() keeps the rest out.
         out.write(encode(kid))

@@ -162,7 +162,14 @@ class Index(Cell):
         sample = self._sample
         if sample is None:
             kids = self._open()
-            sample = self._key() if self._has_entry else index_node(kids[0], self._count)._any()
+            if self._has_entry:
+                sample = self._key()
+                fits = self._count == 1 or 2 * len(sample) == self._depth
+            else:
+                sample = index_node(kids[0], self._count, self._depth)._any()
+                fits = 2 * len(sample) > self._depth
+            if not fits:
+                raise broken("a key of an index node has another length than its place says")
             self._sample = sample
         return sample
 
@@ -181,7 +188,7 @@ class Index(Cell):
             digit: i64 = digit_at(wanted, node._depth)
             if not node._mask & (1 << digit):
                 return None
-            node = index_node(kids[node._slot(digit)], node._count)
+            node = index_node(kids[node._slot(digit)], node._count, node._depth)
         if node._count and node._has_entry and node._key() == wanted:
             return node
         return None
@@ -238,16 +245,26 @@ class Index(Cell):
         return _remove(self, key_bytes(admit(key)))
 
     def _nodes(self) -> Iterator[Index]:
-        """Yield the nodes with an entry of their own, in key order."""
-        stack: list[Index] = [self] if self._count else []
+        """Yield the nodes with an entry of their own, in key order.
+
+        Each key must come after the one before: a few cells that refer to one another many times
+        over could otherwise make a walk without end.
+        """
+        last: bytes | None = None
+        stack: list[tuple[object, i64, i64]] = [(self, 0, -1)] if self._count else []
         while stack:
-            node = stack.pop()
+            kid, above, depth = stack.pop()
+            node = self if kid is self else index_node(kid, above, depth)
             kids = node._open()
             if node._has_entry:
+                key = node._key()
+                if last is not None and key <= last:
+                    raise broken("the keys of an index are not in order")
+                last = key
                 yield node
             first: i64 = 2 if node._has_entry else 0
             for i in range(len(kids) - 1, first - 1, -1):
-                stack.append(index_node(kids[i], node._count))
+                stack.append((kids[i], node._count, node._depth))
 
     def entries(self) -> Iterator[tuple[Value, Value]]:
         """Yield (key, value) in the order of key bytes, a prefix first."""
@@ -329,14 +346,20 @@ class Index(Cell):
         return f"<Index of {self._count}>"
 
 
-def index_node(kid: object, above: i64) -> Index:
-    """Return a child node, checked to be a smaller index than its parent.
+def index_node(kid: object, above: i64, depth: i64) -> Index:
+    """Return a child node, checked to be a smaller and deeper index than its parent.
 
+    above: the entries of the parent, 0 for any; depth: the parent's, -1 for none. Depths grow on
+    the way down, so no path has more than 64 nodes.
     Raises: BadFormat: the tree is not canonical; MissingData: the node is not here.
     """
     node = kid.resolve() if isinstance(kid, Ref) else kid
     if not isinstance(node, Index) or node._count == 0 or (above and node._count >= above):
         raise broken("an index node is something else")
+    if node._count > 1:
+        node._open()
+        if node._depth <= depth:
+            raise broken("an index node is no deeper than the one above it")
     return node
 
 
@@ -407,7 +430,7 @@ def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Ind
     slot: i64 = node._slot(digit)
     fresh_kids = kids[:]
     if node._mask & (1 << digit):
-        child = index_node(kids[slot], count)
+        child = index_node(kids[slot], count, end)
         grown = _put(child, raw, key, value, end + 1)
         if grown is child:
             return node
@@ -434,13 +457,13 @@ def _remove(node: Index, raw: bytes) -> Index:
         if not node._has_entry or node._key() != raw:
             return node
         if len(kids) == 3:
-            return index_node(kids[2], node._count)
+            return index_node(kids[2], node._count, node._depth)
         return _node(node._count - 1, False, node._depth, node._mask, kids[2:], None)
     digit: i64 = digit_at(raw, node._depth)
     if not node._mask & (1 << digit):
         return node
     slot: i64 = node._slot(digit)
-    child = index_node(kids[slot], node._count)
+    child = index_node(kids[slot], node._count, node._depth)
     less = _remove(child, raw)
     if less is child:
         return node
@@ -454,7 +477,7 @@ def _remove(node: Index, raw: bytes) -> Index:
         if node._has_entry and len(fresh) == 2:
             return _entry(node._key(), fresh[0], fresh[1])
         if not node._has_entry and len(fresh) == 1:
-            return index_node(fresh[0], 0)
+            return index_node(fresh[0], 0, node._depth)
     return _node(node._count - 1, node._has_entry, node._depth, mask, fresh, None)
 
 
@@ -509,7 +532,7 @@ def differing_nodes(own: Index, other: Index, *, own_alone: bool = True) -> Iter
     while stack:
         a_kid, b_kid, known = stack.pop()
         if a_kid is None or b_kid is None:
-            alone = index_node(b_kid if a_kid is None else a_kid, 0)
+            alone = index_node(b_kid if a_kid is None else a_kid, 0, known - 1)
             if a_kid is None:
                 for node in alone._nodes():
                     yield node._key(), None, node
@@ -521,7 +544,8 @@ def differing_nodes(own: Index, other: Index, *, own_alone: bool = True) -> Iter
             continue
         if surely_same(a_kid, b_kid):
             continue
-        yield from _pair_nodes(index_node(a_kid, 0), index_node(b_kid, 0), known, stack)
+        mine, theirs = index_node(a_kid, 0, known - 1), index_node(b_kid, 0, known - 1)
+        yield from _pair_nodes(mine, theirs, known, stack)
 
 
 def _pair_nodes(

@@ -20,6 +20,7 @@ from datalattice.cells.cell import (
     Loader,
     Ref,
     Value,
+    can_branch,
     encode,
     pickle_hook,
     put_vlq,
@@ -211,7 +212,7 @@ def branch_kids(value: Value) -> Iterator[tuple[bytes, object]]:
         kid = stack.pop()
         if isinstance(kid, Ref):
             yield kid.hash, kid
-        elif isinstance(kid, (Cell, str, bytes)):
+        elif can_branch(kid):
             if len(encode(kid)) > EMBEDDED_BYTES_MAX:
                 yield value_hash(kid), kid
             else:

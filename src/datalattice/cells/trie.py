@@ -128,7 +128,7 @@ class Trie(Cell):
             sample = (
                 self._keys()[0]
                 if self._count <= MAP_LEAF_MAX
-                else trie_of(self._open()[0], self._tag, 0)._any()
+                else trie_of(self._open()[0], self._tag, self._count, self._shift)._any()
             )
             self._sample = sample
         return sample
@@ -144,7 +144,8 @@ class Trie(Cell):
             digit: i64 = digit_at(digest, node._shift)
             if not node._mask & (1 << digit):
                 return None, 0
-            node = trie_of(node._open()[node._slot(digit)], self._tag, node._count)
+            kid = node._open()[node._slot(digit)]
+            node = trie_of(kid, self._tag, node._count, node._shift)
         hashes = node._keys()
         for i in range(len(hashes)):
             if hashes[i] == digest:
@@ -165,23 +166,38 @@ class Trie(Cell):
                 yield deref(kids[i])
 
     def _leaves(self) -> Iterator[Trie]:
-        stack: list[Trie] = [self]
+        """Yield the leaves in order.
+
+        Each must begin after the one before: a few cells that refer to one another many times
+        over could otherwise make a walk without end.
+        """
+        last = b""
+        stack: list[tuple[object, i64, i64]] = [(self, 0, -1)]
         while stack:
-            node = stack.pop()
-            if node._count <= MAP_LEAF_MAX:
-                yield node
-            else:
-                kids = node._open()
+            kid, above, shift = stack.pop()
+            node = self if kid is self else trie_of(kid, self._tag, above, shift)
+            kids = node._open()
+            if node._count > MAP_LEAF_MAX:
                 for i in range(len(kids) - 1, -1, -1):
-                    stack.append(trie_of(kids[i], node._tag, node._count))
+                    stack.append((kids[i], node._count, node._shift))
+                continue
+            if node._count:
+                hashes = node._hashes
+                first = kid_hash(kids[0]) if hashes is None else hashes[0]
+                if first <= last:
+                    raise broken("the keys of a map or set are not in order")
+                last = first
+            yield node
 
     def __reversed__(self) -> Iterator[Value]:
         return reversed(list(self))
 
 
-def trie_of(kid: object, tag: i64, above: i64) -> Trie:
+def trie_of(kid: object, tag: i64, above: i64, shift: i64) -> Trie:
     """Return a child node, checked to be of the right kind and smaller than its parent.
 
+    above: the entries of the parent, 0 for any; shift: the digit at which the parent's keys part,
+    -1 for none. A child's keys part later, so that no path has more than 64 nodes.
     Raises: BadFormat: the tree is not canonical; MissingData: the node is not here.
     """
     node = kid.resolve() if isinstance(kid, Ref) else kid
@@ -190,6 +206,7 @@ def trie_of(kid: object, tag: i64, above: i64) -> Trie:
         or node._tag != tag
         or node._count == 0
         or (above and node._count >= above)
+        or (node._count > MAP_LEAF_MAX and node._shift <= shift)
     ):
         raise broken("a map or set node is something else")
     return node
@@ -314,7 +331,7 @@ def assemble(like: Trie, count: i64, shift: i64, slots: list[object]) -> Trie:
     if not kids:
         return like._fresh()
     if len(kids) == 1:
-        return trie_of(kids[0], like._tag, 0)
+        return trie_of(kids[0], like._tag, 0, shift)
     if count > MAP_LEAF_MAX:
         return new_node(like, count, shift, mask, kids, None)
     return _gather(like, kids)
@@ -328,7 +345,9 @@ def _gather(like: Trie, kids: list[object]) -> Trie:
     hashes: list[bytes] = []
     entries: list[object] = []
     for kid in kids:
-        leaf = trie_of(kid, like._tag, 0)
+        leaf = trie_of(kid, like._tag, 0, -1)
+        if leaf._count > MAP_LEAF_MAX:
+            raise broken("a map or set node has fewer entries than its child")
         hashes.extend(leaf._keys())
         entries.extend(leaf._open())
     return new_leaf(like, hashes, entries)
@@ -356,7 +375,7 @@ def put(node: Trie, digest: bytes, key: object, value: object, known: i64) -> Tr
     kids = node._open()
     if node._mask & (1 << digit):
         kid = kids[slot]
-        child = trie_of(kid, tag, node._count)
+        child = trie_of(kid, tag, node._count, shift)
         grown = put(child, digest, key, value, shift + 1)
         if grown is child:
             return node
@@ -421,7 +440,7 @@ def remove(node: Trie, digest: bytes) -> Trie:
         return node
     slot: i64 = node._slot(digit)
     kids = node._open()
-    child = trie_of(kids[slot], tag, node._count)
+    child = trie_of(kids[slot], tag, node._count, node._shift)
     less = remove(child, digest)
     if less is child:
         return node
@@ -434,7 +453,7 @@ def remove(node: Trie, digest: bytes) -> Trie:
         fresh.pop(slot)
         mask &= ~(1 << digit)
         if len(fresh) == 1:
-            return trie_of(fresh[0], tag, 0)
+            return trie_of(fresh[0], tag, 0, node._shift)
     if count > MAP_LEAF_MAX:
         return new_node(node, count, node._shift, mask, fresh, None)
     return _gather(node, fresh)

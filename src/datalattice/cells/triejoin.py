@@ -7,7 +7,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from datalattice.cells.cell import Value, deref, same, same_kid, surely_same
+from datalattice.cells.cell import Value, broken, deref, same, same_kid, surely_same
 from datalattice.cells.trie import (
     TAG_MAP,
     Trie,
@@ -49,12 +49,17 @@ def differing(own: Trie, other: Trie) -> Iterator[Entry]:
         a_kid, b_kid, known = stack.pop()
         if surely_same(a_kid, b_kid):
             continue
-        a = None if a_kid is None else trie_of(a_kid, own._tag, 0) if a_kid is not own else own
-        b = None if b_kid is None else trie_of(b_kid, own._tag, 0) if b_kid is not other else other
+        a = own if a_kid is own else _node_at(a_kid, own._tag, known)
+        b = other if b_kid is other else _node_at(b_kid, own._tag, known)
         if a is None or b is None or a._count <= MAP_LEAF_MAX or b._count <= MAP_LEAF_MAX:
             yield from _differing_entries(a, b)
         else:
             _pair_children(a, b, known, stack)
+
+
+def _node_at(kid: object, tag: i64, known: i64) -> Trie | None:
+    """Return the node that stands where keys agree before digit `known`, None for no kid."""
+    return None if kid is None else trie_of(kid, tag, 0, known - 1)
 
 
 def _pair_children(a: Trie, b: Trie, known: i64, stack: list[tuple[object, object, int]]) -> None:
@@ -127,6 +132,7 @@ class Joiner:
         self._join = join
         self._width: i64 = 2 if like._tag == TAG_MAP else 1
         self._changes: int = 0  # entries in which the result differs from own so far
+        self._last: bytes = b""  # the last key of other met so far
 
     def nodes(self, a: Trie, b: Trie, known: i64) -> Trie:
         """Return the join of two tries whose keys agree before digit `known`.
@@ -160,11 +166,11 @@ class Joiner:
                 continue
             if x is not None and surely_same(x, y):
                 continue
-            theirs_node = trie_of(y, self._like._tag, 0)
+            theirs_node = trie_of(y, self._like._tag, 0, low)
             if x is None:
                 made = self.accept(theirs_node, None)
             else:
-                mine_node = trie_of(x, self._like._tag, 0)
+                mine_node = trie_of(x, self._like._tag, 0, low)
                 made = self.nodes(mine_node, theirs_node, low + 1)
                 if made is mine_node:
                     # Equal trees that nobody encoded yet are told from unequal ones here.
@@ -228,14 +234,14 @@ class Joiner:
             for digit in range(16):
                 kid = slots[digit]
                 if kid is not None:
-                    child = trie_of(kid, self._like._tag, b._count)
+                    child = trie_of(kid, self._like._tag, b._count, b._shift)
                     made = self.accept(child, own)
                     count += made._count
                     if made is not child:
                         whole = False
                         slots[digit] = made if made._count else None
             return b if whole else assemble(self._like, count, b._shift, slots)
-        hashes = b._keys()
+        hashes = self._next_keys(b)
         kids = b._open()
         kept: list[bytes] = []
         entries: list[object] = []
@@ -261,6 +267,19 @@ class Joiner:
                 entries.append(result)
         return b if same_as_b else new_leaf(self._like, kept, entries)
 
+    def _next_keys(self, b: Trie) -> list[bytes]:
+        """Return the keys of a leaf of other, which must come after all met before.
+
+        A few cells that refer to one another many times over could otherwise make a join without
+        end.
+        """
+        hashes = b._keys()
+        if hashes:
+            if hashes[0] <= self._last:
+                raise broken("the keys of a map or set are not in order")
+            self._last = hashes[len(hashes) - 1]
+        return hashes
+
     def _add_own(self, a: Trie, b: Trie, made: Trie) -> Trie:
         """Return `made`, what is kept of b, with the entries of leaf `a` that b has not."""
         hashes = a._keys()
@@ -280,7 +299,7 @@ class Joiner:
 
     def _put_leaf(self, a: Trie, b: Trie) -> Trie:
         """Return node `a` with the entries of leaf `b` joined one by one."""
-        hashes = b._keys()
+        hashes = self._next_keys(b)
         kids = b._open()
         made = a
         for i in range(len(hashes)):
