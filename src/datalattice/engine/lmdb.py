@@ -460,13 +460,8 @@ class LmdbWriteTxn(_Reading):
     def put_many(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
         """Set many values; a later pair wins over an earlier one. Fastest when sorted by key."""
         raw = self._live()
-        pairs = items if isinstance(items, list) else list(items)
-        if not all(_fits(key, value) for key, value in pairs):
-            for key, value in pairs:
-                check_key(key)
-                check_value(value)
         try:
-            raw.cursor(self._engine.handle(table)).putmulti(pairs)
+            raw.cursor(self._engine.handle(table)).putmulti(_checked(items))
         except lmdb.Error as error:
             raise _translate(error, str(self._engine.path)) from error
 
@@ -483,14 +478,15 @@ class LmdbWriteTxn(_Reading):
         return gone
 
 
-def _fits(key: bytes, value: bytes) -> bool:
-    """Return whether a pair passes `check_key` and `check_value`, with one call instead of two."""
-    return (
-        type(key) is bytes
-        and 0 < len(key) <= KEY_BYTES_MAX
-        and type(value) is bytes
-        and len(value) <= VALUE_BYTES_MAX
-    )
+def _checked(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the pairs, each checked."""
+    for pair in items:
+        key, value = pair
+        if not (type(key) is bytes and 0 < len(key) <= KEY_BYTES_MAX):
+            check_key(key)
+        if not (type(value) is bytes and len(value) <= VALUE_BYTES_MAX):
+            check_value(value)
+        yield pair
 
 
 def _nothing(_: bytes) -> None:

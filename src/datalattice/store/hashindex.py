@@ -157,14 +157,14 @@ class HashIndex:
         Raises: StoreFull, StoreFailed: it cannot be written; the entries stay in memory.
         """
         recent = self._recent
-        entries = [
-            (hash, place.to_bytes(8, "big"))
-            for hash in sorted(recent)
-            if (place := recent[hash]) >= 0
-        ]
+        hashes = sorted(recent)
+        if self._forgotten:
+            hashes = [hash for hash in hashes if recent[hash] >= 0]
+        packed = struct.pack(f">{len(hashes)}Q", *[recent[hash] for hash in hashes])
+        places = [packed[i : i + 8] for i in range(0, len(packed), 8)]
         flags = 0 if watermark.root is None else FLAG_ROOT
         sequence, segment, offset, trailer = watermark.position
-        packed = _WATERMARK.pack(
+        mark = _WATERMARK.pack(
             sequence,
             segment,
             offset,
@@ -174,8 +174,8 @@ class HashIndex:
             watermark.root or bytes(32),
         )
         with self._engine.write() as txn:
-            txn.put_many("places", entries)
-            txn.put("meta", _WATERMARK_KEY, packed)
+            txn.put_many("places", zip(hashes, places, strict=True))
+            txn.put("meta", _WATERMARK_KEY, mark)
         self.look_again()
         self._recent = dict.fromkeys(self._forgotten, NOWHERE)
 
