@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, u8
+from mypy_extensions import i64, mypyc_attr, u8
 
 from datalattice.cells.blobs import Chunked
 from datalattice.cells.cell import (
@@ -78,6 +78,7 @@ def common_key_digits(a: bytes, b: bytes, start: i64) -> i64:
     return min(position, limit) if position > limit else position
 
 
+@mypyc_attr(acyclic=True)
 class Index(Cell):
     """An immutable mapping ordered by the bytes of its keys.
 
@@ -251,7 +252,7 @@ class Index(Cell):
         over could otherwise make a walk without end.
         """
         last: bytes | None = None
-        stack: list[tuple[object, i64, i64]] = [(self, 0, -1)] if self._count else []
+        stack: list[tuple[object, int, int]] = [(self, 0, -1)] if self._count else []
         while stack:
             kid, above, depth = stack.pop()
             node = self if kid is self else index_node(kid, above, depth)

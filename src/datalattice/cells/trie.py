@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, u8
+from mypy_extensions import i64, mypyc_attr, u8
 
 from datalattice.cells.cell import (
     Cell,
@@ -51,6 +51,7 @@ def common_digits(a: bytes, b: bytes, start: i64) -> i64:
     return position
 
 
+@mypyc_attr(acyclic=True)
 class Trie(Cell):
     """What map and set have in common.
 
@@ -172,7 +173,7 @@ class Trie(Cell):
         over could otherwise make a walk without end.
         """
         last = b""
-        stack: list[tuple[object, i64, i64]] = [(self, 0, -1)]
+        stack: list[tuple[object, int, int]] = [(self, 0, -1)]
         while stack:
             kid, above, shift = stack.pop()
             node = self if kid is self else trie_of(kid, self._tag, above, shift)

@@ -1,6 +1,6 @@
-"""Validate: the complete check of a value, branches included.
+"""Validation: the complete check of a value, branches included.
 
-Against everything that one cell alone cannot show.
+It finds what one cell alone cannot show: children of the wrong kind, size or place.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from itertools import pairwise
 
 from datalattice.cells.blobs import Blob, Chunked
 from datalattice.cells.cell import Cell, Ref, Value, broken, deref, encode, kid_hash
-from datalattice.cells.index import Index, key_bytes
+from datalattice.cells.index import Index, index_node, key_bytes
 from datalattice.cells.scan import block_size, chunk_span, scan_top
 from datalattice.cells.tagged import Record, Syntax
-from datalattice.cells.trie import Trie, digit_at
+from datalattice.cells.trie import Trie, digit_at, trie_of
 from datalattice.cells.vectors import List, Vector
 from datalattice.errors import BadFormat, MissingData, TypeMismatch
 from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX, MAP_LEAF_MAX
@@ -36,6 +36,7 @@ class _Checker:
     def __init__(self) -> None:
         self.absent: dict[bytes, None] = {}
         self.seen: set[bytes] = set()
+        self.samples: dict[bytes, bytes | None] = {}
         self.stack: list[Value] = []
 
     def run(self, value: Value) -> None:
@@ -103,67 +104,56 @@ class _Checker:
             raise broken(f"a vector child of {count} elements is something else")
 
     def _trie(self, node: Trie) -> None:
+        """Check a leaf's order, or that each child of a node belongs under its digit.
+
+        That all keys below a child share the digits its sample shows follows from the check of the
+        child itself, so each node is looked at once.
+        """
         if node._count <= MAP_LEAF_MAX:
-            keys = [kid_hash(kid) for kid in node._children()[:: node._width()]]
+            keys = _leaf_keys(node)
             if any(a >= b for a, b in pairwise(keys)):
                 raise broken("map keys are not in strictly increasing order of their hashes")
             return
         total = 0
         complete = True
+        first: bytes | None = None
         digits = [digit for digit in range(16) if node._mask & (1 << digit)]
-        samples: list[bytes] = []
         for digit, kid in zip(digits, node._children(), strict=True):
-            child = self._fetch(kid)
-            if child is None and isinstance(kid, Ref):
+            found = self._fetch(kid)
+            if found is None and isinstance(kid, Ref):
                 complete = False
                 continue
-            if (
-                not isinstance(child, Trie)
-                or child._tag != node._tag
-                or not 0 < child._count < node._count
-            ):
-                raise broken("a map or set child is something else")
+            child = trie_of(found, node._tag, node._count, node._shift)
             total += child._count
-            keys = self._keys(child)
-            if any(digit_at(key, node._shift) != digit for key in keys):
+            sample = self._trie_sample(child)
+            if sample is None:
+                continue
+            if digit_at(sample, node._shift) != digit or not _leaf_agrees(child, node._shift):
                 raise broken("a key stands under the wrong digit")
-            samples.extend(keys)
+            first = sample if first is None else first
+            if sample.hex()[: node._shift] != first.hex()[: node._shift]:
+                raise broken("the keys of a map node share fewer digits than it says")
         if total > node._count or (complete and total != node._count):
             raise broken(f"a map node of {node._count} entries holds {total}")
-        if any(a[: node._shift // 2] != samples[0][: node._shift // 2] for a in samples) or (
-            node._shift % 2
-            and any(
-                digit_at(a, node._shift - 1) != digit_at(samples[0], node._shift - 1)
-                for a in samples
-            )
-        ):
-            raise broken("the keys of a map node share fewer digits than it says")
 
-    def _keys(self, node: Trie) -> list[bytes]:
-        """Return the key hashes of a leaf, or of one leaf below each child.
-
-        Each node is checked itself, and so all are.
-        """
+    def _trie_sample(self, node: Trie) -> bytes | None:
+        """Return the hash of some key below a node, None when none is here."""
         if node._count <= MAP_LEAF_MAX:
-            return [kid_hash(kid) for kid in node._children()[:: node._width()]]
-        out: list[bytes] = []
-        stack: list[Trie] = [node]
-        while stack:
-            at = stack.pop()
-            if at._count <= MAP_LEAF_MAX:
-                out.extend(kid_hash(kid) for kid in at._children()[:: at._width()])
-                continue
-            for kid in at._children():
-                child = self._fetch(kid)
-                if (
-                    isinstance(child, Trie)
-                    and child._tag == node._tag
-                    and 0 < child._count < at._count
-                ):
-                    stack.append(child)
-        return out
+            return _leaf_keys(node)[0]
+        if node.hash not in self.samples:
+            sample: bytes | None = None
+            for kid in node._children():
+                found = self._fetch(kid)
+                if found is not None or not isinstance(kid, Ref):
+                    child = trie_of(found, node._tag, node._count, node._shift)
+                    sample = self._trie_sample(child)
+                if sample is not None:
+                    break
+            self.samples[node.hash] = sample
+        return self.samples[node.hash]
 
     def _index(self, node: Index) -> None:
+        """Check that each child of a node belongs under its digit; see `_trie`."""
         if node._count == 0:
             return
         kids = node._children()
@@ -172,33 +162,33 @@ class _Checker:
             return
         total = 0
         complete = True
-        keys: list[tuple[int, bytes]] = []
+        first: bytes | None = None
         if node._has_entry:
             total = 1
-            key = self._key_of(node)
-            if key is not None and 2 * len(key) != node._depth:
+            first = self._key_of(node)
+            if first is not None and 2 * len(first) != node._depth:
                 raise broken("the entry of an index node does not end at its depth")
-            if key is not None:
-                keys.append((-1, key))
         digits = [digit for digit in range(16) if node._mask & (1 << digit)]
         for digit, kid in zip(digits, kids[2 if node._has_entry else 0 :], strict=True):
-            child = self._fetch(kid)
-            if child is None and isinstance(kid, Ref):
+            found = self._fetch(kid)
+            if found is None and isinstance(kid, Ref):
                 complete = False
                 continue
-            if not isinstance(child, Index) or not 0 < child._count < node._count:
-                raise broken("an index child is something else")
+            child = index_node(found, node._count, node._depth)
             total += child._count
-            keys.extend((digit, key) for key in self._index_keys(child))
+            key = self._index_sample(child)
+            if key is None:
+                continue
+            if 2 * len(key) <= node._depth or digit_at(key, node._depth) != digit:
+                raise broken("a key stands under the wrong digit of an index")
+            first = key if first is None else first
+            if key.hex()[: node._depth] != first.hex()[: node._depth]:
+                raise broken("the keys of an index node share fewer digits than it says")
         if total > node._count or (complete and total != node._count):
             raise broken(f"an index node of {node._count} entries holds {total}")
-        for digit, key in keys:
-            if digit >= 0 and (2 * len(key) <= node._depth or digit_at(key, node._depth) != digit):
-                raise broken("a key stands under the wrong digit of an index")
-            if key.hex()[: node._depth] != keys[0][1].hex()[: node._depth]:
-                raise broken("the keys of an index node share fewer digits than it says")
 
     def _key_of(self, node: Index) -> bytes | None:
+        """Return the bytes of a node's own key, None when the key is not here."""
         kid = node._children()[0]
         key = self._fetch(kid)
         if key is None and isinstance(kid, Ref):
@@ -212,21 +202,23 @@ class _Checker:
         except TypeMismatch as error:
             raise BadFormat(f"not a canonical value: {error}") from error
 
-    def _index_keys(self, node: Index) -> list[bytes]:
-        out: list[bytes] = []
-        stack: list[Index] = [node]
-        while stack:
-            at = stack.pop()
-            kids = at._children()
-            if at._has_entry:
-                key = self._key_of(at)
-                if key is not None:
-                    out.append(key)
-            for kid in kids[2 if at._has_entry else 0 :]:
-                child = self._fetch(kid)
-                if isinstance(child, Index) and 0 < child._count < at._count:
-                    stack.append(child)
-        return out
+    def _index_sample(self, node: Index) -> bytes | None:
+        """Return the bytes of some key below a node, None when none is here."""
+        kids = node._children()
+        if node._has_entry:
+            key = self._key_of(node)
+            if key is not None or node._count == 1:
+                return key
+        if node.hash not in self.samples:
+            sample: bytes | None = None
+            for kid in kids[2 if node._has_entry else 0 :]:
+                found = self._fetch(kid)
+                if found is not None or not isinstance(kid, Ref):
+                    sample = self._index_sample(index_node(found, node._count, node._depth))
+                if sample is not None:
+                    break
+            self.samples[node.hash] = sample
+        return self.samples[node.hash]
 
     def _chunked(self, node: Chunked) -> None:
         span = chunk_span(node._length)
@@ -244,3 +236,15 @@ class _Checker:
             )
             if length != size:
                 raise broken(f"a blob chunk of {size} bytes is something else")
+
+
+def _leaf_keys(node: Trie) -> list[bytes]:
+    return [kid_hash(kid) for kid in node._children()[:: node._width()]]
+
+
+def _leaf_agrees(node: Trie, shift: int) -> bool:
+    """Return whether the keys of a leaf agree up to and with digit `shift`; nodes say so."""
+    if node._count > MAP_LEAF_MAX:
+        return True
+    keys = _leaf_keys(node)
+    return all(key.hex()[: shift + 1] == keys[0].hex()[: shift + 1] for key in keys)
