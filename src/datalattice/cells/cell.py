@@ -12,8 +12,10 @@ frees the memory of everything below
 without changing any value. A new cell is open and has no encoding until somebody asks for it.
 
 Kid lists change only in ways that cannot be seen: a long plain kid is boxed in a Ref once its hash
-is known, and a list that several
-vectors share may grow behind the part each of them uses.
+is known, and a list that several vectors share may grow behind the part each of them uses.
+
+The compiled kernel does not have cells tracked by the cycle collector, because they form no cycles
+of their own. So a loader may keep cells it loaded only if it drops them when it is closed.
 
 Source: CAD002; CAD003; CAD006.
 
@@ -62,6 +64,13 @@ class Loader(Protocol):
         ...
 
 
+class Keeping:
+    """Base of loaders that hold bytes only: a cell loaded through one stays attached to its Ref.
+
+    Source: CAD006.
+    """
+
+
 @mypyc_attr(acyclic=True)
 class Ref:
     """A child known by its hash.
@@ -89,9 +98,14 @@ class Ref:
         loader = self.loader
         if loader is None:
             raise MissingData([self.hash])
-        return loader.load(self.hash)
+        value = loader.load(self.hash)
+        if isinstance(loader, Keeping):
+            self.value = value
+            self.present = True
+        return value
 
 
+@mypyc_attr(acyclic=True)
 class Cell:
     """Base of all values that have children.
 

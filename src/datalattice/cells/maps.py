@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from datalattice.cells.cell import Loader, Value, admit, deref, encode, value_hash
 from datalattice.cells.parse import wrappers
 from datalattice.cells.trie import TAG_MAP, TAG_SET, Trie, build, close, put, remove
@@ -15,6 +17,7 @@ from datalattice.cells.triejoin import Join, Joiner, differing
 _sha3: Final = hashlib.sha3_256
 
 
+@mypyc_attr(acyclic=True)
 class Map(Trie):
     """An immutable mapping, iterated in the order of its keys' hashes.
 
@@ -123,6 +126,7 @@ class Map(Trie):
         return f"<Map of {self._count}>"
 
 
+@mypyc_attr(acyclic=True)
 class Set(Trie):
     """An immutable set, iterated in the order of its elements' hashes.
 

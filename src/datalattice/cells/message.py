@@ -17,6 +17,7 @@ from mypy_extensions import i64
 from datalattice.cells.blobs import make_blob, make_text
 from datalattice.cells.cell import (
     Cell,
+    Keeping,
     Loader,
     Ref,
     Value,
@@ -60,7 +61,7 @@ def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:
     return value
 
 
-class Parts:
+class Parts(Keeping):
     """The cells that came with a message, by hash, with another loader behind them.
 
     Source: CAD003 "Multi-cell encoding".
@@ -68,7 +69,6 @@ class Parts:
 
     def __init__(self, loader: Loader | None) -> None:
         self._encodings: dict[bytes, bytes] = {}
-        self._values: dict[bytes, Value] = {}
         self._behind = loader
 
     def add(self, encoding: bytes) -> bytes:
@@ -82,16 +82,12 @@ class Parts:
 
         Raises: MissingData: neither the message nor the loader behind it has the cell.
         """
-        if hash in self._values:
-            return self._values[hash]
         encoding = self._encodings.get(hash)
         if encoding is None:
             if self._behind is None:
                 raise MissingData([hash])
             return self._behind.load(hash)
-        value = decode_trusted(encoding, hash, self)
-        self._values[hash] = value
-        return value
+        return decode_trusted(encoding, hash, self)
 
     def __len__(self) -> int:
         return len(self._encodings)
