@@ -224,25 +224,21 @@ def slices(
             lost(Loss(name, stop, end[name], f"the log ends at {log.end}"))
         if first < stop:
             ranges.append(Slice(name, log, first, stop))
-    size_max = _task_records_max(sum(part.stop - part.first for part in ranges), min_partitions)
-    return [piece for part in ranges for piece in _cut(part, size_max)]
+    total = sum(part.stop - part.first for part in ranges)
+    wanted = min(min_partitions or 1, total)
+    return [piece for part in ranges for piece in _cut(part, wanted, total)]
 
 
-def _task_records_max(total: int, min_partitions: int | None) -> int:
-    wanted = RECORDS_PER_TASK_MAX if min_partitions is None else -(-total // min_partitions)
-    return max(1, min(RECORDS_PER_TASK_MAX, wanted))
-
-
-def _cut(whole: Slice, size_max: int) -> Iterator[Slice]:
+def _cut(whole: Slice, wanted: int, total: int) -> Iterator[Slice]:
+    """Yield a range in as many pieces as its part of the `wanted` tasks for `total` records."""
     size = whole.stop - whole.first
-    count = -(-size // size_max)
+    count = max(-(-size * wanted // total), -(-size // RECORDS_PER_TASK_MAX))
     first = whole.first
     for i in range(1, count + 1):
         stop = whole.first + size * i // count
-        if i < count and size_max >= ALIGNED_RECORDS_MIN:
+        if i < count and size >= count * ALIGNED_RECORDS_MIN:
             stop -= (stop - whole.log.start) % FAN_OUT
-        if first < stop:
-            yield Slice(whole.name, whole.log, first, stop)
+        yield Slice(whole.name, whole.log, first, stop)
         first = stop
 
 

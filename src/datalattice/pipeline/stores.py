@@ -21,14 +21,13 @@ _open: dict[_Place, CellStore] = {}
 
 
 def open_for_reading(path: str) -> CellStore:
-    """Return the store in a folder, opened read-only and up to date.
+    """Return the store in a folder, opened read-only.
 
     Raises: UsageError: there is no store. StoreError: it cannot be read.
     """
     place = _place(path)
     store = _open.get(place)
     if store is not None:
-        store.refresh()
         return store
     for other in list(_open):
         stale = _open.pop(other)

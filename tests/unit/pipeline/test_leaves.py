@@ -1,0 +1,332 @@
+"""Records read from encodings equal the records read through the cells' own objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from datalattice.cells import (
+    Blob,
+    Char,
+    Keyword,
+    List,
+    Map,
+    Text,
+    Value,
+    Vector,
+    decode_message,
+    encode,
+    novelty,
+    same,
+    to_json,
+)
+from datalattice.errors import BadFormat, MissingData
+from datalattice.pipeline import leaves
+from datalattice.pipeline.leaves import Columns, Unfit, runs, vlq
+from datalattice.testing import strategies
+
+Fetch = Callable[[bytes], bytes]
+
+
+def cells_of(value: Value) -> Fetch:
+    """Return a fetch of the cells of `value`, that knows no others."""
+    cells = {hash: encoding for hash, encoding, _ in novelty(value)}
+
+    def fetch(hash: bytes) -> bytes:
+        if hash not in cells:
+            raise MissingData([hash])
+        return cells[hash]
+
+    return fetch
+
+
+def entry(value: Value, key: Value = None, stamp: Value = 1_000, headers: Value = None) -> Vector:
+    return Vector.of((key, value, stamp, headers))
+
+
+def read(
+    entries: Sequence[Value],
+    mode: int = leaves.CELL,
+    first: int = 0,
+    stop: int | None = None,
+    key_mode: int | None = None,
+) -> Columns:
+    vector = Vector.of(entries)
+    fetch = cells_of(vector)
+    found = Columns(
+        fetch, first, mode if key_mode is None else key_mode, mode, stamps=True, headers=True
+    )
+    for run in runs(encode(vector), first, len(entries) if stop is None else stop, fetch):
+        found.take(run)
+    return found
+
+
+def element_numbers(count: int, first: int, stop: int) -> list[int]:
+    vector = Vector.of(range(count))
+    found = []
+    for run in runs(encode(vector), first, stop, cells_of(vector)):
+        assert 1 <= run.count <= 16
+        at = run.at
+        for _ in range(run.count):
+            end = at + 1 + run.data[at] - 0x10
+            found.append(int.from_bytes(run.data[at + 1 : end], "big", signed=True))
+            at = end
+    return found
+
+
+@given(st.data(), st.integers(0, 6_000))
+def test_runs_cover_exactly_the_range_in_order(data: st.DataObject, count: int) -> None:
+    first = data.draw(st.integers(0, count))
+    stop = data.draw(st.integers(first, count + 20))
+    assert element_numbers(count, first, stop) == list(range(first, min(stop, count)))
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 31, 32, 33, 255, 256, 257, 272, 511, 512, 4097])
+def test_runs_cover_every_shape_of_vector(count: int) -> None:
+    assert element_numbers(count, 0, count) == list(range(count))
+    assert element_numbers(count, count - 1, count) == [count - 1]
+    assert element_numbers(count, count // 2, count // 2 + 1) == [count // 2]
+
+
+def test_runs_fetch_only_what_the_range_needs() -> None:
+    vector = Vector.of([entry(bytes(100)) for _ in range(16 * 16 * 16)])
+    asked: list[bytes] = []
+    fetch = cells_of(vector)
+
+    def counting(hash: bytes) -> bytes:
+        asked.append(hash)
+        return fetch(hash)
+
+    list(runs(encode(vector), 160, 176, counting))
+    assert len(asked) == 2  # one inner node, one leaf
+
+
+def test_a_node_of_the_wrong_kind_is_refused() -> None:
+    wrong: dict[bytes, bytes] = {}
+    vector = Vector.of([bytes(130)] * 32)
+    for node in (Vector.of([bytes(130)] * 15), Map.of([(1, bytes(200))])):
+        wrong[encode(vector)[3:35]] = encode(node)
+        with pytest.raises(BadFormat):
+            list(runs(encode(vector), 0, 32, lambda _: next(iter(wrong.values()))))
+    with pytest.raises(BadFormat):
+        list(runs(encode(Map.of({})), 0, 1, wrong.__getitem__))
+
+
+def test_a_missing_leaf_is_named() -> None:
+    vector = Vector.of([bytes(100)] * 32)
+    with pytest.raises(MissingData):
+        list(runs(encode(vector), 0, 32, cells_of(Vector.of([1]))))
+
+
+@given(st.lists(st.tuples(strategies.values(), strategies.values()), max_size=40))
+def test_cells_come_back_exactly(parts: list[tuple[Value, Value]]) -> None:
+    found = read([entry(value, key) for key, value in parts])
+    assert found.count == len(parts)
+    for column, position in ((found.keys, 0), (found.values, 1)):
+        for message, part in zip(column, parts, strict=True):
+            if part[position] is None:
+                assert message is None
+            else:
+                assert isinstance(message, bytes)
+                assert same(decode_message(message), part[position])
+
+
+@given(st.lists(strategies.values(), max_size=20))
+def test_json_is_what_to_json_writes(values: list[Value]) -> None:
+    found = read([entry(value) for value in values], leaves.JSON)
+    for text, value in zip(found.values, values, strict=True):
+        assert text == (None if value is None else printable(to_json(value)))
+
+
+def printable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+WIDE = Map.of((f"field-{i}", [i, i / 2, "x" * i]) for i in range(100))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        WIDE,
+        Vector.of([WIDE] * 3 + [[]]),
+        Vector.of(range(5_000)),
+        '\b\f\n\r\t\\"/ é \u2028 \x7f \x00',
+        "long " * 2_000,
+        {"\b": 1, Keyword("k"): 2, 3: 4, b"\x01": 5, None: 6, "": {}},
+        [0.1, 1.0, 5e-324, 1e300, -0.0, float("nan"), float("inf"), 123456.75],
+        2**2000,
+        [List([1, 2]), {1, 2}, Keyword("k"), Char(0xD800), b"\xff"],
+    ],
+)
+def test_json_of_large_and_odd_values(value: object) -> None:
+    cell = entry(value)[1]
+    assert read([entry(value)], leaves.JSON).values == [printable(to_json(cell))]
+
+
+def test_deep_values_are_written_too() -> None:
+    value: Value = 1
+    for _ in range(300):
+        value = Vector.of([value, "x" * 150])
+    assert read([entry(value)], leaves.JSON).values == [to_json(value)]
+
+
+@given(st.lists(st.binary(max_size=300) | st.text(max_size=200), max_size=40))
+def test_bytes_are_the_content_of_blobs_and_strings(contents: list[bytes | str]) -> None:
+    found = read([entry(content, content) for content in contents], leaves.BYTES)
+    expected = [content.encode() if isinstance(content, str) else content for content in contents]
+    assert found.values == expected
+    assert found.keys == expected
+
+
+@pytest.mark.parametrize("size", [127, 128, 137, 138, 4096, 4097, 5000, 16384, 65537, 200_000])
+def test_bytes_of_every_length(size: int) -> None:
+    data = bytes(i * 7 % 251 for i in range(size))
+    text = "é" * (size // 2)
+    found = read([entry(Blob.of(data)), entry(Text.of(text))], leaves.BYTES)
+    assert found.values == [data, text.encode()]
+    assert read([entry(Text.of(text))], leaves.STRING).values == [text]
+
+
+def test_a_blob_whose_chunks_are_wrong_is_refused() -> None:
+    vector = Vector.of([entry(Blob.of(bytes(range(251)) * 20))])
+    fetch = cells_of(vector)
+
+    def shorter(hash: bytes) -> bytes:
+        encoding = fetch(hash)
+        return encode(bytes(200)) if encoding[0] == 0x31 and len(encoding) > 200 else encoding
+
+    found = Columns(shorter, 0, leaves.SKIP, leaves.BYTES, stamps=False, headers=False)
+    (run,) = runs(encode(vector), 0, 1, fetch)
+    with pytest.raises(BadFormat):
+        found.take(run)
+
+
+@pytest.mark.parametrize(("mode", "is_value"), [(leaves.SKIP, True), (leaves.BYTES, False)])
+def test_bytes_refuse_other_values_and_say_which(mode: int, is_value: bool) -> None:
+    entries = [entry("a", "k"), entry("b", "k"), entry({"x": 1} if is_value else "c", 17)]
+    with pytest.raises(Unfit) as caught:
+        read(entries, leaves.BYTES, key_mode=mode)
+    assert (caught.value.record, caught.value.is_value) == (2, is_value)
+
+
+def test_strings_stay_and_all_else_is_json() -> None:
+    values = ["text", 'say "x"', Keyword("name"), b"\x01\xff", 12, 1.5, [1, "a"], Char(34), True]
+    found = read([entry(value) for value in values], leaves.STRING)
+    expected = ["text", 'say "x"', "name", "0x01ff", "12", "1.5", '[1,"a"]', '"', "true"]
+    assert found.values == expected
+
+
+def test_strings_that_are_not_utf8_show_a_mark() -> None:
+    encoded = encode(entry("ab")).replace(b"ab", b"\xff\xfe")
+    found = Columns(cells_of(None), 0, leaves.SKIP, leaves.STRING, stamps=False, headers=False)
+    for run in runs(b"\x80\x01" + encoded, 0, 1, cells_of(None)):
+        found.take(run)
+    assert found.values == ["\ufffd\ufffd"]
+
+
+@pytest.mark.parametrize(
+    ("stamp", "micros"),
+    [
+        (0, 0),
+        (1, 1_000),
+        (-1, -1_000),
+        (1_700_000_000_123, 1_700_000_000_123_000),
+        ((2**63 - 1) // 1000, (2**63 - 1) // 1000 * 1000),
+        ((2**63 - 1) // 1000 + 1, None),
+        (2**63 - 1, None),
+        (-(2**63), None),
+    ],
+)
+def test_times_become_microseconds_where_there_is_such_a_time(
+    stamp: int, micros: int | None
+) -> None:
+    assert read([entry("v", None, stamp)]).stamps == [micros]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None,
+        17,
+        "text",
+        Vector.of([]),
+        Vector.of([None, "v", 5]),
+        Vector.of([None, "v", "no time", None]),
+        Vector.of([None, "v", None, None]),
+        Vector.of([None, "v", 2**63, None]),
+        Vector.of([None, "v", "x" * 300, {"h": "y" * 300}]),
+        Vector.of(["x" * 200] * 4),
+        List([None, "v", 5, None]),
+        Map.of([(1, 2)]),
+        Blob.of(bytes(5_000)),
+    ],
+)
+def test_what_is_no_record_has_no_parts_and_hides_no_other(odd: Value) -> None:
+    found = read([entry("before", "k"), odd, entry("after")], leaves.STRING)
+    assert found.count == 3
+    assert found.values == ["before", None, "after"]
+    assert found.keys == ["k", None, None]
+    assert found.stamps == [1_000_000, None, 1_000_000]
+    assert found.headers == [None, None, None]
+
+
+@pytest.mark.parametrize("extra", [1, 12, 13, 30])
+def test_records_may_have_further_parts(extra: int) -> None:
+    for filler in (1, "x" * 30, "x" * 200):
+        longer = Vector.of(["key", "value", 5, {"h": "v"}] + [filler] * extra)
+        found = read([longer, entry("next")], leaves.STRING)
+        assert found.values == ["value", "next"]
+        assert found.keys == ["key", None]
+        assert found.stamps == [5_000, 1_000_000]
+        assert found.headers == [{"h": "v"}, None]
+
+
+def test_headers_are_texts() -> None:
+    headers = {"trace": "abc", Keyword("n"): 12, "none": None, 5: [1], "long": "y" * 5_000}
+    found = read([entry("v", None, 1, Map.of(headers)), entry("v", None, 1, 17)])
+    assert found.headers == [
+        {"trace": "abc", "n": "12", "none": None, "5": "[1]", "long": "y" * 5_000},
+        None,
+    ]
+    wide = {f"h{i}": str(i) for i in range(60)}
+    assert read([entry("v", None, 1, Map.of(wide.items()))]).headers == [wide]
+
+
+def test_skipped_columns_stay_empty() -> None:
+    vector = Vector.of([entry("v", "k"), 5])
+    found = Columns(cells_of(vector), 0, leaves.SKIP, leaves.SKIP, stamps=False, headers=False)
+    for run in runs(encode(vector), 0, 2, cells_of(vector)):
+        found.take(run)
+    assert found.count == 2
+    assert (found.keys, found.values, found.stamps, found.headers) == ([], [], [], [])
+
+
+def test_bytes_read_are_counted() -> None:
+    assert 1_000 < read([entry("x" * 1_000)]).byte_count < 1_200
+    assert 5_000 < read([entry("x" * 5_000)]).byte_count < 5_200
+
+
+@given(st.integers(0, 2**63 - 1))
+@example(127)
+@example(128)
+@example(16_384)
+def test_counts_are_written_as_the_format_has_them(count: int) -> None:
+    blob_head = encode(Vector.of([0] * min(count, 300)))
+    if count <= 300:
+        assert blob_head[1 : 1 + len(vlq(count))] == vlq(count)
+    value = 0
+    for byte in vlq(count):
+        value = value << 7 | byte & 0x7F
+    assert value == count
+    assert vlq(count)[0] != 0x80
+
+
+def test_json_text_is_json() -> None:
+    text = read([entry(WIDE)], leaves.JSON).values[0]
+    assert isinstance(text, str)
+    assert json.loads(text)["field-7"] == [7, 3.5, "x" * 7]
