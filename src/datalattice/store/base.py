@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Self, overload
 
-from datalattice.cells import Part, Value, branch_hashes, decode_trusted
+from datalattice.cells import Part, Value, branch_hashes, decode_trusted, encode
 from datalattice.errors import MissingData, UsageError
 from datalattice.limits import HASH_BYTES
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
@@ -62,6 +62,13 @@ def check_hash(hash: object) -> bytes:
         what = f"{len(hash)} bytes" if isinstance(hash, bytes) else type(hash).__name__
         raise UsageError(f"a hash is {HASH_BYTES} bytes, got {what}")
     return hash
+
+
+def with_top(parts: list[Part], value: Value, root: bytes) -> list[Part]:
+    """Return the novelty of `value` with its top cell, which is no branch when it is short."""
+    if parts and parts[-1][0] == root:
+        return parts
+    return [*parts, (root, encode(value), value)]
 
 
 def reachable(parts: Iterable[Part], inside: Callable[[bytes], bytes | None]) -> list[bytes]:

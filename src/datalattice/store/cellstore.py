@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from datalattice.cells import Part, Value, encode, novelty, settle, value_hash
+from datalattice.cells import Part, Value, novelty, settle, value_hash
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import Corruption, ReadOnly, StoreClosed, StoreError, UsageError
 from datalattice.limits import HASH_BYTES
@@ -25,6 +25,7 @@ from datalattice.store.base import (
     Store,
     check_hash,
     reachable,
+    with_top,
 )
 from datalattice.store.cache import CACHE_BYTES_MAX
 from datalattice.store.committer import Cells, Committer
@@ -279,7 +280,7 @@ class CellStore(Store):
     def _write_commit(
         self, committer: Committer, value: Value, root: bytes, parts: list[Part]
     ) -> int:
-        tops = parts if parts and parts[-1][0] == root else [*parts, (root, encode(value), value)]
+        tops = with_top(parts, value, root)
         fresh, staged = self._index.sort_out(tops, self)
         if root in fresh:  # the one cell that is likely to come again
             place = self._index.find(root)
@@ -336,10 +337,7 @@ class CellStore(Store):
         count = 0
         for value in values:
             parts = novelty(value, self)
-            root = value_hash(value)
-            tops = (
-                parts if parts and parts[-1][0] == root else [*parts, (root, encode(value), value)]
-            )
+            tops = with_top(parts, value, value_hash(value))
             sequence = 0
             with committer.lock:
                 self._check_open()

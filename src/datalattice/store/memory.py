@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from datalattice.cells import Value, encode, novelty, settle, value_hash
+from datalattice.cells import Value, novelty, settle, value_hash
 from datalattice.errors import StoreClosed
-from datalattice.store.base import Any_, Commit, Expected, Store, check_hash, reachable
+from datalattice.store.base import Any_, Commit, Expected, Store, check_hash, reachable, with_top
 from datalattice.store.cache import CACHE_BYTES_MAX
 
 
@@ -53,9 +53,7 @@ class MemoryStore(Store):
             if not isinstance(expected, Any_) and expected != self._root:
                 return None
             parts = novelty(value, self)
-            tops = (
-                parts if parts and parts[-1][0] == root else [*parts, (root, encode(value), value)]
-            )
+            tops = with_top(parts, value, root)
             if self._staged:
                 below = reachable(tops, self._staged_encoding)
                 self._staged.difference_update(below)
@@ -78,7 +76,7 @@ class MemoryStore(Store):
         with self._lock:
             for value in values:
                 parts = novelty(value, self)
-                for hash, encoding, _ in parts:
+                for hash, encoding, _ in with_top(parts, value, value_hash(value)):
                     if hash not in self._encodings:
                         self._encodings[hash] = encoding
                         self._staged.add(hash)

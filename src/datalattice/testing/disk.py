@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final
+from typing import Final, overload
 
 from datalattice.crypto import SeededEntropy
 from datalattice.engine import Engine, MemoryEngine, Snapshot, WriteTxn
@@ -204,11 +204,11 @@ class SimDisk:
         self._name_changes.append((path.rpartition("/")[0], path, content))
 
     def view(self, path: str) -> View:
-        """Return the bytes of a file."""
+        """Map a file: its length stays, its bytes follow later writes."""
         self.check_alive()
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
-        return bytes(self._names[path].now)
+        return SimView(self._names[path])
 
     def replace(self, source: str, target: str) -> None:
         """Give `source` the name `target` in one step."""
@@ -296,6 +296,28 @@ class SimDisk:
     def size(self, path: str) -> int:
         """Return the length of a file."""
         return len(self._names[path].now)
+
+
+class SimView:
+    """A mapped file."""
+
+    def __init__(self, content: _Content) -> None:
+        self._content = content
+        self._size = len(content.now)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> bytes: ...
+
+    def __getitem__(self, place: int | slice) -> int | bytes:
+        if isinstance(place, int):
+            return self._content.now[range(self._size)[place]]
+        return bytes(self._content.now[slice(*place.indices(self._size))])
 
 
 class SimLock:

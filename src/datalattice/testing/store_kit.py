@@ -1,0 +1,218 @@
+"""Store kit: what every store of cells must do, as one call for any implementation."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from datalattice.cells import Map, Vector, decode, encode, missing, novelty, same, value_hash
+from datalattice.errors import MissingData, StoreClosed, UsageError
+from datalattice.store import Store
+
+LONG = "a text that is too long to stand inside its parent " * 4
+
+
+def check_store(make: Callable[[], Store]) -> None:
+    """Assert that stores keep the protocol. `make` returns a new, empty store.
+
+    Raises: AssertionError: it does not; the text says which rule.
+    """
+    for rule in (
+        _keeps_a_root_and_its_cells,
+        _returns_the_novelty_alone,
+        _moves_the_root_by_compare_and_set,
+        _keeps_any_value_as_root,
+        _writes_the_same_root_once,
+        _loads_children_through_itself,
+        _names_what_is_missing,
+        _announces_what_a_root_reaches,
+        _takes_commits_from_many_threads,
+        _refuses_bad_arguments,
+    ):
+        store = make()
+        try:
+            rule(store)
+        finally:
+            store.close()
+    _refuses_use_after_close(make())
+
+
+def records(start: int, count: int) -> Vector:
+    """Return a vector of long texts, each a cell of its own."""
+    return Vector.of([f"{number} {LONG}" for number in range(start, start + count)])
+
+
+def _refused(call: Callable[[], object], error: type[Exception] = UsageError) -> bool:
+    try:
+        call()
+    except error:
+        return True
+    return False
+
+
+def _keeps_a_root_and_its_cells(store: Store) -> None:
+    assert store.root_hash() is None, "a new store has no root"
+    assert store.root() is None, "and none to read"
+    value = records(0, 100)
+    hashes = [hash for hash, _, _ in novelty(value)]
+    done = store.commit(value)
+    assert done.root_hash == value_hash(value) == store.root_hash(), "the root is the value"
+    assert same(store.root(), value), "and reads as it"
+    assert missing(store.root()) == [], "with everything below it"
+    for hash in hashes:
+        encoding = store.get_encoding(hash)
+        assert encoding is not None, "every cell is there"
+        assert value_hash(store.load(hash)) == hash == value_hash(decode(encoding)), "unchanged"
+        assert hash in store, "and known to be there"
+    assert store.get_encodings(hashes[::-1]) == [store.get_encoding(h) for h in hashes[::-1]]
+    assert [value_hash(v) for v in store.get_many(hashes)] == hashes, "also many at a time"
+    assert store.has_many([*hashes, bytes(32)]) == set(hashes)
+
+
+def _returns_the_novelty_alone(store: Store) -> None:
+    value = records(0, 500)
+    first = store.commit(value)
+    assert len(first.novelty) > 500, "all cells of the first root are new"
+    value = value.append(LONG)
+    second = store.commit(value)
+    assert 1 < len(second.novelty) < 10, "of the second only the changed path is"
+    assert second.novelty[-1][0] == second.root_hash, "the root last"
+    assert second.sequence > first.sequence, "commits are numbered"
+    top = store.root()
+    assert isinstance(top, Vector)
+    third = store.commit(top.append(LONG + "!"))
+    assert len(third.novelty) < 10, "a value that was loaded counts as stored"
+
+
+def _moves_the_root_by_compare_and_set(store: Store) -> None:
+    one, two = Vector.of([1]), Vector.of([2])
+    assert store.commit(one, value_hash(two)) is None, "another hash than the root's: refused"
+    assert store.root_hash() is None, "and nothing happens"
+    assert store.commit(one, None) is not None, "None stands for no root yet"
+    assert store.commit(two, None) is None, "once there is one, it does not fit"
+    assert store.commit(two, value_hash(one)) is not None, "the root's hash fits"
+    assert same(store.root(), two), "and the root moves"
+
+
+def _keeps_any_value_as_root(store: Store) -> None:
+    for value in (None, 5, True, 1.5, "short", LONG * 100, b"b" * 5000, Map.of([("k", LONG)])):
+        done = store.commit(value)
+        assert store.root_hash() == done.root_hash == value_hash(value), "any value is a root"
+        assert same(store.root(), value), "and comes back"
+        assert store.announced(done.root_hash), "announced"
+
+
+def _writes_the_same_root_once(store: Store) -> None:
+    first = store.commit(records(0, 3))
+    again = store.commit(records(0, 3))
+    assert again.sequence == first.sequence, "an unchanged root is not written again"
+
+
+def _loads_children_through_itself(store: Store) -> None:
+    value = Map.of([("deep", Map.of([("deeper", records(0, 40))]))])
+    wanted = encode(value)
+    store.commit(value)
+    deep = value["deep"]
+    assert isinstance(deep, Map)
+    deeper = deep["deeper"]
+    assert isinstance(deeper, Vector)
+    assert deeper[39] == f"39 {LONG}", "a committed value reads as before"
+    assert encode(value) == wanted, "and is the same value"
+
+
+def _names_what_is_missing(store: Store) -> None:
+    store.commit(records(0, 20))
+    absent = bytes(31) + b"x"
+    assert store.get(absent, "none") == "none", "get has a default"
+    assert store.get_encoding(absent) is None, "there is no encoding"
+    assert not store.has(absent), "nor a cell"
+    assert not store.announced(absent), "that could be served"
+    assert store.missing([absent, store.root_hash() or b""]) == [absent], "missing names it"
+    for call in (store.load, _load_many(store)):
+        named: tuple[bytes, ...] = ()
+        try:
+            call(absent)
+        except MissingData as error:
+            named = error.hashes
+        assert named == (absent,), "MissingData names the hash"
+
+
+def _load_many(store: Store) -> Callable[[bytes], object]:
+    return lambda hash: store.get_many([hash])
+
+
+def _announces_what_a_root_reaches(store: Store) -> None:
+    value = Vector.of([records(start, 12) for start in range(0, 600, 100)])
+    hashes = {hash for hash, _, _ in novelty(value)} | {value_hash(value)}
+    loose = records(700, 3)
+    loose_hashes = {hash for hash, _, _ in novelty(loose)} | {value_hash(loose)}
+    assert store.put(value, loose) == len(hashes | loose_hashes), "put counts new cells"
+    assert store.put(value) == 0, "and knows old ones"
+    for _ in range(2):  # staged in memory, then on the disk
+        assert all(store.has(hash) for hash in hashes), "staged cells can be read"
+        assert not any(store.announced(hash) for hash in hashes), "but are not announced"
+        store.sync()
+    store.commit(Vector.of([0]))
+    assert not any(store.announced(hash) for hash in hashes), "a root elsewhere changes nothing"
+    part = value[0]
+    below = {hash for hash, _, _ in novelty(part)}  # loaded: behind references of the store
+    store.commit(Vector.of([part, LONG]))
+    reached = {hash for hash in hashes if store.announced(hash)}
+    assert below <= reached, "what the root reaches is announced"
+    assert len(reached) == 13, "all of it"
+    assert value_hash(value) not in reached, "what it does not reach is not"
+    store.commit(Map.of([("all", value)]))
+    assert all(store.announced(hash) for hash in hashes), "until a root does"
+    assert not any(store.announced(hash) for hash in loose_hashes), "and only then"
+
+
+def _takes_commits_from_many_threads(store: Store) -> None:
+    failures: list[BaseException] = []
+
+    def add(name: str) -> None:
+        try:
+            for number in range(10):
+                while True:
+                    before = store.root_hash()
+                    root = store.root() if before is not None else Map.of({})
+                    if value_hash(root) != (before or value_hash(Map.of({}))):
+                        continue  # another thread was between the two calls
+                    assert isinstance(root, Map)
+                    value = root.put(f"{name}{number}", LONG + name)
+                    if store.commit(value, before) is not None:
+                        break
+        except BaseException as error:  # noqa: BLE001 - told to the test's thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=add, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, f"threads: {failures}"
+    root = store.root()
+    assert isinstance(root, Map)
+    assert len(root) == 40, "no commit is lost between threads"
+
+
+def _refuses_bad_arguments(store: Store) -> None:
+    for hash in (b"", b"x" * 31, "text"):
+        assert _refused(lambda hash=hash: store.get_encoding(hash)), "a hash is 32 bytes"  # type: ignore[misc]
+        assert _refused(lambda hash=hash: store.has(hash)), "a hash is 32 bytes"  # type: ignore[misc]
+    assert _refused(lambda: store.commit(object())), "only values can be committed"
+
+
+def _refuses_use_after_close(store: Store) -> None:
+    store.commit(records(0, 5))
+    store.close()
+    store.close()
+    for call in (
+        store.root,
+        store.root_hash,
+        store.sync,
+        lambda: store.commit(1),
+        lambda: store.put(1),
+        lambda: store.has(bytes(32)),
+        lambda: store.get_encoding(bytes(32)),
+    ):
+        assert _refused(call, StoreClosed), "a closed store is refused"
