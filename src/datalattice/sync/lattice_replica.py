@@ -16,7 +16,7 @@ synced.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -126,6 +126,7 @@ class LatticeReplica:
         store: Store,
         lattice: Lattice,
         context: MergeContext = EMPTY_CONTEXT,
+        on_sync: Callable[[Value], Value] | None = None,
     ) -> None:
         self._store = store
         self._lattice = lattice
@@ -146,7 +147,8 @@ class LatticeReplica:
         self._announced: Value = None
         self._made: dict[bytes, bytes] = {}
         self._announce()
-        self.cursor = RootLattice(lattice, self._root, context)
+        # Whoever gives `on_sync` sees to it that `publish` is called, on the owner's thread.
+        self.cursor = RootLattice(lattice, self._root, context, on_sync or self._publish_now)
 
     # --- what others may see ------------------------------------------------------------------
 
@@ -196,6 +198,10 @@ class LatticeReplica:
         if changed:
             self._commit(value)
         return Change(changed, self._probe())
+
+    def _publish_now(self, value: Value) -> Value:
+        self.publish()
+        return value
 
     def absorb(self, offer: Offer, peer: str) -> Absorbed:
         """Take in a foreign value, or cells that one waits for.

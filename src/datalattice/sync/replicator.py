@@ -194,6 +194,12 @@ class Replicator:
         self._drop_lost("", now_ms)
         self._fetch(now_ms)
 
+    def hurry(self, now_ms: int) -> None:
+        """Push what is due without regard to the pace: this node is about to close."""
+        for session in self._sessions.values():
+            session.push_after_ms = min(session.push_after_ms, now_ms)
+            self._flush(session, now_ms)
+
     # --- outputs ------------------------------------------------------------------------------
 
     def take_effects(self) -> Effects:

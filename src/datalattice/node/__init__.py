@@ -1,0 +1,31 @@
+"""Node: replication between processes - sockets, timers, threads and their lives."""
+
+from datalattice.node.config import DEFAULT_PORT, NodeConfig
+from datalattice.node.control import ControlClient, NodeWriter
+from datalattice.node.daemon import Daemon, Running, connect, running
+from datalattice.node.node import Node, open_node
+from datalattice.node.observe import Observer
+from datalattice.node.peers import PeerInfo
+from datalattice.node.probe import NodeReport, probe
+from datalattice.node.transport import MemoryTransport, TcpTransport, Transport, parse_address
+
+__all__ = [
+    "DEFAULT_PORT",
+    "ControlClient",
+    "Daemon",
+    "MemoryTransport",
+    "Node",
+    "NodeConfig",
+    "NodeReport",
+    "NodeWriter",
+    "Observer",
+    "PeerInfo",
+    "Running",
+    "TcpTransport",
+    "Transport",
+    "connect",
+    "open_node",
+    "parse_address",
+    "probe",
+    "running",
+]

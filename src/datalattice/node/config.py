@@ -1,0 +1,96 @@
+"""Config: how a node is set up, checked before anything is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.errors import UsageError
+from datalattice.limits import MESSAGE_BYTES_MAX
+from datalattice.node.transport import parse_address
+from datalattice.node.transport.base import PORT_MAX
+from datalattice.sync import (
+    BROADCAST_DELAY_MS,
+    PING_REPLIES,
+    REQUEST_TIMEOUT_MS,
+    ROOT_SYNC_INTERVAL_MS,
+    ROUNDS_MAX,
+    Dialect,
+    Pace,
+)
+
+DEFAULT_PORT: Final = 18_888
+CONNECTIONS_MAX: Final = 1_024
+READ_TIMEOUT_MS: Final = 30_000
+MESSAGE_BYTES_MIN: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """How a node listens, speaks and waits.
+
+    port:  the port to listen at; None: the usual one, or any free one when that is taken; 0: any
+           free one; negative: none, the node only dials.
+    bind:  the local address to listen at.
+    peers: addresses of nodes to stay connected to.
+    ping_reply, strict_paths, accept_bare_values: see `datalattice.sync.Dialect`.
+    Units: all times in milliseconds.
+    """
+
+    port: int | None = None
+    bind: str = "127.0.0.1"
+    peers: tuple[str, ...] = ()
+    ping_reply: str = "pong"
+    strict_paths: bool = True
+    accept_bare_values: bool = False
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    connections_max: int = CONNECTIONS_MAX
+    read_timeout_ms: int = READ_TIMEOUT_MS
+    broadcast_delay_ms: int = BROADCAST_DELAY_MS
+    root_sync_interval_ms: int = ROOT_SYNC_INTERVAL_MS
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    rounds_max: int = ROUNDS_MAX
+
+    def __post_init__(self) -> None:
+        if self.port is not None and (type(self.port) is not int or self.port > PORT_MAX):
+            raise UsageError(f"a port is a number up to {PORT_MAX}, got {self.port!r}")
+        if not self.bind:
+            raise UsageError("bind is a local address such as 127.0.0.1, got an empty text")
+        for peer in self.peers:
+            parse_address(peer)
+        if self.ping_reply not in PING_REPLIES:
+            choices = " or ".join(PING_REPLIES)
+            raise UsageError(f"ping_reply is {choices}, got {self.ping_reply!r}")
+        if not MESSAGE_BYTES_MIN <= self.message_bytes_max <= MESSAGE_BYTES_MAX:
+            raise UsageError(
+                f"message_bytes_max is {MESSAGE_BYTES_MIN} to {MESSAGE_BYTES_MAX}, "
+                f"got {self.message_bytes_max}"
+            )
+        for name in (
+            "connections_max",
+            "read_timeout_ms",
+            "root_sync_interval_ms",
+            "request_timeout_ms",
+            "rounds_max",
+        ):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is at least 1, got {getattr(self, name)}")
+        if self.broadcast_delay_ms < 0:
+            raise UsageError(f"broadcast_delay_ms is at least 0, got {self.broadcast_delay_ms}")
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the node speaks."""
+        return Dialect(
+            self.ping_reply, self.strict_paths, self.accept_bare_values, self.message_bytes_max
+        )
+
+    @property
+    def pace(self) -> Pace:
+        """The time constants of its replicator."""
+        return Pace(
+            broadcast_delay_ms=self.broadcast_delay_ms,
+            root_sync_interval_ms=self.root_sync_interval_ms,
+            request_timeout_ms=self.request_timeout_ms,
+            rounds_max=self.rounds_max,
+        )

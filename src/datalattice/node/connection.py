@@ -1,0 +1,205 @@
+"""Connection: one link, cut into frames, between the network and the worker.
+
+Reading pauses while the worker has too many bytes of this peer to work through, and while the peer
+does not read what we answer: a peer can make us hold only so much. A frame that does not complete
+in time ends the connection; a silent connection without a started frame may live for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import Final, Protocol
+
+from datalattice.errors import PeerError
+from datalattice.node.transport import Link
+from datalattice.wire import FrameBuffer, encode_frame
+
+UNHANDLED_BYTES_MAX: Final = 16_000_000
+"""Bytes of a peer that wait for the worker before reading pauses; one frame may be larger."""
+
+UNSENT_BYTES_MAX: Final = 16_000_000
+"""Bytes that wait for the peer to read before reading from it pauses."""
+
+JOIN_BYTES: Final = 1 << 16
+"""Frames are joined up to this size to be written at once."""
+
+FRAME_BYTES: Final = 64
+"""What a frame costs us beside its payload, so that empty ones count too."""
+
+CLOSE_TIMEOUT_S: Final = 2.0
+
+
+class Handler(Protocol):
+    """Who takes a connection's frames."""
+
+    def frame(self, connection: Connection, payload: bytes) -> None:
+        """Handle a frame; `Connection.handled` is called when that is done."""
+        ...
+
+    def written(self, connection: Connection, count: int) -> None:
+        """Note that frames have left."""
+        ...
+
+
+class Connection:
+    """One peer on one link. Lives on the event loop."""
+
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        link: Link,
+        handler: Handler,
+        *,
+        message_bytes_max: int,
+        read_timeout_s: float,
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.reason = ""
+        self._link = link
+        self._handler = handler
+        self._buffer = FrameBuffer(message_bytes_max)
+        self._read_timeout_s = read_timeout_s
+        self._outbox: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._unhandled_bytes = 0
+        self._wake_writer = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._idle = asyncio.Event()  # nothing of this peer waits for the worker
+        self._idle.set()
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._closing = False
+
+    async def run(self) -> None:
+        """Read and write until either side ends it; `reason` says why."""
+        writer = asyncio.ensure_future(self._write())
+        reader = asyncio.ensure_future(self._read())
+        try:
+            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            if not writer.done():
+                # A peer may have closed its sending side only: what it asked is still answered.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._finish(writer), CLOSE_TIMEOUT_S)
+        finally:
+            for task in (reader, writer):
+                task.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+            await self._end()
+
+    async def _end(self) -> None:
+        try:
+            await asyncio.wait_for(self._link.close(), CLOSE_TIMEOUT_S)
+        except TimeoutError:
+            self._link.abort()
+
+    async def _finish(self, writer: asyncio.Task[None]) -> None:
+        await self._idle.wait()
+        self._closing = True
+        self._wake_writer.set()
+        await asyncio.shield(writer)
+
+    def send(self, payload: bytes) -> None:
+        """Queue a frame."""
+        if self._closing:
+            return
+        frame = encode_frame(payload)
+        self._outbox.append(frame)
+        self._unsent_bytes += len(frame)
+        self._drained.clear()
+        self._wake_writer.set()
+        self._look_for_room()
+
+    def close(self, reason: str) -> None:
+        """Write what is queued, then end."""
+        self.reason = self.reason or reason
+        self._closing = True
+        self._wake_writer.set()
+
+    async def drained(self) -> None:
+        """Return when everything queued has been written."""
+        await self._drained.wait()
+
+    def handled(self, payload_bytes: int) -> None:
+        """Note that the worker is done with a frame of so many bytes."""
+        self._unhandled_bytes -= payload_bytes + FRAME_BYTES
+        if not self._unhandled_bytes:
+            self._idle.set()
+        self._look_for_room()
+
+    def _look_for_room(self) -> None:
+        room = self._unhandled_bytes < UNHANDLED_BYTES_MAX and self._unsent_bytes < UNSENT_BYTES_MAX
+        if room:
+            self._room.set()
+        else:
+            self._room.clear()
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        started_s: float | None = None  # when the frame that is not complete began
+        while True:
+            await self._room.wait()
+            left_s = None
+            if started_s is not None:
+                left_s = max(0.0, started_s + self._read_timeout_s - loop.time())
+            try:
+                data = await asyncio.wait_for(self._link.read(), left_s)
+            except TimeoutError:
+                self.reason = "a frame did not complete in time"
+                return
+            if not data:
+                self.reason = self.reason or "closed by the peer"
+                return
+            self._buffer.feed(data)
+            try:
+                if self._pass_on():
+                    started_s = None
+            except PeerError as error:
+                self.reason = str(error)
+                return
+            if not self._buffer.is_partial:
+                started_s = None
+            elif started_s is None:
+                started_s = loop.time()
+
+    def _pass_on(self) -> bool:
+        """Hand over whole frames; return whether there were any."""
+        any_frames = False
+        while (payload := self._buffer.next_payload()) is not None:
+            any_frames = True
+            self._unhandled_bytes += len(payload) + FRAME_BYTES
+            self._idle.clear()
+            self._handler.frame(self, payload)
+        self._look_for_room()
+        return any_frames
+
+    async def _write(self) -> None:
+        while True:
+            while self._outbox:
+                count, data = self._next_piece()
+                try:
+                    await self._link.write(data)
+                except OSError as error:
+                    self.reason = self.reason or f"broken: {error}"
+                    return
+                self._unsent_bytes -= len(data)
+                self._look_for_room()
+                self._handler.written(self, count)
+            self._drained.set()
+            if self._closing:
+                return
+            self._wake_writer.clear()
+            await self._wake_writer.wait()
+
+    def _next_piece(self) -> tuple[int, bytes]:
+        """Return (frames, their bytes): one frame, or several small ones."""
+        frames = [self._outbox.popleft()]
+        size = len(frames[0])
+        while self._outbox and size + len(self._outbox[0]) <= JOIN_BYTES:
+            frames.append(self._outbox.popleft())
+            size += len(frames[-1])
+        return len(frames), frames[0] if len(frames) == 1 else b"".join(frames)

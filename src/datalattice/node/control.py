@@ -1,0 +1,276 @@
+"""Control: the local socket through which other processes of its owner use a running node.
+
+It speaks the framing and Results of the node protocol with one request of its own,
+`[:DO id name arguments]`. Access is a matter of file permissions: the socket is for its owner
+alone. Errors come back as the error's code and text, and are raised as the same class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Self
+
+from datalattice import errors
+from datalattice.cells import Keyword, Map, Value, Vector, encode_message, to_cell
+from datalattice.errors import (
+    BadFormat,
+    DataLatticeError,
+    PeerError,
+    PeerUnavailable,
+    ProtocolViolation,
+    Timeout,
+    Unavailable,
+    UsageError,
+)
+from datalattice.node.operations import KIND, Operations
+from datalattice.node.transport.base import READ_BYTES
+from datalattice.wire import (
+    FrameBuffer,
+    Result,
+    Unknown,
+    decode_payload,
+    encode_failure,
+    encode_frame,
+    encode_result,
+)
+
+SOCKET_NAME: Final = "control.sock"
+SOCKET_PATH_BYTES_MAX: Final = 100
+"""The systems' limit for a socket's path is 104 to 108 bytes."""
+
+SOCKET_MODE: Final = 0o600
+CALL_TIMEOUT_S: Final = 60.0
+
+
+class ControlServer:
+    """The listening side, in the node's process. Make it with `start`."""
+
+    def __init__(self, path: str, owned_folder: str | None, operations: Operations) -> None:
+        self.path = path
+        self._owned_folder = owned_folder
+        self._operations = operations
+        self._server: asyncio.Server | None = None
+        self._clients: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def start(cls, folder: Path, operations: Operations) -> Self:
+        """Listen in `folder`, or where its path is too long for a socket in a private one.
+
+        The caller holds the store's lock, so a socket that is there already is a dead node's.
+        """
+        listening, path, owned_folder = _bind(folder)
+        control = cls(path, owned_folder, operations)
+        try:
+            control._server = await asyncio.start_unix_server(
+                control._accept, sock=listening, limit=READ_BYTES
+            )
+        except BaseException:
+            listening.close()
+            raise
+        return control
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = asyncio.ensure_future(_serve(reader, writer, self._operations))
+        self._clients.add(client)
+        client.add_done_callback(self._clients.discard)
+
+    async def close(self) -> None:
+        """Accept no more, and leave the clients there are; what they began may still happen."""
+        if self._server is not None:
+            self._server.close()
+        for client in list(self._clients):
+            client.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        _remove(self.path, self._owned_folder)
+
+
+def _bind(folder: Path) -> tuple[socket.socket, str, str | None]:
+    """Return (bound socket, its path, the private folder made for it if there is one)."""
+    path = str(folder.absolute() / SOCKET_NAME)
+    owned_folder = None
+    if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+        owned_folder = tempfile.mkdtemp(prefix="lattice-")
+        path = str(Path(owned_folder) / SOCKET_NAME)
+    Path(path).unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Before the path exists, so that nobody else can connect at any moment.
+        os.fchmod(listening.fileno(), SOCKET_MODE)
+        listening.bind(path)
+        Path(path).chmod(SOCKET_MODE)
+    except OSError as error:
+        listening.close()
+        raise UsageError(f"cannot make the control socket {path}: {error.strerror}") from error
+    return listening, path, owned_folder
+
+
+def _remove(path: str, owned_folder: str | None) -> None:
+    Path(path).unlink(missing_ok=True)
+    if owned_folder is not None:
+        shutil.rmtree(owned_folder, ignore_errors=True)
+
+
+async def _serve(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, operations: Operations
+) -> None:
+    """Answer one client, request by request."""
+    buffer = FrameBuffer()
+    try:
+        while data := await reader.read(READ_BYTES):
+            buffer.feed(data)
+            while (payload := buffer.next_payload()) is not None:
+                writer.write(encode_frame(await _answer(payload, operations)))
+                await writer.drain()
+    except (OSError, PeerError):
+        # A client that went away, or one that is none: this socket is for our own processes.
+        return
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _answer(payload: bytes, operations: Operations) -> bytes:
+    id: Value = None
+    try:
+        message, _ = decode_payload(payload)
+        request = message.value if isinstance(message, Unknown) else None
+        if not isinstance(request, Vector) or len(request) != 4 or request[0] != KIND:
+            raise BadFormat("a control request is [:DO id name arguments]")
+        id, name, arguments = request[1], request[2], request[3]
+        if not isinstance(name, str) or not isinstance(arguments, Map):
+            raise BadFormat("a control request has a name and a Map of arguments")
+        return encode_result(Result(id, await operations.perform(name, arguments)))
+    except DataLatticeError as error:
+        return encode_failure(id, Keyword(error.code), str(error))
+
+
+class ControlClient:
+    """The calling side: blocking, for tools. One call at a time."""
+
+    def __init__(self, path: str, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
+        self._buffer = FrameBuffer()
+        self._last_id = 0
+        try:
+            self._socket.connect(path)
+        except OSError as error:
+            self._socket.close()
+            raise PeerUnavailable(f"no node answers at {path}: {error.strerror}") from error
+
+    def call(self, operation: str, **arguments: object) -> Value:
+        """Have the node do something; return its result, durable where it writes.
+
+        Raises: the node's error, as the same class. PeerUnavailable: it went away. Timeout: it did
+                not answer; the operation may have happened.
+        """
+        self._last_id += 1
+        request = Vector.of((KIND, self._last_id, operation, to_cell(arguments)))
+        try:
+            self._socket.sendall(encode_frame(encode_message(request)))
+            payload = self._receive()
+        except TimeoutError as error:
+            raise Timeout(f"the node did not answer {operation} in {self._timeout_s} s") from error
+        except OSError as error:
+            raise PeerUnavailable(f"the node went away during {operation}") from error
+        message, _ = decode_payload(payload)
+        if not isinstance(message, Result) or message.id != self._last_id:
+            raise ProtocolViolation(f"the node's answer to {operation} is not a Result")
+        if message.error is not None:
+            raise _error(message.error.name, str(message.value))
+        return message.value
+
+    def _receive(self) -> bytes:
+        while (payload := self._buffer.next_payload()) is None:
+            data = self._socket.recv(READ_BYTES)
+            if not data:
+                raise ConnectionResetError("end of stream")
+            self._buffer.feed(data)
+        return payload
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _error(code: str, text: str) -> DataLatticeError:
+    """Return the error that has this code; an unknown one is a plain failure."""
+    for kind in _kinds(DataLatticeError):
+        if kind.code == code and kind is not errors.MissingData:
+            return kind(text)
+    return Unavailable(f"{code}: {text}")
+
+
+def _kinds(base: type[DataLatticeError]) -> Iterator[type[DataLatticeError]]:
+    yield base
+    for kind in base.__subclasses__():
+        yield from _kinds(kind)
+
+
+class NodeWriter:
+    """Writes to the queues of a running node's own key, through its control socket."""
+
+    def __init__(self, client: ControlClient) -> None:
+        self._client = client
+
+    @property
+    def owner(self) -> bytes:
+        """The public key that signs.
+
+        Raises: NoSigningKey: the node runs without a key.
+        """
+        status = self._client.call("node.status")
+        key = status.get("public_key") if isinstance(status, Map) else None
+        if not isinstance(key, str):
+            raise errors.NoSigningKey("the running node has no key, so it cannot write queues")
+        return bytes.fromhex(key)
+
+    def offer_many(
+        self,
+        topic: Value,
+        partition: Value,
+        values: object,
+        keys: object = None,
+        headers: object = None,
+    ) -> range:
+        """Append records and return their offsets; durable on return."""
+        found = self._client.call(
+            "queue.offer_many",
+            topic=topic,
+            partition=partition,
+            values=values,
+            keys=keys,
+            headers=headers,
+        )
+        if not isinstance(found, Vector) or len(found) != 2:
+            raise ProtocolViolation("the node's answer to an offer is not [first count]")
+        first, count = found
+        assert type(first) is int
+        assert type(count) is int
+        return range(first, first + count)
+
+    def truncate(self, topic: Value, partition: Value, start: int) -> int:
+        """Remove the records before `start` and return how many; durable on return."""
+        removed = self._client.call("queue.truncate", topic=topic, partition=partition, start=start)
+        return removed if type(removed) is int else 0
+
+    def num_partitions(self, topic: Value) -> int:
+        """Return how many partitions keys of a topic are spread over; 0 when not set."""
+        meta = self._client.call("queue.meta", topic=topic)
+        count = meta.get(Keyword("num-partitions")) if isinstance(meta, Map) else None
+        return count if type(count) is int else 0

@@ -1,0 +1,401 @@
+"""Node: a store, a lattice and a network put together.
+
+    async with open_node("data", key_pair=keys, port=0, peers=["10.0.0.7:18888"]) as node:
+        node.cursor.path(...).set(...)
+        await node.sync()                 # durable here, on its way to the peers
+
+Who does what: the event loop moves bytes and keeps connections; one worker thread owns the
+replicator with everything that touches the store; user threads change the cursor as they like and
+call `cursor.sync()`, which returns when what they wrote is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, Self
+
+import datalattice.apps.queue  # noqa: F401 - registers its section of the root lattice
+from datalattice.cells import Value
+from datalattice.clock import Clock, SystemClock
+from datalattice.crypto import Entropy, KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import PeerUnavailable, Timeout, UsageError
+from datalattice.lattice import Lattice, MergeContext, root_lattice
+from datalattice.node.config import DEFAULT_PORT, NodeConfig
+from datalattice.node.connection import Connection
+from datalattice.node.observe import Observer
+from datalattice.node.peers import PeerInfo, Peers
+from datalattice.node.transport import Link, Listener, TcpTransport, Transport
+from datalattice.node.worker import Worker
+from datalattice.store import CellStore, Store
+from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
+
+PULL_TIMEOUT_S: Final = 30.0
+CLOSE_TIMEOUT_S: Final = 10.0
+FAREWELL_S: Final = 1.0
+"""How long a closing node waits for its last frames to leave."""
+
+Verifier = Callable[[Value, bytes], bool]
+
+
+def open_node(
+    store: str | os.PathLike[str] | Store,
+    *,
+    key_pair: KeyPair | None = None,
+    port: int | None = None,
+    bind: str = "127.0.0.1",
+    peers: Iterable[str] = (),
+    lattice: Lattice | None = None,
+    verifier: Verifier | None = None,
+    clock: Clock | None = None,
+    entropy: Entropy | None = None,
+    transport: Transport | None = None,
+    config: NodeConfig | None = None,
+) -> Node:
+    """Return a node, to be started by `async with`.
+
+    store:    a folder, which the node opens and closes; or an open store, which stays open.
+    key_pair: signs what is written below owners; without it such writes fail.
+    lattice:  of the whole value; the standard root when not given.
+    config:   everything else; `port`, `bind` and `peers` are not looked at when it is given.
+    Raises: UsageError: an option is wrong. What is wrong with the folder shows at the start.
+    """
+    config = config or NodeConfig(port=port, bind=bind, peers=tuple(peers))
+    return Node(
+        store,
+        config,
+        key_pair=key_pair,
+        lattice=lattice,
+        verifier=verifier,
+        clock=clock,
+        entropy=entropy,
+        transport=transport,
+    )
+
+
+class Node:
+    """A running node.
+
+    Methods belong to the event loop it was started in, the cursor to everybody.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | Store,
+        config: NodeConfig,
+        *,
+        key_pair: KeyPair | None = None,
+        lattice: Lattice | None = None,
+        verifier: Verifier | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        self.config = config
+        self.key_pair = key_pair
+        self.clock = clock or SystemClock()
+        self.observer = Observer()
+        self._where = store
+        self._lattice = lattice or root_lattice()
+        self._context = MergeContext(key_pair=key_pair, verifier=verifier)
+        self._transport: Transport = transport or TcpTransport()
+        self._peers = Peers(self._transport, self._serve_outbound, entropy)
+        self._connections: dict[str, Connection] = {}
+        self._numbers = itertools.count(1)
+        self._inbound_count = 0
+        self._serving: set[asyncio.Task[Any]] = set()
+        self._pulls: dict[object, asyncio.Future[str | None]] = {}
+        self._changed = asyncio.Event()
+        self._listener: Listener | None = None
+        self._closing = False
+
+    # --- life ---------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Open the store, announce what is in it, listen, and dial the peers.
+
+        Raises: StoreError: the store cannot be opened. UsageError: the port is in use.
+        """
+        self._loop = asyncio.get_running_loop()
+        where = self._where
+        self._owned: CellStore | None = None
+        if isinstance(where, Store):
+            self._store: Store = where
+        else:
+            self._store = self._owned = await asyncio.to_thread(CellStore.open, Path(where))
+        try:
+            self._replica = await asyncio.to_thread(
+                LatticeReplica, self._store, self._lattice, self._context, self._on_sync
+            )
+            codec = LatticeCodec(self._replica, self.clock, self.config.dialect)
+            replicator = Replicator(self._replica, codec, self.config.pace)
+            self._worker = Worker(replicator, self._deliver, self._failed)
+            self._listener = await self._listen()
+        except BaseException:
+            if self._owned is not None:
+                self._owned.close()
+            raise
+        self._worker.start()
+        for address in self.config.peers:
+            self._peers.add(address)
+
+    async def _listen(self) -> Listener | None:
+        port = self.config.port
+        if port is not None:
+            if port < 0:
+                return None
+            return await self._transport.listen(self.config.bind, port, self._accept)
+        try:
+            return await self._transport.listen(self.config.bind, DEFAULT_PORT, self._accept)
+        except UsageError:
+            return await self._transport.listen(self.config.bind, 0, self._accept)
+
+    async def close(self) -> None:
+        """Make the last local writes durable, tell the peers, and end.
+
+        Raises: StoreError: the last writes could not be made durable.
+        """
+        if self._closing:
+            return
+        self._closing = True
+        try:
+            await asyncio.to_thread(self._worker.publish, CLOSE_TIMEOUT_S)
+        finally:
+            await self._farewell()
+            if self._listener is not None:
+                await self._listener.close()
+            await self._peers.close()
+            for connection in list(self._connections.values()):
+                connection.close("this node is closing")
+            if self._serving:
+                await asyncio.gather(*self._serving, return_exceptions=True)
+            await asyncio.to_thread(self._worker.stop)
+            if self._owned is not None:
+                await asyncio.to_thread(self._owned.close)
+
+    async def _farewell(self) -> None:
+        """Let what peers have not been told leave, for a short while."""
+        told = asyncio.Event()
+
+        def hurry(replicator: Replicator, now_ms: int) -> None:
+            replicator.hurry(now_ms)
+            self._loop.call_soon_threadsafe(told.set)
+
+        self._worker.submit(hurry)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                await told.wait()
+                await asyncio.gather(*(one.drained() for one in self._connections.values()))
+
+    # --- the value ----------------------------------------------------------------------------
+
+    @property
+    def cursor(self) -> RootLattice:
+        """The live value. Its `sync()` returns when what was written is durable."""
+        return self._replica.cursor
+
+    @property
+    def root_hash(self) -> bytes:
+        """The hash of what this node announces: equal on nodes that have converged.
+
+        It does not cover `:local`, which stays here.
+        """
+        return self._replica.announced_hash
+
+    @property
+    def root(self) -> Value:
+        """The value this node announces: durable, and without `:local`."""
+        return self._replica.announced
+
+    async def sync(self) -> None:
+        """Make what was written durable, without blocking the event loop meanwhile.
+
+        Raises: StoreError: it could not be written.
+        """
+        await asyncio.to_thread(self.cursor.sync)
+
+    async def changed(self) -> None:
+        """Return at the next change of the announced value."""
+        await self._changed.wait()
+
+    async def wait_until(self, condition: Callable[[Node], bool], timeout_s: float = 30.0) -> None:
+        """Return when `condition` holds; it is looked at after every change.
+
+        Raises: Timeout: it did not come to hold.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    event = self._changed
+                    if condition(self):
+                        return
+                    await event.wait()
+        except TimeoutError as error:
+            raise Timeout(f"what was waited for did not happen in {timeout_s} s") from error
+
+    def _on_sync(self, value: Value) -> Value:
+        self._worker.publish()
+        return value
+
+    # --- peers --------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int | None:
+        """The port that others dial, None when the node does not listen."""
+        return None if self._listener is None else self._listener.port
+
+    @property
+    def address(self) -> str | None:
+        """`host:port` that others dial."""
+        if self._listener is None:
+            return None
+        host = self.config.bind
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def peers(self) -> list[PeerInfo]:
+        """The peers this node wants to be connected to."""
+        return self._peers.infos
+
+    @property
+    def connection_count(self) -> int:
+        """Connections in either direction."""
+        return len(self._connections)
+
+    def add_peer(self, address: str) -> None:
+        """Stay connected to the node at `address` (`host:port`) from now on.
+
+        Raises: UsageError: not an address.
+        """
+        self._peers.add(address)
+
+    async def remove_peer(self, address: str) -> None:
+        """Close the connection to `address` and want it no more.
+
+        Raises: UsageError: it is not a peer.
+        """
+        await self._peers.remove(address)
+
+    async def pull(self, address: str | None = None, timeout_s: float = PULL_TIMEOUT_S) -> None:
+        """Take over all that a connected peer has, or all of them; durable on return.
+
+        Raises: PeerUnavailable: not connected, or it did not deliver. Timeout: it took too long.
+        """
+        chosen = [
+            connection
+            for id, connection in self._connections.items()
+            if id.startswith("out ") and address in (None, connection.name)
+        ]
+        if not chosen:
+            whom = "any peer" if address is None else address
+            raise PeerUnavailable(f"not connected to {whom}")
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(self._pull_one(connection) for connection in chosen))
+        except TimeoutError as error:
+            raise Timeout(f"the pull did not end in {timeout_s} s") from error
+
+    async def _pull_one(self, connection: Connection) -> None:
+        token = object()
+        done = self._pulls[token] = self._loop.create_future()
+        self._worker.submit(lambda replicator, now: replicator.pull(connection.id, token, now))
+        try:
+            error = await done
+        finally:
+            del self._pulls[token]
+        if error is not None:
+            raise PeerUnavailable(f"pull from {connection.name}: {error}")
+
+    # --- connections --------------------------------------------------------------------------
+
+    async def _accept(self, link: Link) -> None:
+        if self._closing or self._inbound_count >= self.config.connections_max:
+            self.observer.count("connections-refused")
+            await link.close()
+            return
+        self._inbound_count += 1
+        try:
+            await self._serve(f"in {link.remote} #{next(self._numbers)}", link.remote, link, False)
+        finally:
+            self._inbound_count -= 1
+
+    async def _serve_outbound(self, address: str, link: Link) -> str:
+        return await self._serve(f"out {address} #{next(self._numbers)}", address, link, True)
+
+    async def _serve(self, id: str, name: str, link: Link, outbound: bool) -> str:
+        connection = Connection(
+            id,
+            name,
+            link,
+            self,
+            message_bytes_max=self.config.message_bytes_max,
+            read_timeout_s=self.config.read_timeout_ms / 1_000,
+        )
+        self._connections[id] = connection
+        task = asyncio.current_task()
+        if task is not None and not outbound:
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+        self._worker.submit(lambda replicator, now: replicator.open(id, now, outbound=outbound))
+        try:
+            await connection.run()
+        finally:
+            del self._connections[id]
+            self._worker.submit(lambda replicator, now: replicator.closed(id, now))
+            self.observer.count("connections-closed")
+        return connection.reason
+
+    def frame(self, connection: Connection, payload: bytes) -> None:
+        """Hand a frame to the worker."""
+        size = len(payload)
+
+        def receive(replicator: Replicator, now_ms: int) -> None:
+            try:
+                replicator.receive(connection.id, payload, now_ms)
+            finally:
+                self._loop.call_soon_threadsafe(connection.handled, size)
+
+        self._worker.submit(receive)
+
+    def written(self, connection: Connection, count: int) -> None:
+        """Tell the worker that frames have left."""
+        self._worker.submit(lambda replicator, now: replicator.written(connection.id, count, now))
+
+    # --- what the worker wants done -----------------------------------------------------------
+
+    def _deliver(self, effects: Effects) -> None:
+        self._loop.call_soon_threadsafe(self._carry_out, effects)
+
+    def _failed(self, error: Exception) -> None:
+        self._loop.call_soon_threadsafe(self.observer.failed, error)
+
+    def _carry_out(self, effects: Effects) -> None:
+        for note in effects.notes:
+            self.observer.note(note)
+        for id, payload in effects.sends:
+            connection = self._connections.get(id)
+            if connection is not None:
+                connection.send(payload)
+        for id, reason in effects.closes:
+            connection = self._connections.get(id)
+            if connection is not None:
+                connection.close(reason)
+        for token, error in effects.finished:
+            done = self._pulls.get(token)
+            if done is not None and not done.done():
+                done.set_result(error)
+        if effects.changed:
+            self._changed.set()
+            self._changed = asyncio.Event()

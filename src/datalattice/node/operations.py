@@ -1,0 +1,192 @@
+"""Operations: what the owner of a node may ask of it while it runs, by name.
+
+A store has one writer, and while a node runs that is the node. So whoever wants to write from
+another process asks the node to: each operation returns when its effect is durable. An operation is
+a name and a Map of arguments; its result is a value.
+
+    queue.offer_many     topic partition values keys? headers?    [first offset, count]
+    queue.truncate       topic partition start                    records removed
+    queue.set_meta       topic partition key value                nil
+    queue.meta           topic                                    Map of the topic's metadata
+    topic.set_meta       topic key value                          nil
+    node.status                                                   Map
+    node.add_peer        address                                  nil
+    node.remove_peer     address                                  nil
+    node.pull            address?                                 root hash
+    node.stop                                                     nil
+
+Queues are those of the node's own key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import datalattice
+from datalattice.apps.queue import LatticeMQ
+from datalattice.cells import Keyword, Map, Value, Vector, to_cell
+from datalattice.errors import NoSigningKey, UnsupportedOperation, UsageError
+from datalattice.node.node import Node
+
+Operation = Callable[["Operations", Map], Awaitable[Value]]
+
+
+class Operations:
+    """The operations of one node."""
+
+    def __init__(self, node: Node, stop: Callable[[], None]) -> None:
+        self._node = node
+        self._stop = stop
+        self._started_ms = node.clock.now_ms()
+
+    async def perform(self, name: str, arguments: Map) -> Value:
+        """Do what `name` says; return its result when that is durable.
+
+        Raises: UnsupportedOperation: there is no such operation. UsageError: wrong arguments.
+        """
+        operation = _OPERATIONS.get(name)
+        if operation is None:
+            known = ", ".join(sorted(_OPERATIONS))
+            raise UnsupportedOperation(f"this node has no operation {name!r}; it has: {known}")
+        return await operation(self, arguments)
+
+    # --- queues -------------------------------------------------------------------------------
+
+    def _topics(self) -> LatticeMQ:
+        key_pair = self._node.key_pair
+        if key_pair is None:
+            raise NoSigningKey("the running node has no key, so it cannot write queues")
+        return LatticeMQ.at(self._node.cursor, key_pair.public_key, self._node.clock)
+
+    async def _offer_many(self, arguments: Map) -> Value:
+        queue = self._topics().partition(_need(arguments, "topic"), _need(arguments, "partition"))
+        values = _vector(arguments, "values")
+        keys = _optional_vector(arguments, "keys")
+        headers = _optional_vector(arguments, "headers")
+
+        def offer() -> range:
+            offsets = queue.offer_many(values, keys, headers)
+            self._node.cursor.sync()
+            return offsets
+
+        offsets = await asyncio.to_thread(offer)
+        return Vector.of((offsets.start, len(offsets)))
+
+    async def _truncate(self, arguments: Map) -> Value:
+        queue = self._topics().partition(_need(arguments, "topic"), _need(arguments, "partition"))
+        start = _need(arguments, "start")
+        if type(start) is not int:
+            raise UsageError(f"start is an offset, got {start!r}")
+
+        def truncate() -> int:
+            removed = queue.truncate(start)
+            self._node.cursor.sync()
+            return removed
+
+        return await asyncio.to_thread(truncate)
+
+    async def _set_queue_meta(self, arguments: Map) -> Value:
+        queue = self._topics().partition(_need(arguments, "topic"), _need(arguments, "partition"))
+        queue.set_meta(_need(arguments, "key"), arguments.get("value"))
+        await self._node.sync()
+        return None
+
+    async def _set_topic_meta(self, arguments: Map) -> Value:
+        topic = self._topics().topic(_need(arguments, "topic"))
+        topic.set_meta(_need(arguments, "key"), arguments.get("value"))
+        await self._node.sync()
+        return None
+
+    async def _meta(self, arguments: Map) -> Value:
+        return self._topics().topic(_need(arguments, "topic")).metadata()
+
+    # --- the node -----------------------------------------------------------------------------
+
+    async def _status(self, arguments: Map) -> Value:
+        node = self._node
+        key_pair = node.key_pair
+        peers = [
+            {
+                "address": info.address,
+                "connected": info.connected,
+                "reason": info.reason,
+            }
+            for info in node.peers
+        ]
+        return to_cell(
+            {
+                "pid": os.getpid(),
+                "version": datalattice.__version__,
+                "started_ms": self._started_ms,
+                "address": node.address,
+                "public_key": None if key_pair is None else key_pair.public_key.hex(),
+                "root_hash": node.root_hash.hex(),
+                "health": node.observer.health,
+                "connections": node.connection_count,
+                "peers": peers,
+                "counters": dict(node.observer.counters),
+            }
+        )
+
+    async def _add_peer(self, arguments: Map) -> Value:
+        self._node.add_peer(_text(arguments, "address"))
+        return None
+
+    async def _remove_peer(self, arguments: Map) -> Value:
+        await self._node.remove_peer(_text(arguments, "address"))
+        return None
+
+    async def _pull(self, arguments: Map) -> Value:
+        has_address = arguments.get("address") is not None
+        await self._node.pull(_text(arguments, "address") if has_address else None)
+        return self._node.root_hash
+
+    async def _stop_node(self, arguments: Map) -> Value:
+        self._stop()
+        return None
+
+
+_OPERATIONS: Final[dict[str, Operation]] = {
+    "queue.offer_many": Operations._offer_many,
+    "queue.truncate": Operations._truncate,
+    "queue.set_meta": Operations._set_queue_meta,
+    "queue.meta": Operations._meta,
+    "topic.set_meta": Operations._set_topic_meta,
+    "node.status": Operations._status,
+    "node.add_peer": Operations._add_peer,
+    "node.remove_peer": Operations._remove_peer,
+    "node.pull": Operations._pull,
+    "node.stop": Operations._stop_node,
+}
+
+
+def _need(arguments: Map, name: str) -> Value:
+    value = arguments.get(name)
+    if value is None:
+        raise UsageError(f"the operation needs {name}")
+    return value
+
+
+def _text(arguments: Map, name: str) -> str:
+    value = _need(arguments, name)
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is a text, got {value!r}")
+    return value
+
+
+def _vector(arguments: Map, name: str) -> Vector:
+    value = _need(arguments, name)
+    if not isinstance(value, Vector):
+        raise UsageError(f"{name} is a vector, got {value!r}")
+    return value
+
+
+def _optional_vector(arguments: Map, name: str) -> Vector | None:
+    return None if arguments.get(name) is None else _vector(arguments, name)
+
+
+KIND: Final = Keyword("DO")
+"""First element of a control request: [:DO id name arguments]."""

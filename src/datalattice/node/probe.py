@@ -1,0 +1,74 @@
+"""Probe: ask a node over the network how it is, as any client of the protocol can."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.cells import Value, value_hash
+from datalattice.errors import PeerError, PeerUnavailable, ProtocolViolation
+from datalattice.node.transport import parse_address
+from datalattice.node.transport.base import READ_BYTES
+from datalattice.wire import (
+    FrameBuffer,
+    Result,
+    decode_payload,
+    encode_frame,
+    encode_ping,
+    encode_query,
+)
+
+PROBE_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What a node said. `root_hash` is the hash of what it announces; equal hashes: converged."""
+
+    address: str
+    root_hash: bytes
+    round_trip_ms: float
+    reply: Value
+
+
+def probe(address: str, timeout_s: float = PROBE_TIMEOUT_S) -> NodeReport:
+    """Ask the node at `host:port` for a sign of life and its root.
+
+    Raises: UsageError: not an address. PeerUnavailable: nobody answers there, or no node does.
+    """
+    host, port = parse_address(address)
+    try:
+        with socket.create_connection((host, port), timeout_s) as stream:
+            buffer = FrameBuffer()
+            began_ns = time.monotonic_ns()
+            stream.sendall(encode_frame(encode_ping(1)))
+            pong = _result(stream, buffer, 1)
+            took_ms = (time.monotonic_ns() - began_ns) / 1e6
+            stream.sendall(encode_frame(encode_query(2, (), 0)))
+            root = _result(stream, buffer, 2)
+    except TimeoutError as error:
+        raise PeerUnavailable(f"{address} did not answer in {timeout_s} s") from error
+    except OSError as error:
+        text = error.strerror or str(error)
+        raise PeerUnavailable(f"{address} cannot be reached: {text}") from error
+    except PeerError as error:
+        raise PeerUnavailable(f"{address} is not a lattice node: {error}") from error
+    root_hash = value_hash(root.value) if root.absent is None else root.absent
+    return NodeReport(address, root_hash, took_ms, pong.value)
+
+
+def _result(stream: socket.socket, buffer: FrameBuffer, id: int) -> Result:
+    """Return the answer to a request; other frames may come before it."""
+    while True:
+        while (payload := buffer.next_payload()) is None:
+            data = stream.recv(READ_BYTES)
+            if not data:
+                raise ConnectionResetError("it closed the connection")
+            buffer.feed(data)
+        message, _ = decode_payload(payload)
+        if isinstance(message, Result) and type(message.id) is int and message.id == id:
+            if message.error is not None:
+                raise ProtocolViolation(f"it answered {message.error.name}: {message.value}")
+            return message

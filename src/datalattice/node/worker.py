@@ -1,0 +1,160 @@
+"""Worker: the one thread that owns a replicator and blocks on its storage.
+
+Everything that happens to a replica happens here, one thing after another: frames, timers, and the
+publication of local writes. Callers that wait for a publication at the same time are served by one
+commit. Effects are handed out after each turn, when what they say is durable.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final
+
+from datalattice.clock import Clock
+from datalattice.errors import DataLatticeError, StoreClosed
+from datalattice.sync import Effects, Replicator
+
+Action = Callable[[Replicator, int], None]
+"""Something to do to the replicator, at a time."""
+
+TURN_ACTIONS_MAX: Final = 64
+"""Actions of one turn: how long waiting publications and effects are put off at most."""
+
+_log = logging.getLogger("datalattice.node")
+
+
+class SteadyClock:
+    """A clock that never steps back: for time-outs, not for stamps."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since some fixed moment."""
+        return time.monotonic_ns() // 1_000_000
+
+
+class Worker:
+    """A thread, its queue, and the replicator that nobody else touches."""
+
+    def __init__(
+        self,
+        replicator: Replicator,
+        deliver: Callable[[Effects], None],
+        failed: Callable[[Exception], None],
+        clock: Clock | None = None,
+    ) -> None:
+        self._replicator = replicator
+        self._deliver = deliver
+        self._failed = failed
+        self._clock = clock or SteadyClock()
+        self._queue: queue.SimpleQueue[Action | Future[None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="datalattice-replica", daemon=True)
+        self._closed = threading.Event()
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def submit(self, action: Action) -> None:
+        """Have `action` done soon; after `stop` it is not done."""
+        self._queue.put(action)
+
+    def publish(self, timeout_s: float | None = None) -> None:
+        """Return when every local write made before the call is durable.
+
+        Raises: StoreError: they could not be written. StoreClosed: the node is closed.
+        """
+        if threading.current_thread() is self._thread:
+            self._replicator.publish(self._clock.now_ms())
+            return
+        if self._closed.is_set():
+            raise StoreClosed("the node is closed")
+        waiting: Future[None] = Future()
+        self._queue.put(waiting)
+        if self._closed.is_set():
+            # The thread may have ended between the two lines, and then nobody reads the queue.
+            self._refuse_rest()
+        waiting.result(timeout_s)
+
+    def stop(self) -> None:
+        """Finish what was submitted, and end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    # --- on the thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        running = True
+        while running:
+            running = self._turn(self._take())
+        self._closed.set()
+        self._refuse_rest()
+
+    def _take(self) -> list[Action | Future[None] | None]:
+        """Return what is to be done now: wait for something, or for the next deadline."""
+        deadline_ms = self._replicator.next_deadline()
+        wait_s = None
+        if deadline_ms is not None:
+            wait_s = max(0, deadline_ms - self._clock.now_ms()) / 1_000
+        taken: list[Action | Future[None] | None] = []
+        try:
+            taken.append(self._queue.get(timeout=wait_s))
+            while len(taken) < TURN_ACTIONS_MAX:
+                taken.append(self._queue.get_nowait())
+        except queue.Empty:
+            return taken
+        return taken
+
+    def _turn(self, taken: list[Action | Future[None] | None]) -> bool:
+        replicator = self._replicator
+        waiting: list[Future[None]] = []
+        running = True
+        for item in taken:
+            if item is None:
+                running = False
+            elif isinstance(item, Future):
+                waiting.append(item)
+            else:
+                self._guard(item)
+        if waiting:
+            self._publish(waiting)
+        deadline_ms = replicator.next_deadline()
+        if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
+            self._guard(Replicator.tick)
+        effects = replicator.take_effects()
+        if effects.sends or effects.closes or effects.finished or effects.changed or effects.notes:
+            self._deliver(effects)
+        return running
+
+    def _publish(self, waiting: list[Future[None]]) -> None:
+        try:
+            self._replicator.publish(self._clock.now_ms())
+        except Exception as error:  # noqa: BLE001 - it is the callers', whatever it is
+            for one in waiting:
+                one.set_exception(error)
+            self._failed(error)
+        else:
+            for one in waiting:
+                one.set_result(None)
+
+    def _guard(self, action: Action) -> None:
+        """Do one thing; a fault in it must not end the thread, which is the node."""
+        try:
+            action(self._replicator, self._clock.now_ms())
+        except DataLatticeError as error:
+            self._failed(error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must show, not kill the node
+            _log.exception("a fault while handling an event")
+            self._failed(error)
+
+    def _refuse_rest(self) -> None:
+        while True:
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(item, Future):
+                item.set_exception(StoreClosed("the node is closed"))
