@@ -260,8 +260,10 @@ def _json_piece(value: Value, json5: bool) -> Piece:
 def _json_leaf(value: Value, json5: bool) -> str:
     if value is None:
         return "null"
-    if isinstance(value, (bool, int)):
-        return _print_leaf(value)
+    if isinstance(value, bool):  # by itself: compiled code would take "bool or int" for an int
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return integer_text(value)
     if isinstance(value, (float, NanBits)):
         if isinstance(value, float) and math.isfinite(value):
             return double_text(value)
