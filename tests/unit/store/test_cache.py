@@ -1,0 +1,47 @@
+"""The cell cache is bounded and keeps what is used."""
+
+from __future__ import annotations
+
+from datalattice.store import CellCache
+from datalattice.store.cache import CELL_OVERHEAD_BYTES, ENCODING_FACTOR
+
+CHARGE = CELL_OVERHEAD_BYTES + 100 * ENCODING_FACTOR
+
+
+def name(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+def test_the_bound_is_kept() -> None:
+    cache = CellCache(bytes_max=20 * CHARGE)
+    for number in range(1000):
+        cache.add(name(number), number, 100)
+        assert cache.charged_bytes <= 20 * CHARGE
+    assert cache.get(name(999)) == 999
+    assert cache.get(name(0), "gone") == "gone"
+
+
+def test_what_is_used_stays() -> None:
+    cache = CellCache(bytes_max=20 * CHARGE)
+    cache.add(name(0), "kept", 100)
+    for number in range(1, 1000):
+        cache.add(name(number), number, 100)
+        assert cache.get(name(0)) == "kept"
+
+
+def test_a_cell_is_charged_once() -> None:
+    cache = CellCache()
+    cache.add_many([(name(1), b"x" * 100, "one"), (name(1), b"x" * 100, "one")])
+    assert cache.charged_bytes == CHARGE
+
+
+def test_cells_can_be_forgotten() -> None:
+    cache = CellCache()
+    cache.add(name(1), "one", 1)
+    cache.add(name(2), "two", 1)
+    cache.forget(name(1))
+    cache.forget(name(3))
+    assert (cache.get(name(1)), cache.get(name(2))) == (None, "two")
+    cache.clear()
+    assert cache.get(name(2)) is None
+    assert cache.charged_bytes == 0

@@ -1,0 +1,263 @@
+"""The cell store on real files: locks, wrong folders, shared syncs, readers of the same process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from datalattice.cells import Vector, missing, same
+from datalattice.errors import (
+    ReadOnly,
+    StoreClosed,
+    StoreFailed,
+    StoreFull,
+    StoreLocked,
+    UsageError,
+)
+from datalattice.limits import CELL_BYTES_MAX
+from datalattice.store import CellStore, Disk, DiskFile, RealDisk
+from datalattice.store.committer import Cells
+
+
+def value(number: int, count: int = 10) -> Vector:
+    return Vector.of([f"value {number} record {i} ".ljust(200, "z") for i in range(count)])
+
+
+def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:
+    with CellStore.open(tmp_path / "s") as store:
+        for number in range(5):
+            store.commit(value(number))
+    with CellStore.open(tmp_path / "s") as store:
+        assert same(store.root(), value(4))
+        assert missing(store.root()) == []
+        assert store.path == str(tmp_path / "s")
+        assert not store.read_only
+
+
+def test_a_second_writer_is_told_who_holds_the_store(tmp_path: Path) -> None:
+    store = CellStore.open(tmp_path)
+    with pytest.raises(StoreLocked, match=f"process {os.getpid()}") as caught:
+        CellStore.open(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    store.close()
+    CellStore.open(tmp_path).close()
+
+
+def test_a_lock_of_a_dead_process_is_no_lock(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys
+from datalattice.store import CellStore
+store = CellStore.open(sys.argv[1])
+store.commit(7)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    with CellStore.open(tmp_path) as store:
+        assert store.root() == 7
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    program = """
+import os, sys, time
+from datalattice.store import CellStore
+store = CellStore.open(sys.argv[1])
+ready, go = os.pipe()
+if os.fork() == 0:
+    os.close(go)
+    os.read(ready, 1)      # until the parent is gone and somebody closes the pipe
+    os._exit(0)
+print("forked", flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "forked\n"
+        with pytest.raises(StoreLocked, match=f"process {parent.pid}"):
+            CellStore.open(tmp_path)
+        parent.kill()
+        parent.wait()
+        CellStore.open(tmp_path).close()
+
+
+@pytest.mark.parametrize("text", ["", "x", "12 -"])
+def test_an_unreadable_lock_file_still_makes_a_clear_error(tmp_path: Path, text: str) -> None:
+    store = CellStore.open(tmp_path)
+    (tmp_path / "lock").write_text(text)
+    with pytest.raises(StoreLocked, match="process"):
+        CellStore.open(tmp_path)
+    store.close()
+
+
+def test_a_wrong_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for read_only in (False, True):
+        with pytest.raises(UsageError, match=r"not a store .*notes\.txt"):
+            CellStore.open(tmp_path, read_only=read_only)
+    with pytest.raises(UsageError, match="not a folder"):
+        CellStore.open(tmp_path / "notes.txt")
+    with pytest.raises(UsageError, match="no store here"):
+        CellStore.open(tmp_path / "none", read_only=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt"]
+
+
+def test_an_empty_folder_becomes_a_store(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("")  # as a crash while making one leaves it
+    (tmp_path / "segments").mkdir()
+    (tmp_path / "STORE.new").write_text("half")
+    CellStore.open(tmp_path).close()
+    CellStore.open(tmp_path, read_only=True).close()
+
+
+def test_a_reader_of_the_same_process_follows_the_writer(tmp_path: Path) -> None:
+    CellStore.open(tmp_path).close()
+    reader = CellStore.open(tmp_path, read_only=True)
+    store = CellStore.open(tmp_path, recent_entries=30, segment_bytes=8_192)
+    assert reader.root_hash() is None
+    for number in range(30):
+        done = store.commit(value(number))
+        if number % 3 == 0:
+            assert reader.root_hash() == done.root_hash
+            assert missing(reader.root()) == []
+    assert reader.load(done.root_hash), "a missed cell makes it look again"
+    assert reader.refresh() or not reader.refresh()
+    assert not store.refresh(), "a writer needs none"
+    for call in (lambda: reader.commit(1), lambda: reader.put(1)):
+        with pytest.raises(ReadOnly, match="reading only"):
+            call()
+    reader.sync()
+    store.close()
+    assert same(reader.root(), value(29))
+    reader.close()
+    with pytest.raises(StoreClosed):
+        reader.refresh()
+
+
+def test_a_copy_of_an_open_store_makes_its_index_again(tmp_path: Path) -> None:
+    store = CellStore.open(tmp_path / "a", recent_entries=10)
+    store.commit(value(1))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(StoreFailed, match="copy"):
+        CellStore.open(tmp_path / "b", read_only=True)
+    with CellStore.open(tmp_path / "b") as copy:
+        assert same(copy.root(), value(1))
+        copy.commit(value(2))
+    assert same(store.root(), value(1))
+    store.close()
+
+
+def test_a_folder_that_cannot_be_written_gives_a_store_error(tmp_path: Path) -> None:
+    class FullDisk(RealDisk):
+        def create_folder(self, path: str) -> None:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(StoreFull, match="no room"):
+        CellStore.open(tmp_path / "s", disk=FullDisk())
+
+
+def test_a_cell_that_is_too_long_is_refused_before_anything_is_written() -> None:
+    Cells([bytes(32)], [bytes(CELL_BYTES_MAX)]).check()
+    with pytest.raises(UsageError, match=str(CELL_BYTES_MAX)):
+        Cells([bytes(32)], [bytes(CELL_BYTES_MAX + 1)]).check()
+
+
+class SlowFile:
+    """A file whose syncs are counted, and wait for `gate` once it is set up."""
+
+    def __init__(self, inner: DiskFile, disk: CountingDisk) -> None:
+        self._inner = inner
+        self._disk = disk
+        self.read, self.size = inner.read, inner.size
+        self.truncate, self.close = inner.truncate, inner.close
+
+    def write(self, offset: int, data: bytes) -> None:
+        self._inner.write(offset, data)
+        self._disk.writes.release()
+
+    def sync(self) -> None:
+        self._disk.syncs += 1
+        self._disk.begun.set()
+        assert self._disk.gate.wait(30)
+        self._inner.sync()
+
+
+class CountingDisk(RealDisk):
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.begun = threading.Event()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.writes = threading.Semaphore(0)
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
+        file = super().open(path, create=create, write=write)
+        return SlowFile(file, self) if path.endswith(".seg") else file
+
+
+def test_commits_that_wait_together_share_one_sync(tmp_path: Path) -> None:
+    disk: Disk = CountingDisk()
+    assert isinstance(disk, CountingDisk)
+    store = CellStore.open(tmp_path, disk=disk)
+    store.commit(value(0))
+    disk.gate.clear()
+    disk.begun.clear()
+    before = disk.syncs
+    first = threading.Thread(target=store.commit, args=(value(1),))
+    first.start()
+    assert disk.begun.wait(30)
+    while disk.writes.acquire(blocking=False):
+        pass
+    others = [threading.Thread(target=store.commit, args=(value(n),)) for n in range(2, 10)]
+    for thread in others:
+        thread.start()
+    for _ in others:
+        assert disk.writes.acquire(timeout=30), "all write while the first one syncs"
+    assert same(store.root(), value(0)), "nothing is shown before it is durable"
+    assert not store.announced(value(1).hash)
+    disk.gate.set()
+    for thread in [first, *others]:
+        thread.join()
+    assert disk.syncs - before == 2, "one for the first, one for the eight others"
+    assert store.root_hash() in {value(n).hash for n in range(2, 10)}
+    store.close()
+
+
+def test_large_commits_are_split_and_still_all_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datalattice.store.committer.PACK_BYTES_MAX", 5_000)
+    with CellStore.open(tmp_path, segment_bytes=16_384) as store:
+        done = store.commit(value(1, 300))
+        assert done.sequence > 10
+        assert all(store.announced(hash) for hash, _, _ in done.novelty)
+    assert len(list((tmp_path / "segments").iterdir())) > 3
+    (tmp_path / "index.state").unlink()
+    with CellStore.open(tmp_path) as store:
+        assert same(store.root(), value(1, 300))
+        assert missing(store.root()) == []
+        assert all(store.announced(hash) for hash, _, _ in done.novelty)
+
+
+def test_staged_cells_beyond_the_bound_are_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datalattice.store.cellstore.PENDING_BYTES_MAX", 5_000)
+    with CellStore.open(tmp_path) as store:
+        store.put(value(1, 5))
+        assert len(store._pending) == 6
+        store.put(value(2, 50))
+        assert len(store._pending) == 0
+        assert store.has(value(1, 5).hash)
+        assert not store.announced(value(1, 5).hash)

@@ -1,0 +1,118 @@
+"""Packs read back as they were written, and nothing else reads as a pack."""
+
+from __future__ import annotations
+
+import hashlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datalattice.limits import CELL_BYTES_MAX
+from datalattice.store.packing import (
+    FLAG_ROOT,
+    FORMAT_VERSION,
+    OFFSET_MAX,
+    PACK_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    SEGMENTS_MAX,
+    body_is_whole,
+    build_pack,
+    locate,
+    pack_length,
+    places_of,
+    read_entries,
+    read_pack_header,
+    read_segment_header,
+    seed_of,
+    segment_header,
+    sizes_fit,
+    trailer_of,
+)
+
+SEED = seed_of(b"0123456789abcdef")
+
+
+def make(encodings: list[bytes], staged: int, promoted: list[bytes]) -> tuple[bytes, list[int]]:
+    return build_pack(
+        seed=SEED,
+        flags=FLAG_ROOT,
+        sequence=9,
+        durable=8,
+        before=77,
+        segment=3,
+        offset=1_000,
+        length=pack_length(encodings, len(promoted)),
+        root=b"r" * 32,
+        hashes=[hashlib.sha3_256(e).digest() for e in encodings],
+        encodings=encodings,
+        staged=staged,
+        promoted=promoted,
+    )
+
+
+@given(
+    st.lists(st.binary(max_size=300), max_size=20),
+    st.lists(st.binary(min_size=32, max_size=32), max_size=5),
+    st.data(),
+)
+def test_a_pack_reads_back(
+    encodings: list[bytes], promoted: list[bytes], data: st.DataObject
+) -> None:
+    staged = data.draw(st.integers(0, len(encodings)))
+    pack, places = make(encodings, staged, promoted)
+    header = read_pack_header(pack, SEED, 3, 1_000)
+    assert header is not None
+    assert (header.version, header.sequence, header.durable) == (FORMAT_VERSION, 9, 8)
+    assert (header.root, header.before, header.length) == (b"r" * 32, 77, len(pack))
+    assert sizes_fit(header)
+    rest = pack[PACK_HEADER_BYTES:]
+    assert body_is_whole(header, rest)
+    hashes, read_places, read_promoted = read_entries(header, rest)
+    assert hashes == [hashlib.sha3_256(e).digest() for e in encodings]
+    assert (read_places, read_promoted) == (places, promoted)
+    for number, (place, encoding) in enumerate(zip(places, encodings, strict=True)):
+        segment, offset, length = locate(place)
+        assert segment == 3
+        assert pack[offset - 1_000 : offset - 1_000 + length] == encoding
+        assert place & 1 == (number >= len(encodings) - staged)
+    assert trailer_of(rest) == int.from_bytes(pack[-4:], "big")
+
+
+@given(st.data())
+def test_no_changed_byte_goes_unnoticed(data: st.DataObject) -> None:
+    pack, _ = make([b"a" * 200, b"b" * 20], 1, [b"p" * 32])
+    position = data.draw(st.integers(0, len(pack) - 1))
+    changed = bytearray(pack)
+    changed[position] ^= data.draw(st.integers(1, 255))
+    header = read_pack_header(bytes(changed), SEED, 3, 1_000)
+    assert header is None or not body_is_whole(header, bytes(changed[PACK_HEADER_BYTES:]))
+
+
+@given(st.binary(max_size=200))
+def test_other_bytes_are_no_headers(data: bytes) -> None:
+    assert read_pack_header(data, SEED, 0, 0) is None
+    assert read_segment_header(data) is None
+
+
+def test_a_pack_belongs_to_its_store_and_place() -> None:
+    pack, _ = make([b"a"], 0, [])
+    assert read_pack_header(pack, seed_of(b"another store..."), 3, 1_000) is None
+    assert read_pack_header(pack, SEED, 4, 1_000) is None
+    assert read_pack_header(pack, SEED, 3, 1_001) is None
+    header = read_pack_header(pack, SEED, 3, 1_000)
+    assert header is not None
+    assert not body_is_whole(header, pack[PACK_HEADER_BYTES:-1])
+    assert not body_is_whole(header, b"")
+
+
+def test_a_segment_header_reads_back() -> None:
+    data = segment_header(b"i" * 16, 5, 77)
+    assert len(data) == SEGMENT_HEADER_BYTES
+    assert read_segment_header(data + b"more") == (FORMAT_VERSION, b"i" * 16, 5, 77)
+
+
+def test_the_largest_place_fits_in_62_bits() -> None:
+    offset = OFFSET_MAX - CELL_BYTES_MAX - PACK_HEADER_BYTES - 34 - 1
+    (place,) = places_of(SEGMENTS_MAX - 1, offset, [CELL_BYTES_MAX], 0, 1)
+    assert place < 1 << 62
+    assert locate(place) == (SEGMENTS_MAX - 1, offset + PACK_HEADER_BYTES + 34, CELL_BYTES_MAX)
