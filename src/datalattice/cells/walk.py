@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from datalattice.cells.cell import Cell, Loader, Ref, Value, can_branch, encode, value_hash
 from datalattice.cells.message import branch_kids, cell_children, references
+from datalattice.cells.scan import branch_hashes
 from datalattice.errors import MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
@@ -45,7 +46,8 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
                 stack.extend((child, False) for child in kid._children() if _is_wide(child))
                 continue
             digest = kid.hash
-            if done:
+            if done or (digest not in seen and _is_closed_leaf(kid, encoding)):
+                seen.add(digest)
                 found.append((digest, encoding, kid))
             elif digest not in seen:
                 seen.add(digest)
@@ -60,6 +62,11 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
                     seen.add(digest)
                     found.append((digest, encoding, kid))
     return found
+
+
+def _is_closed_leaf(cell: Cell, encoding: bytes) -> bool:
+    """Return whether a cell that need not be opened for it is seen to refer to no branch."""
+    return cell._kids is None and not branch_hashes(encoding)
 
 
 def _is_wide(kid: object) -> bool:

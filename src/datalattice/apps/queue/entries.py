@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Iterable
 from typing import Final
 
-from datalattice.cells import EMPTY_MAP, Map, Value, Vector, to_cell
+from datalattice.cells import EMPTY_MAP, Map, Value, Vector, encode, to_cell
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.lattice import is_long
+from datalattice.limits import EMBEDDED_BYTES_MAX
 
 KEY: Final = 0
 VALUE: Final = 1
 STAMP: Final = 2
 HEADERS: Final = 3
 ENTRY_COUNT: Final = 4
+
+PACKED_MIN: Final = 32
+"""Fewest records for which a batch is written without an object for each."""
+
+_ENTRY_HEAD: Final = b"\x80\x04"  # a Vector of four
+_NIL: Final = b"\x00"
+_PLAIN: Final = frozenset({bytes, str, int, float, bool})
 
 
 def is_entry(value: Value) -> bool:
@@ -33,50 +40,86 @@ def make_entry(key: Value, value: Value, stamp_ms: int, headers: Value = None) -
     return Vector.of((key, value, stamp_ms, headers))
 
 
-def make_entries(
-    values: Iterable[object],
-    stamp_ms: int,
-    keys: Iterable[object] | None = None,
-    headers: Iterable[object] | None = None,
-) -> list[Vector]:
-    """Return one record for each of `values`, all with the same time.
+class Batch:
+    """Records to be appended in one go, all with the same time.
 
-    `keys` and `headers` run beside `values` and are as long; without them every key or header is
-    nil.
-
-    Units:  stamp_ms: Unix milliseconds.
-    Raises: UsageError: a nil value, or `keys` or `headers` of another length.
+    Shapes: `rows` holds encodings of records when they are many, small and plain; otherwise
+            `entries` holds the records.
     Source: CAD040 "offer"; spec/queue.md section 3.
     """
-    if keys is None and headers is None:
-        # The hot path of bulk appends: bytes and strings are cells as they are.
-        of = Vector.of
-        return [of((None, checked_value(value), stamp_ms, None)) for value in values]
-    return list(_keyed_entries(list(values), stamp_ms, keys, headers))
+
+    def __init__(
+        self,
+        values: Iterable[object],
+        stamp_ms: int,
+        keys: Iterable[object] | None = None,
+        headers: Iterable[object] | None = None,
+    ) -> None:
+        listed = list(values)
+        for value in listed:
+            if value is None:
+                checked_value(None)
+        key_row = _row("keys", keys, len(listed))
+        header_row = _row("headers", headers, len(listed))
+        rows: list[bytes] | None = None
+        if len(listed) >= PACKED_MIN and header_row is None:
+            rows = _packed(listed, stamp_ms, key_row)
+        self.rows: Final = rows
+        self.entries: Final = (
+            _entries(listed, stamp_ms, key_row, header_row) if rows is None else []
+        )
+        self.count: Final = len(listed)
+
+    def append_to(self, log: Vector) -> Vector:
+        """Return `log` with these records at its end.
+
+        Source: spec/queue.md section 3 "Batch append".
+        """
+        return log.extend(self.entries) if self.rows is None else log.extend_encoded(self.rows)
 
 
-def _keyed_entries(
-    values: Sequence[object],
-    stamp_ms: int,
-    keys: Iterable[object] | None,
-    headers: Iterable[object] | None,
-) -> Iterator[Vector]:
-    count = len(values)
-    key_row = _row("keys", keys, count)
-    header_row = _row("headers", headers, count)
-    for key, value, header in zip(key_row, values, header_row, strict=False):
-        yield make_entry(to_cell(key), checked_value(value), stamp_ms, checked_headers(header))
-
-
-def _row(name: str, column: Iterable[object] | None, count: int) -> Iterable[object]:
+def _row(name: str, column: Iterable[object] | None, count: int) -> list[object] | None:
     if column is None:
-        return repeat(None, count)
+        return None
     row = list(column)
     if len(row) != count:
         raise UsageError(
             f"{name}: {len(row)} given for {count} values; give one for each value or none"
         )
     return row
+
+
+def _packed(values: list[object], stamp_ms: int, keys: list[object] | None) -> list[bytes] | None:
+    """Return the encodings of the records; None when one is not small and plain."""
+    tail: bytes = encode(stamp_ms) + _NIL
+    key: bytes = _NIL
+    rows: list[bytes] = []
+    for position in range(len(values)):
+        value = values[position]
+        if type(value) not in _PLAIN:
+            return None
+        if keys is not None:
+            given = keys[position]
+            if given is not None and type(given) not in _PLAIN:
+                return None
+            key = encode(given)
+        row: bytes = _ENTRY_HEAD + key + encode(value) + tail
+        # A longer record is a branch of its own, or has one.
+        if len(row) > EMBEDDED_BYTES_MAX:
+            return None
+        rows.append(row)
+    return rows
+
+
+def _entries(
+    values: list[object], stamp_ms: int, keys: list[object] | None, headers: list[object] | None
+) -> list[Vector]:
+    entries: list[Vector] = []
+    for position in range(len(values)):
+        key = None if keys is None else to_cell(keys[position])
+        header = None if headers is None else checked_headers(headers[position])
+        entries.append(make_entry(key, to_cell(values[position]), stamp_ms, header))
+    return entries
 
 
 def checked_value(value: object) -> Value:
@@ -120,6 +163,14 @@ def entry_value(entry: Value) -> Value:
     Source: CAD040 "Entry"; spec/queue.md section 1.
     """
     return entry[VALUE] if isinstance(entry, Vector) and is_entry(entry) else None
+
+
+def entry_values(entries: list[Value]) -> list[Value]:
+    """Return the values of records, nil for each that is no record.
+
+    Source: CAD040 "range"; spec/queue.md section 3.
+    """
+    return [entry_value(entry) for entry in entries]
 
 
 def entry_stamp_ms(entry: Value) -> int | None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Self
+from typing import Final, Self
 
 from datalattice.apps.queue import state as states
-from datalattice.apps.queue.entries import (
-    checked_headers,
-    checked_value,
-    entry_value,
-    make_entries,
-    make_entry,
-)
+from datalattice.apps.queue.entries import Batch, entry_value, entry_values
 from datalattice.apps.queue.lattice import QueueLattice
 from datalattice.apps.queue.state import QueueState, checked_offset, read_state
 from datalattice.cells import EMPTY_VECTOR, Value, Vector, to_cell
 from datalattice.clock import Clock, SystemClock
 from datalattice.cursors import LatticeCursor, RootLattice
+
+CHUNK: Final = 1_024
+"""Records that iteration reads at a time."""
 
 
 class Queue:
@@ -63,9 +60,7 @@ class Queue:
                 below an owner without a key.
         Source: CAD040 "offer"; spec/queue.md section 3.
         """
-        now_ms = self._clock.now_ms()
-        entry = make_entry(to_cell(key), checked_value(value), now_ms, checked_headers(headers))
-        return self._append([entry], now_ms).end - 1
+        return self._append([value], [key], None if headers is None else [headers]).start
 
     def offer_many(
         self,
@@ -83,18 +78,22 @@ class Queue:
                 appended then.
         Source: spec/queue.md section 3 "Batch append".
         """
+        return self._append(values, keys, headers)
+
+    def _append(
+        self,
+        values: Iterable[object],
+        keys: Iterable[object] | None,
+        headers: Iterable[object] | None,
+    ) -> range:
         now_ms = self._clock.now_ms()
-        entries = make_entries(values, now_ms, keys, headers)
-        if not entries:
+        batch = Batch(values, now_ms, keys, headers)
+        if not batch.count:
             end = self.end_offset()
             return range(end, end)
-        end = self._append(entries, now_ms).end
-        return range(end - len(entries), end)
-
-    def _append(self, entries: list[Vector], now_ms: int) -> QueueState:
-        return read_state(
-            self._cursor.update_and_get(lambda value: states.append(value, entries, now_ms))
-        )
+        state = self._cursor.update_and_get(lambda value: states.append(value, batch, now_ms))
+        end = read_state(state).end
+        return range(end - batch.count, end)
 
     # --- read -------------------------------------------------------------------------------
 
@@ -151,7 +150,8 @@ class Queue:
 
         Source: CAD040 "range"; spec/queue.md section 3.
         """
-        values = [entry_value(entry) for entry in self.iter_entries(first, last)]
+        state, low, high = self._clamped(first, last)
+        values = entry_values(state.entries.to_list(low, high))
         return Vector.of(values) if values else EMPTY_VECTOR
 
     def iter_entries(self, first: int | None = None, last: int | None = None) -> Iterator[Value]:
@@ -160,12 +160,15 @@ class Queue:
         Cost:   leaf by leaf: memory does not grow with the length of the range.
         Source: CAD040 "range"; spec/queue.md section 3.
         """
+        state, low, high = self._clamped(first, last)
+        return state.entries.iter_range(low, high)
+
+    def _clamped(self, first: int | None, last: int | None) -> tuple[QueueState, int, int]:
+        """Return the state, and the positions in its entries that a range of offsets covers."""
         state = self.state()
         low = state.start if first is None else max(checked_offset("first", first), state.start)
-        high = state.end - 1 if last is None else min(checked_offset("last", last), state.end - 1)
-        if low > high:
-            return iter(())
-        return state.entries.iter_range(low - state.start, high + 1 - state.start)
+        end = state.end if last is None else min(checked_offset("last", last) + 1, state.end)
+        return state, low - state.start, max(low, end) - state.start
 
     def start_offset(self) -> int:
         """Return the offset of the oldest record; where there is none, of the next one.
@@ -202,7 +205,9 @@ class Queue:
         return True  # an empty queue is still a queue
 
     def __iter__(self) -> Iterator[Value]:
-        return (entry_value(entry) for entry in self.iter_entries())
+        entries = self.state().entries
+        for at in range(0, len(entries), CHUNK):
+            yield from entry_values(entries.to_list(at, at + CHUNK))
 
     # --- metadata and maintenance -----------------------------------------------------------
 

@@ -9,9 +9,9 @@ hand, inside a signed cell that a relay may not change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from datalattice.apps.queue.entries import Batch
 from datalattice.apps.queue.metadata import EMPTY_METADATA, Metadata, is_stamps, put_metadata
 from datalattice.cells import EMPTY_MAP, EMPTY_VECTOR, Map, Value, Vector, same
 from datalattice.errors import UsageError
@@ -121,8 +121,8 @@ def same_state(left: QueueState, right: QueueState) -> bool:
     )
 
 
-def append(value: Value, entries: Iterable[Vector], now_ms: int) -> Vector:
-    """Return the state with `entries` appended.
+def append(value: Value, batch: Batch, now_ms: int) -> Vector:
+    """Return the state with the records of `batch` appended.
 
     The time slot never goes back, so the states of one leader form a chain even when its clock
     does.
@@ -132,7 +132,7 @@ def append(value: Value, entries: Iterable[Vector], now_ms: int) -> Vector:
     """
     state = read_state(value)
     return write_state(
-        state._replace(entries=state.entries.extend(entries), stamp_ms=max(now_ms, state.stamp_ms))
+        state._replace(entries=batch.append_to(state.entries), stamp_ms=max(now_ms, state.stamp_ms))
     )
 
 

@@ -1,0 +1,46 @@
+"""Vectors grown by elements given as encodings: equal to vectors grown by the elements."""
+
+from __future__ import annotations
+
+import pytest
+
+from datalattice.cells import (
+    Vector,
+    decode_message,
+    encode,
+    encode_message,
+    novelty,
+    same,
+    value_hash,
+)
+
+
+def elements(first: int, count: int) -> list[object]:
+    return [Vector.of((None, f"value {i}", i, None)) for i in range(first, first + count)]
+
+
+@pytest.mark.parametrize("start", [0, 1, 15, 16, 17, 31, 256, 300])
+@pytest.mark.parametrize("count", [0, 1, 14, 15, 16, 17, 33, 600])
+def test_growing_by_encodings_equals_growing_by_values(start: int, count: int) -> None:
+    begun = Vector.of(elements(0, start))
+    values = elements(start, count)
+    grown = begun.extend_encoded([encode(value) for value in values])
+    expected = begun.extend(values)
+    assert len(grown) == start + count
+    assert value_hash(grown) == value_hash(expected)
+    assert [encode(element) for element in grown] == [encode(element) for element in expected]
+    assert sorted(part[0] for part in novelty(grown)) == sorted(
+        part[0] for part in novelty(expected)
+    )
+    assert same(decode_message(encode_message(grown)), expected)
+
+
+def test_the_vector_that_was_grown_stays_as_it_was() -> None:
+    begun = Vector.of(elements(0, 20))
+    before = value_hash(begun)
+    grown = begun.extend_encoded([encode(value) for value in elements(20, 40)])
+    other = begun.extend(elements(100, 3))
+    assert value_hash(begun) == before
+    assert same(grown[:20], begun)
+    assert same(other[20], elements(100, 1)[0])
+    assert same(grown.append("x")[:60], grown)
