@@ -377,6 +377,9 @@ class Replicator:
             self._finish(pending.token, "the peer did not answer in time")
             for hash in pending.hashes:
                 self._wants.failed(hash, session.id, now_ms)
+            if pending.purpose is Purpose.HELLO:
+                # Unless it is heard, the peer will not tell us of its changes.
+                self._request(session, Purpose.HELLO, now_ms)
 
     def _drop_lost(self, peer: str, now_ms: int) -> None:
         lost = self._wants.take_lost()

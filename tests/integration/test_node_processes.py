@@ -1,0 +1,182 @@
+"""Nodes as processes on loopback: they converge, also after a restart and after one was away."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from datalattice.apps.queue import LatticeMQ
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import StoreLocked, UsageError
+from datalattice.lattice import root_lattice
+from datalattice.node import NodeWriter, connect, probe, running
+from datalattice.store import CellStore
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "node_process.py"
+PATIENCE_S = 30.0
+
+pytestmark = pytest.mark.processes
+
+
+class Process:
+    """A node process over a folder."""
+
+    def __init__(self, folder: Path, seed: int, *peers: str, port: int = 0) -> None:
+        self.folder = folder
+        self.keys = KeyPair(bytes([seed]) * 32)
+        self._command = [sys.executable, str(SCRIPT), str(folder), str(seed)]
+        self._peers = peers
+        self.address = ""
+        self._process: subprocess.Popen[str] | None = None
+        self.start(port)
+
+    def start(self, port: int | None = None) -> None:
+        """Start it, at the port it had before unless another is given."""
+        wanted = self.address.rpartition(":")[2] if port is None else str(port)
+        command = [*self._command, wanted, *self._peers]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.address = self._process.stdout.readline().strip()
+        assert self.address, "the node did not start"
+
+    def stop(self, how: int = signal.SIGTERM) -> int:
+        assert self._process is not None
+        self._process.send_signal(how)
+        code = self._process.wait(PATIENCE_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+        return code
+
+    def end(self) -> None:
+        if self._process is not None:
+            self.stop(signal.SIGKILL)
+
+    def offer(self, first: int, count: int) -> None:
+        client = connect(self.folder)
+        assert client is not None
+        with client:
+            NodeWriter(client).offer_many("t", 0, [f"r{n}" for n in range(first, first + count)])
+
+    def root_hash(self) -> bytes:
+        return probe(self.address).root_hash
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for process in started:
+        process.end()
+
+
+def wait_equal(*nodes: Process) -> None:
+    """Return when all nodes announce one root."""
+    deadline = time.monotonic() + PATIENCE_S
+    while len({node.root_hash() for node in nodes}) > 1:
+        assert time.monotonic() < deadline, "the nodes did not converge"
+        time.sleep(0.02)
+
+
+def records(folder: Path, keys: KeyPair) -> list[object]:
+    """Return what a store holds of an owner's queue."""
+    with CellStore.open(folder / "store", read_only=True) as store:
+        cursor = RootLattice(root_lattice(), store.root())
+        return list(LatticeMQ.at(cursor, keys.public_key).partition("t", 0))
+
+
+def test_three_processes_converge_and_restart_and_catch_up(
+    tmp_path: Path, processes: list[Process]
+) -> None:
+    hub = Process(tmp_path / "hub", 1)
+    processes.append(hub)
+    sites = [Process(tmp_path / f"site{n}", n, hub.address) for n in (2, 3)]
+    processes.extend(sites)
+    for node in (hub, *sites):
+        node.offer(0, 100)
+    wait_equal(hub, *sites)
+    for holder in (hub, *sites):
+        for owner in (hub, *sites):
+            assert records(holder.folder, owner.keys) == [f"r{n}" for n in range(100)]
+
+    # After an orderly restart the root is there at once, with nobody's help.
+    before = sites[0].root_hash()
+    assert sites[0].stop() == 0
+    sites[0].start()
+    assert sites[0].root_hash() == before
+
+    # One that was away gets what was written meanwhile, and gives what it wrote last.
+    assert sites[1].stop(signal.SIGKILL) == -signal.SIGKILL
+    hub.offer(100, 50)
+    sites[0].offer(100, 50)
+    wait_equal(hub, sites[0])
+    sites[1].start()
+    sites[1].offer(100, 7)
+    wait_equal(hub, *sites)
+    assert len(records(sites[1].folder, hub.keys)) == 150
+    assert len(records(hub.folder, sites[1].keys)) == 107
+
+
+def test_the_hub_may_come_last(tmp_path: Path, processes: list[Process]) -> None:
+    hub = Process(tmp_path / "hub", 1)
+    processes.append(hub)
+    address = hub.address
+    hub.stop()
+    site = Process(tmp_path / "site", 2, address)
+    processes.append(site)
+    site.offer(0, 10)
+    hub.start()
+    wait_equal(hub, site)
+    assert len(records(hub.folder, site.keys)) == 10
+
+
+def test_one_folder_has_one_node_and_tools_find_it(
+    tmp_path: Path, processes: list[Process]
+) -> None:
+    node = Process(tmp_path / "a", 1)
+    processes.append(node)
+    with pytest.raises(StoreLocked):
+        CellStore.open(node.folder / "store")
+    found = running(node.folder)
+    assert found is not None
+    assert found.address == node.address
+    assert found.public_key == node.keys.public_key.hex()
+    assert node.stop() == 0
+    assert running(node.folder) is None
+    assert connect(node.folder) is None
+    assert not (node.folder / "running.json").exists()
+
+
+def test_the_file_of_a_killed_node_does_not_count(tmp_path: Path, processes: list[Process]) -> None:
+    node = Process(tmp_path / "a", 1)
+    processes.append(node)
+    node.stop(signal.SIGKILL)
+    assert (node.folder / "running.json").exists()
+    assert running(node.folder) is None
+    node.start(0)
+    assert running(node.folder) is not None
+
+
+def test_peers_come_and_go_and_pull_through_the_control_socket(
+    tmp_path: Path, processes: list[Process]
+) -> None:
+    one, two = Process(tmp_path / "one", 1), Process(tmp_path / "two", 2)
+    processes.extend([one, two])
+    one.offer(0, 20)
+    client = connect(two.folder)
+    assert client is not None
+    with client:
+        client.call("node.add_peer", address=one.address)
+        wait_equal(one, two)
+        assert client.call("node.pull", address=one.address) == one.root_hash()
+        client.call("node.remove_peer", address=one.address)
+        with pytest.raises(UsageError, match="not a peer"):
+            client.call("node.remove_peer", address=one.address)
+        client.call("node.stop")

@@ -1,0 +1,202 @@
+"""Kill a writing node at random moments, many times; nothing acknowledged may be lost.
+
+    kill9.py [--rounds 50] [--seed 1] [--folder DIR]
+
+One process writes numbered records as fast as it can and says after each batch how many are
+durable; it is connected to a second node. Both are killed with SIGKILL at random moments. After
+each kill of the writer its store is opened and read; at the end both nodes must come to the same
+root. Prints one JSON document; exit code 0 when nothing was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from datalattice.apps.queue import LatticeMQ
+from datalattice.cells import Value, missing
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import DataLatticeError
+from datalattice.lattice import root_lattice
+from datalattice.node import open_node, probe
+from datalattice.store import CellStore
+
+TOPIC = "load"
+KEYS = KeyPair(b"9" * 32)
+CONVERGE_S = 60.0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+# --- in the killed processes --------------------------------------------------------------------
+
+
+async def write(folder: str, peer: str, batch_max: int) -> None:
+    """Append numbered records for ever; print the end offset after each durable batch."""
+    chance = random.Random()
+    async with open_node(folder, key_pair=KEYS, port=0, peers=[peer] if peer else []) as node:
+        queue = LatticeMQ.at(node.cursor, KEYS.public_key).partition(TOPIC, 0)
+        _say(f"ready {node.address}")
+        while batch_max:
+            end = queue.end_offset()
+            count = chance.randint(1, batch_max)
+            queue.offer_many([f"record {number}" for number in range(end, end + count)])
+            await node.sync()
+            _say(f"durable {end + count}")
+        await asyncio.Event().wait()
+
+
+async def follow(folder: str, port: int) -> None:
+    """Be a second node."""
+    async with open_node(folder, port=port) as node:
+        _say(f"ready {node.address}")
+        await asyncio.Event().wait()
+
+
+# --- in the process that kills ------------------------------------------------------------------
+
+
+class Child:
+    """A node process and what it said."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, __file__, *arguments]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.durable = 0
+        self.address = ""
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,))
+        self._reader.start()
+
+    def _read(self, lines: IO[str]) -> None:
+        for line in lines:
+            word, value = line.split()
+            if not line.endswith("\n"):
+                break  # cut by the kill
+            if word == "ready":
+                self.address = value
+                self._ready.set()
+            else:
+                self.durable = int(value)
+
+    def wait_ready(self) -> None:
+        if not self._ready.wait(30):
+            self.kill()
+            raise AssertionError("a node did not start in 30 s")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+
+def check_store(folder: Path, durable: int, checked: int) -> int:
+    """Return the end offset after a kill; raise when something acknowledged is not there."""
+    with CellStore.open(folder) as store:
+        root = store.root()
+        queue = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key).partition(TOPIC, 0)
+        end = queue.end_offset()
+        if end < durable:
+            raise AssertionError(f"{durable} records were acknowledged, {end} are there")
+        for offset, value in enumerate(queue.range(checked, end - 1), checked):
+            if value != f"record {offset}":
+                raise AssertionError(f"record {offset} reads {value!r}")
+        if store.damage:
+            raise AssertionError(f"damage: {store.damage}")
+        return end
+
+
+def check_complete(folder: Path) -> Value:
+    """Read all that a store's root refers to."""
+    with CellStore.open(folder) as store:
+        absent = missing(store.root())
+        if absent:
+            raise AssertionError(f"{len(absent)} cells are missing in {folder}")
+        return store.root_hash()
+
+
+def run(folder: Path, rounds: int, seed: int) -> dict[str, Any]:
+    """Kill, check, repeat; then let both nodes converge."""
+    chance = random.Random(seed)
+    mine, other = folder / "writer", folder / "follower"
+    follower = Child("follow", str(other), "0")
+    follower.wait_ready()
+    port = follower.address.rpartition(":")[2]
+    durable = checked = 0
+    for _ in range(rounds):
+        writer = Child("write", str(mine), follower.address, str(chance.choice([1, 20, 500])))
+        try:
+            writer.wait_ready()
+            time.sleep(chance.uniform(0.01, 0.5))
+            if chance.random() < 0.3:
+                follower.kill()
+                follower = Child("follow", str(other), port)
+                time.sleep(chance.uniform(0.0, 0.3))
+        finally:
+            writer.kill()
+        durable = max(durable, writer.durable)
+        checked = check_store(mine, durable, max(0, checked - 5))
+    follower.wait_ready()
+    return _converge(mine, other, follower, rounds, checked)
+
+
+def _converge(
+    mine: Path, other: Path, follower: Child, rounds: int, records: int
+) -> dict[str, Any]:
+    writer = Child("write", str(mine), follower.address, "0")
+    began = time.monotonic()
+    try:
+        writer.wait_ready()
+        while probe(writer.address).root_hash != probe(follower.address).root_hash:
+            if time.monotonic() - began > CONVERGE_S:
+                raise AssertionError(f"the nodes did not converge in {CONVERGE_S} s")
+            time.sleep(0.05)
+        took = time.monotonic() - began
+    finally:
+        writer.kill()
+        follower.kill()
+    if check_complete(mine) != check_complete(other):
+        raise AssertionError("the stores hold different roots")
+    return {"rounds": rounds, "records": records, "lost": 0, "converged_s": round(took, 3)}
+
+
+def main() -> int:
+    """Read the command line and run."""
+    if len(sys.argv) > 1 and sys.argv[1] == "write":
+        asyncio.run(write(sys.argv[2], sys.argv[3], int(sys.argv[4])))
+        return 0
+    if len(sys.argv) > 1 and sys.argv[1] == "follow":
+        asyncio.run(follow(sys.argv[2], int(sys.argv[3])))
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    try:
+        if options.folder is not None:
+            _say(json.dumps(run(options.folder, options.rounds, options.seed)))
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                _say(json.dumps(run(Path(folder), options.rounds, options.seed)))
+    except (AssertionError, DataLatticeError) as error:
+        _say(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
