@@ -148,7 +148,9 @@ def cached_file(name: str, text: str, *, mode: int = 0o644, cache: Path | None =
 
 def _user_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
-    return Path(base, "datalattice") if base else Path("~/.cache/datalattice").expanduser()
+    return (
+        Path(base, "datalattice").absolute() if base else Path("~/.cache/datalattice").expanduser()
+    )
 
 
 def _temporary_cache() -> Path:

@@ -147,8 +147,10 @@ class Columns:
         *,
         stamps: bool,
         headers: bool,
+        byte_max: int = COUNT_MAX,
     ) -> None:
         self.fetch = fetch
+        self.byte_max: i64 = byte_max
         self.first = first
         self.key_mode: i64 = key_mode
         self.value_mode: i64 = value_mode
@@ -159,16 +161,19 @@ class Columns:
         self.stamps: list[int | None] = []
         self.headers: list[dict[str, str | None] | None] = []
         self.count = 0
-        self.byte_count = 0
+        self.byte_count: i64 = 0
 
     def take(self, run: Run) -> None:
-        """Append the records of a run.
+        """Append records of a run, and take them off it.
+
+        All of them, unless the records taken so far have `byte_max` bytes or more.
 
         Raises: Unfit: a key or value is not of the kind that its mode takes. MissingData.
         """
         data = run.data
         at: i64 = run.at
-        for _ in range(run.count):
+        left: i64 = run.count
+        while left > 0 and self.byte_count < self.byte_max:
             tag: i64 = data[at]
             if tag == 0x80 and data[at + 1] == 4:
                 at = self._record(data, at + 2)
@@ -179,7 +184,10 @@ class Columns:
                 self._entry(data, at)
                 at = skip_kid(data, at)
             self.count += 1
+            left -= 1
         self.byte_count += at - run.at
+        run.at = at
+        run.count = left
 
     def _entry(self, data: bytes, at: int) -> None:
         """Append an entry that is a branch, or has not exactly four parts."""

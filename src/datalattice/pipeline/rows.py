@@ -77,6 +77,7 @@ def batches(
             _MODES[options.value_format] if "value" in wanted else leaves.SKIP,
             stamps="timestamp" in wanted,
             headers="headers" in wanted,
+            byte_max=BATCH_BYTES_MAX,
         )
 
     def batch(columns: Columns) -> pa.RecordBatch:
@@ -92,13 +93,14 @@ def batches(
     start = part.log.start
     columns = columns_from(part.first)
     for run in runs(part.log.entries, part.first - start, part.stop - start, fetch):
-        try:
-            columns.take(run)
-        except Unfit as unfit:
-            raise _refused(part, options, columns.first + unfit.record, unfit) from None
-        if columns.count >= BATCH_RECORDS_MAX or columns.byte_count >= BATCH_BYTES_MAX:
-            yield batch(columns)
-            columns = columns_from(columns.first + columns.count)
+        while run.count:
+            try:
+                columns.take(run)
+            except Unfit as unfit:
+                raise _refused(part, options, columns.first + unfit.record, unfit) from None
+            if columns.count >= BATCH_RECORDS_MAX or columns.byte_count >= BATCH_BYTES_MAX:
+                yield batch(columns)
+                columns = columns_from(columns.first + columns.count)
     if columns.count:
         yield batch(columns)
 

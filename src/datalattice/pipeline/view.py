@@ -38,11 +38,13 @@ def read_view(root: Value, options: QueueOptions, *, must_exist: bool) -> View:
     owners: set[str] = set()
     topics: set[str] = set()
     view: dict[PartitionName, Log] = {}
-    for owner, topic_map in _owners(root):
+    for owner, signed in _owners(root):
         owners.add(owner)
         if options.owners and owner not in options.owners:
             continue
-        for topic_cell, topic_state in _entries(topic_map):
+        if not signed.verify():
+            raise BadSignature(f"the queues of owner {owner} are not signed by their key")
+        for topic_cell, topic_state in _entries(signed.value):
             topic = name_text(topic_cell)
             topics.add(topic)
             if options.selects(owner, topic):
@@ -54,16 +56,11 @@ def read_view(root: Value, options: QueueOptions, *, must_exist: bool) -> View:
     return view
 
 
-def _owners(root: Value) -> Iterator[tuple[str, Value]]:
+def _owners(root: Value) -> Iterator[tuple[str, Signed]]:
     section = root.get(QUEUE_SECTION) if isinstance(root, Index) else None
     for owner, signed in _entries(section):
-        if not isinstance(signed, Signed):
-            continue
-        if not signed.verify():
-            raise BadSignature(
-                f"the queues of owner {name_text(owner)} are not signed by their key"
-            )
-        yield name_text(owner), signed.value
+        if isinstance(signed, Signed):
+            yield name_text(owner), signed
 
 
 def _logs(topic_state: Value) -> Iterator[tuple[str, Log]]:

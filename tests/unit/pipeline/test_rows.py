@@ -1,0 +1,163 @@
+"""Rows: columns, batches of bounded size, and what cannot be shown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from datalattice.apps.queue import make_entry
+from datalattice.cells import Value, Vector, encode, novelty
+from datalattice.errors import UsageError
+from datalattice.pipeline import rows
+from datalattice.pipeline.options import COLUMNS, QueueOptions, parse_options
+from datalattice.pipeline.plan import Log, PartitionName, Slice
+from datalattice.pipeline.rows import batches, column_types
+
+pa: Any = pytest.importorskip("pyarrow")
+
+TYPES = {
+    "STRING": pa.string(),
+    "BIGINT": pa.int64(),
+    "BINARY": pa.binary(),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
+}
+
+
+def options(**given: str) -> QueueOptions:
+    return parse_options({"store": "s", **given})
+
+
+def schema_of(given: QueueOptions) -> Any:
+    return pa.schema([(name, TYPES[kind]) for name, kind in column_types(given).items()])
+
+
+def read(
+    entries: list[Value],
+    *,
+    start: int = 0,
+    first: int | None = None,
+    stop: int | None = None,
+    partition: str = "0",
+    **given: str,
+) -> list[Any]:
+    vector = Vector.of(entries)
+    cells = {hash: encoding for hash, encoding, _ in novelty(vector)}
+    log = Log(start, start + len(entries), encode(vector))
+    part = Slice(
+        PartitionName("0xaa", "t", partition),
+        log,
+        start if first is None else first,
+        log.end if stop is None else stop,
+    )
+    chosen = options(**given)
+    return list(batches(part, chosen, schema_of(chosen), cells.__getitem__))
+
+
+def test_a_row_has_every_part_of_a_record() -> None:
+    entry = make_entry("k", "v", 1_700_000_000_123, Vector.of([]))
+    (batch,) = read([entry], start=7, valueFormat="string", includeHeaders="true")
+    assert batch.to_pylist() == [
+        {
+            "owner": "0xaa",
+            "topic": "t",
+            "partition": 0,
+            "offset": 7,
+            "timestamp": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
+            "key": "k",
+            "value": "v",
+            "headers": None,
+        }
+    ]
+
+
+def test_only_the_range_is_read_with_its_own_offsets() -> None:
+    entries: list[Value] = [make_entry(None, i, 0) for i in range(100)]
+    (batch,) = read(entries, start=1_000, first=1_017, stop=1_050, valueFormat="json")
+    assert batch.column("offset").to_pylist() == list(range(1_017, 1_050))
+    assert batch.column("value").to_pylist() == [str(i) for i in range(17, 50)]
+
+
+def test_columns_come_in_the_order_asked_for() -> None:
+    (batch,) = read([make_entry(None, "v", 5)], columns="value,topic,offset", valueFormat="bytes")
+    assert batch.schema.names == ["value", "topic", "offset"]
+    assert batch.to_pylist() == [{"value": b"v", "topic": "t", "offset": 0}]
+
+
+def test_every_choice_of_columns_has_its_types() -> None:
+    for value_format, kind in {"cell": "BINARY", "json": "STRING"}.items():
+        types = column_types(options(valueFormat=value_format, includeHeaders="true"))
+        assert tuple(types) == COLUMNS
+        assert types["key"] == types["value"] == kind
+    assert column_types(options(keyFormat="bytes", valueFormat="string", columns="key,value")) == {
+        "key": "BINARY",
+        "value": "STRING",
+    }
+    assert column_types(options(columns="partition", partitionFormat="string")) == {
+        "partition": "STRING"
+    }
+
+
+def test_where_a_record_lies_is_known_without_reading_it() -> None:
+    vector = Vector.of([make_entry(None, "v" * 100, 5)] * 20_000)
+    part = Slice(PartitionName("o", "t", "3"), Log(0, 20_000, encode(vector)), 10, 20_000)
+    chosen = options(columns="offset,partition")
+    nothing: dict[bytes, bytes] = {}
+    found = list(batches(part, chosen, schema_of(chosen), nothing.__getitem__))
+    assert [batch.num_rows for batch in found] == [8_192, 8_192, 3_606]
+    assert found[-1].to_pylist()[-1] == {"offset": 19_999, "partition": 3}
+
+
+def test_batches_are_bounded_in_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "BATCH_RECORDS_MAX", 32)
+    found = read([make_entry(None, i, 0) for i in range(100)], valueFormat="json")
+    assert [batch.num_rows for batch in found] == [32, 32, 32, 4]
+    assert [row["offset"] for batch in found for row in batch.to_pylist()] == list(range(100))
+
+
+def test_batches_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "BATCH_BYTES_MAX", 100_000)
+    found = read([make_entry(None, bytes(1_000), 0) for _ in range(400)], valueFormat="bytes")
+    assert sum(batch.num_rows for batch in found) == 400
+    assert all(80 <= batch.num_rows <= 112 for batch in found[:-1])
+
+
+def test_large_values_come_in_small_batches() -> None:
+    found = read([make_entry(None, bytes(1_000_000), 0) for _ in range(64)], valueFormat="bytes")
+    assert [batch.num_rows for batch in found] == [5] * 12 + [4]
+    assert [row for batch in found for row in batch.column("offset").to_pylist()] == list(range(64))
+
+
+@pytest.mark.parametrize("column", ["key", "value"])
+def test_what_a_format_does_not_take_names_option_and_record(column: str) -> None:
+    parts: dict[str, Value] = {"key": "k", "value": "v"} | {column: 17}
+    entries = [make_entry("k", "v", 0)] * 40 + [make_entry(parts["key"], parts["value"], 0)]
+    with pytest.raises(UsageError) as caught:
+        read(list(entries), start=100, valueFormat="bytes")
+    assert str(caught.value) == (
+        f"option {column}Format='bytes' is not accepted: the {column} of record 140 in partition 0 "
+        "of topic 't' of owner 0xaa is neither Blob nor String; cell, string and json take every "
+        "value"
+    )
+
+
+@pytest.mark.parametrize("partition", ['"0"', ":p", str(2**63), "0x01"])
+def test_ids_that_are_no_integers_need_the_string_form(partition: str) -> None:
+    with pytest.raises(UsageError, match=r"option partitionFormat='long' .* string takes every id"):
+        read([make_entry(None, "v", 0)], partition=partition)
+    (batch,) = read([make_entry(None, "v", 0)], partition=partition, partitionFormat="string")
+    assert batch.column("partition").to_pylist() == [partition]
+
+
+@pytest.mark.parametrize("partition", [-(2**63), -1, 0, 2**63 - 1])
+def test_all_64_bit_ids_are_numbers(partition: int) -> None:
+    (batch,) = read([make_entry(None, "v", 0)], partition=str(partition))
+    assert batch.column("partition").to_pylist() == [partition]
+
+
+def test_headers_are_a_map() -> None:
+    headers = Vector.of([None, "v", 0, {"a": "1", "b": 2}])
+    (batch,) = read([headers], columns="headers")
+    assert [sorted(row["headers"]) for row in batch.to_pylist()] == [[("a", "1"), ("b", "2")]]

@@ -1,0 +1,75 @@
+"""Sessions: the settings, and what is refused before any JVM starts."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datalattice.errors import UsageError
+from datalattice.pipeline.session import session_settings, spark_session
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_the_settings_are_local_quiet_and_quick() -> None:
+    settings = session_settings("name", cores=3, memory="1g")
+    assert settings["spark.master"] == "local[3]"
+    assert settings["spark.app.name"] == "name"
+    assert settings["spark.driver.memory"] == "1g"
+    assert settings["spark.driver.bindAddress"] == settings["spark.driver.host"] == "127.0.0.1"
+    assert settings["spark.ui.enabled"] == "false"
+    assert settings["spark.sql.catalogImplementation"] == "in-memory"
+    assert "-XX:+UseSerialGC" in settings["spark.driver.extraJavaOptions"]
+
+
+def test_by_default_all_cores_this_process_may_use() -> None:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert session_settings("n", cores=None, memory="1g")["spark.master"] == f"local[{usable}]"
+
+
+@pytest.mark.parametrize("level", ["off", "warn"])
+def test_the_log_level_is_in_the_file_that_java_is_told_of(tmp_path: Path, level: str) -> None:
+    settings = session_settings("n", cores=1, memory="1g", log_level=level)
+    file = tmp_path / "datalattice" / f"log4j2-{level}.properties"
+    assert (
+        f"-Dlog4j2.configurationFile={file.as_uri()}" in settings["spark.driver.extraJavaOptions"]
+    )
+    assert f"rootLogger.level = {level}\n" in file.read_text()
+    assert "%d{HH:mm:ss}" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"cores": 0}, "cores is a number of at least 1, got 0"),
+        ({"memory": "2"}, "memory is a number and k, m, g or t"),
+        ({"memory": "0g"}, "memory is a number"),
+        ({"memory": "much"}, "memory is a number"),
+        ({"log_level": "loud"}, "log_level is one of off, "),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_starts(
+    arguments: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        spark_session("n", **arguments)
+
+
+def test_without_pyspark_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_import = builtins.__import__
+
+    def without_pyspark(name: str, *rest: Any) -> object:
+        if name.startswith("pyspark"):
+            raise ImportError("No module named 'pyspark'")
+        return real_import(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without_pyspark)
+    with pytest.raises(UsageError, match=r"pip install 'datalattice\[spark\]'"):
+        spark_session("n", cores=1)

@@ -1,0 +1,133 @@
+"""Views: the partitions that a root holds, and what is wrong with a root."""
+
+from __future__ import annotations
+
+import pytest
+
+from datalattice.apps.queue import QUEUE_SECTION, make_entry
+from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector, encode
+from datalattice.crypto import KeyPair
+from datalattice.errors import BadFormat, BadSignature, UsageError
+from datalattice.pipeline.options import parse_options
+from datalattice.pipeline.plan import PartitionName
+from datalattice.pipeline.view import offsets_since, read_view
+from datalattice.store import MemoryStore
+
+ALICE, BOB = KeyPair(bytes([1]) * 32), KeyPair(bytes([2]) * 32)
+PARTITIONS = Keyword("partitions")
+
+
+def name_of(keys: KeyPair) -> str:
+    return "0x" + keys.public_key.hex()
+
+
+def queue(*values: Value, start: int = 0, stamp: int = 1_000) -> Vector:
+    entries = [make_entry(None, value, stamp + i) for i, value in enumerate(values)]
+    return Vector.of((Vector.of(entries), Map.of([]), stamp, start))
+
+
+def topic(*partitions: tuple[Value, Value]) -> Index:
+    return Index.of([(PARTITIONS, Map.of(partitions))])
+
+
+def signed(keys: KeyPair, *topics: tuple[Value, Value]) -> tuple[Value, Value]:
+    return keys.public_key, Signed.sign(keys, Map.of(topics))
+
+
+def root(*owners: tuple[Value, Value]) -> Index:
+    return Index.of([(QUEUE_SECTION, Map.of(owners))])
+
+
+def read(value: Value, *, must_exist: bool = True, **options: str) -> dict[tuple[str, ...], object]:
+    view = read_view(value, parse_options({"store": "s", **options}), must_exist=must_exist)
+    return {tuple(name): (log.start, log.end) for name, log in view.items()}
+
+
+TWO = root(
+    signed(ALICE, ("a", topic((0, queue("x", "y", start=5)), (1, queue()))), ("b", topic())),
+    signed(BOB, ("a", topic((0, queue("z"))))),
+)
+
+
+def test_every_partition_is_found_with_its_range() -> None:
+    assert read(TWO) == {
+        (name_of(ALICE), "a", "0"): (5, 7),
+        (name_of(ALICE), "a", "1"): (0, 0),
+        (name_of(BOB), "a", "0"): (0, 1),
+    }
+
+
+def test_the_options_choose() -> None:
+    assert list(read(TWO, owner=name_of(BOB)[2:])) == [(name_of(BOB), "a", "0")]
+    assert read(TWO, topic="b") == {}
+    assert len(read(TWO, topic="a,b")) == 3
+
+
+def test_the_entries_travel_as_their_encoding() -> None:
+    view = read_view(TWO, parse_options({"store": "s", "owner": name_of(BOB)}), must_exist=True)
+    (log,) = view.values()
+    assert log.entries == encode(Vector.of([make_entry(None, "z", 1_000)]))
+
+
+@pytest.mark.parametrize("empty", [None, Index.of([]), root(), Map.of([]), 17])
+def test_a_store_without_queues_has_none(empty: Value) -> None:
+    assert read(empty) == {}
+
+
+def test_a_name_that_is_not_there_is_an_error_or_waited_for() -> None:
+    with pytest.raises(UsageError, match=r"option topic='c' .* it has: a, b"):
+        read(TWO, topic="a,c")
+    with pytest.raises(UsageError, match=r"option owner='carol' .* it has: 0x"):
+        read(TWO, owner="carol")
+    with pytest.raises(UsageError, match="it has: none at all"):
+        read(None, topic="a")
+    assert read(TWO, must_exist=False, topic="c") == {}
+    assert read(TWO, must_exist=False, owner="carol") == {}
+
+
+def test_names_of_any_kind_have_a_text() -> None:
+    value = root(
+        ("did:key:x", Signed.sign(ALICE, Map.of([(Keyword("k"), topic((b"\x01", queue())))]))),
+        signed(BOB, ("t", topic(("0", queue()), (-7, queue()), (Keyword("p"), queue())))),
+    )
+    assert sorted(read(value)) == sorted(
+        [
+            ("did:key:x", ":k", "0x01"),
+            (name_of(BOB), "t", '"0"'),
+            (name_of(BOB), "t", "-7"),
+            (name_of(BOB), "t", ":p"),
+        ]
+    )
+
+
+def test_names_that_read_the_same_are_refused() -> None:
+    both = Map.of([(":k", topic((0, queue()))), (Keyword("k"), topic((0, queue())))])
+    with pytest.raises(BadFormat, match="read the same"):
+        read(root((ALICE.public_key, Signed.sign(ALICE, both))))
+
+
+def test_a_wrong_signature_is_refused() -> None:
+    forged = Signed(ALICE.public_key, bytes(64), Map.of([("a", topic((0, queue("x"))))]))
+    with pytest.raises(BadSignature, match=name_of(ALICE)):
+        read(root((ALICE.public_key, forged)))
+    assert read(root((ALICE.public_key, forged), signed(BOB)), owner=name_of(BOB)) == {}
+
+
+@pytest.mark.parametrize("odd", [None, 5, Map.of([]), Vector.of([1, 2])])
+def test_what_is_no_queue_reads_as_empty(odd: Value) -> None:
+    assert read(root(signed(ALICE, ("a", topic((0, odd)))))) == {(name_of(ALICE), "a", "0"): (0, 0)}
+    assert read(root(signed(ALICE, ("a", odd)))) == {}
+    assert read(root((ALICE.public_key, Signed.sign(ALICE, odd)))) == {}
+    assert read(root((ALICE.public_key, odd))) == {}
+
+
+@pytest.mark.parametrize(
+    ("stamp", "offset"), [(0, 5), (1_000, 5), (1_001, 6), (1_050, 55), (1_099, 104), (1_100, 105)]
+)
+def test_a_time_is_the_offset_of_the_first_record_not_before_it(stamp: int, offset: int) -> None:
+    value = root(signed(ALICE, ("a", topic((0, queue(*range(100), start=5)), (1, queue())))))
+    view = read_view(value, parse_options({"store": "s"}), must_exist=True)
+    name = PartitionName(name_of(ALICE), "a", "0")
+    store = MemoryStore()
+    store.commit(value)
+    assert offsets_since(view, stamp, store) == {name: offset, name._replace(partition="1"): 0}
