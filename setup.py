@@ -17,7 +17,7 @@ PACKAGE = Path("src", "datalattice")
 COMPILED_PACKAGES = ("cells", "lattice")
 """Packages whose every module is compiled, their `__init__` apart."""
 
-COMPILED_MODULES: tuple[str, ...] = ("pipeline/leaves.py",)
+COMPILED_MODULES: tuple[str, ...] = ("apps/queue/entries.py", "pipeline/leaves.py")
 """Further hot modules, as paths below the package, for example "wire/framing.py"."""
 
 
