@@ -84,7 +84,7 @@ class Disk(Protocol):
         ...
 
     def create_folder(self, path: str) -> None:
-        """Make a folder, and those above it; fine when it is there."""
+        """Make a folder, and those above it, durably; fine when it is there."""
         ...
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
@@ -194,8 +194,13 @@ class RealDisk:
         return sorted(entry.name for entry in Path(folder).iterdir())
 
     def create_folder(self, path: str) -> None:
-        """Make a folder, and those above it; fine when it is there."""
-        Path(path).mkdir(parents=True, exist_ok=True)
+        """Make a folder, and those above it, durably; fine when it is there."""
+        folder = Path(path)
+        if folder.is_dir():
+            return
+        self.create_folder(str(folder.parent))
+        folder.mkdir(exist_ok=True)
+        self.sync_folder(str(folder.parent))
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
         """Open a file; `create` makes a new, empty one."""

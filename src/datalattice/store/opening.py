@@ -149,15 +149,15 @@ def _recover(
     cut, end = recovery.cut, recovery.end
     if cut is not None and cut.offset == 0:
         disk.remove(segment_path(folder, cut.segment))
-        disk.sync_folder(f"{folder}/{SEGMENTS}")
     if end.segment:
-        unproven = recovery.unproven_from
-        begin = end.offset
-        if unproven is not None:
-            same = unproven.segment == end.segment
-            begin = unproven.offset if same else SEGMENT_HEADER_BYTES
+        first = recovery.unproven_from or end
+        # Nothing proves the header of a segment whose first pack is not proven.
+        inside = first.segment == end.segment and first.offset > SEGMENT_HEADER_BYTES
+        begin = first.offset if inside else 0
         _secure_tail(disk, segment_path(folder, end.segment), begin, end.offset)
         writer.resume(end.segment, end.offset)
+    # A process that died may have made, or removed, a name that is not on the disk yet.
+    disk.sync_folder(f"{folder}/{SEGMENTS}")
 
 
 def _check_reach(disk: Disk, folder: str, position: Position) -> None:
@@ -199,12 +199,10 @@ def _secure_tail(disk: Disk, path: str, begin: int, end: int) -> None:
     """
     file = disk.open(path, write=True)
     try:
-        longer = file.size() > end
-        if longer:
+        if file.size() > end:
             file.truncate(end)
         for offset in range(begin, end, COPY_BYTES):
             file.write(offset, file.read(offset, min(COPY_BYTES, end - offset)))
-        if longer or begin < end:
-            file.sync()
+        file.sync()
     finally:
         file.close()

@@ -177,7 +177,7 @@ class SimDisk:
         return sorted({p[len(prefix) :].split("/")[0] for p in inside if p.startswith(prefix)})
 
     def create_folder(self, path: str) -> None:
-        """Make a folder. Folders are durable at once: losing one loses what is in it anyway."""
+        """Make a folder, and those above it, durably."""
         if self.step():
             self.refuse()
         parts = path.split("/")
