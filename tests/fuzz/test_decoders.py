@@ -36,6 +36,8 @@ from datalattice.cells import (
     encode,
     encode_message,
     from_json,
+    make_blob,
+    make_text,
     memory_size,
     missing,
     novelty,
@@ -44,6 +46,7 @@ from datalattice.cells import (
     validate,
     value_hash,
 )
+from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CELL_BYTES_MAX, EMBEDDED_BYTES_MAX
 from datalattice.testing.strategies import values
@@ -116,12 +119,35 @@ def mutated(sources: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     return st.builds(apply, sources, st.lists(changes(), min_size=1, max_size=3))
 
 
+def long_elements() -> st.SearchStrategy[Value]:
+    """Return elements, many of which are branches of their container."""
+    return st.one_of(st.integers(0, 99), st.integers(0, 99).map(lambda n: f"{n:0160d}"))
+
+
+def branched() -> st.SearchStrategy[Value]:
+    """Return containers and blobs with branches in them."""
+    few = st.lists(st.tuples(st.integers(0, 400), long_elements()), min_size=1, max_size=60)
+    keyed = few.map(lambda pairs: [(f"k{n}".encode(), value) for n, value in pairs])
+    return st.one_of(
+        few.map(Map.of),
+        few.map(lambda pairs: Set.of(value for _, value in pairs)),
+        keyed.map(Index.of),
+        few.map(lambda pairs: Vector.of(value for _, value in pairs)),
+        few.map(lambda pairs: List.of(value for _, value in pairs)),
+        few.map(lambda pairs: Record(3, [value for _, value in pairs])),
+        st.integers(4000, 90_000).map(bytes).map(lambda data: make_blob(data + b"x" * 700)),
+        st.integers(4000, 30_000).map(lambda size: make_text("é" * size)),
+    )
+
+
 def encodings() -> st.SearchStrategy[bytes]:
-    return st.one_of(values().map(encode), st.sampled_from(published_inputs()))
+    published = st.sampled_from(published_inputs())
+    return st.one_of(values().map(encode), branched().map(encode), published)
 
 
 def messages() -> st.SearchStrategy[bytes]:
-    return st.one_of(values().map(encode_message), st.sampled_from(published_inputs()))
+    published = st.sampled_from(published_inputs())
+    return st.one_of(values().map(encode_message), branched().map(encode_message), published)
 
 
 def measured(action: Callable[[], object], size: int) -> None:
@@ -260,6 +286,49 @@ def test_mutated_encodings_of_cells(data: bytes) -> None:
 @given(mutated(messages()))
 def test_mutated_messages(data: bytes) -> None:
     check_message(data)
+
+
+def with_one_cell_changed(value: Value, which: float, change: Callable[[bytes], bytes]) -> bytes:
+    """Return the message of `value` after one of its cells was changed, the hashes above corrected.
+
+    Each cell is well formed on its own then; that they fit together is what the readers must check.
+    """
+    parts = [(digest, encoding) for digest, encoding, _ in novelty(value)]
+    if not parts or parts[-1][0] != value_hash(value):
+        parts.append((value_hash(value), encode(value)))
+    chosen = int(which * len(parts))
+    renamed: dict[bytes, bytes] = {}
+    made: list[bytes] = []
+    for number, (digest, encoding) in enumerate(parts):
+        cell = change(encoding) if number == chosen else encoding
+        for old, new in renamed.items():
+            cell = cell.replace(old, new)
+        if cell != encoding:
+            renamed[digest] = sha3_256(cell)
+        made.append(cell)
+    out = made[-1]
+    for cell in made[:-1]:
+        length = len(cell)
+        out += (
+            bytes([length]) if length < 128 else bytes([0x80 | length >> 7, length & 0x7F])
+        ) + cell
+    return out
+
+
+@given(branched(), st.floats(0, 1, exclude_max=True), changes())
+def test_messages_whose_cells_do_not_fit_together(
+    value: Value, which: float, change: Callable[[bytes], bytes]
+) -> None:
+    check_message(with_one_cell_changed(value, which, change))
+
+
+@given(branched(), branched(), st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True))
+def test_messages_with_a_cell_of_another_value(
+    value: Value, other: Value, which: float, whose: float
+) -> None:
+    cells = [encoding for _, encoding, _ in novelty(other)] or [encode(other)]
+    stranger = cells[int(whose * len(cells))]
+    check_message(with_one_cell_changed(value, which, lambda _: stranger))
 
 
 @given(mutated(messages()))
