@@ -11,7 +11,7 @@ Length: one structure with all its operations; they share the tree's private sha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64, mypyc_attr, u8
@@ -96,7 +96,7 @@ class Index(Cell):
     _sample: bytes | None
 
     def __init__(
-        self, entries: Mapping[object, object] | Iterable[tuple[object, object]] | None = None
+        self, entries: Mapping[Any, object] | Iterable[tuple[object, object]] | None = None
     ) -> None:
         super().__init__()
         self._count = 0
@@ -111,7 +111,7 @@ class Index(Cell):
             self._has_entry, self._sample, self._kids = built._has_entry, built._sample, built._kids
 
     @classmethod
-    def of(cls, entries: Mapping[object, object] | Iterable[tuple[object, object]]) -> Index:
+    def of(cls, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Index:
         """Return the index of `entries`, built in bulk.
 
         Of two entries with one key the later wins.
@@ -231,7 +231,7 @@ class Index(Cell):
         held = admit(key)
         return _put(self, key_bytes(held), held, admit(value), 0)
 
-    def put_many(self, entries: Mapping[object, object] | Iterable[tuple[object, object]]) -> Index:
+    def put_many(self, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Index:
         """Return this index with all of `entries` put one after another."""
         pairs = entries.items() if isinstance(entries, Mapping) else entries
         if not self._count:
@@ -482,7 +482,7 @@ def _remove(node: Index, raw: bytes) -> Index:
     return _node(node._count - 1, node._has_entry, node._depth, mask, fresh, None)
 
 
-def _index_of(entries: Mapping[object, object] | Iterable[tuple[object, object]]) -> Index:
+def _index_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Index:
     found: dict[bytes, tuple[object, object]] = {}
     for key, value in entries.items() if isinstance(entries, Mapping) else entries:
         held = admit(key)
@@ -521,12 +521,13 @@ def _build_range(
 Pair = tuple[bytes, "Index | None", "Index | None"]
 
 
-def differing_nodes(own: Index, other: Index, *, own_alone: bool = True) -> Iterator[Pair]:
-    """Yield (key bytes, own node, other node) for each key where two indexes differ.
+def differing_nodes(own: Index, other: Index, *, own_alone: bool = True) -> list[Pair]:
+    """Return (key bytes, own node, other node) for each key where two indexes differ.
 
     Equal subtrees are not loaded. Without `own_alone`, a subtree that only own has is named by its
     top node and not entered.
     """
+    found: list[Pair] = []
     stack: list[tuple[object, object, int]] = []
     if own._count or other._count:
         stack.append((own if own._count else None, other if other._count else None, 0))
@@ -536,23 +537,24 @@ def differing_nodes(own: Index, other: Index, *, own_alone: bool = True) -> Iter
             alone = index_node(b_kid if a_kid is None else a_kid, 0, known - 1)
             if a_kid is None:
                 for node in alone._nodes():
-                    yield node._key(), None, node
+                    found.append((node._key(), None, node))
             elif own_alone:
                 for node in alone._nodes():
-                    yield node._key(), node, None
+                    found.append((node._key(), node, None))
             else:
-                yield b"", alone, None
+                found.append((b"", alone, None))
             continue
         if surely_same(a_kid, b_kid):
             continue
         mine, theirs = index_node(a_kid, 0, known - 1), index_node(b_kid, 0, known - 1)
-        yield from _pair_nodes(mine, theirs, known, stack)
+        _pair_nodes(mine, theirs, known, stack, found)
+    return found
 
 
 def _pair_nodes(
-    a: Index, b: Index, known: int, stack: list[tuple[object, object, int]]
-) -> Iterator[Pair]:
-    """Yield what two nodes hold themselves; push the subtrees that can share keys."""
+    a: Index, b: Index, known: int, stack: list[tuple[object, object, int]], found: list[Pair]
+) -> None:
+    """Add what two nodes hold themselves; push the subtrees that can share keys."""
     a_end, b_end = _reach(a), _reach(b)
     low: i64 = min(a_end, b_end)
     if common_key_digits(a._any(), b._any(), known) < low:
@@ -564,11 +566,11 @@ def _pair_nodes(
     if mine is not None and theirs is not None:
         left, right = mine._open(), theirs._open()
         if not (same_kid(left[0], right[0]) and same_kid(left[1], right[1])):
-            yield mine._key(), mine, theirs
+            found.append((mine._key(), mine, theirs))
     elif mine is not None:
-        yield mine._key(), mine, None
+        found.append((mine._key(), mine, None))
     elif theirs is not None:
-        yield theirs._key(), None, theirs
+        found.append((theirs._key(), None, theirs))
     for digit in range(15, -1, -1):
         own = _below(a, a_end, low, digit)
         other = _below(b, b_end, low, digit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -30,7 +30,7 @@ class Map(Trie):
     __slots__ = ()
 
     def __init__(
-        self, entries: Mapping[object, object] | Iterable[tuple[object, object]] | None = None
+        self, entries: Mapping[Any, object] | Iterable[tuple[object, object]] | None = None
     ) -> None:
         super().__init__()
         self._kids = []
@@ -41,7 +41,7 @@ class Map(Trie):
         return Map()
 
     @classmethod
-    def of(cls, entries: Mapping[object, object] | Iterable[tuple[object, object]]) -> Map:
+    def of(cls, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
         """Return the map of `entries`, built in bulk.
 
         Of two entries with one key the later wins.
@@ -66,7 +66,7 @@ class Map(Trie):
         assert isinstance(made, Map)
         return made
 
-    def put_many(self, entries: Mapping[object, object] | Iterable[tuple[object, object]]) -> Map:
+    def put_many(self, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
         """Return this map with all of `entries` put one after another."""
         made = self
         pairs = entries.items() if isinstance(entries, Mapping) else entries
@@ -218,7 +218,7 @@ def _copy_into(made: Trie, built: Trie) -> None:
     made._kids, made._hashes, made._sample = built._kids, built._hashes, built._sample
 
 
-def _map_of(entries: Mapping[object, object] | Iterable[tuple[object, object]]) -> Map:
+def _map_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
     digests: list[bytes] = []
     keys: list[object] = []
     values: list[object] = []

@@ -16,7 +16,7 @@ from datalattice.cells.scalars import Address, Char, Keyword, NanBits, Scalar, S
 from datalattice.cells.tagged import Record, Signed, Syntax
 from datalattice.cells.vectors import List, Vector
 from datalattice.errors import BadFormat, TypeMismatch, UsageError
-from datalattice.limits import INTEGER_TEXT_DIGITS_MAX, TEXT_DEPTH_MAX
+from datalattice.limits import INTEGER_BYTES_MAX, INTEGER_TEXT_DIGITS_MAX, TEXT_DEPTH_MAX
 
 _PRINT_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _JSON_ESCAPES: Final = {**{chr(i): f"\\u{i:04x}" for i in range(32)}, **_PRINT_ESCAPES}
@@ -52,9 +52,10 @@ def parse_integer(digits: str) -> int:
     for at in range(0, len(plain), 4000):
         part = plain[at : at + 4000]
         value = value * 10 ** len(part) + int(part)
-    if value.bit_length() > 32767:
-        raise BadFormat("an integer has at most 4096 bytes")
-    return sign * value
+    value *= sign
+    if (value if value >= 0 else ~value).bit_length() >= 8 * INTEGER_BYTES_MAX:
+        raise BadFormat(f"an integer has at most {INTEGER_BYTES_MAX} bytes")
+    return value
 
 
 def double_text(number: float) -> str:

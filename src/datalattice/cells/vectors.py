@@ -206,9 +206,11 @@ class Vector(Cell):
         last: int = min(stop, self._count)
         while at < last:
             node, position = self._leaf(at)
-            until: int = min(at + node._used() - position, last)
-            yield from self.to_list(at, until)
-            at = until
+            kids = node._open()
+            take: i64 = min(node._used() - position, last - at)
+            for i in range(position, position + take):
+                yield deref(kids[i])
+            at += take
 
     def __iter__(self) -> Iterator[Value]:
         return self.iter_range(0, self._count)

@@ -1,0 +1,362 @@
+"""Lazy loading: what is not at hand is loaded when it is looked at, and only that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from datalattice.cells import (
+    EMPTY_MAP,
+    Blob,
+    Index,
+    Map,
+    Set,
+    Signed,
+    Text,
+    Value,
+    Vector,
+    branch_hashes,
+    decode,
+    decode_message,
+    decode_parts,
+    difference,
+    encode,
+    encode_message,
+    memory_size,
+    missing,
+    novelty,
+    same,
+    settle,
+    validate,
+    value_hash,
+    vector_fork_offset,
+)
+from datalattice.crypto import KeyPair
+from datalattice.errors import BadFormat, LimitExceeded, MissingData
+
+COUNT = 20_000
+
+
+class Shelf:
+    """A loader that counts."""
+
+    def __init__(self, *values: Value) -> None:
+        self.cells: dict[bytes, bytes] = {}
+        self.loads = 0
+        for value in values:
+            self.keep(value)
+
+    def keep(self, value: Value) -> None:
+        for digest, encoding, _ in novelty(value):
+            self.cells[digest] = encoding
+
+    def load(self, hash: bytes) -> Value:
+        self.loads += 1
+        if hash not in self.cells:
+            raise MissingData([hash])
+        return decode(self.cells[hash], self)
+
+    def open(self, value: Value) -> Value:
+        """Return `value` as one that has nothing at hand but its own cell."""
+        self.loads = 0
+        return decode(encode(value), self)
+
+
+def as_vector(value: Value) -> Vector:
+    assert isinstance(value, Vector)
+    return value
+
+
+def as_map(value: Value) -> Map:
+    assert isinstance(value, Map)
+    return value
+
+
+@pytest.fixture(scope="module")
+def vector() -> Vector:
+    return Vector.of([f"element {n}" for n in range(COUNT)])
+
+
+@pytest.fixture(scope="module")
+def mapping() -> Map:
+    return Map.of([(f"key {n}", n) for n in range(COUNT)])
+
+
+@pytest.fixture(scope="module")
+def shelf(vector: Vector, mapping: Map) -> Shelf:
+    return Shelf(vector, mapping)
+
+
+def test_a_missing_cell_is_named(vector: Vector) -> None:
+    bare = as_vector(decode(encode(vector)))
+    with pytest.raises(MissingData) as caught:
+        bare[0]
+    assert caught.value.hashes[0] in branch_hashes(encode(vector))
+    assert len(bare) == COUNT
+
+
+@pytest.mark.parametrize("position", [0, 1, 12_345, COUNT - 1])
+def test_reading_one_element_loads_one_path(vector: Vector, shelf: Shelf, position: int) -> None:
+    lazy = as_vector(shelf.open(vector))
+    assert lazy[position] == f"element {position}"
+    assert shelf.loads <= 5
+
+
+def test_reading_a_range_loads_its_leaves(vector: Vector, shelf: Shelf) -> None:
+    lazy = as_vector(shelf.open(vector))
+    assert lazy.to_list(8_000, 8_160) == [f"element {n}" for n in range(8_000, 8_160)]
+    assert shelf.loads <= 5 * 11
+    shelf.loads = 0
+    steps = lazy.iter_range(0, COUNT)
+    assert [next(steps) for _ in range(3)] == ["element 0", "element 1", "element 2"]
+    assert shelf.loads <= 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda v: v.append("x"), id="append"),
+        pytest.param(lambda v: v.set(5, "x"), id="set"),
+        pytest.param(lambda v: v.extend(["x"] * 40), id="extend"),
+        pytest.param(lambda v: v.drop(16 * 1000), id="drop"),
+    ],
+)
+def test_changing_a_vector_loads_and_writes_one_path(
+    vector: Vector, shelf: Shelf, change: Callable[[Vector], Vector]
+) -> None:
+    lazy = as_vector(shelf.open(vector))
+    changed = change(lazy)
+    assert shelf.loads <= 30
+    assert value_hash(changed) == value_hash(change(vector))
+    assert len(novelty(changed, shelf)) <= 20
+
+
+def test_changing_a_map_loads_and_writes_one_path(mapping: Map, shelf: Shelf) -> None:
+    lazy = as_map(shelf.open(mapping))
+    for key in ("key 77", "no such key"):
+        shelf.loads = 0
+        changed = lazy.put(key, "new")
+        assert changed[key] == "new"
+        assert shelf.loads <= 20
+        assert len(novelty(changed, shelf)) <= 5
+    shelf.loads = 0
+    assert same(lazy.remove("key 77"), mapping.remove("key 77"))
+    assert lazy.remove("no such key") is lazy
+    assert shelf.loads <= 20
+
+
+def test_a_merge_loads_what_differs(mapping: Map, shelf: Shelf) -> None:
+    other = mapping.put("key 77", "new").put("another", 1).remove("key 5")
+    shelf.keep(other)
+    own, theirs = as_map(shelf.open(mapping)), as_map(shelf.open(other))
+    shelf.loads = 0
+    asked: list[Value] = []
+
+    def join(key: Value, mine: Value, new: Value, _has: bool, had: bool) -> object:
+        asked.append(key)
+        return new if had else mine
+
+    merged = own.merge_with(theirs, join)
+    assert {"key 77", "another"} <= set(asked) <= {"key 77", "another", "key 5"}
+    assert shelf.loads <= 60
+    assert same(merged, mapping.put("key 77", "new").put("another", 1))
+
+
+def test_equal_subtrees_need_not_be_here_for_a_merge(mapping: Map) -> None:
+    other = mapping.put("key 77", "new")
+    shelf = Shelf()
+    for digest, encoding, _ in difference(mapping, other):
+        shelf.cells[digest] = encoding
+    for digest, encoding, _ in difference(other, mapping):
+        shelf.cells[digest] = encoding
+    own, theirs = as_map(shelf.open(mapping)), as_map(shelf.open(other))
+    merged = own.merge_with(theirs, lambda _k, _a, b, _has, _had: b)
+    assert merged is theirs
+    assert [entry[0] for entry in own.differences(theirs)] == ["key 77"]
+
+
+def test_forks_of_long_logs_are_found_without_loading_what_they_share(
+    vector: Vector, shelf: Shelf
+) -> None:
+    one, two = vector.append("one"), vector.append("two")
+    shelf.keep(one)
+    shelf.keep(two)
+    left, right = as_vector(shelf.open(one)), as_vector(shelf.open(two))
+    shelf.loads = 0
+    assert vector_fork_offset(left, right) == COUNT
+    assert shelf.loads <= 100, "a few blocks at each of four levels, of 1,250 leaves"
+    assert vector_fork_offset(left, as_vector(shelf.open(vector))) is None
+
+
+def test_settling_lets_go_of_memory_and_changes_nothing(vector: Vector) -> None:
+    fresh = Vector.of(list(vector))
+    before = value_hash(fresh)
+    shelf = Shelf()
+    parts = novelty(fresh, shelf)
+    for digest, encoding, _ in parts:
+        shelf.cells[digest] = encoding
+    settle(parts, shelf)
+    assert fresh[777] == "element 777"
+    assert shelf.loads > 0
+    assert value_hash(fresh) == before
+    grown = fresh.append("new")
+    assert len(novelty(grown, shelf)) < 10
+
+
+def test_novelty_stops_at_what_home_already_has(mapping: Map, shelf: Shelf) -> None:
+    lazy = as_map(shelf.open(mapping))
+    news = novelty(lazy.put("key 1", Vector.of(["x" * 200])), shelf)
+    assert value_hash("x" * 200) in {digest for digest, _, _ in news}
+    assert len(news) < 10
+    elsewhere = Shelf()
+    assert len(novelty(lazy, elsewhere)) == len(novelty(mapping))
+
+
+def test_novelty_of_what_is_not_here_says_so(mapping: Map) -> None:
+    with pytest.raises(MissingData):
+        novelty(decode(encode(mapping)), Shelf())
+
+
+# --- messages --------------------------------------------------------------------------------
+
+
+def test_a_message_can_leave_out_what_the_reader_knows(mapping: Map, shelf: Shelf) -> None:
+    changed = mapping.put("key 77", "new")
+    delta = encode_message(changed, known=shelf.cells.__contains__)
+    assert len(delta) < 10_000
+    again, parts = decode_parts(delta, shelf)
+    assert 0 < len(parts) < 10
+    assert as_map(again)["key 77"] == "new"
+    assert as_map(again)["key 78"] == 78
+    assert value_hash(again) == value_hash(changed)
+    assert missing(again) == []
+    assert missing(decode_message(delta)) != []
+
+
+def test_a_message_lists_branches_depth_first_in_order() -> None:
+    a, b, c = "a" * 200, "b" * 200, "c" * 200
+    inner = Vector.of([b] + ["x" * 100] * 5)
+    message = encode_message(Vector.of([a, inner, c, a]))
+    places = [message.index(encode(value)) for value in (a, inner, b, c)]
+    assert places == sorted(places)
+    assert message.count(encode(a)) == 1
+
+
+def test_a_message_that_would_be_too_long_is_refused(vector: Vector) -> None:
+    size = len(encode_message(vector))
+    with pytest.raises(LimitExceeded, match="at most 1000 bytes"):
+        encode_message(vector, limit=1000)
+    assert len(encode_message(vector, limit=2 * size)) == size
+
+
+def test_parts_keep_what_came_and_look_behind(mapping: Map, shelf: Shelf) -> None:
+    value, parts = decode_parts(encode_message(Vector.of(["x" * 200])), shelf)
+    assert value_hash("x" * 200) in parts
+    assert parts.load(value_hash("x" * 200)) == "x" * 200
+    assert same(parts.load(next(iter(branch_hashes(encode(mapping))))), None) is False
+    with pytest.raises(MissingData):
+        parts.load(bytes(32))
+    assert as_vector(value)[0] == "x" * 200
+
+
+# --- other kinds of cells --------------------------------------------------------------------
+
+
+def test_a_blob_loads_the_chunks_it_is_read_in() -> None:
+    data = bytes(n * 7 & 0xFF for n in range(500_000))
+    shelf = Shelf(Blob.of(data))
+    lazy = shelf.open(data)
+    assert isinstance(lazy, Blob)
+    assert len(lazy) == 500_000
+    assert lazy[300_000:300_010] == data[300_000:300_010]
+    assert lazy[-1] == data[-1]
+    assert lazy.read(499_990, 600_000) == data[499_990:]
+    assert shelf.loads <= 9
+    assert bytes(lazy) == data
+    assert lazy == data
+    assert lazy != data[1:]
+    with pytest.raises(IndexError):
+        lazy[500_000]
+
+
+def test_a_long_text_reads_like_a_string() -> None:
+    text = "größer " * 2000
+    cell = Text.of(text)
+    assert isinstance(cell, Text)
+    assert str(cell) == text
+    assert len(cell) == len(text)
+    assert cell == text
+    assert hash(cell) == hash(text)
+    assert Text.of("short") == "short"
+    assert Map.of([(cell, 1)])[text] == 1
+    assert same(cell, text)
+
+
+def test_a_signed_value_is_verified_without_its_content() -> None:
+    pair = KeyPair(bytes(32))
+    content = Vector.of(["x" * 60] * 10)
+    cell = Signed.sign(pair, content)
+    bare = decode(encode(cell))
+    assert isinstance(bare, Signed)
+    assert bare.verify()
+    assert bare.message() == b"\x20" + value_hash(content)
+    with pytest.raises(MissingData):
+        _ = bare.value
+    small = Signed.sign(pair, 5)
+    assert small.message() == encode(5)
+    wrong = Signed(pair.public_key, small.signature, 6)
+    assert not wrong.verify()
+    assert not wrong.verify(), "remembered"
+    assert not Signed(bytes(32), bytes(64), 6).verify()
+
+
+def test_a_set_of_missing_cells_is_named_whole() -> None:
+    made = Set.of([f"{n:0200d}" for n in range(50)])
+    bare = decode(encode(made))
+    assert missing(bare) == branch_hashes(encode(made))
+    assert missing(bare, limit=2) == branch_hashes(encode(made))[:2]
+    assert sorted(validate(bare)) == sorted(missing(bare))
+
+
+def test_memory_size_counts_every_way_to_a_cell() -> None:
+    text = "x" * 200
+    assert memory_size(5) == 0
+    assert memory_size("short") == 0
+    assert memory_size(text) == 200 + 3 + 64
+    assert memory_size(Vector.of([text, text])) == 2 * memory_size(text)
+    assert memory_size(EMPTY_MAP) == 0
+
+
+def test_difference_names_what_the_other_side_needs(mapping: Map) -> None:
+    changed = mapping.put("key 77", "new")
+    parts = list(difference(mapping, changed))
+    assert 0 < len(parts) < 10
+    assert parts[0][0] == value_hash(changed)
+    assert list(difference(mapping, mapping)) == []
+    assert len(list(difference(None, mapping))) == len(novelty(mapping))
+    assert list(difference(mapping, 5)) == []
+
+
+def test_an_index_loads_one_path() -> None:
+    index = Index.of([(n.to_bytes(4, "big"), "x" * 50) for n in range(5000)])
+    shelf = Shelf(index)
+    lazy = shelf.open(index)
+    assert isinstance(lazy, Index)
+    assert lazy[(77).to_bytes(4, "big")] == "x" * 50
+    assert lazy.get(b"none") is None
+    assert shelf.loads <= 8
+    merged = lazy.merge_with(index.put(b"new", 1), lambda _k, a, b, _has, had: b if had else a)
+    assert same(merged, index.put(b"new", 1))
+
+
+def test_a_child_that_is_something_else_is_found_when_looked_at() -> None:
+    vector = Vector.of(["x" * 200] * 33)
+    own = set(branch_hashes(encode(vector))) - {value_hash("x" * 200)}
+    shelf = Shelf()
+    shelf.cells = dict.fromkeys(own, encode(Vector.of(range(40))))
+    bare = shelf.open(vector)
+    with pytest.raises(BadFormat, match="something else"):
+        as_vector(bare)[0]
+    with pytest.raises(BadFormat):
+        validate(bare)
