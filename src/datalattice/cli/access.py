@@ -20,6 +20,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.lattice import MergeContext, root_lattice
+from datalattice.node import NodeWriter, connect
 from datalattice.store import CellStore, Store
 
 
@@ -102,19 +103,32 @@ def _committed(store: Store, value: Value) -> Value:
 
 @contextmanager
 def writing(folder: Folder) -> Iterator[Writer]:
-    """Give a writer for the folder's own queues.
+    """Give a writer for the folder's own queues: the running node, or the store itself.
 
     Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node writes.
     """
+    client = connect(folder.path)
+    if client is not None:
+        with client:
+            yield NodeWriter(client)
+        return
     key_pair = read_key(folder.key_path)
     with CellStore.open(folder.store_path) as store:
         yield StoreWriter(store, key_pair)
 
 
+def open_reader(folder: Folder) -> CellStore:
+    """Return the folder's store, open for reading beside whoever writes.
+
+    Raises: StoreError: it cannot be read.
+    """
+    return CellStore.open(folder.store_path, read_only=True)
+
+
 @contextmanager
 def reading(folder: Folder) -> Iterator[Value]:
     """Give the root value of the folder's store as it is now."""
-    with CellStore.open(folder.store_path, read_only=True) as store:
+    with open_reader(folder) as store:
         yield store.root()
 
 

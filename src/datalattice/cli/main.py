@@ -16,7 +16,8 @@ from typing import Annotated, Final
 import typer
 from typer.exceptions import Abort, Exit, TyperException
 
-from datalattice.cli import get, key, queue
+from datalattice.cli import get, key, node, queue
+from datalattice.cli.conformance import conformance
 from datalattice.cli.render import print_error
 from datalattice.errors import DataLatticeError, UsageError
 
@@ -42,8 +43,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(key.app, name="key", no_args_is_help=True)
+app.add_typer(node.app, name="node", no_args_is_help=True)
 app.add_typer(queue.app, name="queue", no_args_is_help=True)
 app.command("get")(get.get)
+app.command("conformance")(conformance)
 
 
 def _print_version(wanted: bool) -> None:
