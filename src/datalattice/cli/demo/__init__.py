@@ -1,0 +1,50 @@
+"""Demo: the command `lattice demo` - a year of flights, signed queues, four nodes and Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from typer.exceptions import Exit
+
+from datalattice.cli.folder import JsonOption
+
+DEFAULT_FOLDER: Final = Path("demo-data")
+EXIT_FAILED: Final = 1
+
+
+def demo(
+    dir: Annotated[
+        Path, typer.Option("--dir", "-d", help="Where keys, stores, plot and report go.")
+    ] = DEFAULT_FOLDER,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over instead of going on where a run ended.")
+    ] = False,
+    flights: Annotated[
+        int | None,
+        typer.Option("--flights", min=1, help="Only the first so many flights of the file."),
+    ] = None,
+    cores: Annotated[
+        int | None, typer.Option("--cores", min=1, help="Cores for Spark. Default: all.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the whole idea on real data: the flights of 2013 from EWR, JFK and LGA.
+
+    Three airports, cut off from one another, append their flights to signed queues. Then a fourth
+    node, hq, is connected; all four converge. Spark reads the queues at hq as a stream, computes
+    departure delays, and the figures go back into the lattice, signed by hq. Everything that is
+    claimed is checked. Run again, it goes on where it ended. Exit code 1 when a check fails.
+    """
+    from datalattice.cli.demo.report import print_report
+    from datalattice.cli.demo.run import run_demo
+    from datalattice.cli.render import print_json
+
+    report = run_demo(dir, fresh=fresh, limit=flights, cores=cores, quiet=json)
+    if json:
+        print_json(report.document())
+    else:
+        print_report(report)
+    if not report.holds:
+        raise Exit(EXIT_FAILED)

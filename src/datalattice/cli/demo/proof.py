@@ -1,0 +1,123 @@
+"""Proof: what the demo claims, checked against the plain file and in every node's own store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from datalattice.apps.queue import QUEUE_SECTION, Queue, entry_key, entry_value
+from datalattice.cells import Index, Map, Signed, Value, missing
+from datalattice.cli.access import open_reader, topics_of
+from datalattice.cli.demo.figures import Figure, plain_figures
+from datalattice.cli.demo.flights import FLIGHTS, DataSet, plain_rows
+from datalattice.cli.demo.sites import FIGURES_TOPIC, FLIGHTS_TOPIC, Cluster, Site
+from datalattice.cli.render import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One claim and whether it holds."""
+
+    claim: str
+    holds: bool
+    detail: str
+
+
+def read_figures(root: Value, owner: bytes) -> dict[str, Figure]:
+    """Return the latest figure of every key in the topic of an owner."""
+    found: dict[str, Figure] = {}
+    if root is None:
+        return found
+    for entry in topics_of(root, owner).partition(FIGURES_TOPIC, 0).iter_entries():
+        key, value = entry_key(entry), entry_value(entry)
+        if isinstance(key, str) and isinstance(value, str):
+            found[key] = Figure.from_json(value)
+    return found
+
+
+def prove(cluster: Cluster, data: DataSet, hashes: Mapping[str, str], step: Step) -> list[Check]:
+    """Return every check; `step` moves once for each node and once for the figures."""
+    checks = [_roots(hashes)]
+    counts: dict[str, int] = {}
+    wrong: list[str] = []
+    with open_reader(cluster.hq.folder) as store:
+        root = store.root()
+        for site in cluster.sites.values():
+            queue = topics_of(root, site.public_key).partition(FLIGHTS_TOPIC, 0)
+            counts[site.name] = queue.size()
+            wrong += _differences(site, queue, data)
+        figures = read_figures(root, cluster.hq.public_key)
+    checks.append(_records(counts, data))
+    checks.append(
+        Check(
+            "every record at hq is the line of the file, in time order",
+            not wrong,
+            wrong[0] if wrong else f"{sum(counts.values()):,} lines compared",
+        )
+    )
+    checks.append(_figures(figures, data))
+    step.advance()
+    checks.append(_signatures(cluster.nodes, step))
+    return checks
+
+
+def _roots(hashes: Mapping[str, str]) -> Check:
+    distinct = sorted(set(hashes.values()))
+    detail = ", ".join(hash[:16] for hash in distinct)
+    return Check(f"{len(hashes)} nodes have one root hash", len(distinct) == 1, detail)
+
+
+def _records(counts: Mapping[str, int], data: DataSet) -> Check:
+    expected = {site: len(flights) for site, flights in data.by_site.items()}
+    whole = sum(expected.values()) == sum(FLIGHTS.values())
+    holds = dict(counts) == expected and (not whole or expected == FLIGHTS)
+    text = ", ".join(f"{site} {count:,}" for site, count in counts.items())
+    return Check(f"{sum(expected.values()):,} records, by airport", holds, text)
+
+
+def _differences(site: Site, queue: Queue, data: DataSet) -> list[str]:
+    """Return the first difference between a site's queue and the file, or nothing."""
+    flights = data.by_site[site.name]
+    if queue.size() != len(flights):
+        return [f"{site.name}: {queue.size():,} records for {len(flights):,} lines"]
+    for number, (value, flight) in enumerate(zip(queue, flights, strict=True)):
+        if value != flight.line:
+            return [f"{site.name} record {number}: {value!r} is not {flight.line!r}"]
+    return []
+
+
+def _figures(figures: Mapping[str, Figure], data: DataSet) -> Check:
+    expected = plain_figures(plain_rows(data.text))
+    wrong = [
+        key
+        for key in sorted({*expected, *figures})
+        if key not in expected or figures.get(key) != expected[key]
+    ]
+    detail = f"{len(expected)} figures compared"
+    if wrong:
+        key = wrong[0]
+        detail = f"{len(wrong)} differ, first {key}: {figures.get(key)} is not {expected.get(key)}"
+    return Check("every figure equals the plain CSV computation", not wrong, detail)
+
+
+def _signatures(nodes: Iterable[Site], step: Step) -> Check:
+    """Check, in each node's own store, every owner's signature, and that every cell is there."""
+    count = 0
+    bad: list[str] = []
+    for site in nodes:
+        with open_reader(site.folder) as store:
+            root = store.root()
+            section = root.get(QUEUE_SECTION) if isinstance(root, Index) else None
+            signed = list(section.entries()) if isinstance(section, Map) else []
+            for owner, cell in signed:
+                valid = isinstance(cell, Signed) and cell.public_key == owner and cell.verify()
+                count += 1
+                if not valid:
+                    bad.append(f"{site.name}: the section of {owner!r} is not signed by it")
+            # Reading a cell compares it with its hash, so this reads and checks all of them.
+            gaps = missing(root)
+            if gaps:
+                bad.append(f"{site.name}: {len(gaps)} cells are missing")
+        step.advance()
+    detail = bad[0] if bad else f"{count} signatures valid, every cell matches its hash"
+    return Check("every signature is the owner's, in every node", not bad and count > 0, detail)

@@ -1,0 +1,125 @@
+"""Stream: Spark reads the replicated queues at hq and computes the figures.
+
+The query is a stream over the `lattice.queue` source with a checkpoint, so a later run goes on
+where an earlier one ended. It sums whole numbers by carrier and hour; after every micro-batch the
+sums so far are handed over.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from datalattice.cli.demo.figures import LATE_MINUTES, Figure
+from datalattice.cli.demo.flights import CARRIER, DELAY, HOUR, MISSING
+from datalattice.cli.demo.sites import FLIGHTS_TOPIC
+from datalattice.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DRIVER_MEMORY: Final = "1g"
+TRIGGER_ROWS: Final = 100_000
+"""Most records of one micro-batch: small enough to show progress, large enough to be quick."""
+
+Groups = list[tuple[str, int, Figure]]
+"""Figures by (carrier, hour)."""
+
+
+def start_spark(cores: int | None) -> SparkSession:
+    """Return a local Spark that knows the `lattice.queue` source.
+
+    Raises: UsageError: PySpark or a Java runtime is missing.
+    """
+    from datalattice.pipeline import register, spark_session
+
+    spark = spark_session("datalattice demo", cores=cores, memory=DRIVER_MEMORY)
+    register(spark)
+    return spark
+
+
+def compute(
+    spark: SparkSession,
+    store: Path,
+    checkpoint: Path,
+    columns: Sequence[str],
+    receive: Callable[[int, Groups], None],
+) -> None:
+    """Run the stream over everything in the store that it has not seen; return at its end.
+
+    `receive` gets (batch number, figures so far); a batch may come twice after an interruption.
+    """
+    rows = (
+        spark.readStream.format("lattice.queue")
+        .option("store", str(store))
+        .option("topic", FLIGHTS_TOPIC)
+        .option("columns", "value")
+        .option("valueFormat", "string")
+        .option("maxOffsetsPerTrigger", str(TRIGGER_ROWS))
+        .load()
+    )
+
+    def hand_over(batch: DataFrame, number: int) -> None:
+        receive(number, _collected(batch))
+
+    query = (
+        _figures(rows, columns)
+        .writeStream.outputMode("complete")
+        .foreachBatch(hand_over)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def _figures(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    numbers = {DELAY: "INT", HOUR: "INT"}
+    schema = ", ".join(f"`{name}` {numbers.get(name, 'STRING')}" for name in columns)
+    flight = f.from_csv(f.col("value"), schema, {"nullValue": MISSING, "mode": "FAILFAST"})
+    delay = f.col(DELAY)
+    return (
+        rows.select(flight.alias("flight"))
+        .select(f"flight.{CARRIER}", f"flight.{HOUR}", f"flight.{DELAY}")
+        .groupBy(CARRIER, HOUR)
+        .agg(
+            f.count(f.lit(1)).alias("flights"),
+            f.count(delay).alias("departed"),
+            f.coalesce(f.sum(delay), f.lit(0)).alias("delay_minutes"),
+            f.count(f.when(delay > LATE_MINUTES, 1)).alias("late"),
+        )
+    )
+
+
+def _collected(batch: DataFrame) -> Groups:
+    return [
+        (
+            str(row[CARRIER]),
+            int(row[HOUR]),
+            Figure(
+                int(row["flights"]),
+                int(row["departed"]),
+                int(row["delay_minutes"]),
+                int(row["late"]),
+            ),
+        )
+        for row in batch.collect()
+    ]
+
+
+def forget(checkpoint: Path) -> None:
+    """Remove what the stream remembers, so that it begins again.
+
+    Raises: UsageError: it cannot be removed.
+    """
+    with suppress(FileNotFoundError):
+        try:
+            shutil.rmtree(checkpoint)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                raise UsageError(f"{checkpoint} cannot be removed: {error.strerror}") from error
