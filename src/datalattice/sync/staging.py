@@ -34,12 +34,20 @@ class Progress:
     complete: list[object] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A cell and the hashes it refers to."""
+
+    encoding: bytes
+    below: list[bytes]
+
+
 class Staging:
     """Cells above gaps, and who waits for what."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._cells: dict[bytes, bytes] = {}
+        self._cells: dict[bytes, _Cell] = {}
         self._gaps: dict[object, int] = {}  # cell hash or claim -> references not stored yet
         self._waiting: dict[
             bytes, list[object]
@@ -59,7 +67,7 @@ class Staging:
 
         Cells that are not below the hashes are not kept.
         """
-        reached: dict[bytes, bytes] = {}
+        reached: dict[bytes, _Cell] = {}
         front = hashes
         while front:
             at_hand = [hash for hash in front if hash in cells and hash not in self._cells]
@@ -67,44 +75,48 @@ class Staging:
             below: list[bytes] = []
             for hash in at_hand:
                 if hash not in stored and hash not in reached:
-                    reached[hash] = cells[hash]
-                    below.extend(references(cells[hash]))
+                    cell = reached[hash] = _Cell(cells[hash], references(cells[hash]))
+                    below.extend(cell.below)
             front = below
         self._claims[claim] = hashes
         return self._add(reached, claim, hashes)
 
     def add(self, cells: Mapping[bytes, bytes]) -> Progress:
         """Take cells that something waits for; others are not kept."""
-        wanted = {hash: encoding for hash, encoding in cells.items() if self.is_wanted(hash)}
+        wanted = {
+            hash: _Cell(encoding, references(encoding))
+            for hash, encoding in cells.items()
+            if self.is_wanted(hash)
+        }
         return self._add(wanted, None, [])
 
-    def _add(self, fresh: dict[bytes, bytes], claim: object, hashes: list[bytes]) -> Progress:
-        above: list[tuple[object, list[bytes]]] = [(h, references(e)) for h, e in fresh.items()]
+    def _add(self, fresh: dict[bytes, _Cell], claim: object, hashes: list[bytes]) -> Progress:
+        above: list[tuple[object, list[bytes]]] = [(h, cell.below) for h, cell in fresh.items()]
         if claim is not None:
             above.append((claim, hashes))
-        outside = {
-            ref
-            for _, refs in above
-            for ref in refs
-            if ref not in fresh and ref not in self._waiting
-        }
-        absent = outside - self._home.has_many(outside)
+        waiting = self._waiting
+        # In order of first occurrence, so that the same messages lead to the same requests.
+        outside = dict.fromkeys(
+            ref for _, refs in above for ref in refs if ref not in fresh and ref not in waiting
+        )
+        stored = self._home.has_many(outside)
+        absent = dict.fromkeys(ref for ref in outside if ref not in stored)
+        progress = Progress(missing=list(absent))
         ready: list[object] = []
         for key, refs in above:
             gaps = 0
             for ref in refs:
-                if ref in fresh or ref in absent or ref in self._waiting:
-                    self._waiting.setdefault(ref, []).append(key)
+                if ref in fresh or ref in absent or ref in waiting:
+                    if ref in waiting and ref not in fresh and self.is_wanted(ref):
+                        # Whoever sent this is one more to be asked for it.
+                        progress.missing.append(ref)
+                    waiting.setdefault(ref, []).append(key)
                     gaps += 1
             self._gaps[key] = gaps
             if not gaps:
                 ready.append(key)
         self._cells.update(fresh)
-        self.size_bytes += sum(map(len, fresh.values()))
-        # What others wait for already is named again: whoever sent this is one more to be asked for
-        # it.
-        again = [ref for _, refs in above for ref in refs if self.is_wanted(ref)]
-        progress = Progress(missing=list(dict.fromkeys([*absent, *again])))
+        self.size_bytes += sum(len(cell.encoding) for cell in fresh.values())
         self._advance(ready, progress)
         return progress
 
@@ -117,7 +129,7 @@ class Staging:
                 del self._claims[key]
                 progress.complete.append(key)
                 continue
-            encoding = self._cells.pop(key)
+            encoding = self._cells.pop(key).encoding
             self.size_bytes -= len(encoding)
             progress.stored.append((key, encoding))
             for parent in self._waiting.pop(key, ()):
@@ -160,9 +172,9 @@ class Staging:
             hash = front.pop()
             if hash in self._waiting and hash not in kept:
                 kept.add(hash)
-                encoding = self._cells.get(hash)
-                if encoding is not None:
-                    front.extend(references(encoding))
+                cell = self._cells.get(hash)
+                if cell is not None:
+                    front.extend(cell.below)
         self._cells = {hash: cell for hash, cell in self._cells.items() if hash in kept}
         alive = self._cells.keys() | self._claims.keys()
         self._gaps = {key: gaps for key, gaps in self._gaps.items() if key in alive}
@@ -171,4 +183,4 @@ class Staging:
             for hash, above in self._waiting.items()
             if hash in kept
         }
-        self.size_bytes = sum(map(len, self._cells.values()))
+        self.size_bytes = sum(len(cell.encoding) for cell in self._cells.values())
