@@ -332,19 +332,23 @@ class Index(Cell):
 
         In key order within subtrees.
         """
-        for _raw, mine, theirs in differing_nodes(self, other):
-            shown = mine if mine is not None else theirs
-            assert shown is not None
-            yield (
-                deref(shown._open()[0]),
-                mine is not None,
-                None if mine is None else deref(mine._open()[1]),
-                theirs is not None,
-                None if theirs is None else deref(theirs._open()[1]),
-            )
+        return iter([_shown(mine, theirs) for _raw, mine, theirs in differing_nodes(self, other)])
 
     def __repr__(self) -> str:
         return f"<Index of {self._count}>"
+
+
+def _shown(mine: Index | None, theirs: Index | None) -> tuple[Value, bool, Value, bool, Value]:
+    """Return (key, own present, own value, other present, other value) of a pair of nodes."""
+    shown = theirs if mine is None else mine
+    assert shown is not None
+    return (
+        deref(shown._open()[0]),
+        mine is not None,
+        None if mine is None else deref(mine._open()[1]),
+        theirs is not None,
+        None if theirs is None else deref(theirs._open()[1]),
+    )
 
 
 def index_node(kid: object, above: i64, depth: i64) -> Index:
