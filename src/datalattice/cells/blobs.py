@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, mypyc_attr, u8
+from mypy_extensions import i64, u8
 
 from datalattice.cells.cell import (
     Cell,
@@ -32,7 +32,6 @@ TAG_TEXT: Final = 0x30
 TAG_BLOB: Final = 0x31
 
 
-@mypyc_attr(acyclic=True)
 class Chunked(Cell):
     """What blob and text trees have in common.
 
@@ -102,7 +101,6 @@ def _read(node: Chunked, start: i64, stop: i64, out: list[bytes]) -> None:
         first += 1
 
 
-@mypyc_attr(acyclic=True)
 class Blob(Chunked):
     """A byte string of more than 4,096 bytes.
 
@@ -144,7 +142,6 @@ class Blob(Chunked):
         return f"<Blob of {self._length} bytes>"
 
 
-@mypyc_attr(acyclic=True)
 class Text(Chunked):
     """A string of more than 4,096 UTF-8 bytes.
 

@@ -14,8 +14,8 @@ without changing any value. A new cell is open and has no encoding until somebod
 Kid lists change only in ways that cannot be seen: a long plain kid is boxed in a Ref once its hash
 is known, and a list that several vectors share may grow behind the part each of them uses.
 
-The compiled kernel does not have cells tracked by the cycle collector, because they form no cycles
-of their own. So a loader may keep cells it loaded only if it drops them when it is closed.
+mypyc's `acyclic` is not used for cells, though it would spare the cycle collector's time: deallocating
+a chain of more than 50 untracked objects corrupts memory, and chains come from peers.
 
 Source: CAD002; CAD003; CAD006.
 
@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, mypyc_attr, u8
+from mypy_extensions import i64, u8
 
 from datalattice.cells.scalars import NAN_BITS, NanBits, Scalar
 from datalattice.errors import BadFormat, MissingData, TypeMismatch, UsageError
@@ -71,7 +71,6 @@ class Keeping:
     """
 
 
-@mypyc_attr(acyclic=True)
 class Ref:
     """A child known by its hash.
 
@@ -105,7 +104,6 @@ class Ref:
         return value
 
 
-@mypyc_attr(acyclic=True)
 class Cell:
     """Base of all values that have children.
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, mypyc_attr, u8
+from mypy_extensions import i64, u8
 
 from datalattice.cells.blobs import Chunked
 from datalattice.cells.cell import (
@@ -78,7 +78,6 @@ def common_key_digits(a: bytes, b: bytes, start: i64) -> i64:
     return min(position, limit) if position > limit else position
 
 
-@mypyc_attr(acyclic=True)
 class Index(Cell):
     """An immutable mapping ordered by the bytes of its keys.
 

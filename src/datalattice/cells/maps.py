@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from mypy_extensions import mypyc_attr
-
 from datalattice.cells.cell import Loader, Value, admit, deref, encode, value_hash
 from datalattice.cells.parse import wrappers
 from datalattice.cells.trie import TAG_MAP, TAG_SET, Trie, build, close, put, remove
@@ -17,7 +15,6 @@ from datalattice.cells.triejoin import Join, Joiner, differing
 _sha3: Final = hashlib.sha3_256
 
 
-@mypyc_attr(acyclic=True)
 class Map(Trie):
     """An immutable mapping, iterated in the order of its keys' hashes.
 
@@ -126,7 +123,6 @@ class Map(Trie):
         return f"<Map of {self._count}>"
 
 
-@mypyc_attr(acyclic=True)
 class Set(Trie):
     """An immutable set, iterated in the order of its elements' hashes.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, mypyc_attr, u8
+from mypy_extensions import i64, u8
 
 from datalattice.cells.cell import Cell, Loader, Value, admit, deref, put_kid
 from datalattice.cells.maps import Map
@@ -23,7 +23,6 @@ TAG_CODED: Final = 0xC0
 TAG_RECORD: Final = 0xD0
 
 
-@mypyc_attr(acyclic=True)
 class Record(Cell):
     """A dense record: a vector of fields whose tag says what they mean.
 
@@ -93,7 +92,6 @@ def closed_record(data: bytes, loader: Loader | None) -> Record:
     return made
 
 
-@mypyc_attr(acyclic=True)
 class Coded(Cell):
     """A value marked with a code that says how to read it.
 
@@ -152,7 +150,6 @@ def closed_coded(data: bytes, loader: Loader | None) -> Coded:
     return made
 
 
-@mypyc_attr(acyclic=True)
 class Syntax(Cell):
     """A value with a map of metadata.
 
@@ -223,7 +220,6 @@ def closed_syntax(data: bytes, loader: Loader | None) -> Syntax:
     return made
 
 
-@mypyc_attr(acyclic=True)
 class Signed(Cell):
     """A value with an Ed25519 signature over the bytes by which its cell refers to it.
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, mypyc_attr, u8
+from mypy_extensions import i64, u8
 
 from datalattice.cells.cell import (
     Cell,
@@ -51,7 +51,6 @@ def common_digits(a: bytes, b: bytes, start: i64) -> i64:
     return position
 
 
-@mypyc_attr(acyclic=True)
 class Trie(Cell):
     """What map and set have in common.
 

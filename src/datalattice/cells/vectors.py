@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, mypyc_attr, u8
+from mypy_extensions import i64, u8
 
 from datalattice.cells.cell import (
     Cell,
@@ -39,7 +39,6 @@ TAG_VECTOR: Final = 0x80
 TAG_LIST: Final = 0x81
 
 
-@mypyc_attr(acyclic=True)
 class Vector(Cell):
     """An immutable sequence.
 
@@ -610,7 +609,6 @@ def vector_fork_offset(a: Vector, b: Vector) -> int | None:
     return None
 
 
-@mypyc_attr(acyclic=True)
 class List(Cell):
     """An immutable sequence that grows at its front; otherwise like a vector.
 
