@@ -168,17 +168,13 @@ class LmdbEngine:
             raise _translate(error, str(self.path)) from error
 
     def find_tables(self) -> None:
-        """Get LMDB's handles of tables that this reader has none of yet.
-
-        A handle counts in transactions that begin later, and LMDB forgets one that was opened in a
-        read transaction of ours; so each is opened by itself.
-        """
+        """Get LMDB's handles of tables that this reader has none of yet."""
+        # By themselves: a handle opened in a read transaction goes with that transaction.
         env = self._environment().env
         try:
-            for name in self._names:
-                if name not in self._handles:
-                    with contextlib.suppress(lmdb.NotFoundError):
-                        self._handles[name] = env.open_db(name.encode(), create=False)
+            for name in set(self._names) - self._handles.keys():
+                with contextlib.suppress(lmdb.NotFoundError):
+                    self._handles[name] = env.open_db(name.encode(), create=False)
         except lmdb.Error as error:
             raise _translate(error, str(self.path)) from error
 
