@@ -160,6 +160,8 @@ class Columns:
         self.values: list[object] = []
         self.stamps: list[int | None] = []
         self.headers: list[dict[str, str | None] | None] = []
+        self._stamp_raw = b""
+        self._stamp: int | None = 0
         self.count = 0
         self.byte_count: i64 = 0
 
@@ -223,9 +225,11 @@ class Columns:
         if self.value_mode != SKIP:
             self.values.append(self._part(data, value_at, stamp_at, self.value_mode, True))
         if self.with_stamps:
-            stamp = int.from_bytes(data[stamp_at + 1 : headers_at], "big", signed=True)
-            # Outside Spark's range of times there is no time to show.
-            self.stamps.append(stamp * _MICROS if -_STAMP_MAX <= stamp <= _STAMP_MAX else None)
+            raw = data[stamp_at + 1 : headers_at]
+            if raw != self._stamp_raw:  # records that were appended together have one time
+                self._stamp_raw = raw
+                self._stamp = micros(raw)
+            self.stamps.append(self._stamp)
         if data[headers_at] == 0:
             if self.with_headers:
                 self.headers.append(None)
@@ -389,6 +393,12 @@ class Unfit(Exception):
         self.record = record
         """Its number among the records taken."""
         self.is_value = is_value
+
+
+def micros(raw: bytes) -> int | None:
+    """Return a time of milliseconds, in these bytes, as microseconds; None past the range."""
+    stamp = int.from_bytes(raw, "big", signed=True)
+    return stamp * _MICROS if -_STAMP_MAX <= stamp <= _STAMP_MAX else None
 
 
 def _skip_value(data: bytes, at: i64) -> i64:
