@@ -2,6 +2,7 @@
 
 from datalattice.lattice.base import (
     Lattice,
+    as_integer,
     as_operand,
     greater,
     is_integer,
@@ -84,6 +85,7 @@ __all__ = [
     "StringKeyedLattice",
     "TupleLattice",
     "VectorLattice",
+    "as_integer",
     "as_operand",
     "assoc",
     "assoc_in",

@@ -224,6 +224,16 @@ def greater(a: Value, b: Value) -> Value:
     return b if value_hash(b) > value_hash(a) else a
 
 
+def as_integer(value: Value) -> int | None:
+    """Return the number that an Integer is, nil for any other value (a boolean is not one).
+
+    Source: CAD002 "Integer".
+    """
+    # The type is asked before it is narrowed: compiled code turns what it knows to be an int into a
+    # number, and a boolean would become one.
+    return value if type(value) is int else None
+
+
 def is_integer(value: Value) -> bool:
     """Return whether a value is an Integer (a boolean is not).
 
@@ -237,7 +247,8 @@ def is_long(value: Value) -> bool:
 
     Source: CAD002 "Integer".
     """
-    return isinstance(value, int) and type(value) is int and LONG_MIN <= value <= LONG_MAX
+    number = as_integer(value)
+    return number is not None and LONG_MIN <= number <= LONG_MAX
 
 
 def to_json_key(key: Value) -> Value:

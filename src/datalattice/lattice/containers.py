@@ -20,14 +20,22 @@ from datalattice.cells import (
     same,
 )
 from datalattice.errors import TypeMismatch
-from datalattice.lattice.base import EntryMerge, Lattice, as_operand, is_integer, join_entry
+from datalattice.lattice.base import (
+    EntryMerge,
+    Lattice,
+    as_integer,
+    as_operand,
+    is_integer,
+    join_entry,
+)
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
 
 
-def need_lattice(value: object, what: str) -> None:
-    """Refuse anything that is not a lattice, naming `what` it was given for."""
+def need_lattice(value: object, what: str) -> Lattice:
+    """Return the value if it is a lattice; refuse it naming `what` it was given for if not."""
     if not isinstance(value, Lattice):
         raise TypeMismatch(f"{what} is a Lattice, got {type(value).__name__}")
+    return value
 
 
 class MapLattice(Lattice):
@@ -238,9 +246,10 @@ class TupleLattice(Lattice):
 
         Source: CAD024 "Tuple lattice".
         """
-        if isinstance(key, int) and is_integer(key) and 0 <= key < len(self._children):
-            return self._children[key]
-        return None
+        position = as_integer(key)
+        if position is None or not 0 <= position < len(self._children):
+            return None
+        return self._children[position]
 
     def _arguments(self) -> tuple[object, ...]:
         return self._children

@@ -8,7 +8,7 @@ content has equal hashes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from datalattice.cells import (
     ABSENT,
@@ -55,13 +55,15 @@ class KeyedLattice(Lattice):
     def __init__(self, children: Mapping[Keyword, Lattice] | Mapping[str, Lattice]) -> None:
         self._keys: Final[dict[bytes, Keyword]] = {}
         self._children: Final[dict[bytes, Lattice]] = {}
-        for name, child in children.items():
+        # Looked at as any mapping: what is wrong in it should be told in our own words.
+        given: Mapping[object, object] = cast("Mapping[object, object]", children)
+        for name, child in given.items():
             if not isinstance(name, (Keyword, str)):
                 raise TypeMismatch(
                     f"a key of a KeyedLattice is a Keyword or a str, got {type(name).__name__}"
                 )
             key = Keyword(name) if isinstance(name, str) else name
-            need_lattice(child, f"the child {key.text()} of a KeyedLattice")
+            lattice = need_lattice(child, f"the child {key.text()} of a KeyedLattice")
             raw = name_bytes(key)
             assert raw is not None
             if raw in self._keys:
@@ -69,7 +71,7 @@ class KeyedLattice(Lattice):
                     f"{self._keys[raw].text()} and {key.text()} are one key: "
                     f"an Index looks at the first {INDEX_KEY_BYTES} bytes"
                 )
-            self._children[raw] = child
+            self._children[raw] = lattice
             self._keys[raw] = key
 
     def add_lattice(self, key: Keyword, child: Lattice) -> KeyedLattice:
@@ -164,13 +166,14 @@ class StringKeyedLattice(Lattice):
     """
 
     def __init__(self, children: Mapping[str, Lattice]) -> None:
-        for name, child in children.items():
+        self._by_name: Final[dict[str, Lattice]] = {}
+        for name, child in cast("Mapping[object, object]", children).items():
             if not isinstance(name, str):
                 raise TypeMismatch(
                     f"a key of a StringKeyedLattice is a str, got {type(name).__name__}"
                 )
-            need_lattice(child, f"the child {name!r} of a StringKeyedLattice")
-        self._by_name: Final = dict(children)
+            what = f"the child {name!r} of a StringKeyedLattice"
+            self._by_name[name] = need_lattice(child, what)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return own with each configured entry of other joined in.

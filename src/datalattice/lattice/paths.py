@@ -11,7 +11,7 @@ from typing import Final
 
 from datalattice.cells import Index, List, Map, Set, Value, Vector, same
 from datalattice.errors import NoSuchPath, TypeMismatch
-from datalattice.lattice.base import Lattice, is_integer
+from datalattice.lattice.base import Lattice, as_integer
 from datalattice.lattice.keyed import name_bytes
 
 KINDS: Final = "Map, Index, Vector, List or Set"
@@ -41,9 +41,10 @@ def step(container: Value, key: Value) -> Value:
     if isinstance(container, Map):
         return container.get(key)
     if isinstance(container, (Vector, List)):
-        if isinstance(key, int) and is_integer(key) and 0 <= key < len(container):
-            return container[key]
-        return None
+        position = as_integer(key)
+        if position is None or not 0 <= position < len(container):
+            return None
+        return container[position]
     if isinstance(container, Set):
         return key in container
     return None
@@ -122,8 +123,9 @@ def assoc(container: Value, key: Value, new: Value) -> Value:
 
 
 def _position(key: Value, end: int) -> int:
-    if isinstance(key, int) and is_integer(key) and 0 <= key < end:
-        return key
+    position = as_integer(key)
+    if position is not None and 0 <= position < end:
+        return position
     raise TypeMismatch(f"a position here is an int from 0 to {end - 1}, got {key!r}")
 
 

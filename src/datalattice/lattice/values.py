@@ -11,7 +11,7 @@ from typing import Final
 
 from datalattice.cells import EMPTY_SET, Keyword, Map, Set, Value, same
 from datalattice.errors import TypeMismatch
-from datalattice.lattice.base import Lattice, greater, is_integer, is_long
+from datalattice.lattice.base import Lattice, as_integer, greater, is_integer, is_long
 from datalattice.lattice.context import EMPTY_CONTEXT, OTHER, OWN, EntryDropped, MergeContext
 
 TIMESTAMP: Final = Keyword("timestamp")
@@ -27,9 +27,9 @@ def map_timestamp(value: Value) -> int:
     """
     if isinstance(value, Map):
         stamp = value.get(TIMESTAMP)
-        if is_long(stamp):
-            assert isinstance(stamp, int)
-            return stamp
+        number = as_integer(stamp)
+        if number is not None and is_long(stamp):
+            return number
     return 0
 
 
@@ -78,9 +78,10 @@ class MaxLattice(Lattice):
     """
 
     def __init__(self, zero: int | None = 0) -> None:
-        if zero is not None and not is_integer(zero):
+        given: object = zero
+        if not is_integer(given) and given is not None:
             raise TypeMismatch(
-                f"the zero of a MaxLattice is an int or None, got {type(zero).__name__}"
+                f"the zero of a MaxLattice is an int or None, got {type(given).__name__}"
             )
         self._zero: Final = zero
 
@@ -91,12 +92,13 @@ class MaxLattice(Lattice):
         """
         if other is None:
             return own
-        if not isinstance(own, int) or not is_integer(own):
+        mine, theirs = as_integer(own), as_integer(other)
+        if mine is None:
             return other if self.accepts(other, context) else own
-        if not isinstance(other, int) or not is_integer(other):
+        if theirs is None:
             context.report(EntryDropped(context.path))
             return own
-        return max(own, other)
+        return other if theirs > mine else own
 
     def zero(self) -> Value:
         """Return the zero given at construction.
@@ -110,9 +112,8 @@ class MaxLattice(Lattice):
 
         Source: CAD024 "Max lattice"; law domain (docs/design).
         """
-        if not isinstance(value, int) or not is_integer(value):
-            return False
-        return self._zero is None or value >= self._zero
+        number, zero = as_integer(value), self._zero
+        return number is not None and (zero is None or number >= zero)
 
     def _arguments(self) -> tuple[object, ...]:
         return (self._zero,)
@@ -131,10 +132,9 @@ class MinLattice(Lattice):
         """
         if other is None or not self.accepts(other, context):
             return own
-        assert isinstance(other, int)
-        if not isinstance(own, int) or not is_integer(own):
-            return other
-        return min(own, other)
+        mine, theirs = as_integer(own), as_integer(other)
+        assert theirs is not None
+        return other if mine is None or theirs < mine else own
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is an Integer.

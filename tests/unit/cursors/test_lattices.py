@@ -34,6 +34,7 @@ from datalattice.lattice import (
     VALUE,
     IndexLattice,
     KeyedLattice,
+    Lattice,
     LWWLattice,
     MapLattice,
     MaxLattice,
@@ -58,15 +59,22 @@ TREE = KeyedLattice(
 )
 
 
-class Hooked(SetLattice):
+class Hooked(Lattice):
     """A set lattice that lets something happen in the middle of a merge."""
 
     def __init__(self, hook: Callable[[], object]) -> None:
         self.hook = hook
+        self.sets = SetLattice()
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         self.hook()
-        return super().merge(own, other, context)
+        return self.sets.merge(own, other, context)
+
+    def zero(self) -> Value:
+        return EMPTY_SET
+
+    def check_foreign(self, value: Value) -> bool:
+        return self.sets.check_foreign(value)
 
 
 def add(cursor: LatticeCursor, *items: Value) -> None:

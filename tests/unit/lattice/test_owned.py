@@ -23,7 +23,7 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.crypto import KeyPair
-from datalattice.errors import MissingData, TypeMismatch
+from datalattice.errors import MissingData
 from datalattice.lattice import (
     EMPTY_CONTEXT,
     VALUE,
@@ -311,9 +311,9 @@ def test_signed_and_owner_lattices_can_be_pickled() -> None:
 
 
 def test_wrong_parts_are_refused() -> None:
-    with pytest.raises(TypeMismatch, match="child of a SignedLattice is a Lattice"):
+    with pytest.raises(TypeError, match="got None"):
         SignedLattice(None)  # type: ignore[arg-type]
-    with pytest.raises(TypeMismatch, match="key of a SignedLattice is a KeyPair, got bytes"):
+    with pytest.raises(TypeError, match="KeyPair"):
         SignedLattice(SetLattice(), b"seed")  # type: ignore[arg-type]
-    with pytest.raises(TypeMismatch, match="child of an OwnerLattice is a Lattice"):
+    with pytest.raises(TypeError, match="got str"):
         OwnerLattice("x")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 
 from datalattice.cells import EMPTY_INDEX, Index, Keyword, Map, Signed, Value, same, to_cell
 from datalattice.crypto import KeyPair
-from datalattice.errors import BadSignature, NoSuchPath, TypeMismatch, UsageError
+from datalattice.errors import BadSignature, NoSuchPath, UsageError
 from datalattice.lattice import (
     LOCAL,
     LOCAL_KEY,
@@ -70,9 +70,9 @@ def test_an_application_registers_its_section_once() -> None:
         register_section(key, MapLattice(MaxLattice()))
     with pytest.raises(UsageError, match=":data is taken"):
         register_section(Keyword("data"), DataLattice())
-    with pytest.raises(TypeMismatch, match="key of a section is a Keyword, got str"):
+    with pytest.raises(TypeError, match="got str"):
         register_section("mine", lattice)  # type: ignore[arg-type]
-    with pytest.raises(TypeMismatch, match="section :more is a Lattice"):
+    with pytest.raises(TypeError, match="got None"):
         register_section(Keyword("more"), None)  # type: ignore[arg-type]
 
 
