@@ -14,8 +14,8 @@ without changing any value. A new cell is open and has no encoding until somebod
 Kid lists change only in ways that cannot be seen: a long plain kid is boxed in a Ref once its hash
 is known, and a list that several vectors share may grow behind the part each of them uses.
 
-mypyc's `acyclic` is not used for cells, though it would spare the cycle collector's time: deallocating
-a chain of more than 50 untracked objects corrupts memory, and chains come from peers.
+mypyc's `acyclic` is not used for cells, though it would spare the cycle collector's time: freeing a
+chain of more than 50 untracked objects corrupts memory, and chains come from peers.
 
 Source: CAD002; CAD003; CAD006.
 
