@@ -10,6 +10,9 @@ from datalattice.cli.demo.figures import Figure, Figures, group_of
 from datalattice.cli.demo.flights import CARRIER, HOUR
 from datalattice.errors import UsageError
 
+FEW: Final = 1_000
+"""Departures below which a mean says little."""
+
 _INK: Final = "#1f4e79"
 _MUTED: Final = "#9db7d1"
 
@@ -37,7 +40,8 @@ def save_plot(figures: Figures, path: Path) -> Path:
     right.set_ylabel("mean departure delay, minutes")
     right.set_title("by hour of day")
     canvas.suptitle("Departures from EWR, JFK and LGA in 2013")
-    canvas.tight_layout()
+    canvas.text(0.01, 0.01, f"pale: fewer than {FEW:,} departures", color="#555555", fontsize=9)
+    canvas.tight_layout(rect=(0, 0.03, 1, 1))
     canvas.savefig(path, dpi=120)
     plt.close(canvas)
     return path
@@ -46,7 +50,7 @@ def save_plot(figures: Figures, path: Path) -> Path:
 def _bars(axes: Any, names: Sequence[str], figures: Sequence[Figure], *, sideways: bool) -> None:
     means = [figure.mean_delay for figure in figures]
     # A group of a few flights says little: it is drawn pale.
-    colours = [_INK if figure.departed >= 1_000 else _MUTED for figure in figures]
+    colours = [_INK if figure.departed >= FEW else _MUTED for figure in figures]
     if sideways:
         axes.barh(names, means, color=colours)
     else:
