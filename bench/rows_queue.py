@@ -1,6 +1,7 @@
-"""Rows of the benchmark that measure the queue: durable appends beside SQLite and a bare file, and reading.
+"""Rows of the benchmark that measure the queue: durable appends, and reading, beside peers.
 
-Every append is signed, stored as cells and synced before it counts. Peers take turns with ours in the same run, on the same disk.
+Every append is signed, stored as cells and synced before it counts. SQLite and a bare file take
+turns with ours in the same run, on the same disk.
 """
 
 from __future__ import annotations

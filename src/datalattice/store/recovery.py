@@ -255,10 +255,8 @@ class Recovery:
         undecided: deque[Pack | Gap] = deque()
         for found in self._log.read():
             undecided.append(found)
-            while undecided and self._number(undecided[0]) <= self._log.proven:
-                yield from self._keep(undecided.popleft())
-        if not undecided and self._log.end.sequence >= self.end.sequence:
-            self.end = self._log.end  # the header of a segment without packs may lie behind
+            yield from self._keep_proven(undecided)
+        yield from self._keep_proven(undecided)  # the header of a last, empty segment proves too
         for found in undecided:
             if isinstance(found, Gap):
                 self.cut = found
@@ -266,6 +264,11 @@ class Recovery:
             if self.unproven_from is None:
                 self.unproven_from = self.end
             yield from self._keep(found)
+        self.end = self._log.end
+
+    def _keep_proven(self, undecided: deque[Pack | Gap]) -> Iterator[Pack]:
+        while undecided and self._number(undecided[0]) <= self._log.proven:
+            yield from self._keep(undecided.popleft())
 
     def _number(self, found: Pack | Gap) -> int:
         return found.sequence if isinstance(found, Gap) else found.end.sequence

@@ -1,0 +1,131 @@
+"""Staging: cells reach the store children first, and only when nothing below them is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datalattice.cells import Parts, Value, Vector, decode_parts, encode_message, value_hash
+from datalattice.sync.staging import Progress, Staging
+
+
+class Home:
+    """Where stored cells are."""
+
+    def __init__(self) -> None:
+        self.hashes: set[bytes] = set()
+
+    def has_many(self, hashes: Iterable[bytes]) -> set[bytes]:
+        return {hash for hash in hashes if hash in self.hashes}
+
+    def keep(self, progress: Progress) -> None:
+        self.hashes.update(hash for hash, _ in progress.stored)
+
+
+def tree(leaves: int, salt: str = "") -> tuple[bytes, dict[bytes, bytes]]:
+    """Return (root hash, all cells) of a vector of long texts."""
+    texts = Vector.of([f"{salt}{n} ".ljust(200, "x") for n in range(leaves)])
+    value: Value = Vector.of([texts, "long enough to be a branch itself ".ljust(130)])
+    return value_hash(value), _cells(value)
+
+
+def _cells(value: Value) -> dict[bytes, bytes]:
+    parts: Parts = decode_parts(encode_message(Vector.of([value])))[1]
+    return parts.encodings()
+
+
+def test_a_complete_value_passes_at_once_children_first() -> None:
+    root, cells = tree(40)
+    staging = Staging(Home())
+    progress = staging.claim("claim", [root], cells)
+    assert progress.complete == ["claim"]
+    assert progress.missing == []
+    order = [hash for hash, _ in progress.stored]
+    assert order[-1] == root
+    assert set(order) == cells.keys()
+    assert len(staging) == 0
+    assert staging.size_bytes == 0
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 60))
+def test_cells_may_come_in_any_order_and_portions(random: object, leaves: int) -> None:
+    root, cells = tree(leaves)
+    home = Home()
+    staging = Staging(home)
+    progress = staging.claim("claim", [root], {})
+    wanted = list(progress.missing)
+    complete = list(progress.complete)
+    while wanted:
+        random.shuffle(wanted)  # type: ignore[attr-defined]
+        portion, wanted = wanted[:7], wanted[7:]
+        progress = staging.add({hash: cells[hash] for hash in portion})
+        for hash, _ in progress.stored:
+            assert hash not in home.hashes
+        home.keep(progress)
+        wanted += [hash for hash in progress.missing if hash not in wanted]
+        complete += progress.complete
+    assert complete == ["claim"]
+    assert home.hashes == cells.keys()
+    assert len(staging) == 0
+
+
+def test_what_is_stored_is_neither_asked_for_nor_entered() -> None:
+    root, cells = tree(40)
+    home = Home()
+    home.keep(Staging(home).claim("first", [root], cells))
+    progress = Staging(home).claim("again", [root], cells)
+    assert progress.complete == ["again"]
+    assert progress.stored == []
+
+
+def test_cells_that_nobody_waits_for_are_not_kept() -> None:
+    root, cells = tree(20)
+    other, more = tree(20, "other")
+    staging = Staging(Home())
+    progress = staging.claim("claim", [root], {**cells, **more})
+    assert {hash for hash, _ in progress.stored} == cells.keys()
+    assert staging.add({other: more[other]}).stored == []
+    assert len(staging) == 0
+
+
+def test_two_claims_share_their_cells() -> None:
+    root, cells = tree(40)
+    staging = Staging(Home())
+    first = staging.claim("first", [root], {})
+    second = staging.claim("second", [root], {})
+    assert first.missing == second.missing == [root]
+    progress = staging.add(cells)
+    while progress.missing:
+        progress = staging.add(cells)
+    assert sorted(map(str, progress.complete)) == ["first", "second"]
+
+
+def test_a_dropped_claim_takes_its_own_cells_along() -> None:
+    root, cells = tree(40)
+    other, more = tree(40, "other")
+    staging = Staging(Home())
+    staging.claim("one", [root], {root: cells[root]})
+    staging.claim("two", [other], {other: more[other]})
+    lost = staging.add({}).missing or [h for h in more if staging.is_wanted(h)]
+    assert staging.claims_above(lost) == ["two"]
+    staging.drop(["two"])
+    assert len(staging) == 1
+    assert not any(staging.is_wanted(hash) for hash in more)
+    progress = staging.add(cells)
+    while progress.missing:
+        progress = staging.add(cells)
+    assert progress.complete == ["one"]
+
+
+def test_a_released_claim_leaves_its_cells_to_the_next() -> None:
+    root, cells = tree(40)
+    staging = Staging(Home())
+    staging.claim("old", [root], {root: cells[root]})
+    staging.release("old")
+    progress = staging.claim("new", [root], {})
+    progress = staging.add(cells)
+    while progress.missing:
+        progress = staging.add(cells)
+    assert progress.complete == ["new"]
