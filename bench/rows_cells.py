@@ -9,7 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from datalattice.cells import Map, Vector, decode_message, decode_parts, encode_message, value_hash
+from datalattice.cells import (
+    Map,
+    Value,
+    Vector,
+    decode_message,
+    decode_parts,
+    encode_message,
+    value_hash,
+)
 from datalattice.cells import cell as kernel
 from datalattice.lattice import MapLattice, MaxLattice
 
@@ -79,15 +87,19 @@ def merges(runs: int) -> Iterator[Row]:
     """Yield the rows of merging maps that differ in 100 keys."""
     lattice = MapLattice(MaxLattice())
     shared = {}
+
+    def merging(own: Value, other: Value) -> Callable[[], object]:
+        return lambda: lattice.merge(own, other)
+
     for count in (10_000, 100_000, 1_000_000):
         base = number_map(count)
         value_hash(base)
         newer = changed(base, 100)
         value_hash(newer)
-        shared[count] = median_ms(lambda a=base, b=newer: lattice.merge(a, b), runs)
+        shared[count] = median_ms(merging(base, newer), runs)
         if count == 100_000:
             apart = [decode_message(encode_message(value)) for value in (base, newer)]
-            unshared = median_ms(lambda pair=apart: lattice.merge(*pair), runs)
+            unshared = median_ms(merging(*apart), runs)
     yield row("merge-shared-100", shared[100_000], "ms")
     yield row("merge-unshared-100", unshared, "ms")
     yield row("merge-growth", shared[1_000_000] / shared[10_000], "x")

@@ -1,6 +1,7 @@
-"""Rows of the benchmark that measure the cell store: writing, reading from a second process, opening after a kill.
+"""Rows of the benchmark that measure the cell store: writing, reading, opening after a kill.
 
-Peers run in the same process on the same bytes. They get hashes and encodings ready made; ours are counted with encoding and hashing.
+Reading is from a second process. Peers run in the same process on the same bytes. They get hashes
+and encodings ready made; ours are counted with encoding and hashing.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _cells(batches: int) -> list[Vector]:
-    """Return one vector per batch; with its inner nodes it is close to BATCH cells of 150 to 200 bytes."""
+    """Return one vector per batch: with its inner nodes about BATCH cells of 150 to 200 bytes."""
     children = BATCH * 15 // 16
     return [
         Vector.of([Vector.of([b * BATCH + i, "x" * 130, i]) for i in range(children)])

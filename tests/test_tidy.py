@@ -223,9 +223,11 @@ def test_no_paths_of_one_machine_and_no_index_addresses() -> None:
     fail_with(faults)
 
 
-def test_tests_wait_for_events_and_never_sleep() -> None:
+def test_tests_of_one_process_wait_for_events_and_never_sleep() -> None:
     faults = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path.parent.name in {"integration", "scripts"}:
+            continue  # these look at other processes again and again, and kill at any moment
         for node in ast.walk(parse(path)):
             if not isinstance(node, ast.Call):
                 continue

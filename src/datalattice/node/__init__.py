@@ -6,7 +6,7 @@ from datalattice.node.daemon import Daemon, Running, connect, running
 from datalattice.node.node import Node, open_node
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
-from datalattice.node.probe import NodeReport, probe
+from datalattice.node.probing import NodeReport, probe
 from datalattice.node.transport import MemoryTransport, TcpTransport, Transport, parse_address
 
 __all__ = [

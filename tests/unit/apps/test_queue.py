@@ -34,6 +34,12 @@ def queue_of(*values: object, clock: Clock | None = None) -> Queue:
     return queue
 
 
+def state_of(queue: Queue) -> Vector:
+    state = queue.cursor.get()
+    assert isinstance(state, Vector)
+    return state
+
+
 def contents(queue: Queue) -> list[object]:
     return list(queue)
 
@@ -205,18 +211,18 @@ def test_metadata_first_value_has_no_stamp_a_replacement_has() -> None:
     clock = Clock(50)
     queue = queue_of(clock=clock)
     queue.set_meta("owner", "ann")
-    assert len(queue.cursor.get()) == 4
+    assert len(state_of(queue)) == 4
     assert queue.get_meta("owner") == "ann"
     queue.set_meta("owner", "ann")
-    assert len(queue.cursor.get()) == 4
+    assert len(state_of(queue)) == 4
     queue.set_meta("owner", "bob")
-    assert same(queue.cursor.get()[4], Map.of({"owner": 50}))
+    assert same(state_of(queue)[4], Map.of({"owner": 50}))
     queue.set_meta("owner", "cy")
-    assert same(queue.cursor.get()[4], Map.of({"owner": 51}))
+    assert same(state_of(queue)[4], Map.of({"owner": 51}))
     clock.now = 90
     queue.set_meta("owner", None)
     assert queue.get_meta("owner") is None
-    assert same(queue.cursor.get()[4], Map.of({"owner": 90}))
+    assert same(state_of(queue)[4], Map.of({"owner": 90}))
     queue.set_meta(Keyword("other"), 1)
     assert same(queue.state().meta.stamps, Map.of({"owner": 90}))
 
@@ -270,8 +276,10 @@ def test_a_state_of_the_wrong_shape_reads_as_empty() -> None:
 
 def test_a_bad_record_inside_a_log_keeps_its_place() -> None:
     queue = queue_of("a")
-    state = queue.cursor.get()
-    queue.cursor.set(state.set(0, state[0].append(5)))
+    state = state_of(queue)
+    records = state[0]
+    assert isinstance(records, Vector)
+    queue.cursor.set(state.set(0, records.append(5)))
     queue.offer("c")
     assert list(queue.range(0, 2)) == ["a", None, "c"]
     assert queue.peek(1) is None
@@ -281,7 +289,7 @@ def test_positions_past_the_fifth_stay() -> None:
     queue = queue_of()
     queue.cursor.set(to_cell([[], {}, 0, 0, None, "x", "y"]))
     queue.offer("a")
-    assert list(queue.cursor.get())[4:] == [None, "x", "y"]
+    assert list(state_of(queue))[4:] == [None, "x", "y"]
 
 
 def test_a_queue_prints_its_bounds() -> None:

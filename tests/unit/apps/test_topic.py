@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datalattice.apps.queue import LatticeMQ, Topic, partition_of, topic_map_lattice
-from datalattice.cells import Keyword, Map, same
+from datalattice.cells import Keyword, Map, Signed, same
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import NoSigningKey, UsageError
@@ -94,11 +94,12 @@ def test_routing_refuses_what_it_cannot_route() -> None:
 def test_topic_metadata_stamps_what_it_replaces() -> None:
     clock = Clock(10)
     topic = Topic.create(clock)
+    stamps = topic.cursor.path(Keyword("meta-stamps"))
     topic.set_meta("k", 1)
-    assert topic.cursor.get().get(Keyword("meta-stamps")) is None
+    assert stamps.get() is None
     topic.set_meta("k", 2)
     assert topic.get_meta("k") == 2
-    assert same(topic.cursor.get().get(Keyword("meta-stamps")), Map.of({"k": 10}))
+    assert same(stamps.get(), Map.of({"k": 10}))
 
 
 def test_a_partition_count_that_is_no_integer_reads_as_unset() -> None:
@@ -131,6 +132,7 @@ def test_below_an_owner_every_write_is_signed() -> None:
     mq = LatticeMQ.at(root, KEYS.public_key, Clock())
     mq.partition("flights", 0).offer_many([b"a", b"b"])
     signed = root.get(Keyword("queue"), KEYS.public_key)
+    assert isinstance(signed, Signed)
     assert signed.verify()
     assert signed.public_key == KEYS.public_key
     assert list(LatticeMQ.at(root, KEYS.public_key).partition("flights", 0)) == [b"a", b"b"]

@@ -84,8 +84,16 @@ def mapping() -> Map:
 
 
 @pytest.fixture(scope="module")
-def shelf(vector: Vector, mapping: Map) -> Shelf:
+def full_shelf(vector: Vector, mapping: Map) -> Shelf:
     return Shelf(vector, mapping)
+
+
+@pytest.fixture
+def shelf(full_shelf: Shelf) -> Shelf:
+    """Give each test a shelf of its own: some put more on it."""
+    own = Shelf()
+    own.cells.update(full_shelf.cells)
+    return own
 
 
 def test_a_missing_cell_is_named(vector: Vector) -> None:
