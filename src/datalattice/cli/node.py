@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
+import os
+import signal
 import sys
+import threading
 from typing import Annotated, Final
 
 import typer
@@ -33,6 +37,8 @@ from datalattice.errors import PeerUnavailable, UsageError
 app = typer.Typer(help="Run a node in a folder, ask how it is, take over what its peers have.")
 
 SETTINGS_BYTES_MAX: Final = 64_000
+
+STANDARD_INPUT: Final = 0
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CONNECT_POLL_S: Final = 0.02
@@ -82,6 +88,13 @@ def start(
         str | None, typer.Option("--bind", help="Local address to listen at. Default: 127.0.0.1.")
     ] = None,
     peer: PeerOption = None,
+    attached: Annotated[
+        bool,
+        typer.Option(
+            "--attached",
+            help="End when standard input ends: for a program that must not leave its node behind.",
+        ),
+    ] = False,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -123,7 +136,18 @@ def start(
         show(json, document, lambda: print_lines([f"listening at {running.address}"]))
         sys.stdout.flush()  # whoever started this process waits for the line
 
+    if attached:
+        threading.Thread(target=_end_with_input, name="attached", daemon=True).start()
     Daemon(folder.path, config, key_pair=key_pair, ready=ready).run()
+
+
+def _end_with_input() -> None:
+    """End this process in order when nobody holds the other end of its standard input any more."""
+    # One that was never there has ended, too.
+    with contextlib.suppress(OSError):
+        while os.read(STANDARD_INPUT, 1_024):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @app.command("status")

@@ -10,6 +10,7 @@ a name and a Map of arguments; its result is a value.
     queue.meta           topic                                    Map of the topic's metadata
     topic.set_meta       topic key value                          nil
     node.status                                                   Map
+    node.wait            root_hash timeout_ms                     root hash, once it is another one
     node.add_peer        address                                  nil
     node.remove_peer     address                                  nil
     node.pull            address?                                 root hash
@@ -21,6 +22,7 @@ Queues are those of the node's own key.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -28,8 +30,11 @@ from typing import Final
 import datalattice
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Keyword, Map, Value, Vector, to_cell
-from datalattice.errors import NoSigningKey, UnsupportedOperation, UsageError
+from datalattice.errors import NoSigningKey, Timeout, UnsupportedOperation, UsageError
 from datalattice.node.node import Node
+
+WAIT_MS_MAX: Final = 30_000
+"""Longest `node.wait`: shorter than the time after which a client gives up."""
 
 Operation = Callable[["Operations", Map], Awaitable[Value]]
 
@@ -131,6 +136,17 @@ class Operations:
             }
         )
 
+    async def _wait(self, arguments: Map) -> Value:
+        known, timeout_ms = _text(arguments, "root_hash"), _need(arguments, "timeout_ms")
+        if type(timeout_ms) is not int or not 0 <= timeout_ms <= WAIT_MS_MAX:
+            raise UsageError(f"timeout_ms is a number from 0 to {WAIT_MS_MAX}, got {timeout_ms!r}")
+        # Not having changed is an answer: whoever asked looks at the hash and asks again.
+        with contextlib.suppress(Timeout):
+            await self._node.wait_until(
+                lambda node: node.root_hash.hex() != known, timeout_ms / 1e3
+            )
+        return self._node.root_hash.hex()
+
     async def _add_peer(self, arguments: Map) -> Value:
         self._node.add_peer(_text(arguments, "address"))
         return None
@@ -156,6 +172,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "queue.meta": Operations._meta,
     "topic.set_meta": Operations._set_topic_meta,
     "node.status": Operations._status,
+    "node.wait": Operations._wait,
     "node.add_peer": Operations._add_peer,
     "node.remove_peer": Operations._remove_peer,
     "node.pull": Operations._pull,

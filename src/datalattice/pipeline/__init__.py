@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from datalattice.pipeline.failures import clear_errors
 from datalattice.pipeline.java import Java, find_java
-from datalattice.pipeline.session import spark_session
+from datalattice.pipeline.session import end_session, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Java", "clear_errors", "find_java", "register", "spark_session"]
+__all__ = ["Java", "clear_errors", "end_session", "find_java", "register", "spark_session"]
 
 
 def register(spark: SparkSession) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK: Final = "127.0.0.1"
+
+JVM_END_SECONDS_MAX: Final = 30
+"""A JVM that takes longer to end is killed."""
 
 _MEMORY: Final = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 
@@ -76,6 +80,27 @@ def spark_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stop Spark and return when its JVM has ended; the next session starts a new one."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    spark.stop()
+    if gateway is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    process = getattr(gateway, "proc", None)  # a JVM that somebody else started has none
+    if process is None:
+        return
+    process.stdin.close()  # the JVM takes that for the end of its owner
+    try:
+        process.wait(JVM_END_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _spark_type() -> type[SparkSession]:

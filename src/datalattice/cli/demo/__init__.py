@@ -39,9 +39,13 @@ def demo(
     """
     from datalattice.cli.demo.report import print_report
     from datalattice.cli.demo.run import run_demo
-    from datalattice.cli.render import print_json
+    from datalattice.cli.render import notices, print_json
 
-    report = run_demo(dir, fresh=fresh, limit=flights, cores=cores, quiet=json)
+    try:
+        report = run_demo(dir, fresh=fresh, limit=flights, cores=cores, quiet=json)
+    except KeyboardInterrupt:
+        notices().print("lattice: interrupted; run the same command again to go on from here")
+        raise
     if json:
         print_json(report.document())
     else:

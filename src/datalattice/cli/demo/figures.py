@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from datalattice.cli.demo.flights import CARRIER, DELAY, HOUR, MISSING
+from datalattice.cli.demo.flights import CARRIER, DELAY, HOUR, MISSING, ORIGIN
 from datalattice.errors import UsageError
 
 LATE_MINUTES: Final = 15
@@ -91,10 +91,21 @@ def total_of(figures: Figures, group: str) -> Figure:
     return sum((figure for _, figure in group_of(figures, group)), Figure())
 
 
-def plain_figures(rows: Iterable[Mapping[str, str]]) -> dict[str, Figure]:
-    """Return the figures computed from CSV rows alone: the independent check of what Spark says."""
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What the file says when nothing but the CSV reader looks at it."""
+
+    records: Mapping[str, int]
+    """Flights by airport."""
+    figures: Figures
+
+
+def plain(rows: Iterable[Mapping[str, str]]) -> Plain:
+    """Return what CSV rows alone say: the independent check of the queues and of Spark."""
+    records: dict[str, int] = {}
     sums: dict[str, list[int]] = {}
     for row in rows:
+        records[row[ORIGIN]] = records.get(row[ORIGIN], 0) + 1
         minutes = None if row[DELAY] in {"", MISSING} else int(row[DELAY])
         for key in (figure_key(CARRIER, row[CARRIER]), figure_key(HOUR, int(row[HOUR]))):
             sum_of = sums.setdefault(key, [0, 0, 0, 0])
@@ -103,7 +114,7 @@ def plain_figures(rows: Iterable[Mapping[str, str]]) -> dict[str, Figure]:
                 sum_of[1] += 1
                 sum_of[2] += minutes
                 sum_of[3] += minutes > LATE_MINUTES
-    return {key: Figure(*numbers) for key, numbers in sums.items()}
+    return Plain(records, {key: Figure(*numbers) for key, numbers in sums.items()})
 
 
 def fold(rows: Iterable[tuple[str, int, Figure]]) -> dict[str, Figure]:

@@ -52,6 +52,8 @@ class DataSet:
     columns: tuple[str, ...]
     by_site: dict[str, list[Flight]]
     text: str
+    whole: bool
+    """Whether these are all flights of the file."""
 
     @property
     def count(self) -> int:
@@ -87,12 +89,13 @@ def read_flights(path: Path | None = None, limit: int | None = None) -> DataSet:
             text = archive.read("flights.csv").decode("utf-8")
     except (OSError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise UsageError(f"{path} is not the data file of {PACKAGE} {VERSION}: {error}") from error
-    if limit is not None:
-        text = "".join(text.splitlines(keepends=True)[: limit + 1])
-    return _parse(path, text)
+    lines = text.splitlines(keepends=True)
+    if limit is not None and limit < len(lines) - 1:
+        return _parse(path, "".join(lines[: limit + 1]), whole=False)
+    return _parse(path, text, whole=True)
 
 
-def _parse(path: Path, text: str) -> DataSet:
+def _parse(path: Path, text: str, *, whole: bool) -> DataSet:
     lines = text.splitlines()
     columns = tuple(lines[0].split(",")) if lines else ()
     needed = (ORIGIN, CARRIER, HOUR, DELAY, "minute", "time_hour")
@@ -105,11 +108,14 @@ def _parse(path: Path, text: str) -> DataSet:
         fields = line.split(",")
         if len(fields) != len(columns) or fields[origin] not in by_site:
             raise UsageError(f"{path} has a line that is no flight of {', '.join(SITES)}: {line}")
-        order = (fields[time_hour], int(fields[minute]))
+        try:
+            order = (fields[time_hour], int(fields[minute]))
+        except ValueError as error:
+            raise UsageError(f"{path} has a line without a minute: {line}") from error
         by_site[fields[origin]].append(Flight(line, fields[origin], fields[carrier], order))
     for flights in by_site.values():
         flights.sort(key=lambda flight: flight.order)
-    return DataSet(columns, by_site, text)
+    return DataSet(columns, by_site, text, whole)
 
 
 def plain_rows(text: str) -> Iterator[dict[str, str]]:

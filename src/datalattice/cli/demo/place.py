@@ -1,4 +1,14 @@
-"""Place: the demo's folder - what marks it as one, who may use it, and starting over."""
+"""Place: the demo's folder - what marks it as one, who may use it, and starting over.
+
+    demo.json        marks the folder as a demo's and says of how many flights
+    demo.lock        held by the demo that runs
+    nodes.lock       held by that demo and by its nodes: after a kill they need a moment to end
+    EWR JFK LGA hq   the nodes' folders
+    spark            the stream's checkpoint
+    delays.png report.json
+
+Starting over removes these and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +16,25 @@ import fcntl
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from datalattice.errors import UsageError
+from datalattice.cli.demo.sites import NODES
+from datalattice.errors import Timeout, UsageError
 
 MARK: Final = "demo.json"
 LOCK: Final = "demo.lock"
+NODES_LOCK: Final = "nodes.lock"
 FORMAT: Final = 1
+END_TIMEOUT_S: Final = 60.0
+
+CHECKPOINT: Final = "spark"
+PLOT: Final = "delays.png"
+REPORT: Final = "report.json"
+CONTENTS: Final = (*NODES, CHECKPOINT, PLOT, REPORT)
 
 
 class Place:
@@ -27,33 +46,40 @@ class Place:
     @property
     def checkpoint(self) -> Path:
         """Where Spark's stream remembers how far it came."""
-        return self.path / "spark"
+        return self.path / CHECKPOINT
 
     @property
     def plot(self) -> Path:
         """The picture."""
-        return self.path / "delays.png"
+        return self.path / PLOT
 
     @property
     def report(self) -> Path:
         """The report of the last run."""
-        return self.path / "report.json"
+        return self.path / REPORT
 
-    def prepare(self, *, fresh: bool, limit: int | None) -> None:
-        """Make the folder, or take up the one that is there; `fresh` empties it first.
+    def check(self) -> None:
+        """Look whether the folder is a demo's, or can become one; nothing is written.
 
-        Raises: UsageError: the folder holds something else, or a demo of other flights.
+        Raises: UsageError: it holds something else.
         """
-        mark = self.path / MARK
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"{self.path} is not a folder; name another with --dir")
-        if self._holds_other_things():
+        if not self.path.is_dir() or (self.path / MARK).exists():
+            return
+        if any(path.name not in {LOCK, NODES_LOCK} for path in self.path.iterdir()):
             raise UsageError(
                 f"{self.path} holds other things than a demo; name another folder with --dir"
             )
+
+    def prepare(self, *, fresh: bool, limit: int | None) -> None:
+        """Mark the folder, or take up the demo that is there; `fresh` removes that first.
+
+        Raises: UsageError: it is a demo of other flights.
+        """
         if fresh:
             self._empty()
-        self.path.mkdir(parents=True, exist_ok=True)
+        mark = self.path / MARK
         if not mark.exists():
             mark.write_text(json.dumps({"format": FORMAT, "flights": limit}) + "\n", "utf-8")
             return
@@ -70,37 +96,44 @@ class Place:
             return None
         return found
 
-    def _holds_other_things(self) -> bool:
-        if not self.path.is_dir() or (self.path / MARK).exists():
-            return False
-        return any(path.name != LOCK for path in self.path.iterdir())
-
     def _empty(self) -> None:
-        if not self.path.is_dir():
-            return
-        for path in sorted(self.path.iterdir()):
-            if path.name in {LOCK, MARK}:
-                continue
+        for name in CONTENTS:
+            path = self.path / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
-                path.unlink()
+                path.unlink(missing_ok=True)
         # Last: a folder that was emptied halfway is still known as a demo's.
         (self.path / MARK).unlink(missing_ok=True)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep a second demo out of the folder.
+    def locked(self) -> Iterator[int]:
+        """Keep a second demo out; return when no node of an earlier one runs any more.
 
-        Raises: UsageError: one is running there.
+        Gives the handle that this demo's nodes are to hold as long as they run.
+
+        Raises: UsageError: the folder is not to be used, or another demo runs there.
+                Timeout: nodes of a demo that was killed do not end.
         """
+        self.check()
         self.path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
+        with _opened(self.path / LOCK) as own, _opened(self.path / NODES_LOCK) as nodes:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise UsageError(f"another demo is running in {self.path}") from error
-            yield
-        finally:
-            os.close(handle)
+            waiting = threading.Thread(target=fcntl.flock, args=(nodes, fcntl.LOCK_EX), daemon=True)
+            waiting.start()
+            waiting.join(END_TIMEOUT_S)
+            if waiting.is_alive():
+                raise Timeout(f"nodes of an earlier demo in {self.path} do not end")
+            yield nodes
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        yield handle
+    finally:
+        os.close(handle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,15 +18,23 @@ _INK: Final = "#1f4e79"
 _MUTED: Final = "#9db7d1"
 
 
+def check_plot() -> None:
+    """Look whether a plot can be drawn here.
+
+    Raises: UsageError: matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise UsageError("the plot needs matplotlib: pip install 'datalattice[demo]'")
+
+
 def save_plot(figures: Figures, path: Path) -> Path:
     """Draw mean departure delays by carrier and by hour and save them as a PNG.
 
     Raises: UsageError: matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise UsageError("the plot needs matplotlib: pip install 'datalattice[demo]'") from error
+    check_plot()
+    import matplotlib as mpl
+
     mpl.use("Agg")  # no screen is needed
     from matplotlib import pyplot as plt
 

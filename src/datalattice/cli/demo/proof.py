@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from datalattice.apps.queue import QUEUE_SECTION, Queue, entry_key, entry_value
 from datalattice.cells import Index, Map, Signed, Value, branch_hashes
 from datalattice.cli.access import open_reader, topics_of
-from datalattice.cli.demo.figures import Figure, plain_figures
-from datalattice.cli.demo.flights import FLIGHTS, DataSet, plain_rows
+from datalattice.cli.demo.figures import Figure, Figures, plain
+from datalattice.cli.demo.flights import FLIGHTS, SITES, DataSet, plain_rows
 from datalattice.cli.demo.sites import FIGURES_TOPIC, FLIGHTS_TOPIC, Cluster, Site
 from datalattice.cli.render import Step
 from datalattice.store import CellStore
@@ -37,8 +37,12 @@ def read_figures(root: Value, owner: bytes) -> dict[str, Figure]:
 
 
 def prove(cluster: Cluster, data: DataSet, hashes: Mapping[str, str], step: Step) -> list[Check]:
-    """Return every check; `step` moves once for each node and once for the figures."""
-    checks = [_roots(hashes)]
+    """Return every check; `step` moves once for each node and once for the figures.
+
+    hashes: what each node announces.
+    Raises: StoreError: a store cannot be read, or a cell in it does not fit its hash.
+    """
+    expected = plain(plain_rows(data.text))
     counts: dict[str, int] = {}
     wrong: list[str] = []
     with open_reader(cluster.hq.folder) as store:
@@ -48,32 +52,28 @@ def prove(cluster: Cluster, data: DataSet, hashes: Mapping[str, str], step: Step
             counts[site.name] = queue.size()
             wrong += _differences(site, queue, data)
         figures = read_figures(root, cluster.hq.public_key)
-    checks.append(_records(counts, data))
-    checks.append(
-        Check(
-            "every record at hq is the line of the file, in time order",
-            not wrong,
-            wrong[0] if wrong else f"{sum(counts.values()):,} lines compared",
-        )
-    )
-    checks.append(_figures(figures, data))
+    lines = f"{sum(counts.values()):,} lines compared"
     step.advance()
-    checks.append(_signatures(cluster.nodes, step))
-    return checks
+    return [
+        _records(counts, expected.records, whole=data.whole),
+        Check(
+            "every record at hq is a line of the file, in time order",
+            not wrong,
+            wrong[0] if wrong else lines,
+        ),
+        _figures(figures, expected.figures),
+        _roots(cluster.nodes, hashes),
+        _signatures(cluster.nodes, step),
+    ]
 
 
-def _roots(hashes: Mapping[str, str]) -> Check:
-    distinct = sorted(set(hashes.values()))
-    detail = ", ".join(hash[:16] for hash in distinct)
-    return Check(f"{len(hashes)} nodes have one root hash", len(distinct) == 1, detail)
-
-
-def _records(counts: Mapping[str, int], data: DataSet) -> Check:
-    expected = {site: len(flights) for site, flights in data.by_site.items()}
-    whole = sum(expected.values()) == sum(FLIGHTS.values())
-    holds = dict(counts) == expected and (not whole or expected == FLIGHTS)
+def _records(counts: Mapping[str, int], expected: Mapping[str, int], *, whole: bool) -> Check:
+    wanted = {site: expected.get(site, 0) for site in SITES}
+    holds = dict(counts) == wanted and (not whole or wanted == FLIGHTS)
     text = ", ".join(f"{site} {count:,}" for site, count in counts.items())
-    return Check(f"{sum(expected.values()):,} records, by airport", holds, text)
+    if not holds:
+        text += " instead of " + ", ".join(f"{site} {count:,}" for site, count in wanted.items())
+    return Check(f"{sum(wanted.values()):,} records, by airport", holds, text)
 
 
 def _differences(site: Site, queue: Queue, data: DataSet) -> list[str]:
@@ -87,8 +87,7 @@ def _differences(site: Site, queue: Queue, data: DataSet) -> list[str]:
     return []
 
 
-def _figures(figures: Mapping[str, Figure], data: DataSet) -> Check:
-    expected = plain_figures(plain_rows(data.text))
+def _figures(figures: Figures, expected: Figures) -> Check:
     wrong = [
         key
         for key in sorted({*expected, *figures})
@@ -101,26 +100,53 @@ def _figures(figures: Mapping[str, Figure], data: DataSet) -> Check:
     return Check("every figure equals the plain CSV computation", not wrong, detail)
 
 
-def _signatures(nodes: Iterable[Site], step: Step) -> Check:
+def _roots(nodes: Sequence[Site], hashes: Mapping[str, str]) -> Check:
+    """Compare what the nodes announce, and what is on each one's disk."""
+    found = dict(hashes)
+    for site in nodes:
+        with open_reader(site.folder) as store:
+            on_disk = store.root_hash()
+        found[f"{site.name} on disk"] = "nothing" if on_disk is None else on_disk.hex()
+    holds = len(set(found.values())) == 1 and set(hashes) == {site.name for site in nodes}
+    detail = ", ".join(f"{name} {hash[:16]}" for name, hash in found.items())
+    if holds:
+        detail = next(iter(hashes.values()))
+    return Check(f"{len(nodes)} nodes have one root hash, announced and on disk", holds, detail)
+
+
+def _signatures(nodes: Sequence[Site], step: Step) -> Check:
     """Check, in each node's own store, every owner's signature, and that every cell is there."""
+    owners = {site.public_key: site.name for site in nodes}
     count = 0
     bad: list[str] = []
     for site in nodes:
         with open_reader(site.folder) as store:
             root = store.root()
             section = root.get(QUEUE_SECTION) if isinstance(root, Index) else None
-            signed = list(section.entries()) if isinstance(section, Map) else []
-            for owner, cell in signed:
+            signed = dict(section.entries()) if isinstance(section, Map) else {}
+            for owner, cell in signed.items():
                 valid = isinstance(cell, Signed) and cell.public_key == owner and cell.verify()
-                count += 1
+                count += valid
                 if not valid:
-                    bad.append(f"{site.name}: the section of {owner!r} is not signed by it")
+                    bad.append(f"{site.name}: the section of {_named(owners, owner)} is forged")
+            strange = [owner for owner in signed if owner not in owners]
+            lacking = [name for owner, name in owners.items() if owner not in signed]
+            if strange:
+                bad.append(f"{site.name}: a section of {_named(owners, strange[0])}, who is nobody")
+            if lacking:
+                bad.append(f"{site.name}: no section of {', '.join(lacking)}")
             gaps = _missing(store)
             if gaps:
                 bad.append(f"{site.name}: {gaps} cells are missing")
         step.advance()
     detail = bad[0] if bad else f"{count} signatures valid, every cell matches its hash"
     return Check("every signature is the owner's, in every node", not bad and count > 0, detail)
+
+
+def _named(owners: Mapping[bytes, str], owner: Value) -> str:
+    if isinstance(owner, bytes):
+        return owners.get(owner, owner.hex()[:16])
+    return repr(owner)
 
 
 def _missing(store: CellStore) -> int:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from datalattice.cells import Map, Value, to_python
 from datalattice.cli.access import open_reader
 from datalattice.cli.demo.figures import fold, total_of
 from datalattice.cli.demo.flights import CARRIER, DataSet, read_flights
 from datalattice.cli.demo.place import Place
-from datalattice.cli.demo.plot import save_plot
+from datalattice.cli.demo.plot import check_plot, save_plot
 from datalattice.cli.demo.proof import Check, prove, read_figures
 from datalattice.cli.demo.report import Report
 from datalattice.cli.demo.sites import (
@@ -28,12 +30,15 @@ from datalattice.cli.demo.sites import (
     count_of,
     ingest,
 )
-from datalattice.cli.demo.stream import Groups, compute, forget, start_spark
+from datalattice.cli.demo.stream import Groups, check_spark, compute, forget, start_spark
 from datalattice.cli.demo.usage import peak_memory_mib
 from datalattice.cli.render import Bars, Step, print_lines, progress_bars
-from datalattice.errors import DataLatticeError, Unavailable
+from datalattice.errors import Unavailable
 from datalattice.node import NodeWriter
 from datalattice.store import CellStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CONVERGE_TIMEOUT_S: Final = 180.0
 STEP_WIDTH: Final = 60
@@ -48,12 +53,25 @@ class _Journal:
 
     @contextmanager
     def step(self, name: str, words: str) -> Iterator[Bars]:
+        """Time a step that shows its own bars."""
         began = time.monotonic()
         with progress_bars(quiet=self.quiet) as bars:
             yield bars
         spent = self.seconds[name] = time.monotonic() - began
+        self.say(f"{words:<{STEP_WIDTH}} {spent:6.1f} s")
+
+    @contextmanager
+    def wait(self, name: str, words: str) -> Iterator[None]:
+        """Time a step that has nothing to count: a bar shows that it goes on."""
+        with self.step(name, words) as bars:
+            step = bars.add(words, 1)
+            yield
+            step.advance()
+
+    def say(self, line: str) -> None:
         if not self.quiet:
-            print_lines([f"{words:<{STEP_WIDTH}} {spent:6.1f} s"])
+            print_lines([line])
+            sys.stdout.flush()  # whoever reads a pipe sees how far it is
 
 
 def run_demo(
@@ -66,154 +84,191 @@ def run_demo(
     """
     began = time.monotonic()
     place, journal = Place(path), _Journal(quiet)
-    with place.locked():
+    place.check()
+    with journal.wait("read", "read the data set"):
+        check_plot()
+        check_spark()
+        data = read_flights(limit=limit)
+    with place.locked() as held:
         place.prepare(fresh=fresh, limit=limit)
-        with journal.step("read", "read the data set"):
-            data = read_flights(limit=limit)
-        with Cluster(place.path) as cluster:
-            ingested = _ingest(cluster, data, journal)
-            _replicate(cluster, data, journal)
-            memory: dict[str, int] = {}
-            spark_ran = _compute(cluster, data, place, cores, journal, memory)
-            with journal.step("converge", "the figures reach the three sites"):
+        with Cluster(place.path, (held,)) as cluster:
+            run = _Run(cluster, data, place, cores, journal)
+            ingested = run.ingest()
+            run.replicate()
+            spark_ran = run.compute()
+            with journal.wait("converge", "the figures reach the three sites"):
                 hashes = cluster.wait_converged(CONVERGE_TIMEOUT_S)
-            checks = _prove(cluster, data, hashes, journal)
-            _note_memory(cluster, memory)
+            checks = run.prove(hashes)
+            run.note_memory()
             with open_reader(cluster.hq.folder) as store:
                 figures = read_figures(store.root(), cluster.hq.public_key)
-            with journal.step("stop", "the nodes end in order"):
+            with journal.wait("stop", "the nodes end in order"):
                 cluster.stop()
-        with journal.step("plot", "draw the plot"):
+        with journal.wait("plot", "draw the plot"):
             save_plot(figures, place.plot)
         journal.seconds["total"] = time.monotonic() - began
         report = Report(
             folder=place.path,
             flights={site: len(flights) for site, flights in data.by_site.items()},
             owners={site.name: site.public_key.hex() for site in cluster.nodes},
+            apart=run.apart,
             root_hashes=hashes,
             figures=figures,
             checks=checks,
             seconds=journal.seconds,
             ingested=ingested,
             spark_ran=spark_ran,
-            peak_memory_mib=memory,
+            peak_memory_mib=run.memory,
             plot=place.plot,
         )
         place.report.write_text(json.dumps(report.document(), indent=2) + "\n", "utf-8")
         return report
 
 
-def _ingest(cluster: Cluster, data: DataSet, journal: _Journal) -> int:
-    """Start the sites, cut off, and append what each of them lacks. Returns how many flights."""
-    sites = list(cluster.sites.values())
-    with journal.step("start", "three sites start, cut off from one another"):
-        cluster.start(sites)
-    begin = {site.name: site.count() for site in sites}
-    done = sum(begin.values())
-    words = f"the sites append {data.count - done:,} flights" + (
-        f" ({done:,} were there)" if done else ""
-    )
-    with journal.step("ingest", words) as bars:
+@dataclass(slots=True)
+class _Run:
+    """One run: the steps between starting the first node and ending the last."""
+
+    cluster: Cluster
+    data: DataSet
+    place: Place
+    cores: int | None
+    journal: _Journal
+    apart: Mapping[str, str] = field(default_factory=dict)
+    """Root hashes of the sites before they were connected."""
+    memory: dict[str, int] = field(default_factory=dict)
+
+    def ingest(self) -> int:
+        """Start the sites, cut off, and append what each lacks. Returns how many flights."""
+        sites = list(self.cluster.sites.values())
+        with self.journal.wait("start", "three sites start, cut off from one another"):
+            self.cluster.start(sites)
+        begin = {site.name: site.count() for site in sites}
+        done = sum(begin.values())
+        words = f"the sites append {self.data.count - done:,} flights" + (
+            f" ({done:,} were there)" if done else ""
+        )
+        with self.journal.step("ingest", words) as bars:
+            count = self._append(sites, begin, bars)
+        connected = [site.name for site in sites if site.connection_count()]
+        if connected:
+            raise Unavailable(f"not cut off: {', '.join(connected)}; somebody else connected")
+        self.apart = {site.name: site.root_hash() for site in sites}
+        if len(set(self.apart.values())) > 1:
+            roots = ", ".join(f"{name} {hash[:12]}" for name, hash in self.apart.items())
+            self.journal.say(f"  their root hashes, while apart: {roots}")
+        return count
+
+    def _append(self, sites: list[Site], begin: Mapping[str, int], bars: Bars) -> int:
+        flights = self.data.by_site
         steps = {
-            site.name: bars.add(f"{site.name} appends", len(data.by_site[site.name]))
-            for site in sites
+            site.name: bars.add(f"{site.name} appends", len(flights[site.name])) for site in sites
         }
+        ended = threading.Event()
 
         def work(site: Site) -> int:
             count = 0
             step = steps[site.name]
             step.to(begin[site.name])
-            for added in ingest(site, data.by_site[site.name], begin[site.name]):
+            for added in ingest(site, flights[site.name], begin[site.name]):
                 count += added
                 step.advance(added)
+                if ended.is_set():
+                    break
             return count
 
         with ThreadPoolExecutor(len(sites)) as pool:
-            return sum(pool.map(work, sites))
+            try:
+                return sum(pool.map(work, sites))
+            finally:
+                ended.set()  # after Ctrl-C, or when one site failed, the others stop, too
 
+    def replicate(self) -> None:
+        """Start hq, connect every site to it, and wait until all four have everything."""
+        with self.journal.step("replicate", "hq is connected; all four converge") as bars:
+            step = bars.add("flights at hq", self.data.count)
+            self.cluster.start([self.cluster.hq])
+            self.cluster.connect()
+            with open_reader(self.cluster.hq.folder) as store:
+                self.cluster.wait_converged(
+                    CONVERGE_TIMEOUT_S, lambda: self._arrived(store, step) >= self.data.count
+                )
 
-def _replicate(cluster: Cluster, data: DataSet, journal: _Journal) -> None:
-    """Start hq, connect every site to it, and wait until all four have everything."""
-    with journal.step("replicate", "hq is connected; all four converge") as bars:
-        step = bars.add("flights at hq", data.count)
-        cluster.start([cluster.hq])
-        cluster.connect()
-        with open_reader(cluster.hq.folder) as store:
-            cluster.wait_converged(
-                CONVERGE_TIMEOUT_S, lambda: _arrived(cluster, store, step) >= data.count
-            )
+    def _arrived(self, store: CellStore, step: Step) -> int:
+        store.refresh()
+        root = store.root()
+        sites = self.cluster.sites.values()
+        count = sum(count_of(root, site.public_key, FLIGHTS_TOPIC) for site in sites)
+        step.to(count)
+        return count
 
-
-def _arrived(cluster: Cluster, store: CellStore, step: Step) -> int:
-    store.refresh()
-    root = store.root()
-    count = sum(count_of(root, site.public_key, FLIGHTS_TOPIC) for site in cluster.sites.values())
-    step.to(count)
-    return count
-
-
-def _compute(
-    cluster: Cluster,
-    data: DataSet,
-    place: Place,
-    cores: int | None,
-    journal: _Journal,
-    memory: dict[str, int],
-) -> bool:
-    """Have Spark compute what the figures do not cover yet; return whether it ran."""
-    ends = {site.public_key.hex(): len(data.by_site[name]) for name, site in cluster.sites.items()}
-    with cluster.hq.client() as client:
-        if _covered(client.call("queue.meta", topic=FIGURES_TOPIC)) == ends:
-            with journal.step("spark", "Spark has nothing new to read since the last run"):
+    def compute(self) -> bool:
+        """Have Spark compute what the figures do not cover yet; return whether it ran."""
+        hq, flights = self.cluster.hq, self.data.by_site
+        ends = {
+            site.public_key.hex(): len(flights[name]) for name, site in self.cluster.sites.items()
+        }
+        with hq.client() as client:
+            covered = _covered(client.call("queue.meta", topic=FIGURES_TOPIC))
+        if covered == ends:
+            with self.journal.wait("spark", "Spark has nothing new to read since the last run"):
                 return False
-    with journal.step("spark", "Spark reads the queues at hq, figures go back signed") as bars:
-        step = bars.add("flights in the figures", data.count)
-        _stream(cluster.hq, data, place, cores, step, lambda: _note_memory(cluster, memory))
-        with cluster.hq.client() as client:
-            client.call("topic.set_meta", topic=FIGURES_TOPIC, key=COVERS, value=ends)
-    return True
+        words = "Spark reads the queues at hq, figures go back signed"
+        with self.journal.step("spark", words) as bars:
+            self._stream(bars)
+            with hq.client() as client:
+                client.call("topic.set_meta", topic=FIGURES_TOPIC, key=COVERS, value=ends)
+        return True
+
+    def _stream(self, bars: Bars) -> None:
+        from datalattice.pipeline import end_session
+
+        resumed = self.place.checkpoint.exists()
+        starting = bars.add("Spark starts", 1)
+        step = bars.add("flights in the figures", self.data.count)
+        spark = start_spark(self.cores)
+        starting.advance()
+        try:
+            try:
+                self._compute(spark, step)
+            except Unavailable:
+                # A checkpoint of a run that was killed may be of no use.
+                if not resumed:
+                    raise
+            if resumed and _written(self.cluster.hq) != self.data.count:
+                # It may also say that all was read when the figures are not there: begin again.
+                forget(self.place.checkpoint)
+                self._compute(spark, step)
+            self.note_memory()
+        finally:
+            end_session(spark)
+
+    def _compute(self, spark: SparkSession, step: Step) -> None:
+        hq = self.cluster.hq
+
+        def receive(groups: Groups) -> None:
+            step.to(_write_figures(hq, groups))
+
+        compute(spark, hq.folder.store_path, self.place.checkpoint, self.data.columns, receive)
+
+    def prove(self, hashes: Mapping[str, str]) -> list[Check]:
+        """Check everything that is claimed."""
+        words = "every claim is checked against the file and the stores"
+        with self.journal.step("prove", words) as bars:
+            step = bars.add("checked", len(self.cluster.nodes) + 1)
+            return prove(self.cluster, self.data, hashes, step)
+
+    def note_memory(self) -> None:
+        """Remember how much memory each process has taken so far."""
+        sites = self.cluster.nodes
+        names = {site.pid: f"node {site.name}" for site in sites if site.pid is not None}
+        for name, peak in peak_memory_mib(names).items():
+            self.memory[name] = max(self.memory.get(name, 0), peak)
 
 
 def _covered(meta: Value) -> Mapping[str, int] | None:
     found = to_python(meta.get(COVERS)) if isinstance(meta, Map) else None
     return found if isinstance(found, dict) else None
-
-
-def _stream(
-    hq: Site,
-    data: DataSet,
-    place: Place,
-    cores: int | None,
-    step: Step,
-    before_end: Callable[[], None],
-) -> None:
-    spark = start_spark(cores)
-    failures: list[DataLatticeError] = []
-
-    def receive(_number: int, groups: Groups) -> None:
-        try:
-            step.to(_write_figures(hq, groups))
-        except DataLatticeError as error:
-            failures.append(error)  # Spark would wrap it beyond recognition
-            raise
-
-    try:
-        for _ in range(2):
-            compute(spark, hq.folder.store_path, place.checkpoint, data.columns, receive)
-            if _written(hq) == data.count:
-                break
-            # The checkpoint says that all was read, but the figures are not there: begin again.
-            forget(place.checkpoint)
-        before_end()
-    except Exception as error:
-        if failures:
-            raise failures[0] from error
-        if isinstance(error, DataLatticeError):
-            raise
-        words = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise Unavailable(f"Spark failed: {words}") from error
-    finally:
-        spark.stop()
 
 
 def _write_figures(hq: Site, groups: Groups) -> int:
@@ -236,17 +291,3 @@ def _write_figures(hq: Site, groups: Groups) -> int:
 def _written(hq: Site) -> int:
     with open_reader(hq.folder) as store:
         return total_of(read_figures(store.root(), hq.public_key), CARRIER).flights
-
-
-def _prove(
-    cluster: Cluster, data: DataSet, hashes: Mapping[str, str], journal: _Journal
-) -> list[Check]:
-    with journal.step("prove", "every claim is checked against the file and the stores") as bars:
-        nodes = len(cluster.nodes)
-        return prove(cluster, data, hashes, bars.add("checked", nodes + 1))
-
-
-def _note_memory(cluster: Cluster, memory: dict[str, int]) -> None:
-    names = {site.pid: f"node {site.name}" for site in cluster.nodes if site.pid is not None}
-    for name, peak in peak_memory_mib(names).items():
-        memory[name] = max(memory.get(name, 0), peak)

@@ -1,8 +1,12 @@
-"""Sites: the four nodes of the demo, each a process with its own key pair and data folder."""
+"""Sites: the four nodes of the demo, each a process with its own key pair and data folder.
+
+A node process lives as long as the demo at most: it ends when its standard input does. Nothing is
+left behind by a demo that is killed, either.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import select
 import subprocess
 import sys
 import time
@@ -15,8 +19,8 @@ from datalattice.cli.access import open_reader, topics_of
 from datalattice.cli.demo.flights import SITES, Flight
 from datalattice.cli.folder import Folder, read_key, write_key
 from datalattice.crypto import KeyPair
-from datalattice.errors import DataLatticeError, PeerUnavailable, Timeout
-from datalattice.node import ControlClient, NodeWriter, connect, running
+from datalattice.errors import PeerUnavailable, Timeout
+from datalattice.node import ControlClient, NodeWriter, connect
 
 HQ: Final = "hq"
 NODES: Final = (*SITES, HQ)
@@ -29,7 +33,11 @@ COVERS: Final = "covers"
 BATCH: Final = 1_000
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
-POLL_S: Final = 0.05
+WAIT_MS: Final = 1_000
+"""How long one look at a node waits for a change there."""
+
+GREETING: Final = "listening at "
+"""What `lattice node start` prints, with its address, once it serves."""
 
 
 class Site:
@@ -54,36 +62,38 @@ class Site:
         """What the process had to say."""
         return self.folder.path / "node.log"
 
-    def start(self) -> None:
+    def start(self, held: Sequence[int] = ()) -> None:
         """Start the process with no peers: cut off from all others.
 
-        Raises: PeerUnavailable: it ended, or does not answer; the text has its last words.
+        It ends when this process does, however that happens: its standard input ends then. It keeps
+        the files `held` open until it has ended. Ctrl-C reaches this process only.
         """
-        _stop_leftover(self.folder)
         command = [sys.executable, "-m", "datalattice.cli", "node", "start", "--port", "0"]
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [*command, "--dir", str(self.folder.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
+                [*command, "--attached", "--dir", str(self.folder.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 stderr=log,
+                pass_fds=held,
+                start_new_session=True,
             )
 
     def wait_ready(self) -> None:
-        """Return when the process serves.
+        """Return when the process serves: it says where.
 
         Raises: PeerUnavailable: it ended, or does not answer; the text has its last words.
         """
         process = self._process
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while process is not None and process.poll() is None and time.monotonic() < deadline:
-            found = running(self.folder.path)
-            if found is not None and found.address is not None:
-                self.address = found.address
-                return
-            time.sleep(POLL_S)
+        assert process is not None
+        assert process.stdout is not None
+        readable, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
+        line = process.stdout.readline().decode("utf-8", "replace") if readable else ""
+        if line.startswith(GREETING):
+            self.address = line.removeprefix(GREETING).strip()
+            return
         words = self.log_path.read_text("utf-8", "replace").strip().splitlines()
-        last = words[-1] if words else "it said nothing"
+        last = words[-1].removeprefix("lattice: ") if words else "it said nothing"
         raise PeerUnavailable(f"the node {self.name} did not start: {last}")
 
     def client(self) -> ControlClient:
@@ -98,21 +108,38 @@ class Site:
 
     def root_hash(self) -> str:
         """Return the root that the node announces."""
+        return self.wait_change("", 0)
+
+    def wait_change(self, known: str, timeout_ms: int = WAIT_MS) -> str:
+        """Return the root that the node announces when it is not `known`, or at the end of time."""
+        with self.client() as client:
+            return str(client.call("node.wait", root_hash=known, timeout_ms=timeout_ms))
+
+    def connection_count(self) -> int:
+        """Return how many other nodes the node is connected to."""
         with self.client() as client:
             status = client.call("node.status")
-        return str(status.get("root_hash")) if isinstance(status, Map) else ""
+        count = status.get("connections") if isinstance(status, Map) else None
+        return count if type(count) is int else 0
+
+    def release(self) -> None:
+        """Tell the process to end in order; its last writes are on disk then."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
 
     def stop(self) -> None:
-        """End the process in order; its last writes are on disk then."""
-        if self._process is None:
+        """Return when the process has ended."""
+        process = self._process
+        if process is None:
             return
-        with contextlib.suppress(DataLatticeError), self.client() as client:
-            client.call("node.stop")
+        self.release()
         try:
-            self._process.wait(STOP_TIMEOUT_S)
+            process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
         self._process = None
 
     def count(self, topic: str = FLIGHTS_TOPIC) -> int:
@@ -128,26 +155,13 @@ def count_of(root: Value, owner: bytes, topic: str) -> int:
     return 0 if root is None else topics_of(root, owner).partition(topic, 0).end_offset()
 
 
-def _stop_leftover(folder: Folder) -> None:
-    """End a node that an interrupted run has left behind."""
-    client = connect(folder.path)
-    if client is None:
-        return
-    with client:
-        client.call("node.stop")
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while running(folder.path) is not None:
-        if time.monotonic() > deadline:
-            raise Timeout(f"an earlier node in {folder.path} does not end")
-        time.sleep(POLL_S)
-
-
 class Cluster:
     """All four nodes. As a context manager it ends them whatever happens."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, held: Sequence[int] = ()) -> None:
         self.sites = {name: Site(name, folder / name) for name in SITES}
         self.hq = Site(HQ, folder / HQ)
+        self._held = held
 
     @property
     def nodes(self) -> list[Site]:
@@ -161,9 +175,12 @@ class Cluster:
         self.stop()
 
     def start(self, sites: Sequence[Site]) -> None:
-        """Start some of the nodes, together."""
+        """Start some of the nodes, together.
+
+        Raises: PeerUnavailable: one of them does not start.
+        """
         for site in sites:
-            site.start()
+            site.start(self._held)
         for site in sites:
             site.wait_ready()
 
@@ -174,7 +191,9 @@ class Cluster:
                 client.call("node.add_peer", address=self.hq.address)
 
     def stop(self) -> None:
-        """End all nodes."""
+        """End all nodes, together."""
+        for site in self.nodes:
+            site.release()
         for site in self.nodes:
             site.stop()
 
@@ -191,13 +210,17 @@ class Cluster:
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            complete = watch()
             hashes = self.root_hashes()
-            if complete and len(set(hashes.values())) == 1:
+            complete = watch()
+            behind = [site for site in self.sites.values() if hashes[site.name] != hashes[HQ]]
+            if complete and not behind:
                 return hashes
             if time.monotonic() > deadline:
-                raise Timeout(f"the nodes did not converge in {timeout_s:.0f} s: {hashes}")
-            time.sleep(POLL_S)
+                short = ", ".join(f"{name} {hash[:16]}" for name, hash in hashes.items())
+                raise Timeout(f"the nodes did not converge in {timeout_s:.0f} s: {short}")
+            # What is missing shows at hq first, and goes from there to the sites.
+            next_to_change = behind[0] if complete else self.hq
+            next_to_change.wait_change(hashes[next_to_change.name])
 
 
 def ingest(site: Site, flights: Sequence[Flight], begin: int) -> Iterator[int]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from datalattice.cli.demo.figures import LATE_MINUTES, Figure
 from datalattice.cli.demo.flights import CARRIER, DELAY, HOUR, MISSING
 from datalattice.cli.demo.sites import FLIGHTS_TOPIC
-from datalattice.errors import UsageError
+from datalattice.errors import DataLatticeError, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +28,19 @@ TRIGGER_ROWS: Final = 100_000
 
 Groups = list[tuple[str, int, Figure]]
 """Figures by (carrier, hour)."""
+
+
+def check_spark() -> None:
+    """Look whether Spark can run here, before anything is done that needs it later.
+
+    Raises: UsageError: PySpark or a Java runtime is missing.
+    """
+    from datalattice.pipeline import find_java
+
+    for module in ("pyspark", "pyarrow"):
+        if find_spec(module) is None:
+            raise UsageError(f"the demo needs {module}: pip install 'datalattice[demo]'")
+    find_java()
 
 
 def start_spark(cores: int | None) -> SparkSession:
@@ -46,12 +60,18 @@ def compute(
     store: Path,
     checkpoint: Path,
     columns: Sequence[str],
-    receive: Callable[[int, Groups], None],
+    receive: Callable[[Groups], None],
 ) -> None:
     """Run the stream over everything in the store that it has not seen; return at its end.
 
-    `receive` gets (batch number, figures so far); a batch may come twice after an interruption.
+    `receive` gets the figures so far after every micro-batch; one may come twice after an
+    interruption.
+
+    Raises: DataLatticeError: what `receive` or the source raised. Unavailable: Spark failed.
     """
+    failures: list[DataLatticeError] = []
+    from datalattice.pipeline import clear_errors
+
     rows = (
         spark.readStream.format("lattice.queue")
         .option("store", str(store))
@@ -62,18 +82,30 @@ def compute(
         .load()
     )
 
-    def hand_over(batch: DataFrame, number: int) -> None:
-        receive(number, _collected(batch))
+    def hand_over(batch: DataFrame, _number: int) -> None:
+        try:
+            receive(_collected(batch))
+        except DataLatticeError as error:
+            failures.append(error)  # Spark would wrap it beyond recognition
+            raise
 
-    query = (
+    writer = (
         _figures(rows, columns)
         .writeStream.outputMode("complete")
         .foreachBatch(hand_over)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    try:
+        with clear_errors():
+            writer.start().awaitTermination()
+    except DataLatticeError:
+        raise
+    except Exception as error:
+        if failures:
+            raise failures[0] from error
+        words = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise Unavailable(f"Spark failed: {words}") from error
 
 
 def _figures(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
@@ -113,13 +145,6 @@ def _collected(batch: DataFrame) -> Groups:
 
 
 def forget(checkpoint: Path) -> None:
-    """Remove what the stream remembers, so that it begins again.
-
-    Raises: UsageError: it cannot be removed.
-    """
+    """Remove what the stream remembers, so that it begins again."""
     with suppress(FileNotFoundError):
-        try:
-            shutil.rmtree(checkpoint)
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError):
-                raise UsageError(f"{checkpoint} cannot be removed: {error.strerror}") from error
+        shutil.rmtree(checkpoint)
