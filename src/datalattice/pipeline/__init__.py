@@ -18,7 +18,9 @@ from datalattice.pipeline.java import Java, find_java
 from datalattice.pipeline.session import end_session, spark_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    # Named again, so that code above this package can name them and yet knows no Spark.
+    from pyspark.sql import DataFrame as DataFrame
+    from pyspark.sql import SparkSession as SparkSession
 
 __all__ = ["Java", "clear_errors", "end_session", "find_java", "register", "spark_session"]
 

@@ -38,7 +38,7 @@ from datalattice.node import NodeWriter
 from datalattice.store import CellStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from datalattice.pipeline import SparkSession
 
 CONVERGE_TIMEOUT_S: Final = 180.0
 STEP_WIDTH: Final = 60

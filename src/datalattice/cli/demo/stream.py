@@ -20,11 +20,22 @@ from datalattice.cli.demo.sites import FLIGHTS_TOPIC
 from datalattice.errors import DataLatticeError, Unavailable, UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from datalattice.pipeline import DataFrame, SparkSession
 
 DRIVER_MEMORY: Final = "1g"
 TRIGGER_ROWS: Final = 100_000
 """Most records of one micro-batch: small enough to show progress, large enough to be quick."""
+
+FIGURES: Final = """
+    SELECT carrier, hour,
+           count(*) AS flights,
+           count(dep_delay) AS departed,
+           coalesce(sum(dep_delay), 0) AS delay_minutes,
+           count_if(dep_delay > :late) AS late
+    FROM {flights}
+    GROUP BY carrier, hour
+"""
+"""What Spark computes. A flight that was cancelled has no delay."""
 
 Groups = list[tuple[str, int, Figure]]
 """Figures by (carrier, hour)."""
@@ -109,23 +120,12 @@ def compute(
 
 
 def _figures(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
-    from pyspark.sql import functions as f
-
+    """Return the query: each record is a line of the file, parsed and summed by Spark."""
     numbers = {DELAY: "INT", HOUR: "INT"}
     schema = ", ".join(f"`{name}` {numbers.get(name, 'STRING')}" for name in columns)
-    flight = f.from_csv(f.col("value"), schema, {"nullValue": MISSING, "mode": "FAILFAST"})
-    delay = f.col(DELAY)
-    return (
-        rows.select(flight.alias("flight"))
-        .select(f"flight.{CARRIER}", f"flight.{HOUR}", f"flight.{DELAY}")
-        .groupBy(CARRIER, HOUR)
-        .agg(
-            f.count(f.lit(1)).alias("flights"),
-            f.count(delay).alias("departed"),
-            f.coalesce(f.sum(delay), f.lit(0)).alias("delay_minutes"),
-            f.count(f.when(delay > LATE_MINUTES, 1)).alias("late"),
-        )
-    )
+    flight = f"from_csv(value, '{schema}', map('nullValue', '{MISSING}', 'mode', 'FAILFAST'))"
+    flights = rows.selectExpr(f"{flight} AS flight").selectExpr("flight.*")
+    return flights.sparkSession.sql(FIGURES, {"late": LATE_MINUTES}, flights=flights)
 
 
 def _collected(batch: DataFrame) -> Groups:
