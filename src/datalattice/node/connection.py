@@ -3,6 +3,9 @@
 Reading pauses while the worker has too many bytes of this peer to work through, and while the peer
 does not read what we answer: a peer can make us hold only so much. A frame that does not complete
 in time ends the connection; a silent connection without a started frame may live for ever.
+
+Waits are bounded by `asyncio.timeout`: before Python 3.12 `asyncio.wait_for` loses a cancellation
+that comes at the moment when what it waits for is done, and a node would never end.
 """
 
 from __future__ import annotations
@@ -84,7 +87,8 @@ class Connection:
             if not writer.done():
                 # A peer may have closed its sending side only: what it asked is still answered.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._finish(writer), CLOSE_TIMEOUT_S)
+                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                        await self._finish(writer)
         finally:
             for task in (reader, writer):
                 task.cancel()
@@ -93,7 +97,8 @@ class Connection:
 
     async def _end(self) -> None:
         try:
-            await asyncio.wait_for(self._link.close(), CLOSE_TIMEOUT_S)
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._link.close()
         except TimeoutError:
             self._link.abort()
 
@@ -147,7 +152,8 @@ class Connection:
             if started_s is not None:
                 left_s = max(0.0, started_s + self._read_timeout_s - loop.time())
             try:
-                data = await asyncio.wait_for(self._link.read(), left_s)
+                async with asyncio.timeout(left_s):
+                    data = await self._link.read()
             except TimeoutError:
                 self.reason = "a frame did not complete in time"
                 return

@@ -106,6 +106,8 @@ class Peers:
                     info.connected = False
                 if loop.time() - began_s >= STABLE_S:
                     info.failures = 0
+            if self._tasks.get(info.address) is not asyncio.current_task():
+                return  # not wanted any more, and the cancellation got lost on its way
             await asyncio.sleep(backoff_ms(info.failures, self._entropy) / 1_000)
             info.failures += 1
 

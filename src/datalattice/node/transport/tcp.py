@@ -70,9 +70,8 @@ class TcpTransport:
         """Return a link to `host:port`."""
         host, port = parse_address(address)
         try:
-            reader, writer = await asyncio.wait_for(
-                asyncio.open_connection(host, port, limit=READ_BYTES), DIAL_TIMEOUT_S
-            )
+            async with asyncio.timeout(DIAL_TIMEOUT_S):
+                reader, writer = await asyncio.open_connection(host, port, limit=READ_BYTES)
         except TimeoutError as error:
             raise OSError(errno.ETIMEDOUT, f"no answer from {address}") from error
         return TcpLink(reader, writer)
