@@ -7,21 +7,35 @@ writing.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
 # Importing the applications registers their sections in the root lattice.
 from datalattice.apps.queue import QUEUE_SECTION, LatticeMQ
 from datalattice.cells import Index, Map, Value
 from datalattice.cli.folder import Folder, read_key
+from datalattice.cli.render import print_notice
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import UsageError
+from datalattice.errors import (
+    Corruption,
+    MissingData,
+    StoreError,
+    StoreFailed,
+    StoreLocked,
+    UsageError,
+)
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.node import NodeWriter, connect
+from datalattice.node import ControlClient, NodeWriter, connect
 from datalattice.store import CellStore, Store
+
+LOCK_WAIT_S: Final = 10.0
+"""How long a write waits for another process to finish its own."""
+
+LOCK_POLL_S: Final = 0.02
 
 
 class Writer(Protocol):
@@ -105,30 +119,69 @@ def _committed(store: Store, value: Value) -> Value:
 def writing(folder: Folder) -> Iterator[Writer]:
     """Give a writer for the folder's own queues: the running node, or the store itself.
 
-    Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node writes.
+    Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
+            writing.
     """
-    client = connect(folder.path)
-    if client is not None:
-        with client:
-            yield NodeWriter(client)
+    found = _node_or_store(folder)
+    if isinstance(found, ControlClient):
+        with found:
+            yield NodeWriter(found)
         return
-    key_pair = read_key(folder.key_path)
-    with CellStore.open(folder.store_path) as store:
-        yield StoreWriter(store, key_pair)
+    with found as store, _whole(folder):
+        for damage in store.damage:
+            print_notice(f"{damage}; what was there is missing")
+        yield StoreWriter(store, read_key(folder.key_path))
+
+
+def _node_or_store(folder: Folder) -> ControlClient | CellStore:
+    """Return the running node, or else the store; wait for whoever else is writing."""
+    give_up_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        client = connect(folder.path)
+        if client is not None:
+            return client
+        read_key(folder.key_path)  # before a store is made for nothing
+        try:
+            return CellStore.open(folder.store_path)
+        except StoreLocked as error:
+            if time.monotonic() >= give_up_s:
+                raise StoreLocked(f"waited {LOCK_WAIT_S:g} s in vain: {error}") from error
+        time.sleep(LOCK_POLL_S)
+
+
+@contextmanager
+def _whole(folder: Folder) -> Iterator[None]:
+    """Say what it means when cells are missing below the root of a store of ours."""
+    try:
+        yield
+    except MissingData as error:
+        raise Corruption(
+            f"{folder.store_path} is damaged ({error}); put it back from a copy, or begin in an "
+            "empty folder and pull from a node that has the data"
+        ) from error
 
 
 def open_reader(folder: Folder) -> CellStore:
     """Return the folder's store, open for reading beside whoever writes.
 
+    Where its index must be made again first, as after a copy of the folder, that is done.
     Raises: StoreError: it cannot be read.
     """
+    try:
+        return CellStore.open(folder.store_path, read_only=True)
+    except (StoreFailed, Corruption) as error:
+        first = error
+    try:
+        CellStore.open(folder.store_path).close()
+    except StoreError:
+        raise first from None  # it cannot be written either: the reader's trouble is the one
     return CellStore.open(folder.store_path, read_only=True)
 
 
 @contextmanager
 def reading(folder: Folder) -> Iterator[Value]:
     """Give the root value of the folder's store as it is now."""
-    with open_reader(folder) as store:
+    with open_reader(folder) as store, _whole(folder):
         yield store.root()
 
 

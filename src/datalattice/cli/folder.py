@@ -74,8 +74,9 @@ def folder_of(option: Path | None) -> Folder:
     Raises: UsageError: there is something else at that place.
     """
     path = Path(option if option is not None else DEFAULT_FOLDER).expanduser()
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is not a folder; name a node's folder with --dir")
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise UsageError(f"{place} is not a folder; name a node's folder with --dir")
     return Folder(path)
 
 

@@ -49,10 +49,8 @@ def get(
     """Print the value at a path: its kind, hash and first entries, or all of it with --full."""
     folder = existing_folder(dir)
     keys = [parse_key(key) for key in path or []]
-    # Levels with canonical keys take other spellings: `queue` for `:queue`, hex for an owner.
-    resolved = root_lattice().resolve_path(keys)
     with access.reading(folder) as root:
-        value = _walk(root, keys if resolved is None else resolved)
+        value = _walk(root, _canonical(keys))
         document: dict[str, object] = {
             "path": [value_json(key) for key in keys],
             "kind": kind_of(value),
@@ -68,6 +66,19 @@ def get(
             document["entries"] = [{"key": key, "value": text} for key, text in shown]
         text = to_text(value) if full or count is None else None
         show(json, document, lambda: print_lines(_lines(document, text)))
+
+
+def _canonical(keys: Sequence[Value]) -> list[Value]:
+    """Return the path with canonical keys as far as the lattice goes.
+
+    There `queue` stands for `:queue`, and hex for an owner; below, keys mean what they say.
+    """
+    lattice = root_lattice()
+    for count in range(len(keys), 0, -1):
+        resolved = lattice.resolve_path(keys[:count])
+        if resolved is not None:
+            return [*resolved, *keys[count:]]
+    return list(keys)
 
 
 def _walk(value: Value, keys: Sequence[Value]) -> Value:

@@ -1,16 +1,20 @@
 """Main: the command `lattice`, its groups, and the one place where errors become exit codes.
 
 Exit codes: 0 done; 1 it failed (a store, a peer, a check that does not hold); 2 the call was wrong
-(an option, a key, a folder); 70 a fault of this program; 130 interrupted.
+(an option, a key, a folder); 70 a fault of this program; 130 interrupted (Ctrl-C); 143 told to end
+(SIGTERM).
 """
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -26,12 +30,16 @@ EXIT_FAILED: Final = 1
 EXIT_WRONG_CALL: Final = 2
 EXIT_FAULT: Final = 70
 EXIT_INTERRUPTED: Final = 130
+EXIT_TERMINATED: Final = 143
+
+INTEGER_DIGITS_MAX: Final = 10_000
+"""Digits of an integer that is read or printed; the largest integer cell has 9,865."""
 
 DEBUG_VARIABLE: Final = "DATALATTICE_DEBUG"
 
 _EPILOG: Final = (
     "Exit codes: 0 done, 1 it failed, 2 the call was wrong, 70 a fault of this program, "
-    f"130 interrupted. With {DEBUG_VARIABLE}=1 every error prints where it came from."
+    f"130 interrupted, 143 told to end. With {DEBUG_VARIABLE}=1 errors print where they came from."
 )
 
 app = typer.Typer(
@@ -79,12 +87,16 @@ def run(arguments: Sequence[str]) -> int:
         code = app(list(arguments), prog_name="lattice", standalone_mode=False)
     except (Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
+    except _Terminated:
+        return EXIT_TERMINATED
     except BrokenPipeError:
         # The reader of our output went away (`lattice ... | head`); that is no error of ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except TyperException as error:
-        return _explain(error.format_message(), "usage", error.exit_code, as_json)
+        text = error.format_message()
+        if not text:  # no command given: the help is printed, and says all there is to say
+            return EXIT_WRONG_CALL
+        return _explain(text, "usage", EXIT_WRONG_CALL, as_json)
     except UsageError as error:
         return _explain(str(error), error.code, EXIT_WRONG_CALL, as_json)
     except DataLatticeError as error:
@@ -109,11 +121,42 @@ def _explain(message: str, code: str, exit_code: int, as_json: bool) -> int:
     return exit_code
 
 
+class _Terminated(BaseException):
+    """SIGTERM came: everything is closed on the way out, as with Ctrl-C."""
+
+
+def _terminate(_number: int, _frame: object) -> None:
+    raise _Terminated
+
+
 def main() -> None:
     """Run the command line of this process and end it."""
+    _prepare_streams()
+    sys.set_int_max_str_digits(INTEGER_DIGITS_MAX)
+    signal.signal(signal.SIGTERM, _terminate)
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:
+        # What is still in the buffer would be tried again at the end, with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _explain(f"standard output: {_os_text(error)}", "system", EXIT_FAILED, False)
     sys.exit(code)
+
+
+def _prepare_streams() -> None:
+    """Make the standard streams take any text; one that the caller closed is empty."""
+    nothing = Path(os.devnull)
+    if sys.stdin is None:
+        sys.stdin = nothing.open(encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = nothing.open("w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = nothing.open("w", encoding="utf-8")
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Arguments that are not UTF-8 reach us as surrogates and leave as the same bytes.
+            utf_8 = stream.encoding.lower().replace("_", "-") == "utf-8"
+            stream.reconfigure(errors="surrogateescape" if utf_8 else "backslashreplace")

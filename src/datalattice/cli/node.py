@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 import threading
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
@@ -22,9 +24,9 @@ from datalattice.cli.folder import (
     read_key,
 )
 from datalattice.cli.render import (
-    notices,
     print_json,
     print_lines,
+    print_notice,
     print_pairs,
     progress_bars,
     results,
@@ -59,20 +61,24 @@ def read_settings(folder: Folder) -> dict[str, object]:
         text = path.read_text("utf-8")
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text") from error
     try:
         settings = json_module.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}") from error
-    known = {"port": int, "bind": str, "peers": list}
+    known = {"port": (int, "a number"), "bind": (str, "a text"), "peers": (list, "a list of texts")}
     if not isinstance(settings, dict):
         raise UsageError(f"{path} is not a JSON object with {', '.join(known)}")
     for name, value in settings.items():
         if name not in known:
             raise UsageError(f"{path} has an unknown setting {name!r}; known: {', '.join(known)}")
-        if not isinstance(value, known[name]) or isinstance(value, bool):
-            raise UsageError(f"{path}: {name} is {known[name].__name__}, got {value!r}")
+        kind, wanted = known[name]
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        if not fits or (isinstance(value, list) and not all(isinstance(v, str) for v in value)):
+            raise UsageError(f"{path}: {name} is {wanted}, got {json_module.dumps(value)}")
     return settings
 
 
@@ -121,12 +127,14 @@ def start(
         peers=tuple(str(one) for one in peers),
     )
     key_pair = read_key(folder.key_path) if folder.key_path.exists() else None
-    if key_pair is None:
-        notices().print(
-            f"lattice: no key at {folder.key_path}; the node follows others but writes nothing"
-        )
+    opening = ExitStack()
 
     def ready(running: Running, node: Node) -> None:
+        opening.close()
+        if key_pair is None:
+            print_notice(f"no key at {folder.key_path}; the node follows others but writes nothing")
+        for damage in node.damage:
+            print_notice(f"{damage}; what was there is missing")
         document = {
             "address": running.address,
             "pid": running.pid,
@@ -138,7 +146,11 @@ def start(
 
     if attached:
         threading.Thread(target=_end_with_input, name="attached", daemon=True).start()
-    Daemon(folder.path, config, key_pair=key_pair, ready=ready).run()
+    daemon = Daemon(folder.path, config, key_pair=key_pair, ready=ready)
+    with opening:
+        bars = opening.enter_context(progress_bars(quiet=json, transient=True))
+        bars.add(f"open {folder.store_path}")
+        daemon.run()
 
 
 def _end_with_input() -> None:
@@ -181,12 +193,24 @@ def status(
         return
     peers = found.pop("peers", [])
     counters = found.pop("counters", {})
-    print_pairs(found)
+    damage = found.pop("damage", [])
+    started_ms = found.pop("started_ms", None)
+    if isinstance(started_ms, int):
+        started = datetime.fromtimestamp(started_ms / 1_000, UTC)
+        found["started"] = started.isoformat(" ", "seconds")
+    print_pairs({name: _plain(value) for name, value in found.items()})
+    if isinstance(damage, list):
+        print_lines(f"damaged: {one}" for one in damage)
     if isinstance(counters, dict) and counters:
         print_pairs({f"  {name}": count for name, count in sorted(counters.items())})
     if isinstance(peers, list) and peers:
         rows = [(one["address"], one["connected"], one["reason"] or "") for one in peers]
-        results().print(table(("peer", "connected", "last trouble"), rows))
+        results().print(table(("peer", "connected", "state"), rows))
+
+
+def _plain(value: object) -> object:
+    """Return a value for people: numbers here are names (of a process), not amounts."""
+    return str(value) if type(value) is int else "none" if value is None else value
 
 
 def _status_of(folder: Folder) -> dict[str, object]:
@@ -233,6 +257,7 @@ def pull(
     from datalattice.node import connect
 
     folder = folder_of(dir)
+    address = None if address is None else address.removeprefix("tcp://")
     client = connect(folder.path)
     with progress_bars(quiet=json) as bars:
         bar = bars.add(f"pull {address or 'from all peers'}")

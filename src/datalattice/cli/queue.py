@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -21,11 +20,11 @@ from datalattice.apps.queue import (
     entry_value,
     partition_of,
 )
-from datalattice.cells import Value, from_json
+from datalattice.cells import Blob, Map, Text, Value, from_json
 from datalattice.cli import access
-from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of
+from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of, read_key
 from datalattice.cli.render import (
-    print_json,
+    print_json_list,
     print_lines,
     progress_bars,
     results,
@@ -45,7 +44,10 @@ from datalattice.errors import DataLatticeError, UsageError
 app = typer.Typer(help="Append to topics, read them, cut them. Every write is signed and on disk.")
 
 BATCH: Final = 1_000
-"""Records of one commit when values come from standard input."""
+"""Records of one commit at most."""
+
+BATCH_LENGTH: Final = 4_000_000
+"""Characters or bytes of one commit, after which it takes no more records."""
 
 SHORT_KEY: Final = 16
 """Hex digits of a public key that a table shows."""
@@ -134,36 +136,48 @@ def offer(
     name = parse_key(topic)
     key_cell = None if key is None else parse_key(key)
     header_cell = None if headers is None else _parse_headers(headers)
-    first: int | None = None
-    count = 0
-    with access.writing(folder) as writer, progress_bars(quiet=json) as bars:
+    offsets: list[range] = []
+    with access.writing(folder) as writer, progress_bars(quiet=json, transient=True) as bars:
         place = _place(writer, name, key_cell, partition)
         bar = bars.add(f"offer to {topic}", None if not values else len(values))
-        for batch in _batches(_values(values, form)):
-            offsets = writer.offer_many(
-                name,
-                place,
-                batch,
-                None if key_cell is None else [key_cell] * len(batch),
-                None if header_cell is None else [header_cell] * len(batch),
-            )
-            first = offsets.start if first is None else first
-            count += len(batch)
-            bar.advance(len(batch))
-    if first is None:
+        try:
+            for batch in _batches(_values(values, form)):
+                keys = None if key_cell is None else [key_cell] * len(batch)
+                all_headers = None if header_cell is None else [header_cell] * len(batch)
+                offsets.append(writer.offer_many(name, place, batch, keys, all_headers))
+                bar.advance(len(batch))
+        except DataLatticeError as error:
+            if offsets:
+                error.args = (f"{error}; on disk: {_offsets_text(offsets)}",)
+            raise
+    if not offsets:
         raise UsageError("no values: name some, or give one on each line of standard input")
+    first, count = offsets[0].start, sum(map(len, offsets))
     done = {"topic": topic, "partition": value_json(place), "offset": first, "count": count}
-    last = first + count - 1
-    where = f"{topic} {value_text(place)}"
-    text = f"{where}: offset {first}" if count == 1 else f"{where}: offsets {first} to {last}"
+    text = f"{topic} {value_text(place)}: {_offsets_text(offsets)}"
     show(json, done, lambda: print_lines([text]))
+
+
+def _offsets_text(ranges: list[range]) -> str:
+    """Return the offsets of batches as text; other writers may have come between two batches."""
+    joined: list[range] = []
+    for one in ranges:
+        if joined and joined[-1].stop == one.start:
+            joined[-1] = range(joined[-1].start, one.stop)
+        else:
+            joined.append(one)
+    texts = [f"{one.start} to {one.stop - 1}" if len(one) > 1 else f"{one.start}" for one in joined]
+    return ("offset " if texts == [f"{ranges[0].start}"] else "offsets ") + ", ".join(texts)
 
 
 def _parse_headers(text: str) -> Value:
     try:
-        return from_json(text)
+        value = from_json(text)
     except DataLatticeError as error:
         raise UsageError(f"--headers is a JSON object: {error}") from error
+    if not isinstance(value, Map):
+        raise UsageError(f"--headers is a JSON object, got {text}")
+    return value
 
 
 def _place(writer: access.Writer, topic: Value, key: Value, partition: str | None) -> Value:
@@ -175,13 +189,28 @@ def _place(writer: access.Writer, topic: Value, key: Value, partition: str | Non
 
 def _values(values: list[str] | None, form: Form) -> Iterator[Value]:
     if values:
-        return (parse_value(value, form) for value in values)
-    return (parse_value(line.rstrip("\r\n"), form) for line in sys.stdin)
+        return iter([parse_value(value, form) for value in values])
+    return _lines(form)
+
+
+def _lines(form: Form) -> Iterator[Value]:
+    for number, line in enumerate(sys.stdin, 1):
+        try:
+            yield parse_value(line.rstrip("\r\n"), form)
+        except UsageError as error:
+            raise UsageError(f"line {number} of standard input: {error}") from error
 
 
 def _batches(values: Iterable[Value]) -> Iterator[list[Value]]:
-    rest = iter(values)
-    while batch := list(islice(rest, BATCH)):
+    batch: list[Value] = []
+    length = 0
+    for value in values:
+        batch.append(value)
+        length += len(value) if isinstance(value, (str, bytes, Text, Blob)) else 0
+        if len(batch) == BATCH or length >= BATCH_LENGTH:
+            yield batch
+            batch, length = [], 0
+    if batch:
         yield batch
 
 
@@ -231,7 +260,7 @@ def range_(
         begin = start if first is None else max(first, start)
         entries = enumerate(reading.queue.iter_entries(begin, last), begin)
         if json:
-            print_json([_record(offset, entry) for offset, entry in entries])
+            print_json_list(_record(offset, entry) for offset, entry in entries)
         elif long:
             print_lines(_long(offset, entry) for offset, entry in entries)
         else:
@@ -310,9 +339,15 @@ def truncate(
 ) -> None:
     """Remove the oldest records of a topic of your own. Offsets never come back."""
     folder = existing_folder(dir)
-    place = 0 if partition is None else parse_key(partition)
+    if start < 0:
+        raise UsageError(f"START is the offset of the first record to keep, got {start}")
+    name, place = parse_key(topic), 0 if partition is None else parse_key(partition)
+    # A topic is made by the first write; a misspelled one is not to be made by cutting it.
+    own = read_key(folder.key_path).public_key
+    with _open(dir, topic, partition, own.hex()):
+        pass
     with access.writing(folder) as writer:
-        removed = writer.truncate(parse_key(topic), place, start)
+        removed = writer.truncate(name, place, start)
     done = {"topic": topic, "partition": value_json(place), "start": start, "removed": removed}
     show(json, done, lambda: print_lines([f"{topic} {value_text(place)}: {removed} removed"]))
 

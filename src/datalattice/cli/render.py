@@ -55,7 +55,27 @@ def notices() -> Console:
 
 def print_json(document: Jsonable) -> None:
     """Print one JSON document."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.write(_json_text(document, 2) + "\n")
+
+
+def print_json_list(documents: Iterable[Jsonable]) -> None:
+    """Print one JSON document, a list, member by member: it may be longer than memory holds."""
+    separator = "["
+    for document in documents:
+        member = _json_text(document, 2).replace("\n", "\n  ")
+        sys.stdout.write(f"{separator}\n  {member}")
+        separator = ","
+    sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
+
+
+def _json_text(document: Jsonable, indent: int | None = None) -> str:
+    """Return JSON text that is valid UTF-8 and fits standard output, escaped where it must be."""
+    text = json.dumps(document, ensure_ascii=False, indent=indent)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8", "strict")
+    except UnicodeEncodeError:
+        return json.dumps(document, indent=indent)
+    return text
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -134,8 +154,11 @@ class Bars:
 
 
 @contextmanager
-def progress_bars(quiet: bool = False) -> Iterator[Bars]:
-    """Show progress bars while the block runs; none when `quiet` or when nobody watches."""
+def progress_bars(quiet: bool = False, transient: bool = False) -> Iterator[Bars]:
+    """Show progress bars while the block runs; none when `quiet` or when nobody watches.
+
+    `transient` bars are gone when the block ends.
+    """
     console = notices()
     if quiet or not console.is_terminal:
         yield Bars(None)
@@ -147,14 +170,19 @@ def progress_bars(quiet: bool = False) -> Iterator[Bars]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, transient=transient) as progress:
         yield Bars(progress)
+
+
+def print_notice(message: str) -> None:
+    """Print something worth knowing as one line on standard error."""
+    sys.stderr.write(f"lattice: {' '.join(message.split())}\n")
 
 
 def print_error(message: str, code: str, as_json: bool) -> None:
     """Print a user's mistake, or what failed, as one line on standard error."""
     line = " ".join(message.split())
     if as_json:
-        sys.stderr.write(json.dumps({"error": code, "message": line}, ensure_ascii=False) + "\n")
+        sys.stderr.write(_json_text({"error": code, "message": line}) + "\n")
     else:
         sys.stderr.write(f"lattice: {line}\n")

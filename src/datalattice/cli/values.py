@@ -12,7 +12,16 @@ import re
 from enum import StrEnum
 from typing import Final
 
-from datalattice.cells import Keyword, Value, from_json, make_blob, make_text, to_json, to_text
+from datalattice.cells import (
+    Keyword,
+    Text,
+    Value,
+    from_json,
+    make_blob,
+    make_text,
+    to_json,
+    to_text,
+)
 from datalattice.errors import DataLatticeError, UsageError
 
 KEY_HEX_DIGITS: Final = 64
@@ -99,7 +108,7 @@ def parse_owner(text: str) -> bytes:
 
 def value_text(value: Value) -> str:
     """Return a value for people: a string as it is, anything else in its printed form."""
-    return str(value) if isinstance(value, str) else to_text(value)
+    return str(value) if isinstance(value, (str, Text)) else to_text(value)
 
 
 def value_json(value: Value) -> object:

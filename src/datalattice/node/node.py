@@ -24,7 +24,7 @@ from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import PeerUnavailable, Timeout, UsageError
+from datalattice.errors import Corruption, PeerUnavailable, Timeout, UsageError
 from datalattice.lattice import Lattice, MergeContext, root_lattice
 from datalattice.node.config import DEFAULT_PORT, NodeConfig
 from datalattice.node.connection import Connection
@@ -147,6 +147,8 @@ class Node:
             if self._owned is not None:
                 self._owned.close()
             raise
+        for one in self.damage:
+            self.observer.failed(Corruption(one))
         self._worker.start()
         for address in self.config.peers:
             self._peers.add(address)
@@ -218,6 +220,11 @@ class Node:
     def root(self) -> Value:
         """The value this node announces: durable, and without `:local`."""
         return self._replica.announced
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """Damaged places of the store that were met so far, with file and byte."""
+        return tuple(str(one) for one in self._store.damage)
 
     async def sync(self) -> None:
         """Make what was written durable, without blocking the event loop meanwhile.
@@ -293,6 +300,7 @@ class Node:
 
         Raises: PeerUnavailable: not connected, or it did not deliver. Timeout: it took too long.
         """
+        address = None if address is None else address.removeprefix("tcp://")
         chosen = [
             connection
             for id, connection in self._connections.items()

@@ -130,6 +130,7 @@ class Operations:
                 "public_key": None if key_pair is None else key_pair.public_key.hex(),
                 "root_hash": node.root_hash.hex(),
                 "health": node.observer.health,
+                "damage": list(node.damage),
                 "connections": node.connection_count,
                 "peers": peers,
                 "counters": dict(node.observer.counters),

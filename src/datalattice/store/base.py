@@ -98,6 +98,11 @@ class Store(ABC):
     def __init__(self, cache_bytes: int = CACHE_BYTES_MAX) -> None:
         self._cache = CellCache(cache_bytes)
 
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Damaged places that were met so far; what they held counts as missing."""
+        return ()
+
     # --- to be given by each kind ---
 
     @abstractmethod

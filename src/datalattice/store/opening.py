@@ -57,8 +57,14 @@ def open_reader(disk: Disk, folder: str) -> Opened:
             f"{folder}: the index must be made again after a power failure or a copy; "
             "open the store for writing once"
         )
-    index = HashIndex(disk.engine(f"{folder}/{INDEX}", TABLES, read_only=True))
-    return Opened(store_id, index, LogState(index, index.watermark()))
+    try:
+        index = HashIndex(disk.engine(f"{folder}/{INDEX}", TABLES, read_only=True))
+        return Opened(store_id, index, LogState(index, index.watermark()))
+    except Corruption as error:
+        raise StoreFailed(
+            f"{folder}: the index is damaged and must be made again; "
+            "open the store for writing once"
+        ) from error
 
 
 def open_writer(
@@ -105,7 +111,11 @@ def _open_locked(
     if not check_folder(disk, folder, must_exist=False):
         make_store(disk, folder, entropy)
     store_id = read_store_id(disk, folder)
-    index = _open_index(disk, folder, recent_max, believe=not repair)
+    try:
+        index = _open_index(disk, folder, recent_max, believe=not repair)
+    except Corruption:
+        # The tables say of themselves that they are damaged. They are derived: made again.
+        index = _open_index(disk, folder, recent_max, believe=False)
     try:
         opened = Opened(store_id, index, LogState(index, index.watermark()))
         opened.lock = lock
