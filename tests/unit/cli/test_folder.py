@@ -1,0 +1,171 @@
+"""Folders and keys: what is made, what is refused, and what each mistake says."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def test_a_key_is_made_once_and_never_replaced(lattice: Any, tmp_path: Path) -> None:
+    made = lattice("key", "new")
+    assert made.code == 0
+    path = tmp_path / "home" / "key"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = path.read_bytes()
+    again = lattice("key", "new")
+    assert again.code == 2
+    assert again.line() == f"there is a key at {path} already; it was not replaced"
+    assert path.read_bytes() == before
+    shown = lattice("key", "show")
+    assert shown.out.strip() in made.out
+    assert lattice("key", "show", "--json").document["public_key"] == shown.out.strip()
+
+
+def test_the_private_part_is_never_printed(lattice: Any, tmp_path: Path) -> None:
+    printed = lattice("key", "new").out
+    seed = (tmp_path / "home" / "key").read_text("ascii").strip().rpartition(":")[2]
+    for arguments in (["key", "show"], ["key", "list"], ["key", "list", "--json"]):
+        printed += lattice(*arguments).out
+    assert len(seed) == 64
+    assert seed not in printed
+
+
+def test_further_keys_have_names(lattice: Any, owner: str) -> None:
+    made = lattice("key", "new", "alice", "--json").document
+    listed = lattice("key", "list", "--json").document
+    assert [(one["name"], one["public_key"]) for one in listed] == [
+        ("", owner),
+        ("alice", made["public_key"]),
+    ]
+    assert lattice("key", "show", "alice").out.strip() == made["public_key"]
+    assert "alice" in lattice("key", "list").out
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "x" * 65, "a b", "ü"])
+def test_a_name_that_is_no_name_is_refused(lattice: Any, name: str, tmp_path: Path) -> None:
+    ran = lattice("key", "new", name)
+    assert ran.code == 2
+    assert "a key's name is up to 64" in ran.line()
+    assert not (tmp_path / "home").exists()
+
+
+def test_no_key_is_said_with_its_remedy(lattice: Any, tmp_path: Path) -> None:
+    for arguments in (["key", "show"], ["queue", "offer", "t", "v"]):
+        ran = lattice(*arguments)
+        assert ran.code == 2
+        assert ran.line() == f"no key at {tmp_path}/home/key; make one with `lattice key new`"
+        assert lattice(*arguments, "--json").error["error"] == "no-signing-key"
+    assert not (tmp_path / "home").exists()
+    assert "no keys" in lattice("key", "list").out
+
+
+@pytest.mark.usefixtures("owner")
+@pytest.mark.parametrize(
+    "text", ["", "junk", "ed25519-seed:12", "ed25519-seed:" + "g" * 64, "\xff"]
+)
+def test_a_file_that_is_no_key_is_said(lattice: Any, tmp_path: Path, text: str) -> None:
+    (tmp_path / "home" / "key").write_bytes(text.encode("latin-1"))
+    for arguments in (["key", "show"], ["queue", "offer", "t", "v"], ["node", "start"]):
+        ran = lattice(*arguments)
+        assert ran.code == 2
+        assert "is not a key file" in ran.line()
+
+
+@pytest.mark.usefixtures("owner")
+def test_a_key_that_others_can_read_is_refused(lattice: Any, tmp_path: Path) -> None:
+    path = tmp_path / "home" / "key"
+    path.chmod(0o640)
+    ran = lattice("queue", "offer", "t", "v")
+    assert ran.code == 2
+    assert ran.line() == (
+        f"the key file {path} can be read by others (mode 0640); run: chmod 600 {path}"
+    )
+
+
+READING = [
+    ["queue", "peek", "t"],
+    ["queue", "range", "t"],
+    ["queue", "info", "t"],
+    ["queue", "topics"],
+    ["queue", "truncate", "t", "1"],
+    ["get"],
+    ["node", "status"],
+]
+
+
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+def test_a_wrong_folder_is_said(lattice: Any, tmp_path: Path, arguments: list[str]) -> None:
+    ran = lattice(*arguments)
+    assert ran.code == 2
+    assert f"{tmp_path}/home is not a node's folder: it has no store" in ran.line()
+    (tmp_path / "home").write_text("a file")
+    for place in (tmp_path / "home", tmp_path / "home" / "below"):
+        ran = lattice(*arguments, "--dir", place)
+        assert ran.code == 2
+        assert f"{tmp_path}/home is not a folder" in ran.line()
+    (tmp_path / "other" / "store").mkdir(parents=True)
+    (tmp_path / "other" / "store" / "letter.txt").write_text("dear")
+    if "truncate" not in arguments:  # which asks for the key first
+        ran = lattice(*arguments, "--dir", tmp_path / "other")
+        assert ran.code == 2
+        assert "not a store (it has 'letter.txt'" in ran.line()
+
+
+@pytest.mark.parametrize("arguments", [["key", "new"], ["node", "start", "-p", "0"]], ids=" ".join)
+def test_a_folder_that_cannot_be_made_is_said(
+    lattice: Any, tmp_path: Path, arguments: list[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    ran = lattice(*arguments, "--dir", tmp_path / "file" / "home")
+    assert ran.code == 2
+    assert "is not a folder" in ran.line()
+    ran = lattice(*arguments, "--dir", "/proc/none/home")
+    assert ran.code == 2
+    assert "/proc/none/home" in ran.line()
+
+
+@pytest.mark.usefixtures("owner")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "is not a JSON object"),
+        ('{"prt": 1}', "unknown setting 'prt'; known: port, bind, peers"),
+        ('{"port": "x"}', 'port is a number, got "x"'),
+        ('{"port": true}', "port is a number, got true"),
+        ('{"peers": [1]}', "peers is a list of texts, got [1]"),
+        ('{"peers": ["zz"]}', "host:port"),
+        ('{"port": 65536}', "65536"),
+        ('{"bind": 1}', "bind is a text"),
+        ("\xff", "is not UTF-8"),
+    ],
+)
+def test_settings_that_are_wrong_are_said(
+    lattice: Any, tmp_path: Path, text: str, words: str
+) -> None:
+    (tmp_path / "home" / "node.json").write_bytes(text.encode("latin-1"))
+    ran = lattice("node", "start")
+    assert ran.code == 2
+    assert words in ran.line()
+
+
+@pytest.mark.usefixtures("owner")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-p", "65536"], "65536"),
+        (["--peer", "foo"], "host:port"),
+        (["--peer", "127.0.0.1:0"], "1 to 65535"),
+        (["--bind", "203.0.113.1"], "cannot listen on 203.0.113.1"),
+    ],
+)
+def test_options_of_a_node_that_are_wrong_are_said(
+    lattice: Any, options: list[str], words: str
+) -> None:
+    ran = lattice("node", "start", *options)
+    assert ran.code == 2
+    assert words in ran.line()

@@ -1,0 +1,110 @@
+"""Main: help, version, wrong calls and the one line that each gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datalattice.cli.main import run
+from datalattice.errors import StoreFull
+
+COMMANDS = [
+    ["key", "new"],
+    ["key", "show"],
+    ["key", "list"],
+    ["node", "start"],
+    ["node", "status"],
+    ["node", "pull"],
+    ["queue", "offer"],
+    ["queue", "peek"],
+    ["queue", "range"],
+    ["queue", "info"],
+    ["queue", "truncate"],
+    ["queue", "topics"],
+    ["get"],
+    ["conformance"],
+    ["demo"],
+]
+
+
+def test_the_version_is_one_line(lattice: Any) -> None:
+    ran = lattice("--version")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("lattice ")
+    assert ran.out.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_and_json(lattice: Any, command: list[str]) -> None:
+    ran = lattice(*command, "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert "Usage: lattice" in ran.out
+    assert "--json" in ran.out
+
+
+@pytest.mark.parametrize("group", [[], ["key"], ["node"], ["queue"]], ids=["all", "k", "n", "q"])
+def test_without_a_command_there_is_help_and_no_error_line(lattice: Any, group: list[str]) -> None:
+    ran = lattice(*group)
+    assert (ran.code, ran.err) == (2, "")
+    assert "Usage: lattice" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nope"], "No such command 'nope'"),
+        (["--nope"], "--nope"),
+        (["queue", "peek"], "Missing argument"),
+        (["queue", "peek", "t", "--nope"], "No such option: --nope"),
+        (["queue", "peek", "t", "x"], "integer"),
+        (["queue", "peek", "t", "-1"], "-1"),
+        (["queue", "offer", "t", "v", "--as", "yaml"], "'text', 'json', 'hex'"),
+        (["queue", "offer", "t", "--dir"], "requires an argument"),
+        (["node", "start", "-p", "x"], "integer"),
+        (["conformance"], "Missing argument"),
+    ],
+)
+def test_a_wrong_call_is_one_clear_line(lattice: Any, arguments: list[str], words: str) -> None:
+    ran = lattice(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert words in ran.line()
+    if arguments[-1] != "--dir":  # it would take --json for its value
+        ran = lattice(*arguments, "--json")
+        assert ran.code == 2
+        assert words in ran.error["message"]
+        assert ran.error["error"] == "usage"
+
+
+def test_errors_become_codes_and_one_line_each(
+    lattice: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "home" / "store").mkdir(parents=True)
+
+    def fail_with(error: BaseException) -> None:
+        def fails(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("datalattice.cli.access.CellStore.open", fails)
+
+    fail_with(StoreFull("no\nroom"))
+    assert lattice("queue", "topics").line() == "no room"
+    assert lattice("queue", "topics", "--json").error == {
+        "error": "store-full",
+        "message": "no room",
+    }
+    assert run(["queue", "topics"]) == 1
+    fail_with(OSError(5, "Input/output error", "/some/file"))
+    ran = lattice("queue", "topics")
+    assert (ran.code, ran.line()) == (1, "/some/file: Input/output error")
+    fail_with(ZeroDivisionError("oops"))
+    ran = lattice("queue", "topics")
+    assert ran.code == 70
+    assert "DATALATTICE_DEBUG=1" in ran.line()
+    monkeypatch.setenv("DATALATTICE_DEBUG", "1")
+    assert "Traceback" in lattice("queue", "topics").err
+    monkeypatch.delenv("DATALATTICE_DEBUG")
+    fail_with(KeyboardInterrupt())
+    ran = lattice("queue", "topics")
+    assert (ran.code, ran.out, ran.err) == (130, "", "")
