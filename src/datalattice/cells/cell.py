@@ -48,6 +48,7 @@ Value = object
 
 TAG_REF: Final = 0x20
 RECURSION_MAX: Final = 64  # levels encoded by recursion before an explicit stack takes over
+NO_KIDS: Final[list[object]] = []  # of every new cell, so that making one makes no list
 _I64: Final = 1 << 63
 _LONG_INT: Final = 8 * INTEGER_BYTES_MAX - 1
 _sha3: Final = hashlib.sha3_256
@@ -346,30 +347,52 @@ def encode_double(number: float) -> bytes:
     return b"\x1d" + struct.pack(">d", number)
 
 
+def put_plain(out: BytesWriter, kid: object) -> bool:
+    """Append a kid that has no kids of its own and always stands inside its parent.
+
+    Returns False, and appends nothing, for every other kid.
+    """
+    if kid is True:  # before integers, which Python counts it among
+        out.append(u8(0xB1))
+    elif kid is False:
+        out.append(u8(0xB0))
+    elif isinstance(kid, int):
+        if not -0x2000000000000000 <= kid < 0x2000000000000000:
+            return False
+        put_integer(out, kid)
+    elif isinstance(kid, str):
+        if len(kid) > 137:
+            return False
+        raw = text_bytes(kid)
+        if len(raw) > 137:
+            return False
+        out.append(u8(0x30))
+        put_vlq(out, len(raw))
+        out.write(raw)
+    elif kid is None:
+        out.append(u8(0))
+    elif isinstance(kid, bytes):
+        if len(kid) > 137:
+            return False
+        out.append(u8(0x31))
+        put_vlq(out, len(kid))
+        out.write(kid)
+    elif isinstance(kid, float):
+        out.write(encode_double(kid))
+    elif isinstance(kid, Scalar):
+        out.write(kid._encoding)
+    else:
+        return False
+    return True
+
+
 def put_kid(out: BytesWriter, kids: list[object], position: int, depth: int) -> None:
     """Append a kid as it stands in its parent: its encoding if that is short, else its hash.
 
     Quoting CAD003: a child is embedded when its encoding is at most 140 bytes.
     """
     kid = kids[position]
-    if kid is True:  # before integers, which Python counts it among
-        out.append(u8(0xB1))
-    elif kid is False:
-        out.append(u8(0xB0))
-    elif isinstance(kid, int):
-        if -0x2000000000000000 <= kid < 0x2000000000000000:
-            put_integer(out, kid)
-        else:
-            _put_long(out, kids, position, kid)
-    elif isinstance(kid, str):
-        raw = text_bytes(kid)
-        if len(raw) <= 137:
-            out.append(u8(0x30))
-            put_vlq(out, len(raw))
-            out.write(raw)
-        else:
-            _put_long(out, kids, position, kid)
-    elif isinstance(kid, Cell):
+    if isinstance(kid, Cell):
         encoding = kid._encoding
         if encoding is None:
             encoding = kid._encode(depth + 1)
@@ -378,21 +401,11 @@ def put_kid(out: BytesWriter, kids: list[object], position: int, depth: int) -> 
         else:
             out.append(u8(TAG_REF))
             out.write(kid.hash)
-    elif kid is None:
-        out.append(u8(0))
-    elif isinstance(kid, bytes):
-        if len(kid) <= 137:
-            out.append(u8(0x31))
-            put_vlq(out, len(kid))
-            out.write(kid)
-        else:
-            _put_long(out, kids, position, kid)
     elif isinstance(kid, Ref):
         out.append(u8(TAG_REF))
         out.write(kid.hash)
-    else:
-        # Scalars, doubles and nothing else: admit() keeps the rest out.
-        out.write(encode(kid))
+    elif not put_plain(out, kid):
+        _put_long(out, kids, position, kid)
 
 
 def _put_long(out: BytesWriter, kids: list[object], position: int, kid: Value) -> None:

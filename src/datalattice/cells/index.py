@@ -18,6 +18,7 @@ from mypy_extensions import i64, u8
 
 from datalattice.cells.blobs import Chunked
 from datalattice.cells.cell import (
+    NO_KIDS,
     Cell,
     Loader,
     Ref,
@@ -103,7 +104,7 @@ class Index(Cell):
         self._mask = 0
         self._has_entry = False
         self._sample = None
-        self._kids = []
+        self._kids = NO_KIDS
         if entries is not None:
             built = _index_of(entries)
             self._count, self._depth, self._mask = built._count, built._depth, built._mask

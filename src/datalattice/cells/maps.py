@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from datalattice.cells.cell import Loader, Value, admit, deref, encode, value_hash
+from datalattice.cells.cell import NO_KIDS, Loader, Value, admit, deref, encode, value_hash
 from datalattice.cells.parse import wrappers
-from datalattice.cells.trie import TAG_MAP, TAG_SET, Trie, build, close, put, remove
+from datalattice.cells.trie import TAG_MAP, TAG_SET, Rows, Trie, build, close, put, remove
 from datalattice.cells.triejoin import Join, Joiner, differing
 
 _sha3: Final = hashlib.sha3_256
@@ -30,7 +30,7 @@ class Map(Trie):
         self, entries: Mapping[Any, object] | Iterable[tuple[object, object]] | None = None
     ) -> None:
         super().__init__()
-        self._kids = []
+        self._kids = NO_KIDS
         if entries is not None:
             _copy_into(self, _map_of(entries))
 
@@ -48,13 +48,13 @@ class Map(Trie):
     def get(self, key: object, default: Value = None) -> Value:
         """Return the value under `key`, or `default`."""
         leaf, at = self._find(value_hash(admit(key)))
-        return default if leaf is None else deref(leaf._open()[2 * at + 1])
+        return default if leaf is None else deref(leaf._value(at))
 
     def __getitem__(self, key: object) -> Value:
         leaf, at = self._find(value_hash(admit(key)))
         if leaf is None:
             raise KeyError(key)
-        return deref(leaf._open()[2 * at + 1])
+        return deref(leaf._value(at))
 
     def put(self, key: object, value: object) -> Map:
         """Return this map with one entry more, or replaced; itself when that changes nothing."""
@@ -134,7 +134,7 @@ class Set(Trie):
     def __init__(self, items: Iterable[object] | None = None) -> None:
         super().__init__()
         self._tag = TAG_SET
-        self._kids = []
+        self._kids = NO_KIDS
         if items is not None:
             _copy_into(self, _set_of(items))
 
@@ -215,22 +215,21 @@ def _copy_into(made: Trie, built: Trie) -> None:
 
 
 def _map_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
-    digests: list[bytes] = []
-    keys: list[object] = []
-    values: list[object] = []
+    rows = Rows(TAG_MAP)
     for key, value in entries.items() if isinstance(entries, Mapping) else entries:
         held = admit(key)
-        digests.append(_sha3(encode(held)).digest())
-        keys.append(held)
-        values.append(admit(value))
-    made = build(EMPTY_MAP, digests, keys, values)
+        rows.add(_sha3(encode(held)).digest(), held, admit(value))
+    made = build(EMPTY_MAP, rows)
     assert isinstance(made, Map)
     return made
 
 
 def _set_of(items: Iterable[object]) -> Set:
-    keys = [admit(item) for item in items]
-    made = build(EMPTY_SET, [value_hash(key) for key in keys], keys, [])
+    rows = Rows(TAG_SET)
+    for item in items:
+        held = admit(item)
+        rows.add(value_hash(held), held, None)
+    made = build(EMPTY_SET, rows)
     assert isinstance(made, Set)
     return made
 

@@ -36,7 +36,7 @@ from datalattice.limits import CELL_BYTES_MAX, CHUNK_BYTES, EMBEDDED_BYTES_MAX, 
 _sha3: Final = hashlib.sha3_256
 
 
-def decode(data: bytes, loader: Loader | None = None) -> Value:
+def decode(data: bytes | bytearray | memoryview, loader: Loader | None = None) -> Value:
     """Return the value of the encoding of one cell.
 
     Its branches are loaded through `loader` when they are looked at.
@@ -44,8 +44,9 @@ def decode(data: bytes, loader: Loader | None = None) -> Value:
     Raises: BadFormat: the bytes are not the canonical encoding of one cell.
     Source: CAD003.
     """
-    scan_top(data)
-    return read_value(data, 0, len(data), loader)
+    raw = data if isinstance(data, bytes) else bytes(data)
+    scan_top(raw)
+    return read_value(raw, 0, len(raw), loader)
 
 
 def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:

@@ -8,7 +8,7 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
-from datalattice.cells.cell import Cell, Loader, Value, admit, deref, put_kid
+from datalattice.cells.cell import NO_KIDS, Cell, Loader, Value, admit, deref, put_kid
 from datalattice.cells.maps import Map
 from datalattice.cells.parse import read_kids, wrappers
 from datalattice.cells.scan import skip_kid
@@ -41,7 +41,7 @@ class Record(Cell):
             raise UsageError(f"a record digit is 0 to 15, got {digit}")
         self._digit = digit
         self._body = fields if isinstance(fields, Vector) else Vector.of(fields)
-        self._kids = []
+        self._kids = NO_KIDS
 
     @property
     def digit(self) -> int:
@@ -161,7 +161,7 @@ class Syntax(Cell):
 
     _meta: Map | None
 
-    def __init__(self, value: object, meta: Map | None = None) -> None:
+    def __init__(self, value: object, meta: object = None) -> None:
         super().__init__()
         if meta is not None and not isinstance(meta, Map):
             raise TypeMismatch(f"syntax metadata is a Map or None, got {type(meta).__name__}")

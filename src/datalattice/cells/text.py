@@ -307,7 +307,14 @@ def _refuse(token: str) -> object:
     raise BadFormat(f"not JSON: {token}")
 
 
-def from_json(text: str) -> Value:
+def _utf8(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadFormat(f"JSON text is UTF-8: {error}") from error
+
+
+def from_json(text: str | bytes) -> Value:
     """Return the value of a JSON text.
 
     Objects become Maps (the last of equal keys wins), arrays Vectors, numbers Integers or Doubles.
@@ -316,8 +323,10 @@ def from_json(text: str) -> Value:
             than 500 levels.
     Source: CAD044.
     """
-    if not isinstance(text, str):
-        raise TypeMismatch(f"JSON text is a str, got {type(text).__name__}")
+    if isinstance(text, bytes):
+        text = _utf8(text)
+    elif not isinstance(text, str):
+        raise TypeMismatch(f"JSON text is a str or bytes, got {type(text).__name__}")
     if _depth_of(text) > TEXT_DEPTH_MAX:
         raise BadFormat(f"JSON is read down to {TEXT_DEPTH_MAX} levels")
     try:

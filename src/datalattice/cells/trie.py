@@ -1,9 +1,12 @@
 """Map and set: tries over the hex digits of key hashes, one shape for each set of keys.
 
 Up to 15 entries are a leaf, ordered by key hash. More are a node: the digit position where its keys
-first differ (`shift`), a mask of
-the digits that occur, and one child for each. Both kinds share this code; a set is a map without
-values.
+first differ (`shift`), a mask of the digits that occur, and one child for each. Both kinds share
+this code; a set is a map without values.
+
+Most nodes of a large trie are leaves of one or two entries. So a leaf knows its key hashes as one
+byte string, and is closed from the start when its entries have no kids of their own: it is then one
+object to the cycle collector, and an entry is added to it by splicing bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from datalattice.cells.cell import (
+    TAG_REF,
     Cell,
     Loader,
     Ref,
@@ -24,14 +28,15 @@ from datalattice.cells.cell import (
     deref,
     kid_hash,
     put_kid,
+    put_plain,
     put_vlq,
     same_kid,
     value_hash,
 )
-from datalattice.cells.parse import read_kids
-from datalattice.cells.scan import bit_count, read_vlq
+from datalattice.cells.parse import read_kids, read_value
+from datalattice.cells.scan import bit_count, key_hash_at, read_vlq, skip_kid
 from datalattice.errors import UsageError
-from datalattice.limits import MAP_LEAF_MAX
+from datalattice.limits import HASH_BYTES, MAP_LEAF_MAX
 
 TAG_MAP: Final = 0x82
 TAG_SET: Final = 0x83
@@ -51,6 +56,34 @@ def common_digits(a: bytes, b: bytes, start: i64) -> i64:
     return position
 
 
+def key_at(hashes: bytes, entry: i64) -> bytes:
+    """Return key hash number `entry` of a leaf's joined ones."""
+    return hashes[32 * entry : 32 * entry + 32]
+
+
+def place(hashes: bytes, digest: bytes) -> i64:
+    """Return the number of `digest` among a leaf's joined key hashes.
+
+    When it is not among them, -1 less the number that it would have.
+    """
+    base: i64 = 0
+    total: i64 = len(hashes)
+    while base < total:
+        at: i64 = 0
+        while at < 32:
+            own: i64 = hashes[base + at]
+            new: i64 = digest[at]
+            if own != new:
+                break
+            at += 1
+        if at == 32:
+            return base >> 5
+        if own > new:
+            break
+        base += 32
+    return -1 - (base >> 5)
+
+
 class Trie(Cell):
     """What map and set have in common.
 
@@ -63,7 +96,7 @@ class Trie(Cell):
     _count: i64
     _shift: i64
     _mask: i64
-    _hashes: list[bytes] | None
+    _hashes: bytes | None
     _sample: bytes | None
 
     def __init__(self) -> None:
@@ -109,14 +142,45 @@ class Trie(Cell):
         self._kids = None
         self._hashes = None
 
-    def _keys(self) -> list[bytes]:
-        """Return the key hashes of a leaf, in order."""
+    def _keys(self) -> bytes:
+        """Return the key hashes of a leaf, in order, joined."""
         hashes = self._hashes
         if hashes is None:
-            kids = self._open()
-            hashes = [kid_hash(kids[i]) for i in range(0, len(kids), self._width())]
+            width: i64 = self._width()
+            found: list[bytes] = []
+            if self._kids is None:
+                data = self._encoding
+                assert data is not None
+                at: i64 = 2
+                for _ in range(self._count):
+                    after: i64 = skip_kid(data, at)
+                    found.append(key_hash_at(data, at, after))
+                    at = skip_kid(data, after) if width == 2 else after
+            else:
+                kids = self._kids
+                found = [kid_hash(kids[i]) for i in range(0, len(kids), width)]
+            hashes = b"".join(found)
             self._hashes = hashes
         return hashes
+
+    def _first_key(self) -> bytes:
+        """Return the first key hash of a leaf that is not empty; the others are not needed."""
+        hashes = self._hashes
+        return kid_hash(self._open()[0]) if hashes is None else hashes[:32]
+
+    def _value(self, entry: i64) -> object:
+        """Return the kid that is the value of entry number `entry` of a leaf.
+
+        A plain one is read from the encoding of a closed leaf, which stays closed.
+        """
+        if self._kids is None:
+            data = self._encoding
+            assert data is not None
+            at: i64 = entry_offset(data, entry, 2)
+            at = skip_kid(data, at)
+            if data[at] < 0x80 and data[at] != TAG_REF:
+                return read_value(data, at, skip_kid(data, at), None)
+        return self._open()[2 * entry + 1]
 
     def _any(self) -> bytes:
         """Return the hash of some key below this node.
@@ -126,7 +190,7 @@ class Trie(Cell):
         sample = self._sample
         if sample is None:
             sample = (
-                self._keys()[0]
+                self._first_key()
                 if self._count <= MAP_LEAF_MAX
                 else trie_of(self._open()[0], self._tag, self._count, self._shift)._any()
             )
@@ -146,11 +210,8 @@ class Trie(Cell):
                 return None, 0
             kid = node._open()[node._slot(digit)]
             node = trie_of(kid, self._tag, node._count, node._shift)
-        hashes = node._keys()
-        for i in range(len(hashes)):
-            if hashes[i] == digest:
-                return node, i
-        return None, 0
+        at: i64 = place(node._keys(), digest)
+        return (node, at) if at >= 0 else (None, 0)
 
     def __len__(self) -> int:
         return self._count
@@ -176,14 +237,13 @@ class Trie(Cell):
         while stack:
             kid, above, shift = stack.pop()
             node = self if kid is self else trie_of(kid, self._tag, above, shift)
-            kids = node._open()
             if node._count > MAP_LEAF_MAX:
+                kids = node._open()
                 for i in range(len(kids) - 1, -1, -1):
                     stack.append((kids[i], node._count, node._shift))
                 continue
             if node._count:
-                hashes = node._hashes
-                first = kid_hash(kids[0]) if hashes is None else hashes[0]
+                first = node._first_key()
                 if first <= last:
                     raise broken("the keys of a map or set are not in order")
                 last = first
@@ -212,13 +272,31 @@ def trie_of(kid: object, tag: i64, above: i64, shift: i64) -> Trie:
     return node
 
 
-def new_leaf(like: Trie, hashes: list[bytes], kids: list[object]) -> Trie:
-    """Return a leaf of the kind of `like`; kids in the order of their hashes."""
-    made = like._fresh()
-    made._count = len(hashes)
-    made._hashes = hashes
-    made._kids = kids
-    return made
+def entry_offset(data: bytes, entry: i64, width: i64) -> i64:
+    """Return where entry number `entry` begins in the encoding of a leaf."""
+    at: i64 = 2  # the tag and a count below 128
+    for _ in range(entry * width):
+        at = skip_kid(data, at)
+    return at
+
+
+def new_leaf(like: Trie, hashes: bytes, kids: list[object]) -> Trie:
+    """Return a leaf of the kind of `like`: kids in the order of their hashes, which are joined.
+
+    Closed when every kid is plain.
+    """
+    count: i64 = len(hashes) // HASH_BYTES
+    out = BytesWriter()
+    out.append(u8(like._tag))
+    out.append(u8(count))
+    for kid in kids:
+        if not put_plain(out, kid):
+            made = like._fresh()
+            made._count = count
+            made._hashes = hashes
+            made._kids = kids
+            return made
+    return _closed_leaf(like, hashes, out.getvalue())
 
 
 def new_node(
@@ -252,69 +330,110 @@ def close(made: Trie, data: bytes, loader: Loader | None) -> Trie:
 # --- building -------------------------------------------------------------------------------
 
 
-def build(like: Trie, digests: list[bytes], keys: list[object], values: list[object]) -> Trie:
+class Rows:
+    """Entries on their way into a new trie.
+
+    A row is a key hash, followed by the encoding of the entry when that is plain. Other entries
+    have a row of the hash alone; their kids are found by it. One object an entry keeps the sorting
+    of many from missing the processor's caches.
+    """
+
+    def __init__(self, tag: i64) -> None:
+        self.tag: i64 = tag
+        self.rows: list[bytes] = []
+        self.kids: dict[bytes, list[object]] = {}
+
+    def add(self, digest: bytes, key: object, value: object) -> None:
+        """Add an entry; `value` is used for maps only."""
+        out = BytesWriter()
+        out.write(digest)
+        if put_plain(out, key) and (self.tag == TAG_SET or put_plain(out, value)):
+            self.rows.append(out.getvalue())
+        else:
+            self.rows.append(digest)
+            self.kids[digest] = [key, value] if self.tag == TAG_MAP else [key]
+
+
+def build(like: Trie, entries: Rows) -> Trie:
     """Return the trie of entries in any order; of two entries with one key the later wins.
 
-    Shapes: `values` is used for maps only. Cost: each entry is moved once for each digit that
-    it takes to tell it from the others.
+    Cost: each entry is moved once for each digit that it takes to tell it from the others.
     """
-    if not digests:
-        return like._fresh()
-    last = {digest: i for i, digest in enumerate(digests)}
-    return _spread(like, digests, keys, values, list(last.values()), 0)
+    return _spread(like, entries, entries.rows, 0) if entries.rows else like._fresh()
 
 
-def _spread(
-    like: Trie,
-    digests: list[bytes],
-    keys: list[object],
-    values: list[object],
-    chosen: list[int],
-    start: i64,
-) -> Trie:
-    """Return the trie of the `chosen` entries, whose hashes agree before digit `start`."""
-    total: i64 = len(chosen)
-    if total <= MAP_LEAF_MAX:
-        return _sorted_leaf(like, digests, keys, values, chosen)
-    shift: i64 = start
-    while True:
-        buckets: list[list[int]] = [[] for _ in range(16)]
-        for i in chosen:
-            buckets[digit_at(digests[i], shift)].append(i)
-        if len(buckets[digit_at(digests[chosen[0]], shift)]) < total:
-            break
-        shift += 1  # all in one bucket: this digit does not tell them apart
-    mask: i64 = 0
-    kids: list[object] = []
+def _spread(like: Trie, entries: Rows, rows: list[bytes], shift: i64) -> Trie:
+    """Return the trie of `rows`, in their order; their hashes agree before digit `shift`."""
+    if len(rows) <= MAP_LEAF_MAX or shift == 2 * HASH_BYTES:
+        return _sorted_leaf(like, entries, rows)
+    buckets: list[list[bytes] | None] = [None] * 16
+    for row in rows:
+        digit: i64 = digit_at(row, shift)
+        bucket = buckets[digit]
+        if bucket is None:
+            buckets[digit] = [row]
+        else:
+            bucket.append(row)
+    count: i64 = 0
+    slots: list[object] = [None] * 16
     for digit in range(16):
         bucket = buckets[digit]
-        if bucket:
-            mask |= 1 << digit
-            kids.append(_spread(like, digests, keys, values, bucket, shift + 1))
-    return new_node(like, total, shift, mask, kids, digests[chosen[0]])
+        if bucket is not None:
+            child = _spread(like, entries, bucket, shift + 1)
+            count += child._count
+            slots[digit] = child
+    return assemble(like, count, shift, slots)
 
 
-def _sorted_leaf(
-    like: Trie, digests: list[bytes], keys: list[object], values: list[object], chosen: list[int]
-) -> Trie:
-    hashes: list[bytes] = []
-    order: list[int] = []
-    for i in chosen:  # insertion: at most 15 entries, and often one or two
-        digest = digests[i]
-        at: i64 = len(hashes)
-        while at > 0 and hashes[at - 1] > digest:
-            at -= 1
-        hashes.insert(at, digest)
-        order.insert(at, i)
-    kids: list[object] = []
-    if like._tag == TAG_MAP:
-        for i in order:
-            kids.append(keys[i])
-            kids.append(values[i])
+def _sorted_leaf(like: Trie, entries: Rows, rows: list[bytes]) -> Trie:
+    """Return the leaf of rows with at most 15 different keys."""
+    if len(rows) > 1:
+        hashes = b""
+        order: list[bytes] = []
+        for row in rows:  # insertion: often two or three
+            at: i64 = place(hashes, row)
+            if at >= 0:
+                order[at] = row
+            else:
+                at = -1 - at
+                hashes = hashes[: 32 * at] + row[:32] + hashes[32 * at :]
+                order.insert(at, row)
+        rows = order
     else:
-        for i in order:
-            kids.append(keys[i])
-    return new_leaf(like, hashes, kids)
+        hashes = rows[0][:32]
+    out = BytesWriter()
+    out.append(u8(like._tag))
+    out.append(u8(len(rows)))
+    for row in rows:
+        if len(row) == HASH_BYTES:
+            return _mixed_leaf(like, entries, hashes, rows)
+        out.write(row[32:])
+    return _closed_leaf(like, hashes, out.getvalue())
+
+
+def _mixed_leaf(like: Trie, entries: Rows, hashes: bytes, rows: list[bytes]) -> Trie:
+    """Return a leaf with entries that are not plain; rows in the order of their hashes."""
+    kids: list[object] = []
+    for row in rows:
+        if len(row) == HASH_BYTES:
+            kids.extend(entries.kids[row])
+        else:
+            kids.extend(read_kids(row, HASH_BYTES, like._width(), None)[0])
+    made = like._fresh()
+    made._count = len(rows)
+    made._hashes = hashes
+    made._kids = kids
+    return made
+
+
+def _closed_leaf(like: Trie, hashes: bytes, data: bytes) -> Trie:
+    """Return the leaf with this encoding."""
+    made = like._fresh()
+    made._count = len(hashes) // HASH_BYTES
+    made._hashes = hashes
+    made._kids = None
+    made._encoding = data
+    return made
 
 
 def assemble(like: Trie, count: i64, shift: i64, slots: list[object]) -> Trie:
@@ -348,9 +467,9 @@ def _gather(like: Trie, kids: list[object]) -> Trie:
         leaf = trie_of(kid, like._tag, 0, -1)
         if leaf._count > MAP_LEAF_MAX:
             raise broken("a map or set node has fewer entries than its child")
-        hashes.extend(leaf._keys())
+        hashes.append(leaf._keys())
         entries.extend(leaf._open())
-    return new_leaf(like, hashes, entries)
+    return new_leaf(like, b"".join(hashes), entries)
 
 
 def put(node: Trie, digest: bytes, key: object, value: object, known: i64) -> Trie:
@@ -365,7 +484,7 @@ def put(node: Trie, digest: bytes, key: object, value: object, known: i64) -> Tr
     if shift > known:
         fork: i64 = common_digits(digest, node._any(), known)
         if fork < shift:
-            fresh = new_leaf(node, [digest], [key, value] if tag == TAG_MAP else [key])
+            fresh = new_leaf(node, digest, _entry(node, key, value))
             own: i64 = digit_at(node._any(), fork)
             new: i64 = digit_at(digest, fork)
             pair: list[object] = [node, fresh] if own < new else [fresh, node]
@@ -390,36 +509,83 @@ def put(node: Trie, digest: bytes, key: object, value: object, known: i64) -> Tr
             node._sample or digest,
         )
     fresh_kids = kids[:]
-    fresh_kids.insert(slot, new_leaf(node, [digest], [key, value] if tag == TAG_MAP else [key]))
+    fresh_kids.insert(slot, new_leaf(node, digest, _entry(node, key, value)))
     return new_node(
         node, node._count + 1, shift, node._mask | (1 << digit), fresh_kids, node._sample or digest
     )
 
 
+def _entry(like: Trie, key: object, value: object) -> list[object]:
+    """Return the kids of one entry."""
+    return [key, value] if like._tag == TAG_MAP else [key]
+
+
 def _put_leaf(node: Trie, digest: bytes, key: object, value: object) -> Trie:
-    tag: i64 = node._tag
-    width: i64 = 2 if tag == TAG_MAP else 1
     hashes = node._keys()
+    at: i64 = place(hashes, digest)
+    if at >= 0 and node._tag == TAG_SET:
+        return node
+    if at >= 0 or node._count < MAP_LEAF_MAX:
+        if node._kids is None:
+            made = _spliced(node, hashes, at, digest, key, value)
+            if made is not None:
+                return made
+        kids = node._open()
+        if at >= 0:
+            if same_kid(kids[2 * at + 1], value):
+                return node
+            kids = kids[:]
+            kids[2 * at + 1] = value
+            return new_leaf(node, hashes, kids)
+        at = -1 - at
+        hashes = hashes[: 32 * at] + digest + hashes[32 * at :]
+        first: i64 = node._width() * at
+        return new_leaf(node, hashes, kids[:first] + _entry(node, key, value) + kids[first:])
+    rows = Rows(node._tag)
     kids = node._open()
-    at: i64 = 0
-    count: i64 = len(hashes)
-    while at < count and hashes[at] < digest:
-        at += 1
-    if at < count and hashes[at] == digest:
-        if width == 1 or same_kid(kids[2 * at + 1], value):
+    for i in range(MAP_LEAF_MAX):
+        if node._tag == TAG_MAP:
+            rows.add(key_at(hashes, i), kids[2 * i], kids[2 * i + 1])
+        else:
+            rows.add(key_at(hashes, i), kids[i], None)
+    rows.add(digest, key, value)
+    return build(node, rows)
+
+
+def _spliced(
+    node: Trie, hashes: bytes, at: i64, digest: bytes, key: object, value: object
+) -> Trie | None:
+    """Return a closed leaf with an entry put, made from its bytes; None if the entry is not plain.
+
+    at: as `place` says.
+    """
+    data = node._encoding
+    assert data is not None
+    width: i64 = node._width()
+    out = BytesWriter()
+    if at >= 0:
+        start: i64 = skip_kid(data, entry_offset(data, at, width))
+        if not put_plain(out, value):
+            return None
+        fresh = out.getvalue()
+        end: i64 = skip_kid(data, start)
+        if data[start:end] == fresh:
             return node
-        kids = kids[:]
-        kids[2 * at + 1] = value
-        return new_leaf(node, hashes, kids)
-    hashes = hashes[:]
-    hashes.insert(at, digest)
-    kids = kids[:]
-    kids.insert(at * width, key)
-    if width == 2:
-        kids.insert(2 * at + 1, value)
-    if count < MAP_LEAF_MAX:
-        return new_leaf(node, hashes, kids)
-    return build(node, hashes, kids[::width], kids[1::width])
+        fresh = data[:start] + fresh + data[end:]
+    else:
+        at = -1 - at
+        start = entry_offset(data, at, width)
+        out.append(u8(node._tag))
+        out.append(u8(node._count + 1))
+        out.write(data[2:start])
+        if not put_plain(out, key) or (width == 2 and not put_plain(out, value)):
+            return None
+        out.write(data[start:])
+        fresh = out.getvalue()
+        hashes = hashes[: 32 * at] + digest + hashes[32 * at :]
+    made = _closed_leaf(node, hashes, fresh)
+    made._loader = node._loader
+    return made
 
 
 def remove(node: Trie, digest: bytes) -> Trie:
@@ -427,13 +593,15 @@ def remove(node: Trie, digest: bytes) -> Trie:
     tag: i64 = node._tag
     if node._count <= MAP_LEAF_MAX:
         hashes = node._keys()
-        if digest not in hashes:
+        at: i64 = place(hashes, digest)
+        if at < 0:
             return node
-        at: i64 = hashes.index(digest)
-        width: i64 = 2 if tag == TAG_MAP else 1
+        width: i64 = node._width()
         kids = node._open()
         return new_leaf(
-            node, hashes[:at] + hashes[at + 1 :], kids[: at * width] + kids[(at + 1) * width :]
+            node,
+            hashes[: 32 * at] + hashes[32 * at + 32 :],
+            kids[: at * width] + kids[(at + 1) * width :],
         )
     digit: i64 = digit_at(digest, node._shift)
     if not node._mask & (1 << digit):

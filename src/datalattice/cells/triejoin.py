@@ -14,7 +14,9 @@ from datalattice.cells.trie import (
     assemble,
     common_digits,
     digit_at,
+    key_at,
     new_leaf,
+    place,
     put,
     remove,
     trie_of,
@@ -92,11 +94,11 @@ def _entries(node: Trie) -> Iterator[tuple[bytes, object, object]]:
         hashes = leaf._keys()
         kids = leaf._open()
         if leaf._tag == TAG_MAP:
-            for i in range(len(hashes)):
-                yield hashes[i], kids[2 * i], kids[2 * i + 1]
+            for i in range(leaf._count):
+                yield key_at(hashes, i), kids[2 * i], kids[2 * i + 1]
         else:
-            for i in range(len(hashes)):
-                yield hashes[i], kids[i], None
+            for i in range(leaf._count):
+                yield key_at(hashes, i), kids[i], None
 
 
 def _differing_entries(a: Trie | None, b: Trie | None) -> Iterator[Entry]:
@@ -246,12 +248,12 @@ class Joiner:
         kept: list[bytes] = []
         entries: list[object] = []
         same_as_b = True
-        for i in range(len(hashes)):
-            at: i64 = -1
+        for i in range(b._count):
+            digest = key_at(hashes, i)
+            at: i64 = -1 if own is None else place(own._keys(), digest)
             mine: object = None
-            if own is not None and hashes[i] in own._keys():
-                at = own._keys().index(hashes[i])
-                mine = own._open()[at * self._width + 1] if self._width == 2 else None
+            if own is not None and at >= 0 and self._width == 2:
+                mine = own._value(at)
             key = kids[i * self._width]
             theirs = kids[i * self._width + 1] if self._width == 2 else None
             result = theirs
@@ -261,33 +263,34 @@ class Joiner:
                 same_as_b = False
                 continue
             same_as_b = same_as_b and (result is theirs or same_kid(result, theirs))
-            kept.append(hashes[i])
+            kept.append(digest)
             entries.append(key)
             if self._width == 2:
                 entries.append(result)
-        return b if same_as_b else new_leaf(self._like, kept, entries)
+        return b if same_as_b else new_leaf(self._like, b"".join(kept), entries)
 
-    def _next_keys(self, b: Trie) -> list[bytes]:
-        """Return the keys of a leaf of other, which must come after all met before.
+    def _next_keys(self, b: Trie) -> bytes:
+        """Return the key hashes of a leaf of other, which must come after all met before.
 
         A few cells that refer to one another many times over could otherwise make a join without
         end.
         """
         hashes = b._keys()
         if hashes:
-            if hashes[0] <= self._last:
+            if key_at(hashes, 0) <= self._last:
                 raise broken("the keys of a map or set are not in order")
-            self._last = hashes[len(hashes) - 1]
+            self._last = key_at(hashes, b._count - 1)
         return hashes
 
     def _add_own(self, a: Trie, b: Trie, made: Trie) -> Trie:
         """Return `made`, what is kept of b, with the entries of leaf `a` that b has not."""
         hashes = a._keys()
         kids = a._open()
-        for i in range(len(hashes)):
-            if b._find(hashes[i])[0] is None:
+        for i in range(a._count):
+            digest = key_at(hashes, i)
+            if b._find(digest)[0] is None:
                 value = kids[i * self._width + 1] if self._width == 2 else None
-                made = put(made, hashes[i], kids[i * self._width], value, 0)
+                made = put(made, digest, kids[i * self._width], value, 0)
         return made
 
     def _into_leaf(self, a: Trie, b: Trie) -> Trie:
@@ -302,20 +305,21 @@ class Joiner:
         hashes = self._next_keys(b)
         kids = b._open()
         made = a
-        for i in range(len(hashes)):
-            leaf, at = a._find(hashes[i])
+        for i in range(b._count):
+            digest = key_at(hashes, i)
+            leaf, at = a._find(digest)
             theirs = kids[i * self._width + 1] if self._width == 2 else None
             mine: object = None
             if leaf is not None:
-                mine = leaf._open()[at * self._width + 1] if self._width == 2 else None
+                mine = leaf._value(at) if self._width == 2 else None
                 if self._width == 1 or same_kid(mine, theirs):
                     continue
             result = self._decide(kids[i * self._width], mine, theirs, leaf is not None)
             if result is ABSENT:
                 if leaf is not None:
-                    made = remove(made, hashes[i])
+                    made = remove(made, digest)
             else:
-                made = put(made, hashes[i], kids[i * self._width], result, 0)
+                made = put(made, digest, kids[i * self._width], result, 0)
         return made
 
 

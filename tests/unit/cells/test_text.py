@@ -158,9 +158,12 @@ def test_what_is_not_json_is_refused(text: str) -> None:
         from_json(text)
 
 
-def test_json_must_be_text() -> None:
-    with pytest.raises(TypeMismatch, match="a str"):
-        from_json(b"1")  # type: ignore[arg-type]
+def test_json_is_text_or_its_bytes() -> None:
+    assert from_json('["é"]'.encode()) == Vector.of(["é"])
+    with pytest.raises(BadFormat, match="UTF-8"):
+        from_json(b'"\xff"')
+    with pytest.raises(TypeError, match="str"):
+        from_json(1)  # type: ignore[arg-type]
 
 
 def test_json_values_are_told_apart() -> None:
