@@ -167,15 +167,21 @@ def open_reader(folder: Folder) -> CellStore:
     Where its index must be made again first, as after a copy of the folder, that is done.
     Raises: StoreError: it cannot be read.
     """
-    try:
-        return CellStore.open(folder.store_path, read_only=True)
-    except (StoreFailed, Corruption) as error:
-        first = error
-    try:
-        CellStore.open(folder.store_path).close()
-    except StoreError:
-        raise first from None  # it cannot be written either: the reader's trouble is the one
-    return CellStore.open(folder.store_path, read_only=True)
+    give_up_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            return CellStore.open(folder.store_path, read_only=True)
+        except (StoreFailed, Corruption) as error:
+            first = error
+        try:
+            CellStore.open(folder.store_path).close()
+        except StoreLocked:
+            # Another process is at it already, or is just making the store.
+            if time.monotonic() >= give_up_s:
+                raise first from None
+            time.sleep(LOCK_POLL_S)
+        except StoreError:
+            raise first from None  # it cannot be written either: the reader's trouble is the one
 
 
 @contextmanager

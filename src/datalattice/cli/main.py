@@ -89,9 +89,11 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     except _Terminated:
         return EXIT_TERMINATED
-    except BrokenPipeError:
-        # The reader of our output went away (`lattice ... | head`); that is no error of ours.
-        return EXIT_DONE
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):
+            # The reader of our output went away (`lattice ... | head`); that is no error of ours.
+            return EXIT_DONE
+        raise
     except TyperException as error:
         text = error.format_message()
         if not text:  # no command given: the help is printed, and says all there is to say

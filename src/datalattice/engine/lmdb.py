@@ -63,12 +63,12 @@ _FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def _translate(error: lmdb.Error, where: str) -> StoreError:
     """Return the error that says who must act on `error`."""
-    text = f"{where}: {error}"
-    code = getattr(error, "code", 0)
-    if isinstance(error, lmdb.MapFullError) or code in _FULL_CODES:
-        return StoreFull(f"{where}: no room left: {error}")
-    if isinstance(error, lmdb.VersionMismatchError):
-        return StoreVersion(f"{where}: written by another version of LMDB: {error}")
+    reason = str(error).removeprefix(f"{where}: ")
+    text = f"{where}: {reason}"
+    if isinstance(error, lmdb.MapFullError) or getattr(error, "code", 0) in _FULL_CODES:
+        return StoreFull(f"{where}: no room left: {reason}")
+    if isinstance(error, lmdb.VersionMismatchError) or "data format" in reason:  # has no class
+        return StoreVersion(f"{where}: written by another version of LMDB: {reason}")
     if isinstance(
         error, lmdb.CorruptedError | lmdb.InvalidError | lmdb.PageNotFoundError | lmdb.PanicError
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.crypto import Entropy
-from datalattice.errors import Corruption, StoreFailed
+from datalattice.errors import Corruption, StoreFailed, StoreVersion
 from datalattice.store.base import Damage
 from datalattice.store.disk import Disk, Lock, write_error
 from datalattice.store.folder import (
@@ -60,7 +60,7 @@ def open_reader(disk: Disk, folder: str) -> Opened:
     try:
         index = HashIndex(disk.engine(f"{folder}/{INDEX}", TABLES, read_only=True))
         return Opened(store_id, index, LogState(index, index.watermark()))
-    except Corruption as error:
+    except (Corruption, StoreVersion) as error:
         raise StoreFailed(
             f"{folder}: the index is damaged and must be made again; "
             "open the store for writing once"
@@ -113,8 +113,8 @@ def _open_locked(
     store_id = read_store_id(disk, folder)
     try:
         index = _open_index(disk, folder, recent_max, believe=not repair)
-    except Corruption:
-        # The tables say of themselves that they are damaged. They are derived: made again.
+    except (Corruption, StoreVersion):
+        # The tables are not readable, or not by this LMDB. They are derived: made again.
         index = _open_index(disk, folder, recent_max, believe=False)
     try:
         opened = Opened(store_id, index, LogState(index, index.watermark()))
