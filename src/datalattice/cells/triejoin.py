@@ -16,6 +16,7 @@ from datalattice.cells.trie import (
     digit_at,
     key_at,
     new_leaf,
+    new_node,
     place,
     put,
     remove,
@@ -152,7 +153,50 @@ class Joiner:
             fork: i64 = common_digits(a._any(), b._any(), known)
             if fork < low:
                 return self._apart(a, b, fork)
+        if a._shift == b._shift and a._mask == b._mask:
+            return self._aligned(a, b)
         return self._pairwise(a, b, low)
+
+    def _aligned(self, a: Trie, b: Trie) -> Trie:
+        """Return the join of two nodes with children under the same digits: the usual case."""
+        mine = a._open()
+        theirs = b._open()
+        fresh: list[object] | None = None
+        count: i64 = a._count
+        all_theirs = True
+        some_gone = False
+        for i in range(len(mine)):
+            x = mine[i]
+            y = theirs[i]
+            if x is y or surely_same(x, y):
+                continue
+            mine_node = trie_of(x, self._like._tag, a._count, a._shift)
+            theirs_node = trie_of(y, self._like._tag, b._count, b._shift)
+            made = self.nodes(mine_node, theirs_node, a._shift + 1)
+            if made is mine_node:
+                # Equal trees that nobody encoded yet are told from unequal ones here.
+                all_theirs = all_theirs and same(mine_node, theirs_node)
+                continue
+            all_theirs = all_theirs and made is theirs_node
+            some_gone = some_gone or made._count == 0
+            count += made._count - mine_node._count
+            if fresh is None:
+                fresh = mine[:]
+            fresh[i] = y if made is theirs_node else made
+        if fresh is None:
+            return a
+        if all_theirs:
+            return b
+        if not some_gone and count > MAP_LEAF_MAX:
+            return new_node(self._like, count, a._shift, a._mask, fresh, a._sample)
+        slots: list[object] = [None] * 16
+        at: i64 = 0
+        for digit in range(16):
+            if a._mask & (1 << digit):
+                kid = fresh[at]
+                slots[digit] = None if isinstance(kid, Trie) and kid._count == 0 else kid
+                at += 1
+        return assemble(self._like, count, a._shift, slots)
 
     def _pairwise(self, a: Trie, b: Trie, low: i64) -> Trie:
         mine = _slots(a, low)
@@ -244,16 +288,18 @@ class Joiner:
                         slots[digit] = made if made._count else None
             return b if whole else assemble(self._like, count, b._shift, slots)
         hashes = self._next_keys(b)
+        own_hashes = b"" if own is None else own._keys()
+        aligned = own_hashes == hashes
         kids = b._open()
         kept: list[bytes] = []
         entries: list[object] = []
         same_as_b = True
         for i in range(b._count):
             digest = key_at(hashes, i)
-            at: i64 = -1 if own is None else place(own._keys(), digest)
+            at: i64 = i if aligned else place(own_hashes, digest)
             mine: object = None
             if own is not None and at >= 0 and self._width == 2:
-                mine = own._value(at)
+                mine = own._open()[at * 2 + 1]
             key = kids[i * self._width]
             theirs = kids[i * self._width + 1] if self._width == 2 else None
             result = theirs
@@ -285,6 +331,8 @@ class Joiner:
     def _add_own(self, a: Trie, b: Trie, made: Trie) -> Trie:
         """Return `made`, what is kept of b, with the entries of leaf `a` that b has not."""
         hashes = a._keys()
+        if b._count == a._count <= MAP_LEAF_MAX and b._keys() == hashes:
+            return made
         kids = a._open()
         for i in range(a._count):
             digest = key_at(hashes, i)
