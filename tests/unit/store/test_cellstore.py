@@ -70,10 +70,10 @@ from datalattice.store import CellStore
 store = CellStore.open(sys.argv[1])
 ready, go = os.pipe()
 if os.fork() == 0:
+    print("forked", flush=True)
     os.close(go)
     os.read(ready, 1)      # until the parent is gone and somebody closes the pipe
     os._exit(0)
-print("forked", flush=True)
 sys.stdin.read()
 os._exit(0)
 """
