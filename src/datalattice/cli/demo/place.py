@@ -5,6 +5,7 @@
     nodes.lock       held by that demo and by its nodes: after a kill they need a moment to end
     EWR JFK LGA hq   the nodes' folders
     spark            the stream's checkpoint
+    spark-scratch    what Spark needs while it runs, and beside it what Java had to say
     delays.png report.json
 
 Starting over removes these and nothing else.
@@ -34,7 +35,9 @@ END_TIMEOUT_S: Final = 60.0
 CHECKPOINT: Final = "spark"
 PLOT: Final = "delays.png"
 REPORT: Final = "report.json"
-CONTENTS: Final = (*NODES, CHECKPOINT, PLOT, REPORT)
+SCRATCH: Final = "spark-scratch"
+SPARK_LOG: Final = "spark-scratch.log"
+CONTENTS: Final = (*NODES, CHECKPOINT, SCRATCH, SPARK_LOG, PLOT, REPORT)
 
 
 class Place:
@@ -47,6 +50,11 @@ class Place:
     def checkpoint(self) -> Path:
         """Where Spark's stream remembers how far it came."""
         return self.path / CHECKPOINT
+
+    @property
+    def scratch(self) -> Path:
+        """Where Spark puts what nobody needs afterwards; its log lies beside it."""
+        return self.path / SCRATCH
 
     @property
     def plot(self) -> Path:

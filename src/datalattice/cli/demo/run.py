@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from datalattice.cells import Map, Value, to_python
 from datalattice.cli.access import open_reader
+from datalattice.cli.demo.driver import compute, forget
 from datalattice.cli.demo.figures import fold, total_of
 from datalattice.cli.demo.flights import CARRIER, DataSet, read_flights
 from datalattice.cli.demo.place import Place
@@ -30,15 +31,12 @@ from datalattice.cli.demo.sites import (
     count_of,
     ingest,
 )
-from datalattice.cli.demo.stream import Groups, check_spark, compute, forget, start_spark
+from datalattice.cli.demo.stream import Groups, Task, check_spark
 from datalattice.cli.demo.usage import peak_memory_mib
 from datalattice.cli.render import Bars, Step, print_lines, progress_bars
-from datalattice.errors import Unavailable
+from datalattice.errors import PeerUnavailable, Unavailable
 from datalattice.node import NodeWriter
 from datalattice.store import CellStore
-
-if TYPE_CHECKING:
-    from datalattice.pipeline import SparkSession
 
 CONVERGE_TIMEOUT_S: Final = 180.0
 STEP_WIDTH: Final = 60
@@ -221,35 +219,34 @@ class _Run:
         return True
 
     def _stream(self, bars: Bars) -> None:
-        from datalattice.pipeline import end_session
-
         resumed = self.place.checkpoint.exists()
         starting = bars.add("Spark starts", 1)
         step = bars.add("flights in the figures", self.data.count)
-        spark = start_spark(self.cores)
-        starting.advance()
-        try:
-            try:
-                self._compute(spark, step)
-            except Unavailable:
-                # A checkpoint of a run that was killed may be of no use.
-                if not resumed:
-                    raise
-            if resumed and _written(self.cluster.hq) != self.data.count:
-                # It may also say that all was read when the figures are not there: begin again.
-                forget(self.place.checkpoint)
-                self._compute(spark, step)
-            self.note_memory()
-        finally:
-            end_session(spark)
-
-    def _compute(self, spark: SparkSession, step: Step) -> None:
         hq = self.cluster.hq
+        task = Task(
+            str(hq.folder.store_path),
+            str(self.place.checkpoint),
+            list(self.data.columns),
+            self.cores,
+        )
 
-        def receive(groups: Groups) -> None:
+        def receive(groups: Groups, driver: int) -> None:
+            starting.to(1)
             step.to(_write_figures(hq, groups))
+            self.note_memory({driver: "spark driver"})
 
-        compute(spark, hq.folder.store_path, self.place.checkpoint, self.data.columns, receive)
+        try:
+            compute(task, self.place.scratch, receive)
+        except PeerUnavailable:
+            raise
+        except Unavailable:
+            # A checkpoint of a run that was killed may be of no use.
+            if not resumed:
+                raise
+        if resumed and _written(hq) != self.data.count:
+            # It may also say that all was read when the figures are not there: begin again.
+            forget(self.place.checkpoint)
+            compute(task, self.place.scratch, receive)
 
     def prove(self, hashes: Mapping[str, str]) -> list[Check]:
         """Check everything that is claimed."""
@@ -258,10 +255,11 @@ class _Run:
             step = bars.add("checked", len(self.cluster.nodes) + 1)
             return prove(self.cluster, self.data, hashes, step)
 
-    def note_memory(self) -> None:
+    def note_memory(self, others: Mapping[int, str] | None = None) -> None:
         """Remember how much memory each process has taken so far."""
         sites = self.cluster.nodes
         names = {site.pid: f"node {site.name}" for site in sites if site.pid is not None}
+        names.update(others or {})
         for name, peak in peak_memory_mib(names).items():
             self.memory[name] = max(self.memory.get(name, 0), peak)
 

@@ -2,22 +2,25 @@
 
 The query is a stream over the `lattice.queue` source with a checkpoint, so a later run goes on
 where an earlier one ended. It sums whole numbers by carrier and hour; after every micro-batch the
-sums so far are handed over.
+sums so far are handed over, and the micro-batch ends when the demo says that they are written.
 """
 
 from __future__ import annotations
 
-import shutil
+import json
+import os
+import queue
+import sys
+import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from datalattice.cli.demo.figures import LATE_MINUTES, Figure
 from datalattice.cli.demo.flights import CARRIER, DELAY, HOUR, MISSING
 from datalattice.cli.demo.sites import FLIGHTS_TOPIC
-from datalattice.errors import DataLatticeError, Unavailable, UsageError
+from datalattice.errors import DataLatticeError, UsageError
 
 if TYPE_CHECKING:
     from datalattice.pipeline import DataFrame, SparkSession
@@ -37,6 +40,20 @@ FIGURES: Final = """
 """
 """What Spark computes. A flight that was cancelled has no delay."""
 
+MESSAGE: Final = "datalattice "
+"""How a line begins that is meant for the demo; what Java prints does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to compute."""
+
+    store: str
+    checkpoint: str
+    columns: list[str]
+    cores: int | None
+
+
 Groups = list[tuple[str, int, Figure]]
 """Figures by (carrier, hour)."""
 
@@ -54,69 +71,71 @@ def check_spark() -> None:
     find_java()
 
 
-def start_spark(cores: int | None) -> SparkSession:
-    """Return a local Spark that knows the `lattice.queue` source.
+def serve() -> None:
+    """Be the process that Spark runs in: `driver` says what is written and read.
 
-    Raises: UsageError: PySpark or a Java runtime is missing.
+    It ends at once when its standard input ends; Spark's own processes end with it.
     """
-    from datalattice.pipeline import register, spark_session
+    task = Task(**json.loads(sys.stdin.readline()))
+    answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(answers,), daemon=True).start()
 
-    spark = spark_session("datalattice demo", cores=cores, memory=DRIVER_MEMORY)
-    register(spark)
-    return spark
+    def receive(groups: Groups) -> None:
+        rows = [[carrier, hour, asdict(figure)] for carrier, hour, figure in groups]
+        _tell(groups=rows)
+        answers.get()
+
+    try:
+        _run(task, receive)
+    except DataLatticeError as error:
+        _tell(error=str(error))
+    except Exception as error:  # noqa: BLE001 - py4j and Spark raise what they like
+        _tell(error=f"Spark failed: {(str(error).strip().splitlines() or [repr(error)])[0]}")
+    else:
+        _tell(done=True)
 
 
-def compute(
-    spark: SparkSession,
-    store: Path,
-    checkpoint: Path,
-    columns: Sequence[str],
-    receive: Callable[[Groups], None],
-) -> None:
-    """Run the stream over everything in the store that it has not seen; return at its end.
+def _listen(answers: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        answers.put(line)
+    os._exit(1)  # the demo is gone: nothing that is still running here matters any more
 
-    `receive` gets the figures so far after every micro-batch; one may come twice after an
-    interruption.
 
-    Raises: DataLatticeError: what `receive` or the source raised. Unavailable: Spark failed.
-    """
-    failures: list[DataLatticeError] = []
-    from datalattice.pipeline import clear_errors
+def _tell(**message: object) -> None:
+    print(MESSAGE + json.dumps(message), flush=True)
 
+
+def _run(task: Task, receive: Callable[[Groups], None]) -> None:
+    from datalattice.pipeline import clear_errors, end_session, register, spark_session
+
+    spark = spark_session("datalattice demo", cores=task.cores, memory=DRIVER_MEMORY)
+    try:
+        register(spark)
+        with clear_errors():
+            _stream(spark, task, receive)
+    finally:
+        end_session(spark)
+
+
+def _stream(spark: SparkSession, task: Task, receive: Callable[[Groups], None]) -> None:
     rows = (
         spark.readStream.format("lattice.queue")
-        .option("store", str(store))
+        .option("store", task.store)
         .option("topic", FLIGHTS_TOPIC)
         .option("columns", "value")
         .option("valueFormat", "string")
         .option("maxOffsetsPerTrigger", str(TRIGGER_ROWS))
         .load()
     )
-
-    def hand_over(batch: DataFrame, _number: int) -> None:
-        try:
-            receive(_collected(batch))
-        except DataLatticeError as error:
-            failures.append(error)  # Spark would wrap it beyond recognition
-            raise
-
-    writer = (
-        _figures(rows, columns)
+    query = (
+        _figures(rows, task.columns)
         .writeStream.outputMode("complete")
-        .foreachBatch(hand_over)
-        .option("checkpointLocation", str(checkpoint))
+        .foreachBatch(lambda batch, _number: receive(_collected(batch)))
+        .option("checkpointLocation", task.checkpoint)
         .trigger(availableNow=True)
+        .start()
     )
-    try:
-        with clear_errors():
-            writer.start().awaitTermination()
-    except DataLatticeError:
-        raise
-    except Exception as error:
-        if failures:
-            raise failures[0] from error
-        words = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise Unavailable(f"Spark failed: {words}") from error
+    query.awaitTermination()
 
 
 def _figures(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
@@ -142,9 +161,3 @@ def _collected(batch: DataFrame) -> Groups:
         )
         for row in batch.collect()
     ]
-
-
-def forget(checkpoint: Path) -> None:
-    """Remove what the stream remembers, so that it begins again."""
-    with suppress(FileNotFoundError):
-        shutil.rmtree(checkpoint)

@@ -1,0 +1,118 @@
+"""Driver: Spark in a process group of its own, so that it ends when the demo wants it to.
+
+Spark is a Java process and Python workers. Ctrl-C would reach them in the middle of whatever they
+do, and Spark's launcher, interrupted, leaves its Java process behind. So a child process runs Spark
+out of reach of the keyboard, and ends with all it has started when its standard input ends.
+
+The demo writes the task as one line of JSON, then one line for each answered micro-batch. It reads
+lines of JSON: `groups` after every micro-batch, then `done` or `error`. The end of that stream says
+that none of those processes is left, since all of them hold it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Final
+
+from datalattice.cli.demo.figures import Figure
+from datalattice.cli.demo.stream import MESSAGE, Groups, Task
+from datalattice.errors import Unavailable
+
+PROGRAM: Final = "from datalattice.cli.demo.stream import serve; serve()"
+END_TIMEOUT_S: Final = 30.0
+READ_BYTES: Final = 1 << 16
+
+
+def compute(task: Task, scratch: Path, receive: Callable[[Groups, int], None]) -> None:
+    """Run the stream over everything in the store that it has not seen; return at its end.
+
+    `receive` gets the figures so far, and Spark's process number, after every micro-batch. A
+    micro-batch may come twice after an interruption. `scratch` is for files that nobody needs
+    afterwards; what Java had to say stays beside it.
+
+    Raises: Unavailable: Spark failed. Whatever `receive` raises.
+    """
+    _remove(scratch)
+    scratch.mkdir(parents=True)
+    folders = {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
+    with scratch.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, **folders},
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        _converse(process, process.stdin, process.stdout, task, receive)
+    finally:
+        _end(process, process.stdin, process.stdout)
+        _remove(scratch)
+
+
+def _converse(
+    process: subprocess.Popen[bytes],
+    answers: IO[bytes],
+    messages: IO[bytes],
+    task: Task,
+    receive: Callable[[Groups, int], None],
+) -> None:
+    _write(answers, json.dumps(asdict(task)))
+    for line in messages:
+        text = line.decode("utf-8", "replace")
+        if not text.startswith(MESSAGE):
+            continue
+        message = json.loads(text.removeprefix(MESSAGE))
+        if "error" in message:
+            raise Unavailable(message["error"])
+        if "done" in message:
+            return
+        rows = message["groups"]
+        receive([(carrier, hour, Figure(**figure)) for carrier, hour, figure in rows], process.pid)
+        _write(answers, "written")
+    raise Unavailable("Spark ended before its time")
+
+
+def _write(answers: IO[bytes], line: str) -> None:
+    # A process that has ended shows where it is read from.
+    with contextlib.suppress(BrokenPipeError):
+        answers.write(line.encode("utf-8") + b"\n")
+        answers.flush()
+
+
+def _end(process: subprocess.Popen[bytes], answers: IO[bytes], messages: IO[bytes]) -> None:
+    """Return when Spark's processes have ended."""
+    with contextlib.suppress(BrokenPipeError):
+        answers.close()
+    handle = messages.fileno()
+    while select.select([handle], [], [], END_TIMEOUT_S)[0] and os.read(handle, READ_BYTES):
+        pass
+    # The whole group: whoever is left in it did not end in time. Mostly nobody is.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    messages.close()
+
+
+def _remove(folder: Path) -> None:
+    # Java's last threads may still be writing there when it is told to end.
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def forget(checkpoint: Path) -> None:
+    """Remove what the stream remembers, so that it begins again."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(checkpoint)
