@@ -17,7 +17,14 @@ PACKAGE = Path("src", "datalattice")
 COMPILED_PACKAGES = ("cells", "lattice")
 """Packages whose every module is compiled, their `__init__` apart."""
 
-COMPILED_MODULES: tuple[str, ...] = ("apps/queue/entries.py", "pipeline/leaves.py")
+COMPILED_MODULES: tuple[str, ...] = (
+    "apps/queue/entries.py",
+    "engine/lmdb.py",
+    "pipeline/leaves.py",
+    "store/cache.py",
+    "store/hashindex.py",
+    "store/packing.py",
+)
 """Further hot modules, as paths below the package, for example "wire/framing.py"."""
 
 
