@@ -5,8 +5,8 @@ do, and Spark's launcher, interrupted, leaves its Java process behind. So a chil
 out of reach of the keyboard, and ends with all it has started when its standard input ends.
 
 The demo writes the task as one line of JSON, then one line for each answered micro-batch. It reads
-lines of JSON: `groups` after every micro-batch, then `done` or `error`. The end of that stream says
-that none of those processes is left, since all of them hold it.
+lines of JSON: `groups` after every micro-batch, then `done`, `error` (ours) or `failure` (Spark's).
+The end of that stream says that none of those processes is left, since all of them hold it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def compute(task: Task, scratch: Path, receive: Callable[[Groups, int], None]) -
     _remove(scratch)
     scratch.mkdir(parents=True)
     folders = {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
-    with scratch.with_suffix(".log").open("wb") as log:
+    log_path = scratch.with_suffix(".log")
+    with log_path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM],
             stdin=subprocess.PIPE,
@@ -57,7 +58,9 @@ def compute(task: Task, scratch: Path, receive: Callable[[Groups, int], None]) -
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        _converse(process, process.stdin, process.stdout, task, receive)
+        failure = _converse(process, process.stdin, process.stdout, task, receive)
+        if failure:
+            raise Unavailable(f"Spark failed: {failure}; {log_path} may have more")
     finally:
         _end(process, process.stdin, process.stdout)
         _remove(scratch)
@@ -69,7 +72,8 @@ def _converse(
     messages: IO[bytes],
     task: Task,
     receive: Callable[[Groups, int], None],
-) -> None:
+) -> str:
+    """Return what failed in Spark, nothing when nothing did."""
     _write(answers, json.dumps(asdict(task)))
     for line in messages:
         text = line.decode("utf-8", "replace")
@@ -79,11 +83,13 @@ def _converse(
         if "error" in message:
             raise Unavailable(message["error"])
         if "done" in message:
-            return
+            return ""
+        if "failure" in message:
+            return str(message["failure"])
         rows = message["groups"]
         receive([(carrier, hour, Figure(**figure)) for carrier, hour, figure in rows], process.pid)
         _write(answers, "written")
-    raise Unavailable("Spark ended before its time")
+    return "it ended before its time"
 
 
 def _write(answers: IO[bytes], line: str) -> None:

@@ -41,6 +41,7 @@ def prove(cluster: Cluster, data: DataSet, hashes: Mapping[str, str], step: Step
 
     hashes: what each node announces.
     Raises: StoreError: a store cannot be read, or a cell in it does not fit its hash.
+            BadSignature: a queue at hq that is to be read is forged.
     """
     expected = plain(plain_rows(data.text))
     counts: dict[str, int] = {}

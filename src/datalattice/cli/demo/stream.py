@@ -90,7 +90,7 @@ def serve() -> None:
     except DataLatticeError as error:
         _tell(error=str(error))
     except Exception as error:  # noqa: BLE001 - py4j and Spark raise what they like
-        _tell(error=f"Spark failed: {(str(error).strip().splitlines() or [repr(error)])[0]}")
+        _tell(failure=(str(error).strip().splitlines() or [repr(error)])[0])
     else:
         _tell(done=True)
 
