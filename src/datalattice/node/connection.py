@@ -1,8 +1,10 @@
 """Connection: one link, cut into frames, between the network and the worker.
 
-Reading pauses while the worker has too many bytes of this peer to work through, and while the peer
-does not read what we answer: a peer can make us hold only so much. A frame that does not complete
-in time ends the connection; a silent connection without a started frame may live for ever.
+The worker gets one frame of a peer at a time, and the next when the peer has read what we answer:
+a short question may have an answer as long as a frame can be, so a peer that asks and does not read
+makes us hold only so much. What all peers together make us hold is bounded by the node, which cuts
+the largest. A frame that does not complete in time ends the connection; a silent connection without
+a started frame may live for ever.
 
 Waits are bounded by `asyncio.timeout`: before Python 3.12 `asyncio.wait_for` loses a cancellation
 that comes at the moment when what it waits for is done, and a node would never end.
@@ -11,7 +13,6 @@ that comes at the moment when what it waits for is done, and a node would never 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from typing import Final, Protocol
 
@@ -19,11 +20,8 @@ from datalattice.errors import PeerError
 from datalattice.node.transport import Link
 from datalattice.wire import FrameBuffer, encode_frame
 
-UNHANDLED_BYTES_MAX: Final = 16_000_000
-"""Bytes of a peer that wait for the worker before reading pauses; one frame may be larger."""
-
 UNSENT_BYTES_MAX: Final = 16_000_000
-"""Bytes that wait for the peer to read before reading from it pauses."""
+"""Bytes that wait for the peer to read before its next frame is looked at."""
 
 JOIN_BYTES: Final = 1 << 16
 """Frames are joined up to this size to be written at once."""
@@ -43,6 +41,10 @@ class Handler(Protocol):
 
     def written(self, connection: Connection, count: int) -> None:
         """Note that frames have left."""
+        ...
+
+    def held(self, change: int) -> None:
+        """Note that a connection holds so many bytes more, or less."""
         ...
 
 
@@ -69,6 +71,7 @@ class Connection:
         self._outbox: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._unhandled_bytes = 0
+        self.held_bytes = 0
         self._wake_writer = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -76,23 +79,34 @@ class Connection:
         self._idle.set()
         self._drained = asyncio.Event()
         self._drained.set()
+        self._cut = asyncio.Event()
         self._closing = False
+        self._ended = False
 
     async def run(self) -> None:
         """Read and write until either side ends it; `reason` says why."""
         writer = asyncio.ensure_future(self._write())
         reader = asyncio.ensure_future(self._read())
+        cut = asyncio.ensure_future(self._cut.wait())
         try:
-            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-            if not writer.done():
+            await asyncio.wait((reader, writer, cut), return_when=asyncio.FIRST_COMPLETED)
+            if not writer.done() and not cut.done():
                 # A peer may have closed its sending side only: what it asked is still answered.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                        await self._finish(writer)
+                finish = asyncio.ensure_future(self._finish(writer))
+                await asyncio.wait(
+                    (finish, cut),
+                    timeout=CLOSE_TIMEOUT_S,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                finish.cancel()
         finally:
-            for task in (reader, writer):
+            tasks = (reader, writer, cut)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._release()
+            if self._cut.is_set():
+                self._link.abort()
             await self._end()
 
     async def _end(self) -> None:
@@ -117,13 +131,30 @@ class Connection:
         self._unsent_bytes += len(frame)
         self._drained.clear()
         self._wake_writer.set()
-        self._look_for_room()
+        self._account()
 
     def close(self, reason: str) -> None:
         """Write what is queued, then end."""
         self.reason = self.reason or reason
         self._closing = True
         self._wake_writer.set()
+
+    def cut(self, reason: str) -> bool:
+        """End at once, with nothing more read or written; False when that is happening already."""
+        if self._cut.is_set():
+            return False
+        self.reason = self.reason or reason
+        self._closing = True
+        self._outbox.clear()
+        self._release()
+        self._cut.set()
+        return True
+
+    def _release(self) -> None:
+        """Hold nothing from now on; what the worker still has of it is no more than a frame."""
+        self._ended = True
+        self._handler.held(-self.held_bytes)
+        self.held_bytes = 0
 
     async def drained(self) -> None:
         """Return when everything queued has been written."""
@@ -132,24 +163,38 @@ class Connection:
     def handled(self, payload_bytes: int) -> None:
         """Note that the worker is done with a frame of so many bytes."""
         self._unhandled_bytes -= payload_bytes + FRAME_BYTES
-        if not self._unhandled_bytes:
-            self._idle.set()
-        self._look_for_room()
+        self._idle.set()
+        self._account()
 
-    def _look_for_room(self) -> None:
-        room = self._unhandled_bytes < UNHANDLED_BYTES_MAX and self._unsent_bytes < UNSENT_BYTES_MAX
-        if room:
+    def _account(self) -> None:
+        """See whether there is room for more of this peer, and report what it makes us hold."""
+        if self._idle.is_set() and self._unsent_bytes < UNSENT_BYTES_MAX:
             self._room.set()
         else:
             self._room.clear()
+        if self._ended:
+            return
+        held = self._buffer.buffered_bytes + self._unhandled_bytes + self._unsent_bytes
+        change, self.held_bytes = held - self.held_bytes, held
+        self._handler.held(change)
 
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
         started_s: float | None = None  # when the frame that is not complete began
         while True:
-            await self._room.wait()
+            while not self._room.is_set():
+                await self._room.wait()
+                started_s = None  # nobody listened meanwhile
+            try:
+                if self._pass_on():
+                    started_s = None
+                    continue
+            except PeerError as error:
+                self.reason = str(error)
+                return
             left_s = None
-            if started_s is not None:
+            if self._buffer.is_partial:
+                started_s = loop.time() if started_s is None else started_s
                 left_s = max(0.0, started_s + self._read_timeout_s - loop.time())
             try:
                 async with asyncio.timeout(left_s):
@@ -161,39 +206,33 @@ class Connection:
                 self.reason = self.reason or "closed by the peer"
                 return
             self._buffer.feed(data)
-            try:
-                if self._pass_on():
-                    started_s = None
-            except PeerError as error:
-                self.reason = str(error)
-                return
-            if not self._buffer.is_partial:
-                started_s = None
-            elif started_s is None:
-                started_s = loop.time()
+            self._account()
 
     def _pass_on(self) -> bool:
-        """Hand over whole frames; return whether there were any."""
-        any_frames = False
-        while (payload := self._buffer.next_payload()) is not None:
-            any_frames = True
-            self._unhandled_bytes += len(payload) + FRAME_BYTES
-            self._idle.clear()
-            self._handler.frame(self, payload)
-        self._look_for_room()
-        return any_frames
+        """Hand over the next frame; return whether there was one."""
+        payload = self._buffer.next_payload()
+        if payload is None:
+            return False
+        self._unhandled_bytes += len(payload) + FRAME_BYTES
+        self._idle.clear()
+        self._handler.frame(self, payload)
+        self._account()
+        return True
 
     async def _write(self) -> None:
         while True:
             while self._outbox:
                 count, data = self._next_piece()
                 try:
-                    await self._link.write(data)
+                    # In pieces, since a transport keeps a copy of what it cannot send at once.
+                    for start in range(0, len(data), JOIN_BYTES):
+                        piece = data[start : start + JOIN_BYTES]
+                        await self._link.write(piece)
+                        self._unsent_bytes -= len(piece)
                 except OSError as error:
                     self.reason = self.reason or f"broken: {error}"
                     return
-                self._unsent_bytes -= len(data)
-                self._look_for_room()
+                self._account()
                 self._handler.written(self, count)
             self._drained.set()
             if self._closing:

@@ -40,6 +40,10 @@ CLOSE_TIMEOUT_S: Final = 10.0
 FAREWELL_S: Final = 1.0
 """How long a closing node waits for its last frames to leave."""
 
+HELD_BYTES_MAX: Final = 256_000_000
+"""Bytes that wait here to be received, handled or sent, over all connections: five of the largest
+messages, whatever the number of peers."""
+
 Verifier = Callable[[Value, bytes], bool]
 
 
@@ -108,6 +112,7 @@ class Node:
         self._connections: dict[str, Connection] = {}
         self._numbers = itertools.count(1)
         self._inbound_count = 0
+        self._held_bytes = 0
         self._serving: set[asyncio.Task[Any]] = set()
         self._pulls: dict[object, asyncio.Future[str | None]] = {}
         self._changed = asyncio.Event()
@@ -369,17 +374,25 @@ class Node:
         """Hand a frame to the worker."""
         size = len(payload)
 
-        def receive(replicator: Replicator, now_ms: int) -> None:
-            try:
-                replicator.receive(connection.id, payload, now_ms)
-            finally:
-                self._loop.call_soon_threadsafe(connection.handled, size)
+        def handled(_: Replicator, __: int) -> None:
+            self._loop.call_soon_threadsafe(connection.handled, size)
 
-        self._worker.submit(receive)
+        self._worker.submit(lambda replicator, now: replicator.receive(connection.id, payload, now))
+        self._worker.submit(handled)  # an action of its own: the answers were handed out before it
 
     def written(self, connection: Connection, count: int) -> None:
         """Tell the worker that frames have left."""
         self._worker.submit(lambda replicator, now: replicator.written(connection.id, count, now))
+
+    def held(self, change: int) -> None:
+        """Keep what all peers together make us hold within bounds: cut the largest."""
+        self._held_bytes += change
+        while change > 0 and self._held_bytes > HELD_BYTES_MAX:
+            largest = max(self._connections.values(), key=lambda one: one.held_bytes)
+            waiting = largest.held_bytes
+            if not largest.cut(f"{waiting} bytes of it wait here, and others need the room"):
+                return  # what is held belongs to connections that are not listed any more
+            self.observer.count("connections-cut")
 
     # --- what the worker wants done -----------------------------------------------------------
 

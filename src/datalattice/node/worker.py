@@ -2,7 +2,7 @@
 
 Everything that happens to a replica happens here, one thing after another: frames, timers, and the
 publication of local writes. Callers that wait for a publication at the same time are served by one
-commit. Effects are handed out after each turn, when what they say is durable.
+commit. Effects are handed out after each action, when what they say is durable.
 """
 
 from __future__ import annotations
@@ -119,15 +119,19 @@ class Worker:
                 waiting.append(item)
             else:
                 self._guard(item)
+                self._hand_out()  # at once: answers may be long, and many would pile up here
         if waiting:
             self._publish(waiting)
         deadline_ms = replicator.next_deadline()
         if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
             self._guard(Replicator.tick)
-        effects = replicator.take_effects()
+        self._hand_out()
+        return running
+
+    def _hand_out(self) -> None:
+        effects = self._replicator.take_effects()
         if effects.sends or effects.closes or effects.finished or effects.changed or effects.notes:
             self._deliver(effects)
-        return running
 
     def _publish(self, waiting: list[Future[None]]) -> None:
         try:

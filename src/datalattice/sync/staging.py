@@ -12,9 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from datalattice.cells import references
+
+REFERENCE_BYTES: Final = 400
+"""What a reference of a waiting cell takes in memory, measured: a hash, its gap, who waits for it,
+and that it is wanted."""
 
 
 class Home(Protocol):
@@ -40,6 +44,11 @@ class _Cell:
 
     encoding: bytes
     below: list[bytes]
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory while it waits, with the bookkeeping of its references."""
+        return len(self.encoding) + REFERENCE_BYTES * len(self.below)
 
 
 class Staging:
@@ -116,7 +125,7 @@ class Staging:
             if not gaps:
                 ready.append(key)
         self._cells.update(fresh)
-        self.size_bytes += sum(len(cell.encoding) for cell in fresh.values())
+        self.size_bytes += sum(cell.size_bytes for cell in fresh.values())
         self._advance(ready, progress)
         return progress
 
@@ -129,9 +138,9 @@ class Staging:
                 del self._claims[key]
                 progress.complete.append(key)
                 continue
-            encoding = self._cells.pop(key).encoding
-            self.size_bytes -= len(encoding)
-            progress.stored.append((key, encoding))
+            cell = self._cells.pop(key)
+            self.size_bytes -= cell.size_bytes
+            progress.stored.append((key, cell.encoding))
             for parent in self._waiting.pop(key, ()):
                 self._gaps[parent] -= 1
                 if not self._gaps[parent]:
@@ -183,4 +192,4 @@ class Staging:
             for hash, above in self._waiting.items()
             if hash in kept
         }
-        self.size_bytes = sum(len(cell.encoding) for cell in self._cells.values())
+        self.size_bytes = sum(cell.size_bytes for cell in self._cells.values())
