@@ -18,6 +18,7 @@ from datalattice.cells.cell import (
     same,
     value_hash,
 )
+from datalattice.cells.columnar import columns
 from datalattice.cells.convert import to_cell, to_python
 from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
 from datalattice.cells.maps import EMPTY_MAP, EMPTY_SET, Map, Set
@@ -95,6 +96,7 @@ __all__ = [
     "Vector",
     "branch_count",
     "branch_hashes",
+    "columns",
     "decode",
     "decode_message",
     "decode_parts",

@@ -7,6 +7,8 @@ this code; a set is a map without values.
 Most nodes of a large trie are leaves of one or two entries. So a leaf knows its key hashes as one
 byte string, and is closed from the start when its entries have no kids of their own: it is then one
 object to the cycle collector, and an entry is added to it by splicing bytes.
+
+Length: one structure with its single and bulk updates; they share the tree's private shape.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ from datalattice.errors import TypeMismatch
 
 TAG_VECTOR: Final = 0x80
 TAG_LIST: Final = 0x81
+PACKED_STRING_MAX: Final = 32  # longer strings are not copied into a closed leaf
 
 
 class Vector(Cell):
@@ -185,34 +186,25 @@ class Vector(Cell):
     def to_list(self, start: int = 0, stop: int | None = None) -> list[Value]:
         """Return the elements `start` .. `stop - 1` as a Python list.
 
-        Cost: each leaf is visited once.
+        Cost: each node on the way is visited once.
         """
         out: list[Value] = []
         size: int = self._count
         last: i64 = size if stop is None else min(stop, size)
-        at: i64 = min(max(start, 0), size)
-        while at < last:
-            node, position = self._leaf(at)
-            kids = node._open()
-            take: i64 = min(node._used() - position, last - at)
-            for i in range(position, position + take):
-                kid = kids[i]
-                out.append(kid.resolve() if isinstance(kid, Ref) else kid)
-            at += take
+        first: i64 = min(max(start, 0), size)
+        if first < last:
+            _collect(self, first, last, out)
         return out
 
     def iter_range(self, start: int, stop: int) -> Iterator[Value]:
-        """Yield the elements `start` .. `stop - 1`, loading one leaf at a time."""
+        """Yield the elements `start` .. `stop - 1`, loading at most 16 leaves ahead."""
         size: int = self._count
         at: int = max(start, 0)
         last: int = min(stop, size)
         while at < last:
-            node, position = self._leaf(at)
-            kids = node._open()
-            take: i64 = min(node._used() - position, last - at)
-            for i in range(position, position + take):
-                yield deref(kids[i])
-            at += take
+            upto = min((at | 255) + 1, last)
+            yield from self.to_list(at, upto)
+            at = upto
 
     def __iter__(self) -> Iterator[Value]:
         return self.iter_range(0, self._count)
@@ -409,10 +401,13 @@ def _vector(count: i64, kids: list[object], prefix: object) -> Vector:
 
 
 def _full_leaf(items: list[object], start: i64) -> Vector:
-    """Return the leaf of 16 of `items` from `start` on: closed, if they have no kids of their own.
+    """Return the leaf of 16 of `items` from `start` on: closed, if they are small and have no kids.
 
     A closed leaf takes a third of the memory, and costs the cycle collector one object, not two.
     """
+    first = items[start]
+    if isinstance(first, (bytes, str)) and len(first) > PACKED_STRING_MAX:
+        return _vector(16, items[start : start + 16], None)
     out = BytesWriter()
     out.append(u8(TAG_VECTOR))
     out.append(u8(16))
@@ -529,6 +524,29 @@ def _leaves(node: Vector, count: i64, start: i64, out: list[object]) -> None:
             else:
                 _leaves(node_of(kid, size), size, max(start - at, 0), out)
         at += size
+
+
+def _collect(node: Vector, start: i64, stop: i64, out: list[Value]) -> None:
+    """Append the elements `start` .. `stop - 1` of `node`, at least one, to `out`."""
+    count: i64 = node._count
+    kids = node._open()
+    tail: i64 = count if count <= 16 else count & 15
+    base: i64 = count - tail
+    if tail:
+        if start < base:
+            _collect(node_of(node._prefix, base), start, min(stop, base), out)
+        for i in range(max(start - base, 0), stop - base):
+            kid = kids[i]
+            out.append(kid.resolve() if isinstance(kid, Ref) else kid)
+        return
+    block: i64 = block_size(count)
+    child: i64 = start // block
+    begin: i64 = child * block
+    while begin < stop:
+        size: i64 = min(block, count - begin)
+        _collect(node_of(kids[child], size), max(start - begin, 0), min(stop - begin, size), out)
+        child += 1
+        begin += block
 
 
 def _set(node: Vector, index: i64, value: Value) -> Vector:

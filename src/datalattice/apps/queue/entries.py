@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from datalattice.cells import EMPTY_MAP, Map, Value, Vector, encode, to_cell
+from datalattice.cells import EMPTY_MAP, Map, Value, Vector, columns, encode, to_cell
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.lattice import is_long
 from datalattice.limits import EMBEDDED_BYTES_MAX
@@ -165,12 +165,13 @@ def entry_value(entry: Value) -> Value:
     return entry[VALUE] if isinstance(entry, Vector) and is_entry(entry) else None
 
 
-def entry_values(entries: list[Value]) -> list[Value]:
-    """Return the values of records, nil for each that is no record.
+def entry_values(log: Vector, start: int, stop: int) -> list[Value]:
+    """Return the values of the records in `log[start:stop]`, nil for each that is no record.
 
     Source: CAD040 "range"; spec/queue.md section 3.
     """
-    return [entry_value(entry) for entry in entries]
+    values, stamps = columns(log, [VALUE, STAMP], ENTRY_COUNT, start, stop)
+    return [values[i] if is_long(stamps[i]) else None for i in range(len(values))]
 
 
 def entry_stamp_ms(entry: Value) -> int | None:

@@ -151,7 +151,7 @@ class Queue:
         Source: CAD040 "range"; spec/queue.md section 3.
         """
         state, low, high = self._clamped(first, last)
-        values = entry_values(state.entries.to_list(low, high))
+        values = entry_values(state.entries, low, high)
         return Vector.of(values) if values else EMPTY_VECTOR
 
     def iter_entries(self, first: int | None = None, last: int | None = None) -> Iterator[Value]:
@@ -207,7 +207,7 @@ class Queue:
     def __iter__(self) -> Iterator[Value]:
         entries = self.state().entries
         for at in range(0, len(entries), CHUNK):
-            yield from entry_values(entries.to_list(at, at + CHUNK))
+            yield from entry_values(entries, at, at + CHUNK)
 
     # --- metadata and maintenance -----------------------------------------------------------
 
