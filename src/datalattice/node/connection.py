@@ -134,7 +134,9 @@ class Connection:
         self._account()
 
     def close(self, reason: str) -> None:
-        """Write what is queued, then end."""
+        """Write what is queued, then end; soon, even if the peer does not read."""
+        if not self._closing:
+            asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.cut, reason)
         self.reason = self.reason or reason
         self._closing = True
         self._wake_writer.set()

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import datalattice
 from datalattice.clock import Clock
@@ -26,9 +27,12 @@ from datalattice.crypto import Entropy, KeyPair
 from datalattice.errors import PeerUnavailable, UsageError
 from datalattice.node.config import NodeConfig
 from datalattice.node.control import ControlClient, ControlServer
+from datalattice.node.files import FILES_RESERVED, allow_files
 from datalattice.node.node import Node
 from datalattice.node.operations import Operations
 from datalattice.node.transport import Transport
+
+_log = logging.getLogger("datalattice.node")
 
 STORE_NAME: Final = "store"
 RUNNING_NAME: Final = "running.json"
@@ -62,6 +66,7 @@ class Daemon:
     ) -> None:
         self._folder = Path(folder)
         self._ready = ready
+        allow_files(config.connections_max + FILES_RESERVED)
         self._node = Node(
             self._folder / STORE_NAME,
             config,
@@ -86,6 +91,7 @@ class Daemon:
             raise UsageError(f"cannot make the folder {self._folder}: {error.strerror}") from error
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_log_fault)
         async with self._node as node:
             control = await ControlServer.start(self._folder, Operations(node, stopping.set))
             try:
@@ -112,6 +118,11 @@ class Daemon:
             started_ms=node.clock.now_ms(),
             version=datalattice.__version__,
         )
+
+
+def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log in one line what asyncio would print with a traceback, again and again."""
+    _log.error("%s: %s", context.get("message"), context.get("exception"))
 
 
 def _write(path: Path, running: Running) -> None:

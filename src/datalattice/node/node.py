@@ -28,6 +28,7 @@ from datalattice.errors import Corruption, PeerUnavailable, Timeout, UsageError
 from datalattice.lattice import Lattice, MergeContext, root_lattice
 from datalattice.node.config import DEFAULT_PORT, NodeConfig
 from datalattice.node.connection import Connection
+from datalattice.node.files import FILES_RESERVED, files_max
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo, Peers
 from datalattice.node.transport import Link, Listener, TcpTransport, Transport
@@ -112,6 +113,7 @@ class Node:
         self._connections: dict[str, Connection] = {}
         self._numbers = itertools.count(1)
         self._inbound_count = 0
+        self._inbound_max = min(config.connections_max, max(1, files_max() - FILES_RESERVED))
         self._held_bytes = 0
         self._serving: set[asyncio.Task[Any]] = set()
         self._pulls: dict[object, asyncio.Future[str | None]] = {}
@@ -334,9 +336,9 @@ class Node:
     # --- connections --------------------------------------------------------------------------
 
     async def _accept(self, link: Link) -> None:
-        if self._closing or self._inbound_count >= self.config.connections_max:
+        if self._closing or self._inbound_count >= self._inbound_max:
             self.observer.count("connections-refused")
-            await link.close()
+            link.abort()
             return
         self._inbound_count += 1
         try:

@@ -1,0 +1,344 @@
+"""Peers that send what they should not: the node lives on, holds little, accepts nothing false."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+import datalattice.node.connection
+import datalattice.node.node
+from datalattice.apps.queue import LatticeMQ
+from datalattice.cells import (
+    Index,
+    Keyword,
+    Map,
+    Signed,
+    Text,
+    Value,
+    Vector,
+    encode_message,
+    value_hash,
+)
+from datalattice.crypto import KeyPair
+from datalattice.lattice import SetLattice, root_lattice
+from datalattice.node import MemoryTransport, Node, NodeConfig, TcpTransport, open_node
+from datalattice.node.transport import Link, Transport
+from datalattice.store import MemoryStore
+from datalattice.wire import (
+    FrameBuffer,
+    Result,
+    decode_payload,
+    encode_frame,
+    encode_length,
+    encode_ping,
+    encode_query,
+    encode_result,
+)
+
+T = TypeVar("T")
+KEYS = KeyPair(b"k" * 32)
+FORGER = KeyPair(b"f" * 32)
+QUEUE = Keyword("queue")
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(40):
+            return await work()
+
+    return asyncio.run(bounded())
+
+
+def root_node(transport: Transport, bind: str = "memory", **options: object) -> Node:
+    config = NodeConfig(bind=bind, port=0, **options)  # type: ignore[arg-type]
+    return open_node(
+        MemoryStore(), key_pair=KEYS, lattice=root_lattice(), transport=transport, config=config
+    )
+
+
+async def answer_to(link: Link, payload: bytes, id: int) -> Result | None:
+    """Send a request; return its answer, None when the node ended the connection."""
+    await link.write(encode_frame(payload))
+    buffer = FrameBuffer()
+    while True:
+        while (found := buffer.next_payload()) is None:
+            data = await link.read()
+            if not data:
+                return None
+            buffer.feed(data)
+        message, _ = decode_payload(found)
+        if isinstance(message, Result) and message.id == id:
+            return message
+
+
+async def is_well(transport: Transport, node: Node) -> bool:
+    """Return whether the node answers somebody new."""
+    link = await transport.dial(str(node.address))
+    found = await answer_to(link, encode_ping(77), 77)
+    await link.close()
+    return found is not None and found.value == "PONG"
+
+
+# --- garbage -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_bytes_end_connections_and_nothing_else(seed: int) -> None:
+    async def work() -> None:
+        chance = random.Random(seed)
+        transport = TcpTransport()
+        async with root_node(transport, "127.0.0.1") as node:
+            before = node.root_hash
+            for _ in range(60):
+                link = await transport.dial(str(node.address))
+                noise = chance.randbytes(chance.randrange(1, 3_000))
+                framed = encode_frame(noise) if chance.random() < 0.5 else noise
+                await link.write(framed)
+                if chance.random() < 0.5:
+                    await link.close()
+                else:
+                    link.abort()
+            assert await is_well(transport, node)
+            assert node.root_hash == before
+            assert node.observer.fault is None
+
+    run(work)
+
+
+def test_a_changed_bit_in_a_good_message_changes_nothing() -> None:
+    async def work() -> None:
+        chance = random.Random(7)
+        transport = MemoryTransport()
+        topics = Map.of([("t", Vector.of([]))])
+        good = encode_message(lv((QUEUE, FORGER.public_key), Signed.sign(FORGER, topics)))
+        async with root_node(transport) as node:
+            LatticeMQ.at(node.cursor, KEYS.public_key).partition("t", 0).offer("mine")
+            await node.sync()
+            before = node.root_hash
+            signature = good.index(FORGER.public_key, 40)
+            for _ in range(200):
+                # From the key of the signed cell on: key, signature, value.
+                position = chance.randrange(signature, len(good))
+                bad = bytearray(good)
+                bad[position] ^= 1 << chance.randrange(8)
+                link = await transport.dial(str(node.address))
+                await link.write(encode_frame(bytes(bad)))
+                assert await answer_to(link, encode_ping(1), 1) is not None
+                link.abort()
+            assert node.root_hash == before
+
+    run(work)
+
+
+def test_a_half_closed_socket_is_answered_and_then_ended() -> None:
+    async def work() -> None:
+        async with root_node(TcpTransport(), "127.0.0.1") as node:
+            assert node.port is not None
+            reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            for id in range(50):
+                writer.write(encode_frame(encode_ping(id)))
+            writer.write_eof()
+            buffer = FrameBuffer()
+            buffer.feed(await reader.read(-1))  # up to the node's end of the stream
+            ids = []
+            while (payload := buffer.next_payload()) is not None:
+                message, _ = decode_payload(payload)
+                assert isinstance(message, Result)
+                ids.append(message.id)
+            assert ids == list(range(50))
+            writer.close()
+            await writer.wait_closed()
+
+    run(work)
+
+
+def test_a_listener_that_is_no_node_does_no_harm_to_who_dials_it() -> None:
+    async def work() -> None:
+        transport = MemoryTransport()
+        chance = random.Random(3)
+
+        async def accept(link: Link) -> None:
+            """Answer whatever is asked with nonsense of all kinds."""
+            lies = [
+                encode_frame(chance.randbytes(200)),
+                encode_frame(encode_result(Result(1, Vector.of([1, 2, 3])))),
+                encode_frame(encode_message(lv((), Map.of([(1, 2)])))),
+                encode_length(60_000_000),
+            ]
+            while data := await link.read():
+                await link.write(lies[len(data) % len(lies)])
+
+        listener = await transport.listen("memory", 0, accept)
+        async with root_node(transport, peers=(f"memory:{listener.port}",)) as node:
+            await node.wait_until(lambda one: bool(one.peers))
+            LatticeMQ.at(node.cursor, KEYS.public_key).partition("t", 0).offer("mine")
+            await node.sync()
+            assert await is_well(transport, node)
+            kept = LatticeMQ.at(node.cursor, KEYS.public_key).partition("t", 0)
+            assert list(kept) == ["mine"]
+        await listener.close()
+
+    run(work)
+
+
+# --- forged data ---------------------------------------------------------------------------------
+
+
+def lv(path: tuple[Value, ...], value: Value) -> Vector:
+    return Vector.of([Keyword("LV"), Vector.of(path), value])
+
+
+def queues(owner: Value, signed: Value) -> Index:
+    return Index.of([(QUEUE, Map.of([(owner, signed)]))])
+
+
+def test_nothing_forged_is_accepted_and_what_is_right_is() -> None:
+    topics = Map.of([("t", Vector.of([]))])
+    false = Signed(KEYS.public_key, Signed.sign(FORGER, topics).signature, topics)
+    stolen = Signed(KEYS.public_key, Signed.sign(KEYS, "other").signature, topics)
+    other = Signed.sign(FORGER, topics)
+    did = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
+    lies = [
+        lv((), queues(KEYS.public_key, false)),
+        lv((), queues(KEYS.public_key, stolen)),
+        lv((), queues(KEYS.public_key, other)),
+        lv((), queues(KEYS.public_key, topics)),
+        lv((), queues(did, other)),
+        lv((), queues("somebody", other)),
+        lv((QUEUE,), Map.of([(KEYS.public_key, false)])),
+        lv((QUEUE,), Map.of([(KEYS.public_key, other)])),
+        lv((QUEUE, KEYS.public_key), false),
+        lv((QUEUE, KEYS.public_key), other),
+        lv((QUEUE, KEYS.public_key, Keyword("value")), topics),
+        lv((QUEUE, KEYS.public_key, Keyword("value"), "t"), Vector.of([])),
+        lv((Keyword("nowhere"),), topics),
+        lv((), Vector.of([1])),
+        lv((), 7),
+    ]
+
+    async def work() -> None:
+        transport = MemoryTransport()
+        async with root_node(transport) as node:
+            mine = LatticeMQ.at(node.cursor, KEYS.public_key).partition("t", 0)
+            mine.offer_many(["a", "b"])
+            await node.sync()
+            before = node.root_hash
+            link = await transport.dial(str(node.address))
+            for id, lie in enumerate(lies):
+                await link.write(encode_frame(encode_message(lie)))
+                assert await answer_to(link, encode_ping(id), id) is not None
+                # A section whose entries were all dropped is the section that was there.
+                assert node.root_hash == before, lie
+            assert list(mine) == ["a", "b"]
+            true = Signed.sign(FORGER, Map.of([]))
+            await link.write(encode_frame(encode_message(lv((QUEUE, FORGER.public_key), true))))
+            assert await answer_to(link, encode_ping(99), 99) is not None
+            assert node.root_hash != before
+            await link.close()
+
+    run(work)
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def test_frames_that_never_end_are_bounded_over_all_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(datalattice.node.node, "HELD_BYTES_MAX", 1_000_000)
+
+    async def work() -> None:
+        transport = MemoryTransport()
+        async with root_node(transport) as node:
+            links = [await transport.dial(str(node.address)) for _ in range(20)]
+            for link in links:
+                await link.write(encode_length(40_000_000))
+                await link.write(bytes(300_000))
+                assert await is_well(transport, node)
+                assert node._held_bytes <= 1_000_000
+            assert node.observer.counters["connections-cut"] >= 16
+            for link in links:
+                link.abort()
+
+    run(work)
+
+
+def test_a_peer_that_asks_and_does_not_read_makes_us_hold_one_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(datalattice.node.connection, "UNSENT_BYTES_MAX", 100_000)
+
+    async def work() -> None:
+        transport = TcpTransport()
+        chance = random.Random(1)
+        long = Text.of(chance.randbytes(4_000_000).hex())
+        async with root_node(transport, "127.0.0.1") as node:
+            LatticeMQ.at(node.cursor, KEYS.public_key).partition("t", 0).offer(long)
+            await node.sync()
+            assert node.port is not None
+            _, writer = await asyncio.open_connection("127.0.0.1", node.port, limit=1_000)
+            for id in range(30):
+                writer.write(encode_frame(encode_query(id, ())))
+            await writer.drain()
+            for _ in range(20):
+                assert await is_well(transport, node)
+            held = [one.held_bytes for one in node._connections.values()]
+            assert 0 < sum(held) < 9_000_000
+            # The node ends all the same, though the peer goes on not reading.
+            await asyncio.wait_for(node.close(), 20)
+            writer.transport.abort()
+
+    run(work)
+
+
+def test_values_full_of_gaps_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datalattice.sync.lattice_replica.STAGED_BYTES_MAX", 300_000)
+
+    async def work() -> None:
+        chance = random.Random(5)
+        transport = MemoryTransport()
+        async with root_node(transport) as node:
+            before = node.root_hash
+            link = await transport.dial(str(node.address))
+            # A vector of 256 elements whose chunks nobody has: sixteen hashes in one small cell.
+            gaps = b"".join(b"\x20" + chance.randbytes(32) for _ in range(16))
+            for id in range(100):
+                path = Vector.of([Keyword("data"), chance.randbytes(32)])
+                top = encode_message(Vector.of([Keyword("LV"), path, 1]))[:-2]
+                cell = b"\x80\x82\x00" + gaps[:-32] + chance.randbytes(32)
+                await link.write(encode_frame(top + b"\x20" + chance.randbytes(32)))
+                await link.write(encode_frame(with_cell(top, cell)))
+                assert await answer_to(link, encode_ping(id), id) is not None
+            assert node._replica._staging.size_bytes <= 300_000
+            assert node.root_hash == before
+            await link.close()
+
+    run(work)
+
+
+def with_cell(top: bytes, cell: bytes) -> bytes:
+    """Return a message whose last element is a reference to `cell`, which comes along."""
+    from datalattice.crypto import sha3_256
+
+    return top + b"\x20" + sha3_256(cell) + b"\x84\x13" + cell
+
+
+def test_a_set_is_not_broken_by_values_of_other_kinds() -> None:
+    async def work() -> None:
+        transport = MemoryTransport()
+        config = NodeConfig(bind="memory", port=0)
+        node = open_node(MemoryStore(), lattice=SetLattice(), transport=transport, config=config)
+        async with node:
+            before = node.root_hash
+            link = await transport.dial(str(node.address))
+            for id, value in enumerate((1, "x", None, Vector.of([1]), Map.of([(1, 2)]), 2.5)):
+                await link.write(encode_frame(encode_message(lv((), value))))
+                assert await answer_to(link, encode_ping(id), id) is not None
+            assert node.root_hash == before == value_hash(node.root)
+            await link.close()
+
+    run(work)
