@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +17,7 @@ from typing import IO, Any
 
 import pytest
 
+from datalattice.node.files import FILES_RESERVED
 from datalattice.store import CellStore
 
 PATIENCE_S = 50.0
@@ -185,6 +189,36 @@ def test_nobody_at_an_address_is_one_line(home: Path, arguments: list[str]) -> N
     ran = lattice(home, *arguments, "127.0.0.1:1")
     assert ran.returncode == 1
     assert line(ran) == "127.0.0.1:1 cannot be reached: Connection refused"
+
+
+def test_a_crowd_of_connections_does_not_shut_the_owner_out(home: Path) -> None:
+    def few_files() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, 1_024))
+
+    process = subprocess.Popen(
+        [*COMMAND, "node", "start", "--port", "0"],
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=few_files,  # noqa: PLW1509 - this process has no other threads
+    )
+    crowd: list[socket.socket] = []
+    try:
+        host, port = pipe(process.stdout).readline().split()[-1].split(":")
+        with contextlib.suppress(OSError):  # this process may have its own limit
+            crowd.extend(socket.create_connection((host, int(port)), 5) for _ in range(900))
+        assert len(crowd) > 500
+        assert lattice(home, "queue", "offer", "t", "a").stdout == "t 0: offset 0\n"
+        status = json.loads(lattice(home, "node", "status", "--json").stdout)
+        assert status["health"] == "ok"
+        assert 0 < status["connections"] <= 1_024 - FILES_RESERVED
+    finally:
+        for one in crowd:
+            one.close()
+        process.terminate()
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out, err) == (0, "", "")
 
 
 # --- two writers -------------------------------------------------------------------------------
