@@ -24,6 +24,7 @@ from datalattice.cells import Blob, Map, Text, Value, from_json
 from datalattice.cli import access
 from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of, read_key
 from datalattice.cli.render import (
+    Step,
     print_json_list,
     print_lines,
     progress_bars,
@@ -255,16 +256,27 @@ def range_(
     json: JsonOption = False,
 ) -> None:
     """Print the values of records in order, one a line. Without offsets: all of them."""
-    with _open(dir, topic, partition, owner) as reading:
-        start = reading.queue.start_offset()
-        begin = start if first is None else max(first, start)
-        entries = enumerate(reading.queue.iter_entries(begin, last), begin)
+    # Records that go to a terminal are their own sign of progress.
+    watched = progress_bars(quiet=sys.stdout.isatty(), transient=True)
+    with _open(dir, topic, partition, owner) as reading, watched as bars:
+        state = reading.queue.state()
+        begin = state.start if first is None else max(first, state.start)
+        end = state.end if last is None else min(last + 1, state.end)
+        bar = bars.add(f"read {topic}", max(0, end - begin))
+        entries = _watched(enumerate(reading.queue.iter_entries(begin, last), begin), bar)
         if json:
             print_json_list(_record(offset, entry) for offset, entry in entries)
         elif long:
             print_lines(_long(offset, entry) for offset, entry in entries)
         else:
             print_lines(value_text(entry_value(entry)) for _, entry in entries)
+
+
+def _watched(entries: Iterable[tuple[int, Value]], bar: Step) -> Iterator[tuple[int, Value]]:
+    for count, entry in enumerate(entries, 1):
+        yield entry
+        if count % BATCH == 0:
+            bar.advance(BATCH)
 
 
 def _long(offset: int, entry: Value) -> str:

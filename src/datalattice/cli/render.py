@@ -26,6 +26,10 @@ from rich.text import Text
 WIDTH_MAX: Final = 1_000
 """Columns of tables that go to a file or pipe: enough for any row."""
 
+_VISIBLE: Final = {
+    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"
+}
+
 Jsonable = object
 """What `json.dumps` takes."""
 
@@ -79,9 +83,13 @@ def _json_text(document: Jsonable, indent: int | None = None) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines as they are: no markup, no wrapping."""
+    """Print lines as they are: no markup, no wrapping.
+
+    On a terminal control characters are shown and not obeyed: values come from anybody.
+    """
+    on_terminal = sys.stdout.isatty()
     for line in lines:
-        sys.stdout.write(line + "\n")
+        sys.stdout.write((line.translate(_VISIBLE) if on_terminal else line) + "\n")
 
 
 def show(as_json: bool, document: Jsonable, text: Callable[[], None]) -> None:
