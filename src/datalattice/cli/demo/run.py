@@ -168,11 +168,14 @@ class _Run:
             count = 0
             step = steps[site.name]
             step.to(begin[site.name])
-            for added in ingest(site, flights[site.name], begin[site.name]):
-                count += added
-                step.advance(added)
-                if ended.is_set():
-                    break
+            try:
+                for added in ingest(site, flights[site.name], begin[site.name]):
+                    count += added
+                    step.advance(added)
+                    if ended.is_set():
+                        break
+            except Unavailable as error:
+                raise Unavailable(f"{site.name}: {error}; see {site.log_path}") from error
             return count
 
         with ThreadPoolExecutor(len(sites)) as pool:
