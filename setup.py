@@ -21,9 +21,12 @@ COMPILED_MODULES: tuple[str, ...] = (
     "apps/queue/entries.py",
     "engine/lmdb.py",
     "pipeline/leaves.py",
+    "store/base.py",
     "store/cache.py",
+    "store/cellstore.py",
     "store/hashindex.py",
     "store/packing.py",
+    "store/segments.py",
 )
 """Further hot modules, as paths below the package, for example "wire/framing.py"."""
 

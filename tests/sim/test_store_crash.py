@@ -10,7 +10,7 @@ import pytest
 from datalattice.cells import Value, Vector, missing, same, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import StoreFailed, StoreFull
-from datalattice.store import CellStore, cellstore, committer
+from datalattice.store import CellStore, committer
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 
 FOLDER = "store"
@@ -34,6 +34,7 @@ class Run:
             entropy=SeededEntropy(1),
             segment_bytes=4_096,
             recent_entries=20,
+            pending_bytes=500,
         )
 
     def commit(self, store: CellStore, value: Value) -> None:
@@ -78,7 +79,6 @@ class Run:
 def steps(monkeypatch: pytest.MonkeyPatch) -> int:
     """Make packs tiny, so that commits are split and staged cells spill; return the run's steps."""
     monkeypatch.setattr(committer, "PACK_BYTES_MAX", 1_500)
-    monkeypatch.setattr(cellstore, "PENDING_BYTES_MAX", 500)
     disk = SimDisk(0)
     Run(disk).go()
     return disk.steps

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Self, overload
 
+from mypy_extensions import mypyc_attr
+
 from datalattice.cells import Part, Value, branch_hashes, decode_trusted, encode
 from datalattice.errors import MissingData, UsageError
 from datalattice.limits import HASH_BYTES
@@ -88,6 +90,7 @@ def reachable(parts: Iterable[Part], inside: Callable[[bytes], bytes | None]) ->
     return list(found)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Store(ABC):
     """Cells by hash, and one root among them that moves by compare-and-set. It is a `Loader`.
 

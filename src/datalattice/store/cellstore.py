@@ -56,9 +56,17 @@ class CellStore(Store):
     """
 
     def __init__(
-        self, disk: Disk, folder: str, opened: Opened, *, read_only: bool, cache_bytes: int
+        self,
+        disk: Disk,
+        folder: str,
+        opened: Opened,
+        *,
+        read_only: bool,
+        cache_bytes: int,
+        pending_bytes: int,
     ) -> None:
         super().__init__(cache_bytes)
+        self._pending_max = pending_bytes
         self._disk = disk
         self._folder = folder
         self._read_only = read_only
@@ -94,6 +102,7 @@ class CellStore(Store):
         read_only: bool = False,
         repair: bool = False,
         cache_bytes: int = CACHE_BYTES_MAX,
+        pending_bytes: int = PENDING_BYTES_MAX,
         segment_bytes: int = SEGMENT_BYTES,
         recent_entries: int = RECENT_ENTRIES_MAX,
         disk: Disk | None = None,
@@ -128,7 +137,14 @@ class CellStore(Store):
                 recent_max=recent_entries,
                 repair=repair,
             )
-        return cls(disk, folder, opened, read_only=read_only, cache_bytes=cache_bytes)
+        return cls(
+            disk,
+            folder,
+            opened,
+            read_only=read_only,
+            cache_bytes=cache_bytes,
+            pending_bytes=pending_bytes,
+        )
 
     @property
     def path(self) -> str:
@@ -347,7 +363,7 @@ class CellStore(Store):
                         self._pending[hash] = encoding
                         self._pending_bytes += len(encoding)
                         count += 1
-                if self._pending_bytes > PENDING_BYTES_MAX:
+                if self._pending_bytes > self._pending_max:
                     sequence = self._write(committer, Cells([], []), [], None)
             if sequence:
                 committer.make_durable(sequence)

@@ -250,11 +250,8 @@ def test_large_commits_are_split_and_still_all_or_nothing(
         assert all(store.announced(hash) for hash, _, _ in done.novelty)
 
 
-def test_staged_cells_beyond_the_bound_are_written_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("datalattice.store.cellstore.PENDING_BYTES_MAX", 5_000)
-    with CellStore.open(tmp_path) as store:
+def test_staged_cells_beyond_the_bound_are_written_at_once(tmp_path: Path) -> None:
+    with CellStore.open(tmp_path, pending_bytes=5_000) as store:
         store.put(value(1, 5))
         assert len(store._pending) == 6
         store.put(value(2, 50))
