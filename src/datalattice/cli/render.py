@@ -178,7 +178,14 @@ def progress_bars(quiet: bool = False, transient: bool = False) -> Iterator[Bars
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=transient) as progress:
+    progress = Progress(
+        *columns,
+        console=console,
+        transient=transient,
+        # Lines on the same terminal go above the bars; those to a file or pipe go as they are.
+        redirect_stdout=sys.stdout.isatty(),
+    )
+    with progress:
         yield Bars(progress)
 
 
