@@ -6,6 +6,7 @@ With a stack of our own (a chain of branches can be millions long).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from datalattice.cells.cell import Cell, Loader, Ref, Value, can_branch, encode, value_hash
 from datalattice.cells.message import branch_kids, cell_children, references
@@ -13,14 +14,13 @@ from datalattice.cells.scan import branch_hashes
 from datalattice.errors import MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
+_SHORT: Final = EMBEDDED_BYTES_MAX - 3  # bytes of a string that stands inside its parent
 Part = tuple[bytes, bytes, Value]
 """(hash, encoding, value) of one cell."""
 
 
 def novelty(value: Value, home: Loader | None = None) -> list[Part]:
-    """Return (hash, encoding.
-
-    Cell) of every branch at or below `value` that is not behind a reference of `home`.
+    """Return the branches at or below `value` that are not behind a reference of `home`.
 
     Children come before parents, each cell once. What `home` loads is taken as already there and is
     not visited.
@@ -30,7 +30,7 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
     """
     found: list[Part] = []
     seen: set[bytes] = set()
-    # None on the stack marks the place where all below a cell is done.
+    # (kid, whether all below it is done)
     stack: list[tuple[object, bool]] = [(value, False)]
     while stack:
         kid, done = stack.pop()
@@ -42,17 +42,21 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
             kid = kid.resolve()
         if isinstance(kid, Cell):
             encoding = kid.encoding
-            if len(encoding) <= EMBEDDED_BYTES_MAX:
-                stack.extend((child, False) for child in kid._children() if _is_wide(child))
-                continue
-            digest = kid.hash
-            if done or (digest not in seen and _is_closed_leaf(kid, encoding)):
-                seen.add(digest)
-                found.append((digest, encoding, kid))
-            elif digest not in seen:
-                seen.add(digest)
+            if len(encoding) > EMBEDDED_BYTES_MAX:
+                digest = kid.hash
+                if not done:
+                    if digest in seen:
+                        continue
+                    seen.add(digest)
+                below = [] if done else _wide_kids(kid, encoding)
+                if not below:
+                    found.append((digest, encoding, kid))
+                    continue
                 stack.append((kid, True))
-                stack.extend((child, False) for child in kid._children() if _is_wide(child))
+            else:
+                below = _wide_kids(kid, encoding)
+            for child in below:
+                stack.append((child, False))
         elif _is_wide(kid):
             encoding = encode(kid)
             stack.extend((child, False) for child in cell_children(kid))
@@ -64,15 +68,22 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
     return found
 
 
-def _is_closed_leaf(cell: Cell, encoding: bytes) -> bool:
-    """Return whether a cell that need not be opened for it is seen to refer to no branch."""
-    return cell._kids is None and not branch_hashes(encoding)
+def _wide_kids(cell: Cell, encoding: bytes) -> list[object]:
+    """Return the kids of a cell that can be or hold a branch.
+
+    A closed cell is not opened when its encoding shows that it refers to none.
+    """
+    if cell._kids is None and not branch_hashes(encoding):
+        return []
+    return [child for child in cell._children() if _is_wide(child)]
 
 
 def _is_wide(kid: object) -> bool:
     """Return whether a kid can be or hold a branch."""
-    if isinstance(kid, (str, bytes)):
-        return len(kid) > EMBEDDED_BYTES_MAX // 5
+    if isinstance(kid, str):
+        return len(kid) > _SHORT if kid.isascii() else len(kid) > _SHORT // 4
+    if isinstance(kid, bytes):
+        return len(kid) > _SHORT
     return isinstance(kid, Ref) or can_branch(kid)
 
 
@@ -111,9 +122,7 @@ def missing(value: Value, limit: int | None = None) -> list[bytes]:
 
 
 def difference(own: Value, other: Value) -> Iterator[Part]:
-    """Yield (hash, encoding.
-
-    Cell) of the branches of `other` that are not met in `own` on the way to them.
+    """Yield the branches of `other` that are not met in `own` on the way to them.
 
     Level by level, subtrees that the other side is seen to have are left out; a cell moved to quite
     another place may be named again.
