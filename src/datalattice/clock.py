@@ -26,8 +26,5 @@ class SystemClock:
 
 
 def next_stamp(clock: Clock, after_ms: int) -> int:
-    """Return a stamp in milliseconds that is strictly greater than `after_ms`.
-
-    And the present time where that is.
-    """
+    """Return a stamp in milliseconds: the present, or 1 more than `after_ms` if that is greater."""
     return max(clock.now_ms(), after_ms + 1)

@@ -52,10 +52,7 @@ class TypeMismatch(UsageError, TypeError):
 
 
 class UnsupportedOperation(UsageError):
-    """The object does not offer this operation (a merge without a lattice.
-
-    A sync without a parent).
-    """
+    """The object does not offer this: a merge without a lattice, a sync without a parent."""
 
     code = "unsupported"
 

@@ -70,9 +70,9 @@ class Chunked(Cell):
         return self._length
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes `start` ..
+        """Return the bytes from `start` to before `stop`, cut at the end.
 
-        `stop - 1`, cut at the end; only chunks in that range are loaded.
+        Only chunks in that range are loaded.
         """
         out: list[bytes] = []
         _read(self, max(start, 0), min(stop, self._length), out)

@@ -1,15 +1,13 @@
 """Cell: the base of every tree-shaped value; references to children, encoding, hash and equality.
 
 Theory of operation. A value is a plain Python object (None, bool, int, float, str, bytes), a
-`Scalar`, or a `Cell`. A cell holds its
-children in one list, `_kids`, in the order of its encoding. A kid is a value, or a `Ref`: a child
-known by hash.
+`Scalar`, or a `Cell`. A cell holds its children in one list, `_kids`, in the order of its encoding.
+A kid is a value, or a `Ref`: a child known by hash.
 
 A cell may be *closed*: it has its encoding and no kid list. It opens itself by parsing one level
-when it is first looked into. Decoding
-therefore costs one strict scan and no objects, and a store may close cells it has written, which
-frees the memory of everything below
-without changing any value. A new cell is open and has no encoding until somebody asks for it.
+when it is first looked into. Decoding therefore costs one strict scan and no objects, and a store
+may close cells it has written, which frees the memory of everything below without changing any
+value. A new cell is open and has no encoding until somebody asks for it.
 
 Kid lists change only in ways that cannot be seen: a long plain kid is boxed in a Ref once its hash
 is known, and a list that several vectors share may grow behind the part each of them uses.

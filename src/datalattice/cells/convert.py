@@ -128,9 +128,8 @@ def to_python(value: Value) -> object:
     """Return the nearest plain Python object.
 
     Map and Index become dict, Vector, List and Record list, Set set, long texts str and bytes, and
-    a
-    signed value its content. Keywords, symbols and other scalars stay; so do containers that a dict
-    or set cannot tell apart (they come as their cells).
+    a signed value its content. Keywords, symbols and other scalars stay; so do containers that a
+    dict or set cannot tell apart (they come as their cells).
 
     Raises: MissingData: a part of it is not here.
     Source: CAD002.

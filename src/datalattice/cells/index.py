@@ -1,9 +1,8 @@
 """Index: an ordered map, a radix tree over the bytes of its keys.
 
 Keys are byte-like values, and only their first 32 bytes count; keys with equal bytes are one key,
-whatever their types. A node holds the
-position where its keys first differ (`depth`, in hex digits), the entry whose key ends there, if
-any, and one child for each digit.
+whatever their types. A node holds the position where its keys first differ (`depth`, in hex
+digits), the entry whose key ends there, if any, and one child for each digit.
 
 Length: one structure with all its operations; they share the tree's private shape.
 """
@@ -68,10 +67,7 @@ def key_bytes(key: Value) -> bytes:
 
 
 def common_key_digits(a: bytes, b: bytes, start: i64) -> i64:
-    """Return the first digit position from `start` on where two keys differ.
-
-    Or where the shorter ends.
-    """
+    """Return the first digit position from `start` on where two keys differ or the shorter ends."""
     limit: i64 = 2 * min(len(a), len(b))
     position: i64 = start
     while position < limit and digit_at(a, position) == digit_at(b, position):
@@ -294,14 +290,12 @@ class Index(Cell):
         return reversed(list(self))
 
     def merge_with(self, other: Index, join: Join) -> Index:
-        """Return the join of two indexes by `join(key, own, other, own present.
+        """Return the join of two indexes; `join` is called as for `Map.merge_with`.
 
-        Other present)`, called only for the entries
-        of `other` that this index has not, or has differently.
+        It is called only for the entries of `other` that this index has not, or has differently.
 
         Like `Map.merge_with`. Where both have a key with the same bytes and of different types, the
-        key with the greater hash is kept
-        (and given to `join`).
+        key with the greater hash is kept (and given to `join`).
         """
         made = self
         theirs_too = True

@@ -102,12 +102,9 @@ class Map(Trie):
     def merge_with(self, other: Map, join: Join) -> Map:
         """Return the join of two maps by `join(key, own, other, own present, other present)`.
 
-        Called only for the entries
-        of `other` that this map has not, or has differently.
-
-        `join` returns the value to keep, or `ABSENT` to have none. Returns this map itself when
-        nothing changes, and `other` itself
-        when the result equals it.
+        It is called only for the entries of `other` that this map has not, or has differently, and
+        returns the value to keep, or `ABSENT` to have none. The result is this map itself when
+        nothing changes, and `other` itself when it equals that.
         Cost:   proportional to the entries that differ.
         """
         made = self if not other._count else Joiner(self, join).nodes(self, other, 0)

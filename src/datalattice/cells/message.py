@@ -1,8 +1,7 @@
 """Message: decoding a cell, and several cells in one byte string.
 
 A message is the encoding of its top cell, then each branch below it once, with its length in front.
-What is left out must be known to
-the reader, who looks for it through a loader.
+What is left out must be known to the reader, who looks for it through a loader.
 """
 
 from __future__ import annotations
@@ -217,9 +216,7 @@ def branch_kids(value: Value) -> Iterator[tuple[bytes, object]]:
 
 
 def references(encoding: bytes) -> list[bytes]:
-    """Return the distinct hashes of the branches that a cell with this encoding refers to.
-
-    In order.
+    """Return the distinct hashes, in order, of the branches that an encoded cell refers to.
 
     Source: CAD003 "Branches".
     """

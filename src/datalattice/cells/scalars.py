@@ -4,8 +4,7 @@ Keyword, symbol, character, address, extension value, flag, and NaN patterns oth
 one.
 
 Each is a small immutable object that carries its own encoding. They are equal exactly when their
-encodings are, and they always
-stand inside their parent: no scalar here is longer than 130 bytes.
+encodings are, and they always stand inside their parent: no scalar here is longer than 130 bytes.
 """
 
 from __future__ import annotations

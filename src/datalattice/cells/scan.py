@@ -1,8 +1,8 @@
 """Scan: the strict reading of one encoding, without making a single object.
 
 All rules by which bytes are refused as a cell stand here, so that everything above may trust what
-it reads. Work and memory are
-proportional to the input, and recursion is bounded: 140 bytes can nest about 70 levels.
+it reads. Work and memory are proportional to the input, and recursion is bounded: 140 bytes can
+nest about 70 levels.
 """
 
 from __future__ import annotations
@@ -120,10 +120,9 @@ def skip_kid(data: bytes, pos: i64) -> i64:
 
 
 def branch_hashes(data: bytes) -> list[bytes]:
-    """Return the hashes of all references in the encoding of one cell.
+    """Return the hashes of all references in the encoding of one cell, repeats kept.
 
-    Embedded children included, repeats kept.
-
+    Those inside embedded children are among them.
     Source: CAD003 "Branches".
     """
     found: list[bytes] = []

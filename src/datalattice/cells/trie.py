@@ -231,8 +231,8 @@ class Trie(Cell):
     def _leaves(self) -> Iterator[Trie]:
         """Yield the leaves in order.
 
-        Each must begin after the one before: a few cells that refer to one another many times
-        over could otherwise make a walk without end.
+        Each must begin after the one before: a few cells that refer to one another many times over
+        could otherwise make a walk without end.
         """
         last = b""
         stack: list[tuple[object, int, int]] = [(self, 0, -1)]

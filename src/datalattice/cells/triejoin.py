@@ -238,10 +238,7 @@ class Joiner:
         return assemble(self._like, count, low, mine)
 
     def _apart(self, a: Trie, b: Trie, fork: i64) -> Trie:
-        """Return the join of two tries whose keys part at digit `fork`.
-
-        Before either's own first digit.
-        """
+        """Return the join of two tries whose keys part at digit `fork`, before either's own one."""
         made = self.accept(b, None)
         if not made._count:
             return a
@@ -251,10 +248,7 @@ class Joiner:
         return assemble(self._like, a._count + made._count, fork, slots)
 
     def _decide(self, key: object, own: object, other: object, has: bool) -> object:
-        """Return the kid to keep for an entry that `other` has and own has not.
-
-        Or has differently.
-        """
+        """Return the kid to keep for an entry that own has not, or has differently than `other`."""
         if self._join is None:
             self._changes += 1
             return None
@@ -374,7 +368,7 @@ class Joiner:
 def _slots(node: Trie, shift: i64) -> list[object]:
     """Return what stands under each of 16 digits at `shift`.
 
-    The children, or the node itself when it forks later.
+    That is the children, or the node itself when it forks later.
     """
     slots: list[object] = [None] * 16
     if node._shift > shift:

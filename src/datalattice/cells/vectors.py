@@ -1,10 +1,9 @@
 """Vector and list: a 16-way tree, one shape for each length.
 
 A vector of n elements is a leaf (n <= 16), a tail in front of a prefix whose length is a multiple
-of 16, or a tree of full blocks.
-Appending shares everything but the tail; and vectors made one after another by appending share even
-the tail's Python list, each
-looking only at its own first part of it.
+of 16, or a tree of full blocks. Appending shares everything but the tail; and vectors made one
+after another by appending share even the tail's Python list, each looking only at its own first
+part of it.
 
 Length: one structure with all its operations; they share the tree's private shape.
 """
@@ -174,10 +173,7 @@ class Vector(Cell):
         return deref(self._kid(index if index >= 0 else index + self._count))
 
     def get(self, index: int, default: Value = None) -> Value:
-        """Return the element at `index`.
-
-        Or `default` when it is out of range (negative included).
-        """
+        """Return the element at `index`, or `default` when it is out of range or negative."""
         size: int = self._count
         if 0 <= index < size:
             return deref(self._kid(index))
@@ -350,9 +346,7 @@ class Vector(Cell):
     # --- comparing ---
 
     def differences(self, other: Vector) -> Iterator[tuple[int, bool, Value, bool, Value]]:
-        """Yield (position, own present, own value, other present.
-
-        Other value) where the two differ.
+        """Yield where the two differ: (position, own present, own value, other's, other's value).
 
         Cost: proportional to the differing blocks; equal subtrees are not loaded.
         """
@@ -369,13 +363,10 @@ class Vector(Cell):
             yield i, False, None, True, deref(other._kid(i))
 
     def merge_with(self, other: Vector, join: Callable[[int, Value, Value], Value]) -> Vector:
-        """Return the join of two vectors by `join(position, own, other)`.
-
-        Called where `other` differs.
+        """Return the join of two vectors by `join(position, own, other)`, called where they differ.
 
         The result has the greater length; a position that one side lacks counts as nil. Returns
-        this
-        vector itself when nothing changes, and `other` itself when the result equals it.
+        this vector itself when nothing changes, and `other` itself when the result equals it.
         Cost:   proportional to the differing blocks.
         """
         made: Vector = self
@@ -452,9 +443,9 @@ def node_of(kid: object, count: i64) -> Vector:
 
 
 def _push(body: Vector, kid: object, leaf: Vector) -> Vector:
-    """Return `body` (a positive multiple of 16 elements.
+    """Return `body` with one more full leaf.
 
-    `kid` is the same as a kid) with one more full leaf.
+    Shapes: `body` has a positive multiple of 16 elements; `kid` is the same as a kid.
     """
     count: i64 = body._count
     if count == 16:
@@ -578,9 +569,9 @@ def _set(node: Vector, index: i64, value: Value) -> Vector:
 
 
 def _block_at(whole: Vector, start: i64, size: i64) -> object:
-    """Return the kid that holds exactly the elements `start` ..
+    """Return the kid that holds exactly `size` elements from `start`.
 
-    `start + size - 1`, None when no single node does.
+    None when no single node does.
     """
     node: Vector = whole
     while True:
@@ -609,10 +600,7 @@ def _block_at(whole: Vector, start: i64, size: i64) -> object:
 
 
 def _differing(a: Vector, b: Vector, shared: int, start: int, size: int) -> Iterator[int]:
-    """Yield the positions below `shared` in `start` ..
-
-    `start + size - 1` where the two vectors differ.
-    """
+    """Yield the positions where two vectors differ among `size` from `start`, below `shared`."""
     stack: list[tuple[int, int]] = [(start, size)]
     while stack:
         start, size = stack.pop()

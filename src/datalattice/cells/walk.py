@@ -1,7 +1,4 @@
-"""Walk: over the cells below a value.
-
-With a stack of our own (a chain of branches can be millions long).
-"""
+"""Walk: over the cells below a value, with stacks of our own: a chain can be millions long."""
 
 from __future__ import annotations
 
