@@ -66,6 +66,23 @@ def imported_names(package: str) -> set[str]:
     }
 
 
+def test_the_top_level_offers_the_names_that_type_checkers_see_there() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    homes = {
+        alias.name: node.module
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    assert set(homes) | {"__version__"} == set(datalattice.__all__)
+    for name, home in homes.items():
+        assert getattr(datalattice, name) is getattr(importlib.import_module(home), name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        datalattice.nothing  # noqa: B018
+
+
 def test_the_version_is_the_distribution_s() -> None:
     assert importlib.metadata.version("datalattice") == datalattice.__version__
 
