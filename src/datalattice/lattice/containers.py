@@ -38,15 +38,32 @@ def need_lattice(value: object, what: str) -> Lattice:
     return value
 
 
-class MapLattice(Lattice):
-    """A Map whose values share a lattice.
+class OfElements(Lattice):
+    """Base of the containers whose elements all share one lattice.
 
     Source: CAD024 "Map lattice".
     """
 
     def __init__(self, element: Lattice) -> None:
-        need_lattice(element, "the child of a MapLattice")
+        need_lattice(element, f"the child of {type(self).__name__}")
         self._element: Final = element
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the child lattice, the same for every key.
+
+        Source: CAD024 "Map lattice".
+        """
+        return self._element
+
+    def _arguments(self) -> tuple[object, ...]:
+        return (self._element,)
+
+
+class MapLattice(OfElements):
+    """A Map whose values share a lattice.
+
+    Source: CAD024 "Map lattice".
+    """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the union of the keys, with the values of a key on both sides joined by the child.
@@ -76,28 +93,14 @@ class MapLattice(Lattice):
         """
         return isinstance(value, Map)
 
-    def child(self, key: Value) -> Lattice | None:
-        """Return the child lattice, the same for every key.
 
-        Source: CAD024 "Map lattice".
-        """
-        return self._element
-
-    def _arguments(self) -> tuple[object, ...]:
-        return (self._element,)
-
-
-class IndexLattice(Lattice):
+class IndexLattice(OfElements):
     """An Index whose values share a lattice.
 
     Keys with equal bytes are one entry; the key cell with the greater hash stays.
 
     Source: CAD024 "Index lattice"; law domain (docs/design).
     """
-
-    def __init__(self, element: Lattice) -> None:
-        need_lattice(element, "the child of an IndexLattice")
-        self._element: Final = element
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the union of the keys, with the values of a key on both sides joined by the child.
@@ -127,28 +130,14 @@ class IndexLattice(Lattice):
         """
         return isinstance(value, Index)
 
-    def child(self, key: Value) -> Lattice | None:
-        """Return the child lattice, the same for every key.
 
-        Source: CAD024 "Index lattice".
-        """
-        return self._element
-
-    def _arguments(self) -> tuple[object, ...]:
-        return (self._element,)
-
-
-class VectorLattice(Lattice):
+class VectorLattice(OfElements):
     """A Vector whose positions share a lattice.
 
     The longer length, and a missing position counts as nil.
 
     Source: CAD024 "Vector lattice".
     """
-
-    def __init__(self, element: Lattice) -> None:
-        need_lattice(element, "the child of a VectorLattice")
-        self._element: Final = element
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the positions joined one by one.
@@ -186,9 +175,6 @@ class VectorLattice(Lattice):
         Source: CAD024 "Vector lattice".
         """
         return self._element if is_integer(key) else None
-
-    def _arguments(self) -> tuple[object, ...]:
-        return (self._element,)
 
 
 class TupleLattice(Lattice):

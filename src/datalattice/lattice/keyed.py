@@ -7,7 +7,7 @@ content has equal hashes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
 from datalattice.cells import (
@@ -26,6 +26,8 @@ from datalattice.lattice.base import Lattice, as_operand, join_entry
 from datalattice.lattice.containers import need_lattice
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
 from datalattice.limits import INDEX_KEY_BYTES
+
+Container = Map | Index
 
 
 def name_bytes(key: Value) -> bytes | None:
@@ -86,7 +88,10 @@ class KeyedLattice(Lattice):
 
         Source: CAD024 "Keyed lattice".
         """
-        return {self._keys[raw]: child for raw, child in self._children.items()}
+        return dict(self._fixed())
+
+    def _fixed(self) -> list[tuple[Keyword, Lattice]]:
+        return [(self._keys[raw], child) for raw, child in self._children.items()]
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return own with each configured entry of other joined in.
@@ -99,22 +104,7 @@ class KeyedLattice(Lattice):
             return own
         assert isinstance(other, Index)
         base = own if isinstance(own, Index) else EMPTY_INDEX
-        result = base
-        for raw, child in self._children.items():
-            key = self._keys[raw]
-            theirs = other.get(key, ABSENT)
-            mine = base.get(key, ABSENT)
-            if theirs is ABSENT or mine is theirs:
-                continue
-            present = mine is not ABSENT
-            if present and same(mine, theirs):
-                continue
-            value = mine if present else None
-            merged = join_entry(child, context, key, value, theirs, own_present=present)
-            if merged is ABSENT:
-                result = result.remove(key) if present else result
-            elif merged is not mine:
-                result = result.put(key, merged)
+        result = _join_fixed(base, other, self._fixed(), context)
         return own if result is own else as_operand(result, own, other)
 
     def zero(self) -> Value:
@@ -159,6 +149,31 @@ class KeyedLattice(Lattice):
         return (self.children(),)
 
 
+def _join_fixed(
+    base: Container,
+    other: Container,
+    children: Iterable[tuple[Keyword | str, Lattice]],
+    context: MergeContext,
+) -> Container:
+    """Return `base` with the entries of `other` under the keys of `children` joined in."""
+    result = base
+    for key, child in children:
+        theirs = other.get(key, ABSENT)
+        mine = base.get(key, ABSENT)
+        if theirs is ABSENT or mine is theirs:
+            continue
+        present = mine is not ABSENT
+        if present and same(mine, theirs):
+            continue
+        value = mine if present else None
+        merged = join_entry(child, context, key, value, theirs, own_present=present)
+        if merged is ABSENT:
+            result = result.remove(key) if present else result
+        elif merged is not mine:
+            result = result.put(key, merged)
+    return result
+
+
 class StringKeyedLattice(Lattice):
     """A Map with fixed String keys, each with its own lattice; its states are JSON objects.
 
@@ -186,21 +201,7 @@ class StringKeyedLattice(Lattice):
             return own
         assert isinstance(other, Map)
         base = own if isinstance(own, Map) else EMPTY_MAP
-        result = base
-        for key, child in self._by_name.items():
-            theirs = other.get(key, ABSENT)
-            mine = base.get(key, ABSENT)
-            if theirs is ABSENT or mine is theirs:
-                continue
-            present = mine is not ABSENT
-            if present and same(mine, theirs):
-                continue
-            value = mine if present else None
-            merged = join_entry(child, context, key, value, theirs, own_present=present)
-            if merged is ABSENT:
-                result = result.remove(key) if present else result
-            elif merged is not mine:
-                result = result.put(key, merged)
+        result = _join_fixed(base, other, self._by_name.items(), context)
         return own if result is own else as_operand(result, own, other)
 
     def zero(self) -> Value:
