@@ -209,6 +209,7 @@ class Set(Trie):
 def _copy_into(made: Trie, built: Trie) -> None:
     made._count, made._shift, made._mask = built._count, built._shift, built._mask
     made._kids, made._hashes, made._sample = built._kids, built._hashes, built._sample
+    made._encoding = built._encoding  # all there is of a leaf that is closed from the start
 
 
 def _map_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:

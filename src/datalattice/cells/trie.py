@@ -181,7 +181,7 @@ class Trie(Cell):
             at: i64 = entry_offset(data, entry, 2)
             at = skip_kid(data, at)
             if data[at] < 0x80 and data[at] != TAG_REF:
-                return read_value(data, at, skip_kid(data, at), None)
+                return read_value(data, at, skip_kid(data, at), self._loader)
         return self._open()[2 * entry + 1]
 
     def _any(self) -> bytes:

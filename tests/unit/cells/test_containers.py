@@ -332,3 +332,24 @@ def test_texts_that_are_no_unicode_are_refused() -> None:
         encode("\ud800")
     with pytest.raises(UsageError, match="UTF-8"):
         value_hash(Vector.of(["\ud800"]))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 15, 16, 17, 32, 33])
+@pytest.mark.parametrize("long", [False, True])
+def test_a_class_makes_what_its_bulk_builder_makes(count: int, long: bool) -> None:
+    items: list[object] = [str(i) * (50 if long else 1) for i in range(count)]
+    pairs = [(item, item) for item in items]
+    made: list[tuple[Value, Value]] = [
+        (Vector(items), Vector.of(items)),
+        (List(items), List.of(items)),
+        (Set(items), Set.of(items)),
+        (Map(pairs), Map.of(pairs)),
+        (Index(pairs), Index.of(pairs)),
+    ]
+    for one, other in made:
+        assert encode(one) == encode(other)
+        assert value_hash(one) == value_hash(other)
+    assert list(Set(items)) == list(Set.of(items))
+    assert sorted(Map(pairs).items()) == sorted(pairs)
+    assert list(Vector(items)) == items
+    assert list(List(items)) == items

@@ -368,3 +368,18 @@ def test_a_child_that_is_something_else_is_found_when_looked_at() -> None:
         as_vector(bare)[0]
     with pytest.raises(BadFormat):
         validate(bare)
+
+
+@pytest.mark.parametrize("count", [0, 3, 20])
+@pytest.mark.parametrize("chunks", [bytes(8_192), "x" * 8_192], ids=["blob", "text"])
+def test_a_map_value_in_few_chunks_is_read_through_the_loader(
+    count: int, chunks: bytes | str
+) -> None:
+    """Its top cell is so short that it stands inside the leaf, and refers to its chunks there."""
+    made = Map.of([(i, i) for i in range(count)]).put("long", chunks)
+    shelf = Shelf(made)
+    loaded = shelf.open(made)
+    assert isinstance(loaded, Map)
+    assert same(loaded["long"], chunks)
+    assert same(loaded.put("other", 1)["long"], chunks)
+    assert same(loaded.get("long"), Map.of(loaded.entries()).get("long"))
