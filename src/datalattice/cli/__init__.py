@@ -1,5 +1,14 @@
 """CLI: the command `lattice`."""
 
-from datalattice.cli.main import main
+import sys
 
-__all__ = ["main"]
+__all__ = ["start"]
+
+
+def start() -> None:
+    """Run the command line of this process and end it."""
+    try:
+        from datalattice.cli.main import main
+    except KeyboardInterrupt:  # loading takes long enough for a Ctrl-C
+        sys.exit(130)
+    main()

@@ -1,5 +1,5 @@
 """Runs the command as `python -m datalattice.cli`: how the demo starts its own processes."""
 
-from datalattice.cli import main
+from datalattice.cli import start
 
-main()
+start()
