@@ -29,7 +29,6 @@ from datalattice.cells import (
     Vector,
     decode,
     decode_trusted,
-    difference,
     encode,
     is_embedded,
     novelty,
@@ -55,6 +54,7 @@ from datalattice.lattice import (
     verify_did,
 )
 from datalattice.store import Store
+from datalattice.sync.delta import beyond
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe
 from datalattice.sync.staging import Progress, Staging
 
@@ -246,31 +246,22 @@ class LatticeReplica:
             return None
         if not known:
             return self.begin(peer)
-        try:
-            parts = self._cells_beyond(known[0].data, PUSH_BYTES_MAX)
-            for base in known[1:]:
-                if parts is not None:
-                    beyond = self._cells_beyond(base.data, PUSH_BYTES_MAX)
-                    parts = parts if beyond is None else _common(parts, beyond)
-        except MissingData:
-            parts = None
-        return self.begin(peer) if parts is None else Offer(probe, tuple(parts.values()))
+        held = [base.data for base in known]
+        cells = beyond(held, self._announced, self._load_encodings, PUSH_BYTES_MAX)
+        if cells is None:
+            return self.begin(peer)
+        return Offer(probe, tuple(Part(hash, data) for hash, data in cells.items()))
+
+    def _load_encodings(self, hashes: Sequence[bytes]) -> list[bytes | None]:
+        return [
+            self._made.get(hash) if encoding is None else encoding
+            for hash, encoding in zip(hashes, self._store.get_encodings(hashes), strict=True)
+        ]
 
     # --- inside -------------------------------------------------------------------------------
 
     def _probe(self) -> Probe:
         return Probe(self.announced_hash, self._announced)
-
-    def _cells_beyond(self, base: Value, bytes_max: int) -> dict[bytes, Part] | None:
-        """Return the announced cells that `base` does not have, None when they are too many."""
-        parts: dict[bytes, Part] = {}
-        size = 0
-        for hash, encoding, _ in difference(base, self._announced):
-            size += len(encoding)
-            if size > bytes_max:
-                return None
-            parts[hash] = Part(hash, encoding)
-        return parts
 
     def _consider(self, probe: Probe, peer: str, outcome: _Outcome) -> None:
         incoming = probe.data
@@ -414,10 +405,6 @@ class _Outcome:
             self.changed,
             tuple(self.reports),
         )
-
-
-def _common(parts: dict[bytes, Part], others: dict[bytes, Part]) -> dict[bytes, Part]:
-    return {hash: part for hash, part in parts.items() if hash in others}
 
 
 def _field(signed: Signed, key: Value) -> Value:

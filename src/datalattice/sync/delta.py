@@ -1,0 +1,102 @@
+"""Delta: which cells of a value somebody lacks who holds certain others.
+
+Works on encodings and hashes, level by level, so nothing is decoded. What both sides share is
+entered on neither: the cost is that of what differs, and it ends where the answer becomes too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from datalattice.cells import Value, encode, is_embedded, references, value_hash
+from datalattice.limits import EMBEDDED_BYTES_MAX
+
+Fetch = Callable[[Sequence[bytes]], "list[bytes | None]"]
+"""Returns the encodings of cells in order, None for those that are not here."""
+
+FETCH_MAX: Final = 256
+"""Cells fetched at a time: few are fetched in vain when the answer becomes too long."""
+
+
+def beyond(
+    known: Iterable[Value], value: Value, fetch: Fetch, bytes_max: int
+) -> dict[bytes, bytes] | None:
+    """Return the cells of `value`, parents first, that are not met in any of `known`.
+
+    A cell moved to quite another place may be named all the same. None: they have more than
+    `bytes_max` bytes, or one of them is not here.
+
+    Cost: cell reads in proportion to the cells returned, and at most `bytes_max` bytes of `known`.
+    """
+    front = _Front(known, fetch, bytes_max)
+    hash, top = value_hash(value), encode(value)
+    if hash in front.have:
+        return {}
+    found: dict[bytes, bytes] = {} if is_embedded(value) else {hash: top}
+    level = [top]
+    size = sum(map(len, found.values()))
+    while level:
+        names = dict.fromkeys(ref for cell in level for ref in references(cell))
+        front.meet(names)
+        fresh = [name for name in names if name not in front.have and name not in found]
+        if size + len(fresh) * EMBEDDED_BYTES_MAX > bytes_max:
+            return None  # a branch is longer than an embedded cell can be
+        level = []
+        for name, encoding in _fetched(fresh, fetch):
+            if encoding is None:
+                return None
+            size += len(encoding)
+            if size > bytes_max:
+                return None
+            found[name] = encoding
+            level.append(encoding)
+    return found
+
+
+class _Front:
+    """What the other side holds, known one level at a time.
+
+    have: hashes that were met.
+    """
+
+    def __init__(self, known: Iterable[Value], fetch: Fetch, bytes_max: int) -> None:
+        tops = {value_hash(value): encode(value) for value in known}
+        self.have = set(tops)
+        self._fetch = fetch
+        self._room = bytes_max
+        self._met: set[bytes] = set()
+        self._cells: dict[bytes, bytes] = {}  # hash -> the cell above it, both not shared so far
+        self._enter(tops.items())
+
+    def meet(self, names: dict[bytes, None]) -> None:
+        """Go one level down, except below what has one of these names.
+
+        A growing tree moves what was its top one level down, so the cell above counts, too.
+        """
+        met = self._met
+        met.update(names)
+        entered = [
+            hash for hash, above in self._cells.items() if hash not in met and above not in met
+        ]
+        self._cells = {}
+        self._enter(_fetched(entered, self._fetch))
+
+    def _enter(self, cells: Iterable[tuple[bytes, bytes | None]]) -> None:
+        for hash, encoding in cells:
+            if encoding is None:
+                continue  # less is known of the other side than there is
+            self._room -= len(encoding)
+            if self._room < 0:
+                self._cells = {}
+                return
+            for ref in references(encoding):
+                if ref not in self.have:
+                    self.have.add(ref)
+                    self._cells[ref] = hash
+
+
+def _fetched(hashes: Sequence[bytes], fetch: Fetch) -> Iterator[tuple[bytes, bytes | None]]:
+    for begin in range(0, len(hashes), FETCH_MAX):
+        some = hashes[begin : begin + FETCH_MAX]
+        yield from zip(some, fetch(some), strict=True)
