@@ -24,7 +24,7 @@ def columns(
             below `width`, in increasing order. Every other row gives None in each column.
     Raises: MissingData: a row or a field is a branch that is not at hand.
     Cost:   each leaf is visited once; closed leaves are read in place and stay closed.
-    Source: CAD003 "Vector".
+    Source: CAD003 "Vector"; docs/design/columns.md.
     """
     out: list[list[Value]] = [[] for _ in fields]
     size: int = len(rows)

@@ -48,7 +48,7 @@ def key_bytes(key: Value) -> bytes:
     """Return the bytes by which an index orders `key`: at most the first 32.
 
     Raises: TypeMismatch: the key is not byte-like.
-    Source: CAD003 "Index".
+    Source: CAD003 "Index"; docs/cells.md "Index".
     """
     if isinstance(key, bytes):
         return key[:INDEX_KEY_BYTES]
@@ -80,7 +80,7 @@ class Index(Cell):
 
     Shapes: keys are bytes, str, Keyword, Symbol, Address or Extension; values are any values.
     Cost:   get, put and remove touch one path.
-    Source: CAD002 "Index"; CAD003 "Index".
+    Source: CAD002 "Index"; CAD003 "Index"; docs/cells.md "Index".
     """
 
     __slots__ = ("_count", "_depth", "_has_entry", "_mask", "_sample")

@@ -21,7 +21,7 @@ class Map(Trie):
     Shapes: keys and values are any values; keys are told apart by hash, so `True`, `1` and `1.0`
             are three keys.
     Cost:   get, put and remove touch one path, O(log16 n).
-    Source: CAD002 "Map"; CAD003 "Map".
+    Source: CAD002 "Map"; CAD003 "Map"; docs/cells.md "Map and Set".
     """
 
     __slots__ = ()
@@ -123,7 +123,7 @@ class Map(Trie):
 class Set(Trie):
     """An immutable set, iterated in the order of its elements' hashes.
 
-    Source: CAD002 "Set"; CAD003 "Set".
+    Source: CAD002 "Set"; CAD003 "Set"; docs/cells.md "Map and Set".
     """
 
     __slots__ = ()

@@ -31,7 +31,7 @@ def encode_vlq(count: int) -> bytes:
     """Return the VLQ of `count`: big-endian base 128, shortest form.
 
     Shapes: count 0 .. 2**63 - 1.
-    Source: CAD003 "VLQ counts".
+    Source: CAD003 "VLQ counts"; docs/cells.md "Counts".
     """
     if count < 0x80:
         return bytes((count,))
@@ -48,7 +48,7 @@ def encode_vlq(count: int) -> bytes:
 class Scalar:
     """Base of the scalar classes; holds the encoding.
 
-    Source: CAD003.
+    Source: CAD003; docs/cells.md "Encoding table".
     """
 
     __slots__ = ("_encoding",)
@@ -101,7 +101,7 @@ class Keyword(Scalar):
     """A name used as a key, printed `:name`.
 
     Shapes: name of 1 to 128 UTF-8 bytes.
-    Source: CAD002 "Keyword".
+    Source: CAD002 "Keyword"; docs/cells.md "Values".
     """
 
     __slots__ = ()
@@ -130,7 +130,7 @@ class Symbol(Scalar):
     """A name that stands for something else, printed bare.
 
     Shapes: name of 1 to 128 UTF-8 bytes.
-    Source: CAD002 "Symbol".
+    Source: CAD002 "Symbol"; docs/cells.md "Values".
     """
 
     __slots__ = ()
@@ -159,7 +159,7 @@ class Char(Scalar):
     """A Unicode code point, surrogates included.
 
     Shapes: code 0 .. 0x10ffff, or a string of one character.
-    Source: CAD002 "Character".
+    Source: CAD002 "Character"; docs/cells.md "Values".
     """
 
     __slots__ = ()
@@ -193,7 +193,7 @@ class Extension(Scalar):
     """A number with one of sixteen meanings that an application gives it.
 
     Shapes: digit 0 .. 15; number 0 .. 2**63 - 1.
-    Source: CAD003 "Extension values".
+    Source: CAD003 "Extension values"; docs/cells.md "Encoding table".
     """
 
     __slots__ = ()
@@ -232,7 +232,7 @@ class Address(Extension):
     """An account number, printed `#12`: the extension value with digit 10.
 
     Shapes: number 0 .. 2**63 - 1.
-    Source: CAD002 "Address".
+    Source: CAD002 "Address"; docs/cells.md "Values".
     """
 
     __slots__ = ()
@@ -251,7 +251,7 @@ class Address(Extension):
 def make_extension(digit: int, number: int) -> Extension:
     """Return the extension value with this digit: an `Address` for digit 10.
 
-    Source: CAD003 "Extension values".
+    Source: CAD003 "Extension values"; docs/cells.md "Encoding table".
     """
     return Address(number) if digit == ADDRESS_DIGIT else Extension(digit, number)
 
@@ -260,7 +260,7 @@ class Flag(Scalar):
     """One of the fourteen one-byte values beside true and false.
 
     Shapes: number 2 .. 15.
-    Source: CAD003 "Byte flags".
+    Source: CAD003 "Byte flags"; docs/cells.md "Encoding table".
     """
 
     __slots__ = ()
@@ -287,7 +287,7 @@ class NanBits(Scalar):
     data survives unchanged.
 
     Shapes: bits 0 .. 2**64 - 1, a NaN pattern other than the usual one.
-    Source: CAD003 "Double".
+    Source: CAD003 "Double"; docs/cells.md "Encoding table".
     """
 
     __slots__ = ()

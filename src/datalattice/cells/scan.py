@@ -39,7 +39,7 @@ def read_vlq(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     """Return (count, position after it).
 
     Raises: BadFormat: padded, longer than 63 bits, or cut off.
-    Source: CAD003 "VLQ counts".
+    Source: CAD003 "VLQ counts"; docs/cells.md "Counts".
     """
     if pos >= end:
         raise bad("a count is cut off", pos)
@@ -112,7 +112,7 @@ def skip(data: bytes, pos: i64) -> i64:
 def skip_kid(data: bytes, pos: i64) -> i64:
     """Return the position after the kid at `pos` of an encoding that was scanned before.
 
-    Source: CAD003 "References".
+    Source: CAD003 "References"; docs/cells.md "Embedding".
     """
     if data[pos] == 0x20:
         return pos + 33
@@ -123,7 +123,7 @@ def branch_hashes(data: bytes) -> list[bytes]:
     """Return the hashes of all references in the encoding of one cell, repeats kept.
 
     Those inside embedded children are among them.
-    Source: CAD003 "Branches".
+    Source: CAD003 "Branches"; docs/cells.md "Embedding".
     """
     found: list[bytes] = []
     scan(data, 0, len(data), 0, False, found)

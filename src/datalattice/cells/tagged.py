@@ -27,7 +27,7 @@ class Record(Cell):
     """A dense record: a vector of fields whose tag says what they mean.
 
     Shapes: digit 0 .. 15.
-    Source: CAD003 "Records".
+    Source: CAD003 "Records"; docs/cells.md "Record, Coded, Syntax".
     """
 
     __slots__ = ("_body", "_digit")
@@ -96,7 +96,7 @@ class Coded(Cell):
     """A value marked with a code that says how to read it.
 
     Shapes: digit 0 .. 15; code and value are any values.
-    Source: CAD003 "Coded values".
+    Source: CAD003 "Coded values"; docs/cells.md "Record, Coded, Syntax".
     """
 
     __slots__ = ("_digit",)
@@ -227,7 +227,7 @@ class Signed(Cell):
 
     Shapes: public_key 32 bytes (empty in the key-less form, which never verifies), signature 64
             bytes.
-    Source: CAD002 "Signed"; CAD003 "Signed".
+    Source: CAD002 "Signed"; CAD003 "Signed"; docs/cells.md "Signed".
     """
 
     __slots__ = ("_key", "_signature", "_verdict")
@@ -251,7 +251,7 @@ class Signed(Cell):
     def sign(cls, key_pair: KeyPair, value: object) -> Signed:
         """Return `value` signed by `key_pair`; the result counts as verified.
 
-        Source: CAD003 "Signed".
+        Source: CAD003 "Signed"; docs/cells.md "Signed".
         """
         made = Signed(key_pair.public_key, bytes(SIGNATURE_BYTES), value)
         made._signature = key_pair.sign(made.message())

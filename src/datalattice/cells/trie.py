@@ -89,7 +89,7 @@ def place(hashes: bytes, digest: bytes) -> i64:
 class Trie(Cell):
     """What map and set have in common.
 
-    Source: CAD003 "Map", "Set".
+    Source: CAD003 "Map", "Set"; docs/cells.md "Map and Set".
     """
 
     __slots__ = ("_count", "_hashes", "_mask", "_sample", "_shift", "_tag")

@@ -46,7 +46,7 @@ class Vector(Cell):
 
     Shapes: up to 2**63 - 1 elements, each any value.
     Cost:   append, set and get touch one path, O(log16 n); hashing touches only what is new.
-    Source: CAD002 "Vector"; CAD003 "Vector".
+    Source: CAD002 "Vector"; CAD003 "Vector"; docs/cells.md "Vector and List".
     """
 
     __slots__ = ("_count", "_prefix")
@@ -286,7 +286,7 @@ class Vector(Cell):
         value that stands inside its parent (at most 140 bytes) and refers to no branch; rows are
         not checked.
         Cost: no object for an element; full leaves are made from the rows as they are.
-        Source: CAD003 "Vector".
+        Source: CAD003 "Vector"; docs/cells.md "Vector and List".
         """
         total: i64 = len(rows)
         tail: i64 = self._count & 15
@@ -625,7 +625,7 @@ def vector_fork_offset(a: Vector, b: Vector) -> int | None:
     None when one continues the other.
 
     Cost: equal blocks are skipped without loading them.
-    Source: decision D-Q2 (docs/design/decisions.md).
+    Source: docs/design/decisions.md "D-Q2".
     """
     if a is b:
         return None
@@ -641,7 +641,7 @@ def vector_fork_offset(a: Vector, b: Vector) -> int | None:
 class List(Cell):
     """An immutable sequence that grows at its front; otherwise like a vector.
 
-    Source: CAD002 "List"; CAD003 "List".
+    Source: CAD002 "List"; CAD003 "List"; docs/cells.md "Vector and List".
     """
 
     __slots__ = ("_body",)

@@ -23,7 +23,7 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
     not visited.
     Raises: MissingData: a cell known by hash only is not at hand.
     Cost:   proportional to the cells returned and their direct children.
-    Source: CAD006 "Novelty".
+    Source: CAD006 "Novelty"; docs/cells.md "Partial values".
     """
     found: list[Part] = []
     seen: set[bytes] = set()
@@ -89,7 +89,7 @@ def settle(parts: list[Part], home: Loader) -> None:
 
     Their children are loaded through it from here on, and their memory is free.
 
-    Source: CAD006 "Storage".
+    Source: CAD006 "Storage"; docs/cells.md "Partial values".
     """
     for _digest, _encoding, cell in parts:
         if isinstance(cell, Cell):
@@ -99,7 +99,7 @@ def settle(parts: list[Part], home: Loader) -> None:
 def missing(value: Value, limit: int | None = None) -> list[bytes]:
     """Return the hashes below `value` that cannot be loaded, at most `limit` of them.
 
-    Source: CAD036 "Missing data".
+    Source: CAD036 "Missing data"; docs/cells.md "Partial values".
     """
     absent: list[bytes] = []
     seen: set[bytes] = set()
@@ -124,7 +124,7 @@ def difference(own: Value, other: Value) -> Iterator[Part]:
     Level by level, subtrees that the other side is seen to have are left out; a cell moved to quite
     another place may be named again.
     Raises: MissingData: a cell known by hash only is not at hand.
-    Source: CAD036 "Delta".
+    Source: CAD036 "Delta"; docs/cells.md "Partial values".
     """
     if value_hash(own) == value_hash(other):
         return
@@ -169,7 +169,7 @@ def _advance(front: list[Value], have: set[bytes], shared: set[bytes]) -> list[V
 def branch_count(value: Value) -> int:
     """Return the number of references in the cell of `value`, repeats counted.
 
-    Source: CAD003 "Branches".
+    Source: CAD003 "Branches"; docs/cells.md "Embedding".
     """
     return sum(1 for _ in branch_kids(value))
 
@@ -177,7 +177,7 @@ def branch_count(value: Value) -> int:
 def memory_size(value: Value) -> int:
     """Return the memory size of a value, in bytes: what storing all its cells takes.
 
-    Source: CAD006 "Memory size".
+    Source: CAD006 "Memory size"; docs/cells.md "Embedding".
     """
     sizes: dict[bytes, int] = {}
     stack: list[Value] = [value]

@@ -91,7 +91,7 @@ def _kind(fields: Fields) -> str:
 def run_value(fields: Fields) -> None:
     """Check a value vector: encoding, hash, sizes, printed form, messages, and any signature.
 
-    Source: spec/cells.md section 17.
+    Source: docs/conformance.md "Kinds of vectors".
     """
     signed = "seed" in fields or "sig" in fields
     only_fields(fields, VALUE_FIELDS + MESSAGE_FIELDS + (SIGNED_FIELDS if signed else ()))

@@ -61,7 +61,7 @@ def build(node: Any) -> Value:
     """Return the value a typed description stands for.
 
     Raises: Mismatch: the description is malformed, or two ways of building disagree.
-    Source: spec/cells.md section 17.
+    Source: docs/conformance.md "Kinds of vectors".
     """
     if node is None or isinstance(node, bool):
         return node

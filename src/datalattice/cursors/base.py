@@ -68,7 +68,7 @@ class Cursor(ABC):
 
     Host values given to it (dict, list, set) become cells. Threads may share a cursor.
 
-    Source: CAD035 "Cursors".
+    Source: CAD035 "Cursors"; docs/cursors.md "Operations".
     """
 
     __slots__ = ()
@@ -212,7 +212,7 @@ class Cursor(ABC):
 class Root(Cursor):
     """A holder of one value.
 
-    Source: CAD035 "Root".
+    Source: CAD035 "Root"; docs/cursors.md "Kinds".
     """
 
     __slots__ = ("_initial", "_reference")
@@ -237,7 +237,7 @@ class PathCursor(Cursor):
     """A cursor on what lies at `keys` inside the value of `base`.
 
     Shapes: lattice, when given, that of the base's value: it says what to create on the way.
-    Source: CAD035 "Path".
+    Source: CAD035 "Path"; docs/cursors.md "Paths".
     """
 
     __slots__ = ("_base", "_keys", "_lattice")

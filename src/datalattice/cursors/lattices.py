@@ -33,7 +33,7 @@ SyncCallback = Callable[[Value], object]
 class LatticeCursor(Cursor):
     """A cursor whose value has a lattice (or none, below the last lattice of a path).
 
-    Source: CAD024 "Lattice cursors"; CAD035.
+    Source: CAD024 "Lattice cursors"; CAD035; docs/cursors.md "Kinds".
     """
 
     __slots__ = ("_context", "_lattice", "_strict")
@@ -63,7 +63,7 @@ class LatticeCursor(Cursor):
 
         Where the path enters a signed value, reads are verified and writes are signed.
         Keys of keyed and signed levels become canonical; others are used as they are.
-        Source: CAD035 "Path navigation"; decision D10.
+        Source: CAD035 "Path navigation"; docs/cursors.md "Paths"; docs/design/decisions.md "D10".
         """
         cursor: LatticeCursor = self
         lattice, context = self._lattice, self._context
@@ -86,7 +86,7 @@ class LatticeCursor(Cursor):
     def fork(self) -> ForkedLattice:
         """Return a working copy of the present value.
 
-        Source: CAD024 "Fork and sync".
+        Source: CAD024 "Fork and sync"; docs/cursors.md "Fork and sync".
         """
         return ForkedLattice(self)
 
@@ -94,7 +94,7 @@ class LatticeCursor(Cursor):
     def sync(self) -> Value:
         """Bring the value together with what lies below this cursor; return it.
 
-        Source: CAD024 "Fork and sync".
+        Source: CAD024 "Fork and sync"; docs/cursors.md "Fork and sync".
         """
 
     def merge(self, value: object) -> Value:
@@ -102,7 +102,7 @@ class LatticeCursor(Cursor):
 
         Given a detached cursor it replaces instead of joining: see `Cursor.merge`.
         Raises: UnsupportedOperation: there is no lattice here.
-        Source: CAD024 "Lattice cursors".
+        Source: CAD024 "Lattice cursors"; docs/cursors.md "Kinds".
         """
         lattice = self._lattice
         if lattice is None or isinstance(value, Root):
@@ -119,7 +119,7 @@ class RootLattice(LatticeCursor):
 
     `strict` refuses signatures by a key that may not speak for the owner in the path.
 
-    Source: CAD024 "Lattice cursors"; CAD035.
+    Source: CAD024 "Lattice cursors"; CAD035; docs/cursors.md "Kinds".
     """
 
     __slots__ = ("_initial", "_on_sync", "_reference")
@@ -148,7 +148,7 @@ class RootLattice(LatticeCursor):
 
         A write that came between is joined with it. Without a callback nothing happens.
         Raises: UnsupportedOperation: a write came between and there is no lattice.
-        Source: CAD035 "Sync".
+        Source: CAD035 "Sync"; docs/cursors.md "Fork and sync".
         """
         current = self._read()
         if self._on_sync is None:
@@ -168,7 +168,7 @@ class RootLattice(LatticeCursor):
 class ForkedLattice(LatticeCursor):
     """A working copy of the value of `parent`.
 
-    Source: CAD024 "Fork and sync"; CAD035.
+    Source: CAD024 "Fork and sync"; CAD035; docs/cursors.md "Fork and sync".
     """
 
     __slots__ = ("_fork_point", "_initial", "_parent", "_reference", "_syncing")
@@ -191,7 +191,7 @@ class ForkedLattice(LatticeCursor):
 
         An unchanged parent takes over the very object held here. Without a lattice the parent's
         value is overwritten. Writes made here meanwhile are kept, for the next sync.
-        Source: CAD024 "Fork and sync"; CAD035 "Sync".
+        Source: CAD024 "Fork and sync"; CAD035 "Sync"; docs/cursors.md "Fork and sync".
         """
         # One sync at a time: the fork point and the value here must belong together.
         with self._syncing:
@@ -223,7 +223,7 @@ class ForkedLattice(LatticeCursor):
 class Descended(LatticeCursor):
     """A cursor on what lies at `keys` inside the value of a lattice cursor.
 
-    Source: CAD035 "Path navigation".
+    Source: CAD035 "Path navigation"; docs/cursors.md "Paths".
     """
 
     __slots__ = ("_keys", "_parent", "_path")
@@ -248,7 +248,7 @@ class Descended(LatticeCursor):
     def sync(self) -> Value:
         """Sync the parent; return the value.
 
-        Source: CAD035 "Sync".
+        Source: CAD035 "Sync"; docs/cursors.md "Fork and sync".
         """
         self._parent.sync()
         return self._read()
@@ -259,7 +259,7 @@ class Descended(LatticeCursor):
         Below the last lattice of the path the join happens further up: the parent merges its value
         with `value` written into it.
         Raises: UnsupportedOperation: there is no lattice all the way up.
-        Source: CAD035 "Merge".
+        Source: CAD035 "Merge"; docs/cursors.md "Merge".
         """
         if self._lattice is not None or isinstance(value, Root):
             return super().merge(value)
@@ -282,7 +282,8 @@ class SignedCursor(LatticeCursor):
 
     Shapes: base: a cursor on a Signed cell or nil. lattice: that of the value inside. The key that
             signs is the context's; the context's owner is the one in the path, if there is one.
-    Source: CAD024 "Signed cursor"; decision D-SC.
+    Source: CAD024 "Signed cursor"; docs/cursors.md "Signed cursors";
+            docs/design/decisions.md "D-SC".
     """
 
     __slots__ = ("_base",)
@@ -307,7 +308,7 @@ class SignedCursor(LatticeCursor):
         """Sync the base; return the value.
 
         Raises: UnsupportedOperation: the base is not a lattice cursor.
-        Source: CAD035 "Signed cursor".
+        Source: CAD035 "Signed cursor"; docs/cursors.md "Signed cursors".
         """
         if not isinstance(self._base, LatticeCursor):
             raise UnsupportedOperation(

@@ -16,7 +16,7 @@ Transform = Callable[[Value], object]
 class View(Cursor):
     """A cursor on what it makes of the value of `source`. Every write raises ReadOnly.
 
-    Source: CAD035 "Views".
+    Source: CAD035 "Views"; docs/cursors.md "Views".
     """
 
     __slots__ = ("_source",)
@@ -40,7 +40,7 @@ class View(Cursor):
 class Transformer(View):
     """A view that applies a function on every read. Nil is passed on; errors of the function too.
 
-    Source: CAD035 "Transformer".
+    Source: CAD035 "Transformer"; docs/cursors.md "Views".
     """
 
     __slots__ = ("_function",)
@@ -61,7 +61,7 @@ class TimeCache(View):
     Threads may fetch twice, never wrongly.
 
     Units:  ttl_ms in milliseconds; 0 reads every time.
-    Source: CAD035 "Time cache".
+    Source: CAD035 "Time cache"; docs/cursors.md "Views".
     """
 
     __slots__ = ("_cached", "_clock", "_ttl_ms")
@@ -108,7 +108,7 @@ class TimeCache(View):
 def chain(source: Cursor, *functions: Transform) -> Cursor:
     """Return a view that applies the functions one after another, the first one first.
 
-    Source: CAD035 "Transformer".
+    Source: CAD035 "Transformer"; docs/cursors.md "Views".
     """
     cursor = source
     for function in functions:
@@ -121,6 +121,6 @@ def cached_transform(
 ) -> TimeCache:
     """Return a view that applies `function` at most once in `ttl_ms` milliseconds.
 
-    Source: CAD035 "Time cache".
+    Source: CAD035 "Time cache"; docs/cursors.md "Views".
     """
     return TimeCache(Transformer(source, function), ttl_ms, clock)

@@ -30,7 +30,7 @@ class Lattice:
 
     This base takes nothing: subclasses say what they do.
 
-    Source: CAD024 "Lattice".
+    Source: CAD024 "Lattice"; docs/lattices.md "The contract".
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
@@ -39,14 +39,14 @@ class Lattice:
         Returns `own` itself when nothing changes, and `other` itself when the result equals it. An
         `other` that fails `check_foreign` is reported and not taken.
         Raises: MissingData: a needed cell is not at hand.
-        Source: CAD024 "merge".
+        Source: CAD024 "merge"; docs/lattices.md "The contract".
         """
         return own
 
     def zero(self) -> Value:
         """Return the value that changes nothing when merged; nil for most registers.
 
-        Source: CAD024 "zero".
+        Source: CAD024 "zero"; docs/lattices.md "The contract".
         """
         return None
 
@@ -55,14 +55,14 @@ class Lattice:
 
         Never raises on bad data.
 
-        Source: CAD024 "checkForeign".
+        Source: CAD024 "checkForeign"; docs/lattices.md "The contract".
         """
         return False
 
     def child(self, key: Value) -> Lattice | None:
         """Return the lattice of the value at `key`, nil when there is none.
 
-        Source: CAD024 "path".
+        Source: CAD024 "path"; docs/lattices.md "The contract".
         """
         return None
 
@@ -71,7 +71,7 @@ class Lattice:
 
         No keys: this lattice.
 
-        Source: CAD024 "path".
+        Source: CAD024 "path"; docs/lattices.md "The contract".
         """
         found: Lattice | None = self
         for key in keys:
@@ -83,7 +83,7 @@ class Lattice:
     def resolve_key(self, key: Value) -> Value:
         """Return the canonical key for one from outside (such as JSON), nil when it means nothing.
 
-        Source: CAD024 "resolveKey".
+        Source: CAD024 "resolveKey"; docs/lattices.md "The contract".
         """
         return key
 
@@ -92,14 +92,15 @@ class Lattice:
 
         Most lattices take keys as they are.
 
-        Source: decision D10.
+        Source: docs/design/decisions.md "D10".
         """
         return key
 
     def resolve_path(self, keys: Iterable[object]) -> list[Value] | None:
         """Return the canonical keys of a path from outside, nil when a step cannot be made.
 
-        Source: CAD024 "resolvePath"; decision D8.
+        Source: CAD024 "resolvePath"; docs/lattices.md "Keys and paths";
+                docs/design/decisions.md "D8".
         """
         found: Lattice | None = self
         resolved: list[Value] = []
@@ -116,7 +117,7 @@ class Lattice:
     def accepts(self, other: Value, context: MergeContext) -> bool:
         """Return whether a foreign value passes `check_foreign`; report it when not.
 
-        Source: decision D9.
+        Source: docs/design/decisions.md "D9".
         """
         if self.check_foreign(other):
             return True
@@ -139,7 +140,7 @@ class EntryMerge:
 
     `join` is what a parallel descent calls.
 
-    Source: as `join_entry`.
+    Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
     """
 
     def __init__(self, child: Lattice, context: MergeContext) -> None:
@@ -151,7 +152,7 @@ class EntryMerge:
     ) -> Value:
         """Return the joined value of an entry on which two containers differ, or ABSENT.
 
-        Source: as `join_entry`.
+        Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
         """
         return join_entry(
             self._child,
@@ -168,7 +169,7 @@ class EntryMerge:
 
         A position that is not there counts as nil.
 
-        Source: CAD024 "Vector lattice".
+        Source: CAD024 "Vector lattice"; docs/lattices.md "Vectors and tuples".
         """
         merged = join_entry(self._child, self._context, position, own, other)
         return None if merged is ABSENT else merged
@@ -189,7 +190,8 @@ def join_entry(
     Absent is below nil and nil below every value, so a relay keeps a nil it receives. An own entry
     with no counterpart is trusted. A bad foreign entry is reported and leaves own as it is; no zero
     is planted for it.
-    Source: CAD024 "Map lattice"; law domain (docs/design); decisions D4, D9.
+    Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes";
+            docs/design/decisions.md "Law domain", "D4", "D9".
     """
     if not other_present or other is None:
         return own if own_present or other_present else ABSENT
@@ -205,7 +207,7 @@ def join_entry(
 def as_operand(result: Value, own: Value, other: Value) -> Value:
     """Return `own` or `other` itself where the result equals it.
 
-    Source: CAD024 "Merge efficiency".
+    Source: CAD024 "Merge efficiency"; docs/lattices.md "The contract".
     """
     if result is own or result is other:
         return result
@@ -219,7 +221,7 @@ def greater(a: Value, b: Value) -> Value:
 
     `a` when they are the same value.
 
-    Source: decision D1.
+    Source: docs/design/decisions.md "D1".
     """
     return b if value_hash(b) > value_hash(a) else a
 
@@ -227,7 +229,7 @@ def greater(a: Value, b: Value) -> Value:
 def as_integer(value: Value) -> int | None:
     """Return the number that an Integer is, nil for any other value (a boolean is not one).
 
-    Source: CAD002 "Integer".
+    Source: CAD002 "Integer"; docs/cells.md "Encoding table".
     """
     # The type is asked before it is narrowed: compiled code turns what it knows to be an int into a
     # number, and a boolean would become one.
@@ -237,7 +239,7 @@ def as_integer(value: Value) -> int | None:
 def is_integer(value: Value) -> bool:
     """Return whether a value is an Integer (a boolean is not).
 
-    Source: CAD002 "Integer".
+    Source: CAD002 "Integer"; docs/cells.md "Encoding table".
     """
     return type(value) is int
 
@@ -245,7 +247,7 @@ def is_integer(value: Value) -> bool:
 def is_long(value: Value) -> bool:
     """Return whether a value is an Integer of at most 64 bits.
 
-    Source: CAD002 "Integer".
+    Source: CAD002 "Integer"; docs/cells.md "Encoding table".
     """
     number = as_integer(value)
     return number is not None and LONG_MIN <= number <= LONG_MAX
@@ -256,7 +258,7 @@ def to_json_key(key: Value) -> Value:
 
     A Keyword by its name, bytes in hex, everything else unchanged.
 
-    Source: CAD024 "toJSONKey".
+    Source: CAD024 "toJSONKey"; docs/lattices.md "Keys and paths".
     """
     if isinstance(key, Keyword):
         return key.name

@@ -41,7 +41,7 @@ def need_lattice(value: object, what: str) -> Lattice:
 class OfElements(Lattice):
     """Base of the containers whose elements all share one lattice.
 
-    Source: CAD024 "Map lattice".
+    Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
     """
 
     def __init__(self, element: Lattice) -> None:
@@ -51,7 +51,7 @@ class OfElements(Lattice):
     def child(self, key: Value) -> Lattice | None:
         """Return the child lattice, the same for every key.
 
-        Source: CAD024 "Map lattice".
+        Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
         """
         return self._element
 
@@ -62,14 +62,15 @@ class OfElements(Lattice):
 class MapLattice(OfElements):
     """A Map whose values share a lattice.
 
-    Source: CAD024 "Map lattice".
+    Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the union of the keys, with the values of a key on both sides joined by the child.
 
         Cost: entries that differ; equal subtrees are not descended.
-        Source: CAD024 "Map lattice"; decisions D4, D9.
+        Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes";
+                docs/design/decisions.md "D4", "D9".
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -82,14 +83,14 @@ class MapLattice(OfElements):
     def zero(self) -> Value:
         """Return the empty Map.
 
-        Source: CAD024 "Map lattice".
+        Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
         """
         return EMPTY_MAP
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Map; an Index does not count.
 
-        Source: CAD024 "Map lattice".
+        Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
         """
         return isinstance(value, Map)
 
@@ -99,14 +100,16 @@ class IndexLattice(OfElements):
 
     Keys with equal bytes are one entry; the key cell with the greater hash stays.
 
-    Source: CAD024 "Index lattice"; law domain (docs/design).
+    Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes";
+            docs/design/decisions.md "Law domain".
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the union of the keys, with the values of a key on both sides joined by the child.
 
         Cost: entries that differ; equal subtrees are not descended.
-        Source: CAD024 "Index lattice"; decisions D4, D9.
+        Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes";
+                docs/design/decisions.md "D4", "D9".
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -119,14 +122,14 @@ class IndexLattice(OfElements):
     def zero(self) -> Value:
         """Return the empty Index.
 
-        Source: CAD024 "Index lattice".
+        Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes".
         """
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is an Index; a Map does not count.
 
-        Source: CAD024 "Index lattice".
+        Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes".
         """
         return isinstance(value, Index)
 
@@ -136,7 +139,7 @@ class VectorLattice(OfElements):
 
     The longer length, and a missing position counts as nil.
 
-    Source: CAD024 "Vector lattice".
+    Source: CAD024 "Vector lattice"; docs/lattices.md "Vectors and tuples".
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
@@ -145,7 +148,8 @@ class VectorLattice(OfElements):
         A bad foreign position that own lacks becomes nil.
 
         Cost:   positions that differ; equal subtrees are not descended.
-        Source: CAD024 "Vector lattice"; decisions D4, D9.
+        Source: CAD024 "Vector lattice"; docs/lattices.md "Vectors and tuples";
+                docs/design/decisions.md "D4", "D9".
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -158,21 +162,21 @@ class VectorLattice(OfElements):
     def zero(self) -> Value:
         """Return the empty Vector.
 
-        Source: CAD024 "Vector lattice".
+        Source: CAD024 "Vector lattice"; docs/lattices.md "Vectors and tuples".
         """
         return EMPTY_VECTOR
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Vector.
 
-        Source: CAD024 "Vector lattice".
+        Source: CAD024 "Vector lattice"; docs/lattices.md "Vectors and tuples".
         """
         return isinstance(value, Vector)
 
     def child(self, key: Value) -> Lattice | None:
         """Return the child lattice for an Integer position, else nil.
 
-        Source: CAD024 "Vector lattice".
+        Source: CAD024 "Vector lattice"; docs/lattices.md "Vectors and tuples".
         """
         return self._element if is_integer(key) else None
 
@@ -180,7 +184,7 @@ class VectorLattice(OfElements):
 class TupleLattice(Lattice):
     """A Vector with a fixed number of positions, each with its own lattice.
 
-    Source: CAD024 "Tuple lattice".
+    Source: CAD024 "Tuple lattice"; docs/lattices.md "Vectors and tuples".
     """
 
     def __init__(self, *children: Lattice) -> None:
@@ -191,7 +195,8 @@ class TupleLattice(Lattice):
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the positions joined one by one; elements of own past the last are kept.
 
-        Source: CAD024 "Tuple lattice"; decisions D4, D9.
+        Source: CAD024 "Tuple lattice"; docs/lattices.md "Vectors and tuples";
+                docs/design/decisions.md "D4", "D9".
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -216,21 +221,21 @@ class TupleLattice(Lattice):
     def zero(self) -> Value:
         """Return the Vector of the children's zeros.
 
-        Source: CAD024 "Tuple lattice".
+        Source: CAD024 "Tuple lattice"; docs/lattices.md "Vectors and tuples".
         """
         return Vector.of([child.zero() for child in self._children])
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Vector of exactly as many elements.
 
-        Source: CAD024 "Tuple lattice".
+        Source: CAD024 "Tuple lattice"; docs/lattices.md "Vectors and tuples".
         """
         return isinstance(value, Vector) and len(value) == len(self._children)
 
     def child(self, key: Value) -> Lattice | None:
         """Return the lattice of an Integer position in range, else nil.
 
-        Source: CAD024 "Tuple lattice".
+        Source: CAD024 "Tuple lattice"; docs/lattices.md "Vectors and tuples".
         """
         position = as_integer(key)
         if position is None or not 0 <= position < len(self._children):

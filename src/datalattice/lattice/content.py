@@ -15,7 +15,7 @@ class DataLattice(Lattice):
     A received key is never believed, so a wrong one cannot poison the store.
 
     Shapes: Index from 32-byte hash to the value.
-    Source: CAD024 "Data lattice".
+    Source: CAD024 "Data lattice"; docs/lattices.md "Content stores".
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
@@ -23,7 +23,7 @@ class DataLattice(Lattice):
 
         Nil own is the empty Index.
 
-        Source: CAD024 "Data lattice".
+        Source: CAD024 "Data lattice"; docs/lattices.md "Content stores".
         """
         if own is other and own is not None:
             return own
@@ -42,14 +42,14 @@ class DataLattice(Lattice):
     def zero(self) -> Value:
         """Return the empty Index.
 
-        Source: CAD024 "Data lattice".
+        Source: CAD024 "Data lattice"; docs/lattices.md "Content stores".
         """
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is an Index.
 
-        Source: CAD024 "Data lattice".
+        Source: CAD024 "Data lattice"; docs/lattices.md "Content stores".
         """
         return isinstance(value, Index)
 
@@ -78,14 +78,16 @@ class CASLattice(Lattice):
     Equal keys mean equal content; if not, the greater hash stays.
 
     Shapes: Index from a byte-like key to a value.
-    Source: CAD024 "Content addressable store"; decision D3.
+    Source: CAD024 "Content addressable store"; docs/lattices.md "Content stores";
+            docs/design/decisions.md "D3".
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the union.
 
         Cost: entries that differ.
-        Source: CAD024 "Content addressable store"; decision D3.
+        Source: CAD024 "Content addressable store"; docs/lattices.md "Content stores";
+                docs/design/decisions.md "D3".
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -97,14 +99,14 @@ class CASLattice(Lattice):
     def zero(self) -> Value:
         """Return the empty Index.
 
-        Source: CAD024 "Content addressable store".
+        Source: CAD024 "Content addressable store"; docs/lattices.md "Content stores".
         """
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is an Index.
 
-        Source: CAD024 "Content addressable store".
+        Source: CAD024 "Content addressable store"; docs/lattices.md "Content stores".
         """
         return isinstance(value, Index)
 

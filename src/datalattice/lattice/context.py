@@ -52,14 +52,14 @@ class Report:
 class EntryDropped(Report):
     """A value of the other side was not taken; own's, or nothing, stands at `path`.
 
-    Source: decision D9.
+    Source: docs/design/decisions.md "D9".
     """
 
 
 class QueueForked(Report):
     """Two leaders wrote one queue: the entries at `path` differ from `offset` on.
 
-    Source: decision D-Q2.
+    Source: docs/design/decisions.md "D-Q2".
     """
 
     def __init__(self, path: Path, offset: int) -> None:
@@ -81,7 +81,7 @@ class OwnerForked(Report):
 
     Own's was kept.
 
-    Source: decision D5.
+    Source: docs/design/decisions.md "D5".
     """
 
     def __init__(self, owner: Value, path: Path) -> None:
@@ -105,7 +105,7 @@ Reporter = Callable[[Report], None]
 def discard(_report: Report) -> None:
     """Do nothing with a report: the default.
 
-    Source: decision D7.
+    Source: docs/design/decisions.md "D7".
     """
 
 
@@ -115,7 +115,8 @@ class MergeContext:
     Shapes: timestamp, when given, Unix milliseconds; owner, the identity whose signed value is
             being merged, or nil; prefer, "own" or "other" when one side wins what nothing else
             decides (last-write-preferred), else nil.
-    Source: CAD024 "Lattice context"; CAD038; decision D7.
+    Source: CAD024 "Lattice context"; CAD038; docs/lattices.md "Context", "Owners";
+            docs/design/decisions.md "D7".
     """
 
     def __init__(
@@ -140,14 +141,14 @@ class MergeContext:
     def child(self, key: Value) -> MergeContext:
         """Return the context one key further down.
 
-        Source: decision D7.
+        Source: docs/design/decisions.md "D7".
         """
         return self.at((*self.path, key), self.owner)
 
     def at(self, path: Path, owner: Value = None) -> MergeContext:
         """Return the context at another place: this path, below this owner.
 
-        Source: decision D7.
+        Source: docs/design/decisions.md "D7".
         """
         return MergeContext(
             self.timestamp,
@@ -162,7 +163,8 @@ class MergeContext:
     def preferring(self, side: str | None) -> MergeContext:
         """Return the context in which `side` ("own", "other", nil) wins what nothing else decides.
 
-        Source: CAD024 "Last write preferred"; decision D3.
+        Source: CAD024 "Last write preferred"; docs/lattices.md "Last write preferred";
+                docs/design/decisions.md "D3".
         """
         return MergeContext(
             self.timestamp,
@@ -179,7 +181,7 @@ class MergeContext:
 
         An owner of 32 bytes is a public key and speaks for itself. Any other owner is for the
         verifier to judge; without one everybody is accepted, which serves development only.
-        Source: CAD038 "Owner verification".
+        Source: CAD038 "Owner verification"; docs/lattices.md "Owners".
         """
         if is_public_key(owner):
             return owner == signer
@@ -191,7 +193,7 @@ class MergeContext:
 
         As `verify_owner`, but nobody may without a verifier's word.
 
-        Source: decision D5.
+        Source: docs/design/decisions.md "D5".
         """
         if is_public_key(owner):
             return owner == signer
@@ -225,7 +227,7 @@ def _restore(
 def is_public_key(owner: Value) -> bool:
     """Return whether an owner identity is a public key: bytes, exactly 32 of them.
 
-    Source: CAD038 "Owner verification".
+    Source: CAD038 "Owner verification"; docs/lattices.md "Owners".
     """
     return isinstance(owner, bytes) and len(owner) == PUBLIC_KEY_BYTES
 

@@ -25,7 +25,7 @@ DIGITS_MAX: Final = 48
 def did_of(public_key: bytes) -> str:
     """Return the `did:key` of an Ed25519 public key (32 bytes).
 
-    Source: CAD038 "DID owners".
+    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
     """
     if len(public_key) != PUBLIC_KEY_BYTES:
         raise UsageError(f"a public key is {PUBLIC_KEY_BYTES} bytes")
@@ -40,7 +40,7 @@ def did_of(public_key: bytes) -> str:
 def public_key_of(did: Value) -> bytes | None:
     """Return the Ed25519 public key inside a `did:key` String, nil for anything else.
 
-    Source: CAD038 "DID owners".
+    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
     """
     if not isinstance(did, str) or not did.startswith(PREFIX):
         return None
@@ -65,6 +65,6 @@ def verify_did(owner: Value, signer: bytes) -> bool:
 
     A verifier for a `MergeContext`.
 
-    Source: CAD038 "DID owners".
+    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
     """
     return public_key_of(owner) == signer

@@ -28,7 +28,8 @@ MAP: Final = 4
 class JSONLattice(Lattice):
     """Any JSON value; objects are Maps with String keys. Its zero is the empty Map.
 
-    Source: CAD024 "JSON value lattice"; decision D3.
+    Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values";
+            docs/design/decisions.md "D3".
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
@@ -36,7 +37,8 @@ class JSONLattice(Lattice):
 
         Below a last-write-preferred lattice the newer side wins a conflict instead.
         Cost: entries that differ.
-        Source: CAD024 "JSON value lattice"; decision D3.
+        Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values";
+                docs/design/decisions.md "D3".
         """
         if other is None or own is other:
             return own
@@ -52,21 +54,21 @@ class JSONLattice(Lattice):
     def zero(self) -> Value:
         """Return the empty Map.
 
-        Source: CAD024 "JSON value lattice".
+        Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values".
         """
         return EMPTY_MAP
 
     def check_foreign(self, value: Value) -> bool:
         """Return True: any value is a leaf at least.
 
-        Source: CAD024 "JSON value lattice".
+        Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values".
         """
         return True
 
     def child(self, key: Value) -> Lattice | None:
         """Return this lattice: it is the same at every depth.
 
-        Source: CAD024 "JSON value lattice".
+        Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values".
         """
         return self
 
@@ -92,13 +94,13 @@ class JSONLattice(Lattice):
 class JSONIndexLattice(JSONLattice):
     """As `JSONLattice`, with the empty Index as its zero.
 
-    Source: CAD024 "JSON value lattice".
+    Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values".
     """
 
     def zero(self) -> Value:
         """Return the empty Index.
 
-        Source: CAD024 "JSON value lattice".
+        Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values".
         """
         return EMPTY_INDEX
 

@@ -34,7 +34,7 @@ def name_bytes(key: Value) -> bytes | None:
     """Return the bytes that a key stands for in an Index, nil when it cannot stand there.
 
     Only as many leading bytes as an Index looks at.
-    Source: CAD003 "Index".
+    Source: CAD003 "Index"; docs/cells.md "Index".
     """
     if isinstance(key, bytes):
         return key[:INDEX_KEY_BYTES]
@@ -51,7 +51,7 @@ class KeyedLattice(Lattice):
 
     Shapes: children: Keyword, or the name as a str, to its lattice. Two names may not share their
             first 32 bytes.
-    Source: CAD024 "Keyed lattice".
+    Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
     """
 
     def __init__(self, children: Mapping[Keyword, Lattice] | Mapping[str, Lattice]) -> None:
@@ -79,14 +79,14 @@ class KeyedLattice(Lattice):
     def add_lattice(self, key: Keyword, child: Lattice) -> KeyedLattice:
         """Return a lattice with one more child; an existing one under this key is replaced.
 
-        Source: CAD024 "Keyed lattice".
+        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
         """
         return KeyedLattice({**self.children(), key: child})
 
     def children(self) -> dict[Keyword, Lattice]:
         """Return the configured keys and their lattices.
 
-        Source: CAD024 "Keyed lattice".
+        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
         """
         return dict(self._fixed())
 
@@ -98,7 +98,8 @@ class KeyedLattice(Lattice):
 
         Unknown keys of other are left out, those of own stay.
 
-        Source: CAD024 "Keyed lattice"; decisions D4, D9.
+        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections";
+                docs/design/decisions.md "D4", "D9".
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -110,21 +111,21 @@ class KeyedLattice(Lattice):
     def zero(self) -> Value:
         """Return the empty Index.
 
-        Source: CAD024 "Keyed lattice".
+        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
         """
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is an Index.
 
-        Source: CAD024 "Keyed lattice".
+        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
         """
         return isinstance(value, Index)
 
     def child(self, key: Value) -> Lattice | None:
         """Return the child whose name has the bytes of `key`, else nil.
 
-        Source: CAD024 "Keyed lattice".
+        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
         """
         raw = name_bytes(key)
         return None if raw is None else self._children.get(raw)
@@ -132,7 +133,7 @@ class KeyedLattice(Lattice):
     def resolve_key(self, key: Value) -> Value:
         """Return the configured Keyword with the bytes of `key`, nil when there is none.
 
-        Source: CAD024 "Keyed lattice".
+        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
         """
         raw = name_bytes(key)
         return None if raw is None else self._keys.get(raw)
@@ -140,7 +141,7 @@ class KeyedLattice(Lattice):
     def canonical_key(self, key: Value) -> Value:
         """Return the configured Keyword with the bytes of `key`; an unknown key as it is.
 
-        Source: decision D10.
+        Source: docs/design/decisions.md "D10".
         """
         found = self.resolve_key(key)
         return key if found is None else found
@@ -177,7 +178,7 @@ def _join_fixed(
 class StringKeyedLattice(Lattice):
     """A Map with fixed String keys, each with its own lattice; its states are JSON objects.
 
-    Source: CAD024 "String keyed lattice".
+    Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections".
     """
 
     def __init__(self, children: Mapping[str, Lattice]) -> None:
@@ -195,7 +196,8 @@ class StringKeyedLattice(Lattice):
 
         Unknown keys of other are left out, those of own stay.
 
-        Source: CAD024 "String keyed lattice"; decisions D4, D9.
+        Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections";
+                docs/design/decisions.md "D4", "D9".
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -207,28 +209,28 @@ class StringKeyedLattice(Lattice):
     def zero(self) -> Value:
         """Return the empty Map.
 
-        Source: CAD024 "String keyed lattice".
+        Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections".
         """
         return EMPTY_MAP
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Map.
 
-        Source: CAD024 "String keyed lattice".
+        Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections".
         """
         return isinstance(value, Map)
 
     def child(self, key: Value) -> Lattice | None:
         """Return the child of a String key, else nil.
 
-        Source: CAD024 "String keyed lattice".
+        Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections".
         """
         return self._by_name.get(key) if isinstance(key, str) else None
 
     def resolve_key(self, key: Value) -> Value:
         """Return a configured String key as it is, nil for any other key.
 
-        Source: CAD024 "String keyed lattice".
+        Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections".
         """
         return key if isinstance(key, str) and key in self._by_name else None
 

@@ -30,7 +30,7 @@ class SignedLattice(Lattice):
     """A Signed cell around a value with its own lattice.
 
     Shapes: key_pair, when given, signs merged values if the context's key may not.
-    Source: CAD024 "Signed lattice"; CAD038.
+    Source: CAD024 "Signed lattice"; CAD038; docs/lattices.md "Signed values", "Owners".
     """
 
     def __init__(self, inner: Lattice, key_pair: KeyPair | None = None) -> None:
@@ -47,7 +47,8 @@ class SignedLattice(Lattice):
 
         When nobody here may sign, own is kept and `OwnerForked` reported.
         Cost:   one signature check for a cell not checked before; then the inner merge.
-        Source: CAD024 "Signed lattice"; decisions D4, D5.
+        Source: CAD024 "Signed lattice"; docs/lattices.md "Signed values";
+                docs/design/decisions.md "D4", "D5".
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -76,28 +77,28 @@ class SignedLattice(Lattice):
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Signed cell whose signature verifies.
 
-        Source: CAD024 "Signed lattice"; CAD038.
+        Source: CAD024 "Signed lattice"; CAD038; docs/lattices.md "Signed values", "Owners".
         """
         return isinstance(value, Signed) and value.verify()
 
     def child(self, key: Value) -> Lattice | None:
         """Return the inner lattice for `:value`, else nil.
 
-        Source: CAD024 "Signed lattice".
+        Source: CAD024 "Signed lattice"; docs/lattices.md "Signed values".
         """
         return self.inner if isinstance(key, Keyword) and key == VALUE else None
 
     def resolve_key(self, key: Value) -> Value:
         """Return `:value` for a key with the bytes "value", else nil.
 
-        Source: CAD024 "Signed lattice".
+        Source: CAD024 "Signed lattice"; docs/lattices.md "Signed values".
         """
         return VALUE if name_bytes(key) == _VALUE_BYTES else None
 
     def canonical_key(self, key: Value) -> Value:
         """Return `:value` for a key with the bytes "value"; any other key as it is.
 
-        Source: decision D10.
+        Source: docs/design/decisions.md "D10".
         """
         return VALUE if name_bytes(key) == _VALUE_BYTES else key
 
@@ -126,7 +127,7 @@ class OwnerLattice(Lattice):
 
     An owner is a public key (32 bytes), an Address, a DID String, or anything else the context's
     verifier knows.
-    Source: CAD024 "Owner lattice"; CAD038.
+    Source: CAD024 "Owner lattice"; CAD038; docs/lattices.md "Owners".
     """
 
     def __init__(self, inner: Lattice) -> None:
@@ -138,7 +139,8 @@ class OwnerLattice(Lattice):
         """Return own with every entry of other that its owner signed joined in.
 
         Cost: owners whose entries differ.
-        Source: CAD024 "Owner lattice"; CAD038 "Owner verification"; decisions D4, D5, D9.
+        Source: CAD024 "Owner lattice"; CAD038 "Owner verification"; docs/lattices.md "Owners";
+                docs/design/decisions.md "D4", "D5", "D9".
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -151,21 +153,21 @@ class OwnerLattice(Lattice):
     def zero(self) -> Value:
         """Return the empty Map.
 
-        Source: CAD024 "Owner lattice".
+        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
         """
         return EMPTY_MAP
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Map.
 
-        Source: CAD024 "Owner lattice".
+        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
         """
         return isinstance(value, Map)
 
     def child(self, key: Value) -> Lattice | None:
         """Return the lattice of an owner's signed value, the same for every owner.
 
-        Source: CAD024 "Owner lattice".
+        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
         """
         return self._signed_child
 
@@ -174,7 +176,7 @@ class OwnerLattice(Lattice):
 
         Any other key stands for itself.
 
-        Source: CAD024 "Owner lattice"; decision D8.
+        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners"; docs/design/decisions.md "D8".
         """
         if not isinstance(key, str):
             return key

@@ -22,7 +22,7 @@ def get_in(value: Value, keys: Sequence[Value]) -> Value:
 
     Steps:  the key of a Map or Index, the Integer position of a Vector or List; in a Set, whether
             the key is a member.
-    Source: CAD035 "Paths".
+    Source: CAD035 "Paths"; docs/lattices.md "Keys and paths".
     """
     for key in keys:
         if value is None:
@@ -34,7 +34,7 @@ def get_in(value: Value, keys: Sequence[Value]) -> Value:
 def step(container: Value, key: Value) -> Value:
     """Return the value one key further, nil when it is missing or there is no data structure.
 
-    Source: CAD035 "Paths".
+    Source: CAD035 "Paths"; docs/lattices.md "Keys and paths".
     """
     if isinstance(container, Index):
         return None if name_bytes(key) is None else container.get(key)
@@ -61,7 +61,8 @@ def assoc_in(
     Raises: NoSuchPath: a step leads through nothing, and no lattice says what to create.
             TypeMismatch: a step leads through something that is not a data structure, or a key does
             not fit one.
-    Source: CAD035 "Writes through a path"; decision D10.
+    Source: CAD035 "Writes through a path"; docs/cursors.md "Writes through a path";
+            docs/design/decisions.md "D10".
     """
     if not keys:
         return new
@@ -93,7 +94,7 @@ def assoc(container: Value, key: Value, new: Value) -> Value:
     A Vector takes positions 0 to its length; a List 0 to its length - 1; a Set takes True (a
     member) and False (none).
     Raises: TypeMismatch: the key or value does not fit the container.
-    Source: CAD035 "Writes through a path".
+    Source: CAD035 "Writes through a path"; docs/cursors.md "Writes through a path".
     """
     if isinstance(container, Map):
         return container.put(key, new)

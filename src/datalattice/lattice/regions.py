@@ -33,7 +33,7 @@ P2P_KEY: Final = Keyword("p2p")
 LOCAL: Final = OwnerLattice(MapLattice(LWWLattice()))
 """`:local`: what a node keeps for itself, a Map of last-write registers for each of its keys.
 
-Source: CAD024 "Root layout".
+Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
 """
 
 P2P: Final = KeyedLattice({NODES_KEY: OwnerLattice(LWWLattice())})
@@ -46,7 +46,8 @@ class ReservedLattice(Lattice):
     Paths resolve as `layout` says. Merges leave the section alone, own data stays and foreign data
     is not taken: what a KeyedLattice does with a key it does not know.
 
-    Source: CAD024 "Root layout", "Keyed lattice".
+    Source: CAD024 "Root layout", "Keyed lattice"; docs/lattices.md "Standard root",
+            "Named sections".
     """
 
     def __init__(self, layout: Lattice) -> None:
@@ -56,21 +57,22 @@ class ReservedLattice(Lattice):
     def accepts(self, other: Value, context: MergeContext) -> bool:
         """Return False; not worth a report, as no unknown section is.
 
-        Source: CAD024 "Keyed lattice".
+        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
         """
         return False
 
     def child(self, key: Value) -> Lattice | None:
         """Return the layout's child.
 
-        Source: CAD024 "Root layout".
+        Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
         """
         return self._layout.child(key)
 
     def resolve_key(self, key: Value) -> Value:
         """Return the layout's canonical key.
 
-        Source: CAD024 "Root layout"; decision D8.
+        Source: CAD024 "Root layout"; docs/lattices.md "Standard root";
+                docs/design/decisions.md "D8".
         """
         return self._layout.resolve_key(key)
 
@@ -83,20 +85,20 @@ class NodeLayout(Lattice):
 
     Position 0 of a node holds its entries, a name there leads to the next node.
 
-    Source: CAD028 "Paths".
+    Source: CAD028 "Paths"; docs/lattices.md "Standard root".
     """
 
     def child(self, key: Value) -> Lattice | None:
         """Return the entries at position 0, else nil.
 
-        Source: CAD028 "Paths".
+        Source: CAD028 "Paths"; docs/lattices.md "Standard root".
         """
         return IndexLattice(self) if is_integer(key) and key == 0 else None
 
     def resolve_key(self, key: Value) -> Value:
         """Return an Integer, or the Integer that a String spells, else nil.
 
-        Source: CAD028 "Paths".
+        Source: CAD028 "Paths"; docs/lattices.md "Standard root".
         """
         if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 19:
             return int(key)
@@ -118,7 +120,7 @@ def register_section(key: Keyword, lattice: Lattice) -> None:
 
     Raises: UsageError: the key has another lattice already. TypeMismatch: not a Keyword, not a
             Lattice.
-    Source: CAD024 "Root layout".
+    Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
     """
     if not isinstance(key, Keyword):
         raise TypeMismatch(f"the key of a section is a Keyword, got {type(key).__name__}")
@@ -134,7 +136,7 @@ def register_section(key: Keyword, lattice: Lattice) -> None:
 def root_lattice() -> KeyedLattice:
     """Return the lattice of a node's whole data: the standard sections and those registered so far.
 
-    Source: CAD024 "Root layout".
+    Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
     """
     return KeyedLattice({**_RESERVED, **_standard(), **_SECTIONS})
 
@@ -149,7 +151,7 @@ def replicable(root: Value) -> Value:
     What may be sent, and what is left of what was received.
 
     The same object where there is none.
-    Source: decision D6.
+    Source: docs/design/decisions.md "D6".
     """
     return root.remove(LOCAL_KEY) if isinstance(root, Index) and LOCAL_KEY in root else root
 
@@ -157,7 +159,7 @@ def replicable(root: Value) -> Value:
 def local_slot(root: Value, owner: bytes) -> Value:
     """Return the Signed cell in the `:local` slot of `owner`, nil when there is none.
 
-    Source: CAD024 "Local lattice".
+    Source: CAD024 "Local lattice"; docs/lattices.md "Standard root".
     """
     return get_in(root, [LOCAL_KEY, owner])
 
@@ -168,7 +170,8 @@ def local_value(root: Value, owner: bytes, key: Keyword | None = None) -> Value:
     Nil when there is none.
 
     Raises: BadSignature: the slot is not signed by `owner`.
-    Source: CAD024 "Local lattice"; decision D-SC.
+    Source: CAD024 "Local lattice"; docs/lattices.md "Standard root";
+            docs/design/decisions.md "D-SC".
     """
     slot = local_slot(root, owner)
     if slot is None:
@@ -183,7 +186,7 @@ def local_value(root: Value, owner: bytes, key: Keyword | None = None) -> Value:
 def set_local(root: Value, key_pair: KeyPair, value: Value) -> Value:
     """Return the root with `value`, whole and signed, in the `:local` slot of the key.
 
-    Source: CAD024 "Local lattice".
+    Source: CAD024 "Local lattice"; docs/lattices.md "Standard root".
     """
     signed = Signed.sign(key_pair, value)
     return assoc_in(root, [LOCAL_KEY, key_pair.public_key], signed, root_lattice())
@@ -201,7 +204,7 @@ def node_info(
     Shapes: a Map with `:timestamp`, `:transports` (URIs), `:type`, `:version`, and `:regions` when
             there are any.
     Units:  timestamp in Unix milliseconds.
-    Source: CAD024 "P2P lattice".
+    Source: CAD024 "P2P lattice"; docs/lattices.md "Standard root".
     """
     fields: list[tuple[Value, Value]] = [
         (TIMESTAMP, timestamp),

@@ -23,7 +23,7 @@ Stamp = Callable[[Value], int]
 def map_timestamp(value: Value) -> int:
     """Return the `:timestamp` of a Map in Unix milliseconds, 0 for anything without a 64-bit one.
 
-    Source: CAD024 "LWW lattice".
+    Source: CAD024 "LWW lattice"; docs/lattices.md "Last write wins".
     """
     if isinstance(value, Map):
         stamp = value.get(TIMESTAMP)
@@ -41,13 +41,13 @@ def _function(value: object, what: str) -> None:
 class SetLattice(Lattice):
     """A grow-only set; the join is the union.
 
-    Source: CAD024 "Set lattice".
+    Source: CAD024 "Set lattice"; docs/lattices.md "Sets and numbers".
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the union.
 
-        Source: CAD024 "Set lattice".
+        Source: CAD024 "Set lattice"; docs/lattices.md "Sets and numbers".
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -57,14 +57,14 @@ class SetLattice(Lattice):
     def zero(self) -> Value:
         """Return the empty set.
 
-        Source: CAD024 "Set lattice".
+        Source: CAD024 "Set lattice"; docs/lattices.md "Sets and numbers".
         """
         return EMPTY_SET
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Set.
 
-        Source: CAD024 "Set lattice".
+        Source: CAD024 "Set lattice"; docs/lattices.md "Sets and numbers".
         """
         return isinstance(value, Set)
 
@@ -74,7 +74,7 @@ class MaxLattice(Lattice):
 
     `zero` is the least value foreigners may send; nil: there is none.
 
-    Source: CAD024 "Max lattice".
+    Source: CAD024 "Max lattice"; docs/lattices.md "Sets and numbers".
     """
 
     def __init__(self, zero: int | None = 0) -> None:
@@ -88,7 +88,7 @@ class MaxLattice(Lattice):
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the larger; own on equal.
 
-        Source: CAD024 "Max lattice".
+        Source: CAD024 "Max lattice"; docs/lattices.md "Sets and numbers".
         """
         if other is None:
             return own
@@ -103,14 +103,15 @@ class MaxLattice(Lattice):
     def zero(self) -> Value:
         """Return the zero given at construction.
 
-        Source: CAD024 "Max lattice".
+        Source: CAD024 "Max lattice"; docs/lattices.md "Sets and numbers".
         """
         return self._zero
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is an Integer and not below the zero.
 
-        Source: CAD024 "Max lattice"; law domain (docs/design).
+        Source: CAD024 "Max lattice"; docs/lattices.md "Sets and numbers";
+                docs/design/decisions.md "Law domain".
         """
         number, zero = as_integer(value), self._zero
         return number is not None and (zero is None or number >= zero)
@@ -122,13 +123,13 @@ class MaxLattice(Lattice):
 class MinLattice(Lattice):
     """The smaller of two integers of any size.
 
-    Source: CAD024 "Min lattice".
+    Source: CAD024 "Min lattice"; docs/lattices.md "Sets and numbers".
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the smaller; own on equal.
 
-        Source: CAD024 "Min lattice".
+        Source: CAD024 "Min lattice"; docs/lattices.md "Sets and numbers".
         """
         if other is None or not self.accepts(other, context):
             return own
@@ -139,7 +140,7 @@ class MinLattice(Lattice):
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is an Integer.
 
-        Source: CAD024 "Min lattice".
+        Source: CAD024 "Min lattice"; docs/lattices.md "Sets and numbers".
         """
         return is_integer(value)
 
@@ -151,7 +152,7 @@ class LWWLattice(Lattice):
 
     Units:  `timestamp` reads Unix milliseconds from a value; without it the `:timestamp` of a Map
             counts, else 0.
-    Source: CAD024 "LWW lattice"; decision D1.
+    Source: CAD024 "LWW lattice"; docs/lattices.md "Last write wins"; docs/design/decisions.md "D1".
     """
 
     def __init__(self, timestamp: Stamp = map_timestamp) -> None:
@@ -161,7 +162,8 @@ class LWWLattice(Lattice):
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the later value, whole.
 
-        Source: CAD024 "LWW lattice"; decision D1.
+        Source: CAD024 "LWW lattice"; docs/lattices.md "Last write wins";
+                docs/design/decisions.md "D1".
         """
         if other is None or own is other:
             return own
@@ -176,7 +178,7 @@ class LWWLattice(Lattice):
     def check_foreign(self, value: Value) -> bool:
         """Return True: any value may be written.
 
-        Source: CAD024 "LWW lattice".
+        Source: CAD024 "LWW lattice"; docs/lattices.md "Last write wins".
         """
         return True
 
@@ -193,7 +195,8 @@ class LWPLattice(Lattice):
     because only what stands in the other place is checked as foreign.
 
     Units:  `timestamp` reads Unix milliseconds from a value.
-    Source: CAD024 "LWP lattice"; decision D3.
+    Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred";
+            docs/design/decisions.md "D3".
     """
 
     def __init__(self, inner: Lattice, timestamp: Stamp = map_timestamp) -> None:
@@ -206,7 +209,8 @@ class LWPLattice(Lattice):
 
         On equal times the inner lattice decides alone.
 
-        Source: CAD024 "LWP lattice"; decision D3.
+        Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred";
+                docs/design/decisions.md "D3".
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -219,35 +223,35 @@ class LWPLattice(Lattice):
     def zero(self) -> Value:
         """Return the inner zero.
 
-        Source: CAD024 "LWP lattice".
+        Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred".
         """
         return self._inner.zero()
 
     def check_foreign(self, value: Value) -> bool:
         """Return what the inner lattice says.
 
-        Source: CAD024 "LWP lattice".
+        Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred".
         """
         return self._inner.check_foreign(value)
 
     def child(self, key: Value) -> Lattice | None:
         """Return the inner child.
 
-        Source: CAD024 "LWP lattice".
+        Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred".
         """
         return self._inner.child(key)
 
     def resolve_key(self, key: Value) -> Value:
         """Return the inner canonical key.
 
-        Source: CAD024 "LWP lattice".
+        Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred".
         """
         return self._inner.resolve_key(key)
 
     def canonical_key(self, key: Value) -> Value:
         """Return the inner canonical key.
 
-        Source: decision D10.
+        Source: docs/design/decisions.md "D10".
         """
         return self._inner.canonical_key(key)
 
@@ -259,7 +263,8 @@ class CompareLattice(Lattice):
     """The greater value by a comparison function; where it says equal, the greater value hash.
 
     Shapes: cmp(a, b) -> int, above zero when a is the greater: a total preorder.
-    Source: CAD024 "Compare lattice"; "Laws come first" (docs/design).
+    Source: CAD024 "Compare lattice"; docs/lattices.md "Given functions";
+            docs/design/decisions.md "Laws come first".
     """
 
     def __init__(self, cmp: Callable[[Value, Value], int]) -> None:
@@ -269,7 +274,7 @@ class CompareLattice(Lattice):
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the greater value.
 
-        Source: CAD024 "Compare lattice".
+        Source: CAD024 "Compare lattice"; docs/lattices.md "Given functions".
         """
         if other is None or own is other:
             return own
@@ -283,7 +288,7 @@ class CompareLattice(Lattice):
     def check_foreign(self, value: Value) -> bool:
         """Return whether there is a value.
 
-        Source: CAD024 "Compare lattice".
+        Source: CAD024 "Compare lattice"; docs/lattices.md "Given functions".
         """
         return value is not None
 
@@ -296,7 +301,7 @@ class FunctionLattice(Lattice):
 
     The laws are the function's to keep.
 
-    Source: CAD024 "Function lattice".
+    Source: CAD024 "Function lattice"; docs/lattices.md "Given functions".
     """
 
     def __init__(self, function: Callable[[Value, Value], Value]) -> None:
@@ -308,7 +313,8 @@ class FunctionLattice(Lattice):
 
         Below a last-write-preferred lattice the newer value comes first.
 
-        Source: CAD024 "Function lattice", "LWP lattice".
+        Source: CAD024 "Function lattice", "LWP lattice"; docs/lattices.md "Given functions",
+                "Last write preferred".
         """
         if other is None or own is other or same(own, other):
             return own
@@ -323,7 +329,7 @@ class FunctionLattice(Lattice):
     def check_foreign(self, value: Value) -> bool:
         """Return True: the function judges.
 
-        Source: CAD024 "Function lattice".
+        Source: CAD024 "Function lattice"; docs/lattices.md "Given functions".
         """
         return True
 

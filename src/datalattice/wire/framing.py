@@ -29,7 +29,7 @@ def encode_length(count: int) -> bytes:
     """Return `count` as a frame length.
 
     Shapes: count: 0 or more; result: one octet per 7 bits, at least one.
-    Source: node protocol "Framing": big-endian base 128, bit 7 set on all octets but the last.
+    Source: docs/node.md "Frames": big-endian base 128, bit 7 set on all octets but the last.
     """
     out = bytearray((count & _DIGIT,))
     count >>= 7
@@ -43,7 +43,7 @@ def encode_length(count: int) -> bytes:
 def encode_frame(payload: bytes) -> bytes:
     """Return `payload` behind its length, ready to be written.
 
-    Source: node protocol "Framing".
+    Source: docs/node.md "Frames".
     """
     return encode_length(len(payload)) + payload
 
@@ -55,7 +55,7 @@ class FrameBuffer:
     length raises and the buffer
     is of no more use: where the next frame would start is unknown.
 
-    Source: node protocol "Framing" and "Bad input".
+    Source: docs/node.md "Frames", "Bad input".
     """
 
     def __init__(self, payload_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
@@ -67,7 +67,7 @@ class FrameBuffer:
     def feed(self, data: bytes) -> None:
         """Append bytes of the stream.
 
-        Source: node protocol "Framing".
+        Source: docs/node.md "Frames".
         """
         self._data += data
 
@@ -87,7 +87,7 @@ class FrameBuffer:
         Cost:   proportional to the payload, however many pieces it came in.
         Raises: ProtocolViolation: a padded length.
                 LimitExceeded: a length above the limit.
-        Source: node protocol "Framing": padded and wrapped lengths close the connection.
+        Source: docs/node.md "Frames": padded and wrapped lengths close the connection.
         """
         if self._length is None:
             self._length = self._read_length()

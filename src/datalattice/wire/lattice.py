@@ -153,7 +153,7 @@ def decode_payload(
     """Return (message, the cells that came with it); `loader` has those that did not.
 
     Raises: BadFormat: not a canonical message, or its first level is not all there.
-    Source: node protocol "Message kinds": the kind is inferred from the decoded payload.
+    Source: docs/node.md "Messages": the kind is inferred from the decoded payload.
     """
     value, parts = decode_parts(payload, loader, limit)
     try:
@@ -257,7 +257,7 @@ _READERS: Final[dict[str, Callable[[Vector], Message]]] = {
 def join_cells(top: bytes, branches: Iterable[bytes]) -> bytes:
     """Return the message of one cell and branches, all given as encodings.
 
-    Source: node protocol "Message encoding": the top cell bare, every child behind its length.
+    Source: docs/node.md "Frames": the top cell bare, every child behind its length.
     """
     out = [top]
     for encoding in branches:
@@ -269,7 +269,7 @@ def join_cells(top: bytes, branches: Iterable[bytes]) -> bytes:
 def encode_ping(id: Value, *extra: Value) -> bytes:
     """Return a PING. What follows the id is ignored by nodes that do not know it.
 
-    Source: node protocol "PING": extra elements ignored.
+    Source: docs/node.md "Messages": extra elements ignored.
     """
     return encode_message(Vector.of((_PING, id, *extra)))
 
@@ -277,7 +277,7 @@ def encode_ping(id: Value, *extra: Value) -> bytes:
 def encode_query(id: Value, path: Sequence[Value], *extra: Value) -> bytes:
     """Return a LATTICE_QUERY.
 
-    Source: node protocol "LATTICE_QUERY".
+    Source: docs/node.md "Queries".
     """
     return encode_message(Vector.of((_QUERY, id, Vector.of(path), *extra)))
 
@@ -287,8 +287,7 @@ def encode_announcement(path: Sequence[Value], value: Value, branches: Iterable[
 
     Shapes: branches: the encodings to send along; the value's own cell is one of them if it is to
             be sent and not embedded.
-    Source: node protocol "Which bytes make up the message": complete, delta and root-only are all
-            legal.
+    Source: docs/node.md "What is sent when": complete, delta and root-only are all legal.
     """
     return join_cells(encode(Vector.of((_VALUE, Vector.of(path), value))), branches)
 
@@ -296,7 +295,7 @@ def encode_announcement(path: Sequence[Value], value: Value, branches: Iterable[
 def encode_request(id: Value, hashes: Sequence[bytes]) -> bytes:
     """Return a DATA_REQUEST for at most `REQUEST_HASHES_MAX` hashes.
 
-    Source: node protocol "DATA_REQUEST and recovery".
+    Source: docs/node.md "Messages".
     """
     assert len(hashes) <= REQUEST_HASHES_MAX
     return encode_message(Vector.of((_REQUEST, id, *hashes)))
@@ -305,7 +304,7 @@ def encode_request(id: Value, hashes: Sequence[bytes]) -> bytes:
 def encode_goodbye() -> bytes:
     """Return a GOODBYE.
 
-    Source: node protocol "Message kinds".
+    Source: docs/node.md "Messages".
     """
     return encode(Vector.of((_GOODBYE,)))
 
@@ -313,7 +312,7 @@ def encode_goodbye() -> bytes:
 def result_cell(result: Result) -> Record:
     """Return the cell of a Result.
 
-    Source: node protocol "Result": id, value, error code, log, info.
+    Source: docs/node.md "Results": id, value, error code, log, info.
     """
     return Record(RESULT_DIGIT, [result.id, result.value, result.error, result.log, result.info])
 
@@ -322,7 +321,7 @@ def encode_result(result: Result) -> bytes:
     """Return a Result with all its cells.
 
     Raises: MissingData: the value is not complete.
-    Source: node protocol "Result".
+    Source: docs/node.md "Results".
     """
     return encode_message(result_cell(result))
 
@@ -330,7 +329,7 @@ def encode_result(result: Result) -> bytes:
 def encode_failure(id: Value, code: Keyword, text: str) -> bytes:
     """Return a Result that refuses a request.
 
-    Source: node protocol "Result": on an error the value is its text.
+    Source: docs/node.md "Results": on an error the value is its text.
     """
     return encode_result(Result(id, text, code))
 
@@ -341,8 +340,8 @@ def encode_supply(id: Value, cells: Sequence[tuple[bytes, bytes | None]]) -> byt
     The answer is put together from encodings as they lie in the store; no cell is decoded for it.
 
     Shapes: cells: (hash, encoding) in the order of the request; None for a cell that is not here.
-    Source: node protocol "DATA_REQUEST": the children of the answer are just the requested cells
-            and, for long vectors, the vector's own inner cells.
+    Source: docs/node.md "Messages": the children of the answer are just the requested cells and,
+            for long vectors, the vector's own inner cells.
     """
     branches: dict[bytes, bytes] = {}
     slots: list[bytes] = []
@@ -401,8 +400,8 @@ def encode_answer(
     Breadth first; the value's own cell is always sent. A cell that `load` does not have is left
     out, with what is below it: the asker gets it by DATA_REQUEST, here or elsewhere.
 
-    Source: node protocol "LATTICE_QUERY": every cell below the value as far as the limit goes; a
-            partial answer where cells are missing (decision).
+    Source: docs/node.md "Queries": every cell below the value as far as the limit goes; a partial
+            answer where cells are missing (decision).
     """
     cell = result_cell(Result(id, value))
     top = encode(cell)

@@ -157,7 +157,7 @@ class ConcurrentTopic:
         """Start the workers; a second call does nothing.
 
         Raises: UsageError: it was closed.
-        Source: CAD040 "Concurrent topic"; spec/queue.md section 6.
+        Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
         """
         self._check_open()
         if not self._started:
@@ -170,7 +170,7 @@ class ConcurrentTopic:
         """Append a record to the partition of its key; waits while that partition's inbox is full.
 
         Raises: UsageError: the key or value is None, or the topic was closed.
-        Source: CAD040 "Concurrent topic"; spec/queue.md section 6.
+        Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
         """
         cell = to_cell(key)
         self._put(partition_of(cell, len(self._workers)), cell, value, headers)
@@ -179,7 +179,7 @@ class ConcurrentTopic:
         """Append a record without a key to one partition.
 
         Raises: UsageError: there is no such partition.
-        Source: CAD040 "Concurrent topic"; spec/queue.md section 6.
+        Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
         """
         if type(partition) is not int or not 0 <= partition < len(self._workers):
             raise UsageError(f"partition is 0 to {len(self._workers) - 1}, got {partition!r}")
@@ -201,7 +201,7 @@ class ConcurrentTopic:
         """Return when everything offered before is in the primary topic.
 
         Raises: UsageError: the workers were never started; the error of a worker that failed.
-        Source: CAD040 "Concurrent topic"; spec/queue.md section 6.
+        Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
         """
         self._check_open()
         if not self._started:
@@ -232,7 +232,7 @@ class ConcurrentTopic:
         """Commit what was offered, stop the workers; a second call does nothing.
 
         Raises: the error of a worker that failed; Timeout: a worker did not stop in time.
-        Source: CAD040 "Concurrent topic"; spec/queue.md section 6.
+        Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
         """
         if self._closed:
             return
@@ -270,7 +270,7 @@ class ConcurrentTopic:
     def queue_depth(self, partition: int) -> int:
         """Return how many records wait for the worker of one partition.
 
-        Source: CAD040 "Concurrent topic"; spec/queue.md section 6.
+        Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
         """
         return self._workers[partition].inbox.qsize()
 

@@ -27,7 +27,7 @@ _PLAIN: Final = frozenset({bytes, str, int, float, bool})
 def is_entry(value: Value) -> bool:
     """Return whether `value` is a record: a Vector of at least four whose third position is a time.
 
-    Source: CAD040 "Entry"; spec/queue.md section 1.
+    Source: CAD040 "Entry"; docs/queue.md "Entry".
     """
     return isinstance(value, Vector) and len(value) >= ENTRY_COUNT and is_long(value[STAMP])
 
@@ -35,7 +35,7 @@ def is_entry(value: Value) -> bool:
 def make_entry(key: Value, value: Value, stamp_ms: int, headers: Value = None) -> Vector:
     """Return the record `[key value stamp_ms headers]`; all four are cells already.
 
-    Source: CAD040 "Entry"; spec/queue.md section 1.
+    Source: CAD040 "Entry"; docs/queue.md "Entry".
     """
     return Vector.of((key, value, stamp_ms, headers))
 
@@ -45,7 +45,7 @@ class Batch:
 
     Shapes: `rows` holds encodings of records when they are many, small and plain; otherwise
             `entries` holds the records.
-    Source: CAD040 "offer"; spec/queue.md section 3.
+    Source: CAD040 "offer"; docs/queue.md "Appending".
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Batch:
     def append_to(self, log: Vector) -> Vector:
         """Return `log` with these records at its end.
 
-        Source: spec/queue.md section 3 "Batch append".
+        Source: docs/queue.md "Appending".
         """
         return log.extend(self.entries) if self.rows is None else log.extend_encoded(self.rows)
 
@@ -126,7 +126,7 @@ def checked_value(value: object) -> Value:
     """Return `value` as a cell.
 
     Raises: UsageError: nil, which a record cannot carry.
-    Source: CAD040 "offer"; spec/queue.md section 3.
+    Source: CAD040 "offer"; docs/queue.md "Appending".
     """
     if value is None:
         raise UsageError(
@@ -139,7 +139,7 @@ def checked_headers(headers: object) -> Value:
     """Return `headers` as a Map cell, or nil.
 
     Raises: TypeMismatch: neither a mapping nor nil.
-    Source: CAD040 "Entry"; spec/queue.md section 1.
+    Source: CAD040 "Entry"; docs/queue.md "Entry".
     """
     if headers is None:
         return None
@@ -152,7 +152,7 @@ def checked_headers(headers: object) -> Value:
 def entry_key(entry: Value) -> Value:
     """Return the key of a record; nil when there is none, or no record.
 
-    Source: CAD040 "Entry"; spec/queue.md section 1.
+    Source: CAD040 "Entry"; docs/queue.md "Entry".
     """
     return entry[KEY] if isinstance(entry, Vector) and is_entry(entry) else None
 
@@ -160,7 +160,7 @@ def entry_key(entry: Value) -> Value:
 def entry_value(entry: Value) -> Value:
     """Return the value of a record; nil when it is no record.
 
-    Source: CAD040 "Entry"; spec/queue.md section 1.
+    Source: CAD040 "Entry"; docs/queue.md "Entry".
     """
     return entry[VALUE] if isinstance(entry, Vector) and is_entry(entry) else None
 
@@ -168,7 +168,7 @@ def entry_value(entry: Value) -> Value:
 def entry_values(log: Vector, start: int, stop: int) -> list[Value]:
     """Return the values of the records in `log[start:stop]`, nil for each that is no record.
 
-    Source: CAD040 "range"; spec/queue.md section 3.
+    Source: CAD040 "range"; docs/queue.md "Reading".
     """
     values, stamps = columns(log, [VALUE, STAMP], ENTRY_COUNT, start, stop)
     return [values[i] if is_long(stamps[i]) else None for i in range(len(values))]
@@ -177,7 +177,7 @@ def entry_values(log: Vector, start: int, stop: int) -> list[Value]:
 def entry_stamp_ms(entry: Value) -> int | None:
     """Return when a record was appended, in Unix milliseconds; None when it is no record.
 
-    Source: CAD040 "Entry"; spec/queue.md section 1.
+    Source: CAD040 "Entry"; docs/queue.md "Entry".
     """
     if not isinstance(entry, Vector) or not is_entry(entry):
         return None
@@ -188,7 +188,7 @@ def entry_stamp_ms(entry: Value) -> int | None:
 def entry_headers(entry: Value) -> Map:
     """Return the headers of a record; the empty Map when there are none, or no record.
 
-    Source: CAD040 "Entry"; spec/queue.md section 1.
+    Source: CAD040 "Entry"; docs/queue.md "Entry".
     """
     headers = entry[HEADERS] if isinstance(entry, Vector) and is_entry(entry) else None
     return headers if isinstance(headers, Map) else EMPTY_MAP

@@ -55,21 +55,21 @@ class QueueLattice(Lattice):
     def zero(self) -> Value:
         """Return the empty queue `[[] {} 0 0]`.
 
-        Source: CAD040 "Queue"; spec/queue.md section 1.
+        Source: CAD040 "Queue"; docs/queue.md "State".
         """
         return ZERO_STATE
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether `value` has the shape of a queue state.
 
-        Source: CAD040 "checkForeign"; spec/queue.md section 2.4.
+        Source: CAD040 "checkForeign"; docs/queue.md "What foreigners may send".
         """
         return is_foreign_state(value)
 
     def child(self, key: Value) -> Lattice | None:
         """Return None: a queue has no children of its own.
 
-        Source: CAD040; spec/queue.md section 2.4.
+        Source: CAD040; docs/queue.md "State".
         """
         return None
 
@@ -80,7 +80,7 @@ class QueueLattice(Lattice):
         Cost:   the parts of the logs that differ. Different starts that are no multiple of 16 apart
                 compare every common entry.
         Raises: MissingData: an entry to compare, or to cut at, is not in the store.
-        Source: CAD040 "Merge"; decisions D2, D-Q2; spec/queue.md section 2.1.
+        Source: CAD040 "Merge"; docs/queue.md "Merge"; docs/design/decisions.md "D2", "D-Q2".
         """
         if other is None or own is other:
             return own
@@ -153,28 +153,28 @@ class TopicLattice(Lattice):
     def zero(self) -> Value:
         """Return the empty Index.
 
-        Source: CAD040 "Topic"; spec/queue.md section 1.
+        Source: CAD040 "Topic"; docs/queue.md "Topics".
         """
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether `value` is an Index.
 
-        Source: CAD040 "Topic"; spec/queue.md section 2.4.
+        Source: CAD040 "Topic"; docs/queue.md "Topics".
         """
         return isinstance(value, Index)
 
     def child(self, key: Value) -> Lattice | None:
         """Return the lattice of the partitions for `:partitions` (or the equal String), else None.
 
-        Source: CAD040 "Topic"; decision D10; spec/queue.md section 2.4.
+        Source: CAD040 "Topic"; docs/queue.md "Topics"; docs/design/decisions.md "D10".
         """
         return self._partitions if self.resolve_key(key) is PARTITIONS else None
 
     def resolve_key(self, key: Value) -> Value:
         """Return the Keyword that `key` (a Keyword or String) names in a topic; nil for any other.
 
-        Source: decision D10; spec/lattices.md section 1.
+        Source: docs/lattices.md "Keys and paths"; docs/design/decisions.md "D10".
         """
         name = key.name if isinstance(key, Keyword) else key
         return _TOPIC_KEYS.get(name) if isinstance(name, str) else None
@@ -182,7 +182,7 @@ class TopicLattice(Lattice):
     def canonical_key(self, key: Value) -> Value:
         """Return the Keyword that `key` names in a topic; an unknown key as it is.
 
-        Source: decision D10.
+        Source: docs/design/decisions.md "D10".
         """
         found = self.resolve_key(key)
         return key if found is None else found
@@ -192,7 +192,8 @@ class TopicLattice(Lattice):
 
         Shapes: own, other: nil or Index of the three topic keys.
         Cost:   the partitions and metadata keys that differ.
-        Source: CAD040 "Topic merge"; decisions D2, D4, D9; spec/queue.md section 2.2.
+        Source: CAD040 "Topic merge"; docs/queue.md "Merge"; docs/design/decisions.md "D2", "D4",
+                "D9".
         """
         if other is None or own is other:
             return own
@@ -225,7 +226,7 @@ class TopicLattice(Lattice):
 def read_topic_meta(topic: Value) -> Metadata:
     """Return the metadata of a topic; what is absent, or not of the right kind, reads as empty.
 
-    Source: CAD040 "Topic"; decision D2; spec/queue.md section 1.
+    Source: CAD040 "Topic"; docs/queue.md "Topics"; docs/design/decisions.md "D2".
     """
     if not isinstance(topic, Index):
         return EMPTY_METADATA
@@ -239,7 +240,7 @@ def read_topic_meta(topic: Value) -> Metadata:
 def write_topic_meta(topic: Index, meta: Metadata) -> Index:
     """Return `topic` with this metadata; keys that do not change are not written.
 
-    Source: CAD040 "Topic"; decision D2; spec/queue.md section 2.2.
+    Source: CAD040 "Topic"; docs/queue.md "Topics"; docs/design/decisions.md "D2".
     """
     topic = _put_part(topic, META, meta.values)
     return _put_part(topic, META_STAMPS, meta.stamps)
@@ -273,7 +274,7 @@ def _is_meta_part(key: Keyword, value: Value) -> bool:
 def topic_map_lattice() -> Lattice:
     """Return the lattice of topics by name.
 
-    Source: CAD040 "Root"; spec/queue.md sections 1 and 2.3.
+    Source: CAD040 "Root"; docs/queue.md "Owners".
     """
     return MapLattice(TopicLattice())
 
@@ -281,7 +282,7 @@ def topic_map_lattice() -> Lattice:
 def queue_section() -> Lattice:
     """Return the lattice of the root's `:queue` section: each owner's signed topics.
 
-    Source: CAD024 "Root layout"; spec/lattices.md section 10.
+    Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
     """
     return OwnerLattice(topic_map_lattice())
 

@@ -30,7 +30,7 @@ EMPTY_METADATA = Metadata(EMPTY_MAP, EMPTY_MAP)
 def is_stamps(value: Value) -> bool:
     """Return whether `value` is a Map of Integers.
 
-    Source: decision D2; spec/queue.md section 2.4.
+    Source: docs/queue.md "What foreigners may send"; docs/design/decisions.md "D2".
     """
     return isinstance(value, Map) and all(type(stamp) is int for _, stamp in value.entries())
 
@@ -39,7 +39,7 @@ def put_metadata(metadata: Metadata, key: Value, value: Value, now_ms: int) -> M
     """Return `metadata` with `key` set; replacing another value gives the key a stamp.
 
     Units:  now_ms: Unix milliseconds.
-    Source: decision D2; spec/queue.md section 3 "setMeta".
+    Source: docs/queue.md "Metadata"; docs/design/decisions.md "D2".
     """
     values, stamps = metadata
     if key not in values:
@@ -55,7 +55,7 @@ def merge_metadata(own: Metadata, other: Metadata) -> Metadata:
     """Return the greater register of every key; parts of `own` itself where nothing changes.
 
     Cost:   the keys that differ.
-    Source: decision D2; spec/queue.md section 2.1 step 3.
+    Source: docs/queue.md "Metadata"; docs/design/decisions.md "D2".
     """
     if same(own.stamps, other.stamps) and same(own.values, other.values):
         return own

@@ -35,7 +35,7 @@ class Queue:
     def create(cls, clock: Clock | None = None) -> Self:
         """Return a new empty queue over a cursor of its own.
 
-        Source: CAD040 "create"; spec/queue.md section 3.
+        Source: CAD040 "create"; docs/queue.md "Owners".
         """
         return cls(RootLattice(QueueLattice(), QueueLattice().zero()), clock)
 
@@ -47,7 +47,7 @@ class Queue:
     def state(self) -> QueueState:
         """Return the parts of the present value: one consistent snapshot of all of them.
 
-        Source: CAD040 "Queue"; spec/queue.md section 1.
+        Source: CAD040 "Queue"; docs/queue.md "State".
         """
         return read_state(self._cursor.get())
 
@@ -58,7 +58,7 @@ class Queue:
 
         Raises: UsageError: `value` is None; TypeMismatch: `headers` is no mapping; NoSigningKey:
                 below an owner without a key.
-        Source: CAD040 "offer"; spec/queue.md section 3.
+        Source: CAD040 "offer"; docs/queue.md "Appending".
         """
         return self._append([value], [key], None if headers is None else [headers]).start
 
@@ -76,7 +76,7 @@ class Queue:
         Cost:   below a signing boundary one signature for the whole batch.
         Raises: UsageError: a value is None, or `keys` or `headers` of another length. Nothing is
                 appended then.
-        Source: spec/queue.md section 3 "Batch append".
+        Source: docs/queue.md "Appending".
         """
         return self._append(values, keys, headers)
 
@@ -100,14 +100,14 @@ class Queue:
     def peek(self, offset: int) -> Value:
         """Return the value of the record at `offset`; None when there is none.
 
-        Source: CAD040 "peek"; spec/queue.md section 3.
+        Source: CAD040 "peek"; docs/queue.md "Reading".
         """
         return entry_value(self.peek_entry(offset))
 
     def peek_entry(self, offset: int) -> Value:
         """Return the record at `offset`; None when it is before the start or not yet appended.
 
-        Source: CAD040 "peekEntry"; spec/queue.md section 3.
+        Source: CAD040 "peekEntry"; docs/queue.md "Reading".
         """
         checked_offset("offset", offset)
         state = self.state()
@@ -118,14 +118,14 @@ class Queue:
     def peek_first(self) -> Value:
         """Return the value of the oldest record; None when the queue is empty.
 
-        Source: CAD040 "peekFirst"; spec/queue.md section 3.
+        Source: CAD040 "peekFirst"; docs/queue.md "Reading".
         """
         return entry_value(self.peek_first_entry())
 
     def peek_first_entry(self) -> Value:
         """Return the oldest record; None when the queue is empty.
 
-        Source: CAD040 "peekFirst"; spec/queue.md section 3.
+        Source: CAD040 "peekFirst"; docs/queue.md "Reading".
         """
         entries = self.state().entries
         return entries[0] if entries else None
@@ -133,14 +133,14 @@ class Queue:
     def peek_last(self) -> Value:
         """Return the value of the newest record; None when the queue is empty.
 
-        Source: CAD040 "peekLast"; spec/queue.md section 3.
+        Source: CAD040 "peekLast"; docs/queue.md "Reading".
         """
         return entry_value(self.peek_last_entry())
 
     def peek_last_entry(self) -> Value:
         """Return the newest record; None when the queue is empty.
 
-        Source: CAD040 "peekLast"; spec/queue.md section 3.
+        Source: CAD040 "peekLast"; docs/queue.md "Reading".
         """
         entries = self.state().entries
         return entries[-1] if entries else None
@@ -148,7 +148,7 @@ class Queue:
     def range(self, first: int, last: int) -> Vector:
         """Return the values from `first` to `last`, both included, as far as they are there.
 
-        Source: CAD040 "range"; spec/queue.md section 3.
+        Source: CAD040 "range"; docs/queue.md "Reading".
         """
         state, low, high = self._clamped(first, last)
         values = entry_values(state.entries, low, high)
@@ -158,7 +158,7 @@ class Queue:
         """Yield the records from `first` to `last`, both included, as they are at the call.
 
         Cost:   leaf by leaf: memory does not grow with the length of the range.
-        Source: CAD040 "range"; spec/queue.md section 3.
+        Source: CAD040 "range"; docs/queue.md "Reading".
         """
         state, low, high = self._clamped(first, last)
         return state.entries.iter_range(low, high)
@@ -173,28 +173,28 @@ class Queue:
     def start_offset(self) -> int:
         """Return the offset of the oldest record; where there is none, of the next one.
 
-        Source: CAD040 "startOffset"; spec/queue.md section 3.
+        Source: CAD040 "startOffset"; docs/queue.md "Reading".
         """
         return self.state().start
 
     def end_offset(self) -> int:
         """Return the offset that the next record gets.
 
-        Source: CAD040 "endOffset"; spec/queue.md section 3.
+        Source: CAD040 "endOffset"; docs/queue.md "Reading".
         """
         return self.state().end
 
     def size(self) -> int:
         """Return how many records are there.
 
-        Source: CAD040 "size"; spec/queue.md section 3.
+        Source: CAD040 "size"; docs/queue.md "Reading".
         """
         return len(self.state().entries)
 
     def is_empty(self) -> bool:
         """Return whether no record is there.
 
-        Source: CAD040 "isEmpty"; spec/queue.md section 3.
+        Source: CAD040 "isEmpty"; docs/queue.md "Reading".
         """
         return not self.state().entries
 
@@ -214,14 +214,14 @@ class Queue:
     def get_meta(self, key: object) -> Value:
         """Return the metadata value of `key`; None when there is none.
 
-        Source: CAD040 "getMeta"; spec/queue.md section 3.
+        Source: CAD040 "getMeta"; docs/queue.md "Metadata".
         """
         return self.state().meta.values.get(to_cell(key))
 
     def set_meta(self, key: object, value: object) -> None:
         """Set the metadata value of `key`; the later write wins everywhere.
 
-        Source: CAD040 "setMeta"; decision D2; spec/queue.md section 3.
+        Source: CAD040 "setMeta"; docs/queue.md "Metadata"; docs/design/decisions.md "D2".
         """
         now_ms = self._clock.now_ms()
         key_cell, value_cell = to_cell(key), to_cell(value)
@@ -234,7 +234,7 @@ class Queue:
 
         Cost:   see `state.truncate`: cheap when the records removed are a multiple of a high power
                 of 16.
-        Source: CAD040 "truncate"; spec/queue.md section 3.
+        Source: CAD040 "truncate"; docs/queue.md "Truncation".
         """
         checked_offset("start", start)
         now_ms = self._clock.now_ms()
@@ -248,14 +248,14 @@ class Queue:
     def fork(self) -> Queue:
         """Return a working copy; its writes arrive here with its `sync`.
 
-        Source: CAD040 "fork"; spec/cursors.md section 6.
+        Source: CAD040 "fork"; docs/queue.md "Fork and sync".
         """
         return Queue(self._cursor.fork(), self._clock)
 
     def sync(self) -> None:
         """Bring the writes of a fork to its parent, or those of a root to where it is kept.
 
-        Source: CAD040 "sync"; spec/cursors.md section 6.
+        Source: CAD040 "sync"; docs/queue.md "Fork and sync".
         """
         self._cursor.sync()
 

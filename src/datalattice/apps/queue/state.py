@@ -48,7 +48,7 @@ ZERO_STATE: Final = Vector.of((EMPTY_VECTOR, EMPTY_MAP, 0, 0))
 def is_foreign_state(value: Value) -> bool:
     """Return whether a peer's queue state has the right shape, so that no merge with it can fail.
 
-    Source: CAD040 "checkForeign"; spec/queue.md section 2.4.
+    Source: CAD040 "checkForeign"; docs/queue.md "What foreigners may send".
     """
     if not isinstance(value, Vector) or len(value) < STATE_COUNT:
         return False
@@ -70,7 +70,7 @@ def _is_offset(value: Value) -> bool:
 def read_state(value: Value) -> QueueState:
     """Return the parts of a queue state; nil slots, and values that are no state, read as zero.
 
-    Source: CAD040 "Queue"; spec/queue.md section 1.
+    Source: CAD040 "Queue"; docs/queue.md "State".
     """
     if not isinstance(value, Vector) or len(value) < STATE_COUNT:
         return EMPTY_STATE
@@ -93,7 +93,7 @@ def read_state(value: Value) -> QueueState:
 def write_state(state: QueueState) -> Vector:
     """Return the Vector of a state: four positions, five with stamps, more where there were more.
 
-    Source: CAD040 "Queue"; decision D2; spec/queue.md sections 1 and 2.1.
+    Source: CAD040 "Queue"; docs/queue.md "State"; docs/design/decisions.md "D2".
     """
     fields: list[Value] = [state.entries, state.meta.values, state.stamp_ms, state.start]
     if state.meta.stamps:
@@ -107,7 +107,7 @@ def write_state(state: QueueState) -> Vector:
 def same_state(left: QueueState, right: QueueState) -> bool:
     """Return whether two states are equal part by part (nil slots already read as zero).
 
-    Source: spec/queue.md section 2.1 step 6.
+    Source: docs/queue.md "Merge".
     """
     return (
         left.start == right.start
@@ -128,7 +128,7 @@ def append(value: Value, batch: Batch, now_ms: int) -> Vector:
     does.
 
     Units:  now_ms: Unix milliseconds.
-    Source: CAD040 "offer"; spec/queue.md section 3.
+    Source: CAD040 "offer"; docs/queue.md "Appending".
     """
     state = read_state(value)
     return write_state(
@@ -140,7 +140,7 @@ def set_meta(value: Value, key: Value, meta_value: Value, now_ms: int) -> Vector
     """Return the state with one metadata key set.
 
     Units:  now_ms: Unix milliseconds.
-    Source: CAD040 "setMeta"; decision D2; spec/queue.md section 3.
+    Source: CAD040 "setMeta"; docs/queue.md "Metadata"; docs/design/decisions.md "D2".
     """
     state = read_state(value)
     meta = put_metadata(state.meta, key, meta_value, now_ms)
@@ -153,7 +153,7 @@ def truncate(value: Value, start: int, now_ms: int) -> Value:
     Units:  start: absolute offset. now_ms: Unix milliseconds.
     Cost:   shares every tree node that stays whole: a `start` that is a multiple of a high power of
             16 away from the old one touches few cells; any other rewrites the entries that stay.
-    Source: CAD040 "truncate"; spec/queue.md section 3.
+    Source: CAD040 "truncate"; docs/queue.md "Truncation".
     """
     state = read_state(value)
     if start <= state.start:
@@ -172,7 +172,7 @@ def checked_offset(name: str, offset: object) -> int:
     """Return `offset` when it is an integer of at most 64 bits.
 
     Raises: UsageError: anything else.
-    Source: spec/queue.md section 3.
+    Source: docs/queue.md "Reading".
     """
     if isinstance(offset, int) and is_long(offset):
         return offset

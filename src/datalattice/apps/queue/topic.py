@@ -34,7 +34,8 @@ def partition_of(key: object, count: int) -> int:
     The last 8 bytes of the key's value hash, as a signed big-endian number, floor-modulo `count`.
 
     Raises: UsageError: `key` is None, or `count` is not positive.
-    Source: CAD040 "Key routing"; decision D-Q1; spec/queue.md section 4.
+    Source: CAD040 "Key routing"; docs/queue.md "Choice of partition";
+            docs/design/decisions.md "D-Q1".
     """
     if key is None:
         raise UsageError("routing needs a key; give one, or name the partition")
@@ -47,7 +48,7 @@ def checked_count(count: object) -> int:
     """Return `count` when it can be a number of partitions.
 
     Raises: UsageError: it cannot.
-    Source: CAD040 "setNumPartitions"; spec/queue.md section 4.
+    Source: CAD040 "setNumPartitions"; docs/queue.md "Topics".
     """
     if type(count) is int and 1 <= count <= PARTITIONS_MAX:
         return count
@@ -83,7 +84,7 @@ class Topic:
     def create(cls, clock: Clock | None = None) -> Self:
         """Return a new empty topic over a cursor of its own.
 
-        Source: CAD040 "Topic"; spec/queue.md section 4.
+        Source: CAD040 "Topic"; docs/queue.md "Topics".
         """
         return cls(RootLattice(TopicLattice(), EMPTY_INDEX), clock)
 
@@ -95,14 +96,14 @@ class Topic:
     def partition(self, partition_id: object) -> Queue:
         """Return the queue of one partition; `partition_id` is an integer or any cell.
 
-        Source: CAD040 "partition"; spec/queue.md section 4.
+        Source: CAD040 "partition"; docs/queue.md "Topics".
         """
         return Queue(self._cursor.path(PARTITIONS, to_cell(partition_id)), self._clock)
 
     def partitions(self) -> list[Value]:
         """Return the ids of the partitions that hold a state, integers first.
 
-        Source: spec/queue.md section 5.
+        Source: docs/queue.md "Topics".
         """
         topic = self._cursor.get()
         held = topic.get(PARTITIONS) if isinstance(topic, Index) else None
@@ -111,14 +112,14 @@ class Topic:
     def get_meta(self, key: object) -> Value:
         """Return the metadata value of `key`; None when there is none.
 
-        Source: CAD040 "getMeta"; spec/queue.md section 4.
+        Source: CAD040 "getMeta"; docs/queue.md "Metadata".
         """
         return read_topic_meta(self._cursor.get()).values.get(to_cell(key))
 
     def set_meta(self, key: object, value: object) -> None:
         """Set the metadata value of `key`; the later write wins everywhere.
 
-        Source: CAD040 "setMeta"; decision D2; spec/queue.md section 4.
+        Source: CAD040 "setMeta"; docs/queue.md "Metadata"; docs/design/decisions.md "D2".
         """
         now_ms = self._clock.now_ms()
         key_cell, value_cell = to_cell(key), to_cell(value)
@@ -133,7 +134,7 @@ class Topic:
     def metadata(self) -> Map:
         """Return all metadata.
 
-        Source: CAD040 "getMeta"; spec/queue.md section 4.
+        Source: CAD040 "getMeta"; docs/queue.md "Metadata".
         """
         return read_topic_meta(self._cursor.get()).values
 
@@ -141,7 +142,7 @@ class Topic:
     def num_partitions(self) -> int:
         """How many partitions keys are spread over; 0 when that was never set.
 
-        Source: CAD040 "getNumPartitions"; spec/queue.md section 4.
+        Source: CAD040 "getNumPartitions"; docs/queue.md "Topics".
         """
         count = self.get_meta(NUM_PARTITIONS)
         return count if type(count) is int else 0
@@ -149,7 +150,7 @@ class Topic:
     def set_num_partitions(self, count: int) -> None:
         """Set how many partitions keys are spread over.
 
-        Source: CAD040 "setNumPartitions"; spec/queue.md section 4.
+        Source: CAD040 "setNumPartitions"; docs/queue.md "Topics".
         """
         self.set_meta(NUM_PARTITIONS, checked_count(count))
 
@@ -157,7 +158,8 @@ class Topic:
         """Append a record to the partition of its key and return its offset there.
 
         Raises: UsageError: no number of partitions is set, or the key or value is None.
-        Source: CAD040 "Topic offer"; decision D-Q1; spec/queue.md section 4.
+        Source: CAD040 "Topic offer"; docs/queue.md "Choice of partition";
+                docs/design/decisions.md "D-Q1".
         """
         count = self.num_partitions
         if count <= 0:
@@ -167,14 +169,14 @@ class Topic:
     def fork(self) -> Topic:
         """Return a working copy; its writes arrive here with its `sync`.
 
-        Source: CAD040 "fork"; spec/cursors.md section 6.
+        Source: CAD040 "fork"; docs/queue.md "Fork and sync".
         """
         return Topic(self._cursor.fork(), self._clock)
 
     def sync(self) -> None:
         """Bring the writes of a fork to its parent, or those of a root to where it is kept.
 
-        Source: CAD040 "sync"; spec/cursors.md section 6.
+        Source: CAD040 "sync"; docs/queue.md "Fork and sync".
         """
         self._cursor.sync()
 
@@ -195,7 +197,7 @@ class LatticeMQ:
     def create(cls, clock: Clock | None = None) -> Self:
         """Return an empty one over a cursor of its own.
 
-        Source: CAD040 "LatticeMQ"; spec/queue.md section 5.
+        Source: CAD040 "LatticeMQ"; docs/queue.md "Owners".
         """
         lattice = topic_map_lattice()
         return cls(RootLattice(lattice, lattice.zero()), clock)
@@ -207,7 +209,7 @@ class LatticeMQ:
         Writing needs a key in the cursor's context that the owner accepts; reading checks the
         owner's signature.
 
-        Source: CAD024 "Root layout"; spec/queue.md section 5.
+        Source: CAD024 "Root layout"; docs/queue.md "Owners".
         """
         return cls(root.path(QUEUE_SECTION, to_cell(owner), VALUE_KEY), clock)
 
@@ -219,7 +221,7 @@ class LatticeMQ:
     def topic(self, name: object) -> Topic:
         """Return the topic called `name`, a string or any cell.
 
-        Source: CAD040 "LatticeMQ"; spec/queue.md section 5.
+        Source: CAD040 "LatticeMQ"; docs/queue.md "Owners".
         """
         if name is None or name == "":
             raise UsageError("a topic needs a name, got none")
@@ -228,14 +230,14 @@ class LatticeMQ:
     def partition(self, topic: object, partition_id: object) -> Queue:
         """Return one partition of one topic.
 
-        Source: CAD040 "LatticeMQ"; spec/queue.md section 5.
+        Source: CAD040 "LatticeMQ"; docs/queue.md "Owners".
         """
         return self.topic(topic).partition(partition_id)
 
     def topics(self) -> list[Value]:
         """Return the names of the topics that hold a state, in order.
 
-        Source: spec/queue.md section 5.
+        Source: docs/queue.md "Topics".
         """
         held = self._cursor.get()
         return _in_order([key for key, _ in held.entries()]) if isinstance(held, Map) else []
@@ -243,14 +245,14 @@ class LatticeMQ:
     def fork(self) -> LatticeMQ:
         """Return a working copy; its writes arrive here with its `sync`.
 
-        Source: CAD040 "fork"; spec/cursors.md section 6.
+        Source: CAD040 "fork"; docs/queue.md "Fork and sync".
         """
         return LatticeMQ(self._cursor.fork(), self._clock)
 
     def sync(self) -> None:
         """Bring the writes of a fork to its parent, or those of a root to where it is kept.
 
-        Source: CAD040 "sync"; spec/cursors.md section 6.
+        Source: CAD040 "sync"; docs/queue.md "Fork and sync".
         """
         self._cursor.sync()
 
