@@ -1,8 +1,9 @@
 """Cells: immutable values with canonical binary encoding and Merkle references.
 
 Primitive values are plain Python objects (None, bool, int, float, str, bytes); only what Python
-lacks gets a class. Every value has one
-encoding, and the SHA3-256 of that encoding is its name. Source: CAD002, CAD003, CAD006.
+lacks gets a class. Every value has one encoding, and the SHA3-256 of that encoding is its name.
+
+Source: CAD002; CAD003; CAD006; docs/cells.md.
 """
 
 from __future__ import annotations

@@ -37,7 +37,10 @@ Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
 """
 
 P2P: Final = KeyedLattice({NODES_KEY: OwnerLattice(LWWLattice())})
-"""`:p2p`: how nodes say where they are reached. Source: CAD024 "Root layout"."""
+"""`:p2p`: how nodes say where they are reached.
+
+Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
+"""
 
 
 class ReservedLattice(Lattice):

@@ -3,13 +3,15 @@
 All integers are big-endian. A segment is a header and packs, one behind the other; zeros behind the
 last one are room.
 
-    segment header, 44 bytes: magic `DLSG`, format version 2, zero 2, store id 16, segment number 4,
-    sequence of its first pack 8, zero 4, CRC-32 of all that 4 pack header, 88 bytes: magic `DLPK`,
-    format version 2, flags 2, sequence 8, last sequence known durable 8, segment number 4, offset
-    4, length of the whole pack 4, cells 4, staged cells 4, promoted hashes 4, trailer of the pack
-    before 4, root hash 32, CRC-32 of all that 4 pack body: the cells' lengths (2 each), their
-    hashes (32 each), the promoted hashes (32 each), the cells' encodings pack trailer: CRC-32 of
-    the body, begun with the header's
+    segment header, 44 bytes: magic `DLSG`, format version (2 bytes), zero 2, store id 16, segment
+        number 4, sequence of its first pack 8, zero 4, CRC-32 of all that 4
+    pack header, 88 bytes: magic `DLPK`, format version (2 bytes), flags 2, sequence 8, last
+        sequence known durable 8, segment number 4, offset 4, length of the whole pack 4, cells 4,
+        staged cells 4, promoted hashes 4, trailer of the pack before 4, root hash 32, CRC-32 of all
+        that 4
+    pack body: the cells' lengths (2 each), their hashes (32 each), the promoted hashes (32 each),
+        the cells' encodings
+    pack trailer: CRC-32 of the body, begun with the header's
 
 The header's checksum is begun with that of the store id, which is random and never leaves the
 machine, and the header repeats its own place: bytes that somebody stored as a value cannot be taken

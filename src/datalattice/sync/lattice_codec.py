@@ -3,9 +3,10 @@
 Requests that need the replica's content only (PING, LATTICE_QUERY) are answered here. Two
 extensions ride on elements that every node of the protocol ignores when it does not know them:
 
-    [:PING id :PEER]      tell me of changes from now on (a connection that never says so is a mere
-    client) [:LQ id path bytes]   send at most so many bytes of cells along: with 0 the root alone,
-    and the asker fetches what it lacks
+    [:PING id :PEER]      tell me of changes from now on; a connection that never says so is a mere
+                          client
+    [:LQ id path bytes]   send at most so many bytes of cells along: with 0 the root alone, and the
+                          asker fetches what it lacks
 """
 
 from __future__ import annotations

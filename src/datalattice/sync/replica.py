@@ -3,15 +3,15 @@
 A replica keeps content-addressed *parts* and can say how far it has come in a *probe*. Two replicas
 have converged when their probes are equal. Five methods are all that a `Replicator` needs of one:
 
-    publish   make local writes durable                   -> Change
-    absorb    take in what a peer sent                    -> Absorbed (what is missing is a value
-    here, never an exception) supply    hand out parts by hash                      -> parts begin
-    the message that opens a comparison         -> Offer answer    what a peer known to hold these
-    probes lacks -> Offer or nothing
+    publish   make local writes durable                     -> Change
+    absorb    take in what a peer sent                      -> Absorbed
+    supply    hand out parts by hash                        -> parts
+    begin     the message that opens a comparison           -> Offer
+    answer    what a peer known to hold these probes lacks  -> Offer or nothing
 
-All of them may block on storage and none of them knows the network. When `publish` or `absorb`
-returns, what it reports is
-durable: nothing is sent before it is.
+What is missing is a value in Absorbed, never an exception. All of them may block on storage and
+none of them knows the network. When `publish` or `absorb` returns, what it reports is durable:
+nothing is sent before it is. See docs/design/replication.md.
 
 The seam is about transport, not algebra. What a part is, and what a probe says, is the replica's
 own business and that of the codec that writes them; the replicator compares probe keys and counts

@@ -52,8 +52,7 @@ class FrameBuffer:
     """Cuts a byte stream into payloads, however the stream was split into pieces.
 
     `feed` takes what arrived, `next_payload` gives one payload or None for "not yet". An illegal
-    length raises and the buffer
-    is of no more use: where the next frame would start is unknown.
+    length raises and the buffer is of no more use: where the next frame would start is unknown.
 
     Source: docs/node.md "Frames", "Bad input".
     """
