@@ -144,6 +144,15 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
+        """Stage cells given as (hash, encoding) without announcing them; return how many were new.
+
+        The caller has made sure that the encodings are canonical and have these hashes, and that
+        the cells below them are here or among them. They are durable with the next commit or
+        `sync`.
+        """
+
+    @abstractmethod
     def sync(self) -> None:
         """Return when everything put and committed so far is durable."""
 

@@ -38,7 +38,7 @@ from datalattice.store.recovery import LogReader, Pack, Recovery
 from datalattice.store.segments import SEGMENT_BYTES, SegmentReader, segment_path
 
 PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Staged cells beyond this are written without waiting for a commit."""
+"""Staged cells beyond this are written without waiting for a commit: one pack takes them all."""
 
 SEGMENT_BYTES_MIN: Final = 4_096
 
@@ -124,6 +124,8 @@ class CellStore(Store):
             raise UsageError(
                 f"segment_bytes is {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES}, got {segment_bytes}"
             )
+        if not 0 <= pending_bytes <= PENDING_BYTES_MAX:
+            raise UsageError(f"pending_bytes is 0 to {PENDING_BYTES_MAX}, got {pending_bytes}")
         folder = os.fspath(path)
         disk = disk or RealDisk()
         if read_only:
@@ -349,25 +351,35 @@ class CellStore(Store):
 
         They are durable with the next commit or `sync`.
         """
-        committer = self._writer()
         count = 0
         for value in values:
             parts = novelty(value, self)
             tops = with_top(parts, value, value_hash(value))
-            sequence = 0
-            with committer.lock:
-                self._check_open()
-                committer.check()
-                for hash, encoding, _ in tops:
-                    if not self.has(hash):
-                        self._pending[hash] = encoding
-                        self._pending_bytes += len(encoding)
-                        count += 1
-                if self._pending_bytes > self._pending_max:
-                    sequence = self._write(committer, Cells([], []), [], None)
-            if sequence:
-                committer.make_durable(sequence)
+            count += self.put_encodings((hash, encoding) for hash, encoding, _ in tops)
             settle(parts, self)
+        return count
+
+    def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
+        """Stage cells given as (hash, encoding) without announcing them; return how many were new.
+
+        The caller has made sure that the encodings are canonical and have these hashes, and that
+        the cells below them are here or among them. They are durable with the next commit or
+        `sync`.
+        """
+        committer = self._writer()
+        count = sequence = 0
+        with committer.lock:
+            self._check_open()
+            committer.check()
+            for hash, encoding in cells:
+                if not self.has(hash):
+                    self._pending[hash] = encoding
+                    self._pending_bytes += len(encoding)
+                    count += 1
+                    if self._pending_bytes > self._pending_max:
+                        sequence = self._write(committer, Cells([], []), [], None)
+        if sequence:
+            committer.make_durable(sequence)
         return count
 
     def sync(self) -> None:

@@ -71,17 +71,28 @@ class MemoryStore(Store):
 
     def put(self, *values: Value) -> int:
         """Stage the cells of `values` without announcing them; return how many were new."""
+        count = 0
+        for value in values:
+            parts = novelty(value, self)
+            tops = with_top(parts, value, value_hash(value))
+            count += self.put_encodings((hash, encoding) for hash, encoding, _ in tops)
+            settle(parts, self)
+        return count
+
+    def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
+        """Stage cells given as (hash, encoding) without announcing them; return how many were new.
+
+        The caller has made sure that the encodings are canonical and have these hashes, and that
+        the cells below them are here or among them.
+        """
         self._check_open()
         count = 0
         with self._lock:
-            for value in values:
-                parts = novelty(value, self)
-                for hash, encoding, _ in with_top(parts, value, value_hash(value)):
-                    if hash not in self._encodings:
-                        self._encodings[hash] = encoding
-                        self._staged.add(hash)
-                        count += 1
-                settle(parts, self)
+            for hash, encoding in cells:
+                if hash not in self._encodings:
+                    self._encodings[hash] = encoding
+                    self._staged.add(hash)
+                    count += 1
         return count
 
     def sync(self) -> None:

@@ -28,7 +28,6 @@ from datalattice.cells import (
     Value,
     Vector,
     decode,
-    decode_trusted,
     encode,
     is_embedded,
     novelty,
@@ -321,9 +320,7 @@ class LatticeReplica:
     def _proceed(self, progress: Progress, outcome: _Outcome) -> None:
         """Store what is complete, note what is missing, merge the values that became complete."""
         if progress.stored:
-            store = self._store
-            cells = [decode_trusted(encoding, hash, store) for hash, encoding in progress.stored]
-            store.put(*cells)
+            self._store.put_encodings(progress.stored)
         outcome.missing.extend(progress.missing)
         for claim in progress.complete:
             assert isinstance(claim, _Claim)

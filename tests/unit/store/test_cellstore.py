@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.cells import Vector, missing, same
+from datalattice.cells import Vector, missing, novelty, same
 from datalattice.errors import (
     ReadOnly,
     StoreClosed,
@@ -22,6 +22,7 @@ from datalattice.errors import (
 )
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store import CellStore, Disk, DiskFile, RealDisk
+from datalattice.store.cellstore import PENDING_BYTES_MAX
 from datalattice.store.committer import Cells
 
 
@@ -255,6 +256,41 @@ def test_staged_cells_beyond_the_bound_are_written_at_once(tmp_path: Path) -> No
         store.put(value(1, 5))
         assert len(store._pending) == 6
         store.put(value(2, 50))
-        assert len(store._pending) == 0
+        assert store._pending_bytes <= 5_000
+        assert value(1, 5).hash not in store._pending
         assert store.has(value(1, 5).hash)
         assert not store.announced(value(1, 5).hash)
+
+
+def test_a_long_value_is_staged_in_many_packs(tmp_path: Path) -> None:
+    """A pack that is longer than a segment may be would put cells where no place can name them."""
+    with CellStore.open(tmp_path, pending_bytes=5_000, segment_bytes=16_384) as store:
+        before = store._committer.sequence if store._committer else 0
+        assert store.put(value(1, 500)) == len(novelty(value(1, 500)))
+        assert store._committer is not None
+        assert store._committer.sequence - before > 10
+        assert missing(store.load(value(1, 500).hash)) == []
+        store.commit(value(1, 500))
+    with CellStore.open(tmp_path, read_only=True) as store:
+        assert missing(store.root()) == []
+        assert store.damage == ()
+
+
+@pytest.mark.parametrize("pending_bytes", [-1, PENDING_BYTES_MAX + 1])
+def test_a_bound_of_staged_cells_that_no_pack_can_take(tmp_path: Path, pending_bytes: int) -> None:
+    with pytest.raises(UsageError, match=f"0 to {PENDING_BYTES_MAX}, got {pending_bytes}"):
+        CellStore.open(tmp_path, pending_bytes=pending_bytes)
+
+
+def test_encodings_are_staged_like_values(tmp_path: Path) -> None:
+    whole = value(1, 50)
+    cells = [(hash, encoding) for hash, encoding, _ in novelty(whole)]
+    with CellStore.open(tmp_path) as store:
+        assert store.put_encodings(cells) == len(cells)
+        assert store.put_encodings(cells) == 0
+        assert same(store.load(whole.hash), whole)
+        assert not store.announced(whole.hash)
+        store.commit(store.load(whole.hash))
+        assert store.announced(whole.hash)
+    with CellStore.open(tmp_path, read_only=True) as store:
+        assert missing(store.root()) == []
