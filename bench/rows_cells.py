@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import peers
+
 from datalattice.cells import (
     Map,
     Value,
@@ -45,9 +47,9 @@ def median_ms(work: Callable[[], object], runs: int) -> float:
     return statistics.median(times)
 
 
-def row(name: str, value: float, unit: str, peers: dict[str, float] | None = None) -> Row:
-    """Return one result row."""
-    return {"row": name, "value": value, "unit": unit, "peers": peers or {}, "compiled": COMPILED}
+def row(name: str, value: float, unit: str, beside: dict[str, float] | None = None) -> Row:
+    """Return one result row; `beside` are the figures of peers, in the same unit."""
+    return {"row": name, "value": value, "unit": unit, "peers": beside or {}, "compiled": COMPILED}
 
 
 def append_vector(count: int) -> bytes:
@@ -108,7 +110,8 @@ def merges(runs: int) -> Iterator[Row]:
         if count == 100_000:
             apart = [decode_message(encode_message(value)) for value in (base, newer)]
             unshared = median_ms(merging(*apart), runs)
-    yield row("merge-shared-100", shared[100_000], "ms")
+    others = peers.merges_ms([f"key-{i}" for i in range(100_000)], runs)
+    yield row("merge-shared-100", shared[100_000], "ms", others)
     yield row("merge-unshared-100", unshared, "ms")
     yield row("merge-growth", shared[1_000_000] / shared[10_000], "x")
 
@@ -122,11 +125,12 @@ def rows(quick: bool) -> Iterator[Row]:
     sha3 = {"raw-sha3-100k-small": median_ms(raw_sha3(100_000, 12), runs)}
     yield row("vector-append-1m", median_ms(lambda: append_vector(1_000_000), runs), "ms")
     yield row("vector-bulk-1m", median_ms(lambda: value_hash(Vector.of(numbers)), runs), "ms")
-    yield row("map-put-100k", median_ms(lambda: put_map(keys), runs), "ms", sha3)
+    puts = sha3 | peers.puts_ms(keys, runs)
+    yield row("map-put-100k", median_ms(lambda: put_map(keys), runs), "ms", puts)
     yield row("map-bulk-100k", median_ms(lambda: value_hash(Map.of(pairs)), runs), "ms", sha3)
     yield from merges(runs)
     message = encode_message(Vector.of([b"%0150d" % i for i in range(95_000)]))
 
     cells = 1 + len(decode_parts(message)[1])
     took = median_ms(lambda: decode_message(message), runs)
-    yield row("decode-101k", cells / took * 1000, "cells/s", {"cells": cells})
+    yield row("decode-101k", cells / took * 1000, "cells/s")

@@ -1,0 +1,111 @@
+"""Peers of the cell rows: two CRDT libraries doing the nearest thing, where they are installed.
+
+Neither hashes what it holds, and both change their document in place; the figures say what users
+of those libraries see, not that the work is the same.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+pycrdt: ModuleType | None
+loro: ModuleType | None
+try:
+    import pycrdt
+except ImportError:
+    pycrdt = None
+try:
+    import loro
+except ImportError:
+    loro = None
+
+
+def _pycrdt_map(keys: list[str]) -> Any:
+    assert pycrdt is not None
+    document = pycrdt.Doc()
+    entries = document.get("m", type=pycrdt.Map)
+    with document.transaction():
+        for i, key in enumerate(keys):
+            entries[key] = i
+    return document
+
+
+def _pycrdt_merge(keys: list[str], runs: int) -> list[float]:
+    assert pycrdt is not None
+    own, other = _pycrdt_map(keys), pycrdt.Doc()
+    other.apply_update(own.get_update())
+    entries = other.get("m", type=pycrdt.Map)
+    times = []
+    for run in range(runs):
+        known = own.get_state()
+        with other.transaction():
+            for i, key in enumerate(keys[:: len(keys) // 100]):
+                entries[key] = 10**9 + i + run
+        begin = time.perf_counter()
+        own.apply_update(other.get_update(known))
+        times.append(time.perf_counter() - begin)
+    return times
+
+
+def _loro_map(keys: list[str]) -> Any:
+    assert loro is not None
+    document = loro.LoroDoc()
+    entries = document.get_map("m")
+    for i, key in enumerate(keys):
+        entries.insert(key, i)
+    document.commit()
+    return document
+
+
+def _loro_merge(keys: list[str], runs: int) -> list[float]:
+    assert loro is not None
+    own, other = _loro_map(keys), loro.LoroDoc()
+    other.import_(own.export(loro.ExportMode.Snapshot()))
+    entries = other.get_map("m")
+    times = []
+    for run in range(runs):
+        known = own.oplog_vv
+        for i, key in enumerate(keys[:: len(keys) // 100]):
+            entries.insert(key, 10**9 + i + run)
+        other.commit()
+        begin = time.perf_counter()
+        own.import_(other.export(loro.ExportMode.Updates(known)))
+        times.append(time.perf_counter() - begin)
+    return times
+
+
+_PUTS: dict[str, tuple[ModuleType | None, Callable[[list[str]], Any]]] = {
+    "pycrdt": (pycrdt, _pycrdt_map),
+    "loro": (loro, _loro_map),
+}
+_MERGES: dict[str, tuple[ModuleType | None, Callable[[list[str], int], list[float]]]] = {
+    "pycrdt": (pycrdt, _pycrdt_merge),
+    "loro": (loro, _loro_merge),
+}
+
+
+def puts_ms(keys: list[str], runs: int) -> dict[str, float]:
+    """Return the median milliseconds in which each peer sets all keys, one by one."""
+    found = {}
+    for name, (library, work) in _PUTS.items():
+        if library is not None:
+            times = []
+            for _ in range(runs):
+                begin = time.perf_counter()
+                work(keys)
+                times.append((time.perf_counter() - begin) * 1000)
+            found[name] = statistics.median(times)
+    return found
+
+
+def merges_ms(keys: list[str], runs: int) -> dict[str, float]:
+    """Return the median milliseconds in which each peer takes 100 changed keys from a copy."""
+    return {
+        name: statistics.median(work(keys, runs)) * 1000
+        for name, (library, work) in _MERGES.items()
+        if library is not None
+    }
