@@ -126,7 +126,9 @@ class CellStore(Store):
             )
         if not 0 <= pending_bytes <= PENDING_BYTES_MAX:
             raise UsageError(f"pending_bytes is 0 to {PENDING_BYTES_MAX}, got {pending_bytes}")
-        folder = os.fspath(path)
+        folder: object = os.fspath(path)
+        if not isinstance(folder, str) or not folder or "\0" in folder:
+            raise UsageError(f"a store is opened at the path of a folder, got {folder!r}")
         disk = disk or RealDisk()
         if read_only:
             opened = open_reader(disk, folder)
@@ -443,4 +445,7 @@ class CellStore(Store):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosed(f"{self._folder}: the store is closed")
+            raise StoreClosed(
+                f"{self._folder}: the store is closed; values that were read from it load their "
+                "cells through it, so use or commit them elsewhere before closing it"
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.crypto import Entropy
-from datalattice.errors import Corruption, StoreFailed, StoreVersion
+from datalattice.errors import Corruption, StoreFailed, StoreVersion, UsageError
 from datalattice.store.base import Damage
 from datalattice.store.disk import Disk, Lock, write_error
 from datalattice.store.folder import (
@@ -94,6 +94,8 @@ def open_writer(
         except BaseException:
             lock.release()
             raise
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"{folder}: not a folder, its path goes through a file") from error
     except OSError as error:
         raise write_error(error, folder) from error
 

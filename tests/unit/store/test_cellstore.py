@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,35 @@ def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:
         assert missing(store.root()) == []
         assert store.path == str(tmp_path / "s")
         assert not store.read_only
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", b"bytes"])
+def test_a_path_that_is_none(path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for read_only in (False, True):
+        with pytest.raises(UsageError, match="path of a folder, got"):
+            CellStore.open(path, read_only=read_only)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file" / "store", tmp_path / "file" / "far" / "store"):
+        with pytest.raises(UsageError, match="its path goes through a file"):
+            CellStore.open(path)
+
+
+def test_values_of_a_closed_store_say_what_to_do(tmp_path: Path) -> None:
+    with CellStore.open(tmp_path / "one") as one:
+        one.commit(value(1, 100))
+        known = one.root()
+    with CellStore.open(tmp_path / "two") as two:
+        with pytest.raises(StoreClosed, match="use or commit them elsewhere before closing it"):
+            two.commit(known)
+        assert two.root_hash() is None
+        with CellStore.open(tmp_path / "one", read_only=True) as one:
+            two.commit(one.root())
+        assert missing(two.root()) == []
 
 
 def test_a_second_writer_is_told_who_holds_the_store(tmp_path: Path) -> None:
