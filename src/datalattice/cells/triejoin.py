@@ -45,8 +45,10 @@ Entry = tuple[bytes, object, bool, object, bool, object]
 def differing(own: Trie, other: Trie) -> Iterator[Entry]:
     """Yield the entries in which two tries of one tag differ.
 
-    Equal subtrees are neither loaded nor descended.
+    Equal subtrees are neither loaded nor descended. Each leaf must begin after those before it: a
+    few cells that refer to one another many times over could otherwise make a walk without end.
     """
+    last = [b"", b""]
     stack: list[tuple[object, object, int]] = [(own, other, 0)]
     while stack:
         a_kid, b_kid, known = stack.pop()
@@ -55,9 +57,20 @@ def differing(own: Trie, other: Trie) -> Iterator[Entry]:
         a = own if a_kid is own else _node_at(a_kid, own._tag, known)
         b = other if b_kid is other else _node_at(b_kid, own._tag, known)
         if a is None or b is None or a._count <= MAP_LEAF_MAX or b._count <= MAP_LEAF_MAX:
+            _check_order(a, last, 0)
+            _check_order(b, last, 1)
             yield from _differing_entries(a, b)
         else:
             _pair_children(a, b, known, stack)
+
+
+def _check_order(node: Trie | None, last: list[bytes], side: int) -> None:
+    """Check that the keys of `node` come after the last ones seen on its side."""
+    if node is None or not node._count:
+        return
+    if node._any() <= last[side]:
+        raise broken("the keys of a map or set are not in order")
+    last[side] = node._any()
 
 
 def _node_at(kid: object, tag: i64, known: i64) -> Trie | None:
@@ -161,7 +174,9 @@ class Joiner:
         """Return the join of two nodes with children under the same digits: the usual case."""
         mine = a._open()
         theirs = b._open()
-        fresh: list[object] | None = None
+        # Where a side wins whole, its list is not copied: that would touch every sibling.
+        places: list[int] = []
+        changed: list[object] = []
         count: i64 = a._count
         all_theirs = True
         some_gone = False
@@ -180,13 +195,15 @@ class Joiner:
             all_theirs = all_theirs and made is theirs_node
             some_gone = some_gone or made._count == 0
             count += made._count - mine_node._count
-            if fresh is None:
-                fresh = mine[:]
-            fresh[i] = y if made is theirs_node else made
-        if fresh is None:
+            places.append(i)
+            changed.append(y if made is theirs_node else made)
+        if not places:
             return a
         if all_theirs:
             return b
+        fresh = mine[:]
+        for i in range(len(places)):
+            fresh[places[i]] = changed[i]
         if not some_gone and count > MAP_LEAF_MAX:
             return new_node(self._like, count, a._shift, a._mask, fresh, a._sample)
         slots: list[object] = [None] * 16
@@ -285,12 +302,10 @@ class Joiner:
         own_hashes = b"" if own is None else own._keys()
         aligned = own_hashes == hashes
         kids = b._open()
-        kept: list[bytes] = []
-        entries: list[object] = []
+        results: list[object] = []
         same_as_b = True
         for i in range(b._count):
-            digest = key_at(hashes, i)
-            at: i64 = i if aligned else place(own_hashes, digest)
+            at: i64 = i if aligned else place(own_hashes, key_at(hashes, i))
             mine: object = None
             if own is not None and at >= 0 and self._width == 2:
                 mine = own._open()[at * 2 + 1]
@@ -299,15 +314,23 @@ class Joiner:
             result = theirs
             if at < 0 or (self._width == 2 and not same_kid(mine, theirs)):
                 result = self._decide(key, mine, theirs, at >= 0)
-            if result is ABSENT:
-                same_as_b = False
-                continue
-            same_as_b = same_as_b and (result is theirs or same_kid(result, theirs))
-            kept.append(digest)
-            entries.append(key)
-            if self._width == 2:
-                entries.append(result)
-        return b if same_as_b else new_leaf(self._like, b"".join(kept), entries)
+            same_as_b = (
+                same_as_b
+                and result is not ABSENT
+                and (result is theirs or same_kid(result, theirs))
+            )
+            results.append(result)
+        if same_as_b:
+            return b
+        kept: list[bytes] = []
+        entries: list[object] = []
+        for i in range(b._count):
+            if results[i] is not ABSENT:
+                kept.append(key_at(hashes, i))
+                entries.append(kids[i * self._width])
+                if self._width == 2:
+                    entries.append(results[i])
+        return new_leaf(self._like, b"".join(kept), entries)
 
     def _next_keys(self, b: Trie) -> bytes:
         """Return the key hashes of a leaf of other, which must come after all met before.
