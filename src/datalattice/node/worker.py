@@ -25,6 +25,9 @@ Action = Callable[[Replicator, int], None]
 TURN_ACTIONS_MAX: Final = 64
 """Actions of one turn: how long waiting publications and effects are put off at most."""
 
+BUSY_MS_MIN: Final = 500
+"""A turn this long is not held against peers whose answers could not be heard meanwhile."""
+
 _log = logging.getLogger("datalattice.node")
 
 
@@ -110,6 +113,7 @@ class Worker:
 
     def _turn(self, taken: list[Action | Future[None] | None]) -> bool:
         replicator = self._replicator
+        began_ms = self._clock.now_ms()
         waiting: list[Future[None]] = []
         running = True
         for item in taken:
@@ -122,8 +126,11 @@ class Worker:
                 self._hand_out()  # at once: answers may be long, and many would pile up here
         if waiting:
             self._publish(waiting)
+        ended_ms = self._clock.now_ms()
+        if ended_ms - began_ms >= BUSY_MS_MIN:
+            replicator.excuse(ended_ms - began_ms)
         deadline_ms = replicator.next_deadline()
-        if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
+        if deadline_ms is not None and deadline_ms <= ended_ms:
             self._guard(Replicator.tick)
         self._hand_out()
         return running

@@ -20,7 +20,7 @@ What keeps replicas equal, from fast to sure:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from datalattice.errors import BadFormat, LimitExceeded, PeerError
@@ -194,6 +194,12 @@ class Replicator:
         self._drop_lost("", now_ms)
         self._fetch(now_ms)
 
+    def excuse(self, busy_ms: int) -> None:
+        """Grant more time to what was asked: this node was too busy to hear answers."""
+        for session in self._sessions.values():
+            for id, pending in session.pending.items():
+                session.pending[id] = replace(pending, deadline_ms=pending.deadline_ms + busy_ms)
+
     def hurry(self, now_ms: int) -> None:
         """Push what is due without regard to the pace: this node is about to close."""
         for session in self._sessions.values():
@@ -330,7 +336,10 @@ class Replicator:
     ) -> None:
         # `True` equals 1 in Python but is another value on the wire.
         pending = session.pending.pop(id, None) if type(id) is int else None
-        if pending is None:
+        late = session.late.pop(id, None) if type(id) is int else None
+        if pending is None and late is not None:
+            self._delivered(session, late, content, error, now_ms)
+        elif pending is None:
             self._note("ignored", session.id, "an answer to nothing that was asked")
         elif pending.purpose is Purpose.WANT:
             self._delivered(session, pending.hashes, content, error, now_ms)
@@ -372,7 +381,7 @@ class Replicator:
     def _expire(self, session: Session, now_ms: int) -> None:
         late = [id for id, pending in session.pending.items() if pending.deadline_ms <= now_ms]
         for id in late:
-            pending = session.pending.pop(id)
+            pending = session.expire(id)
             self._note("timeout", session.id, f"no answer to {pending.purpose.value}")
             self._finish(pending.token, "the peer did not answer in time")
             for hash in pending.hashes:

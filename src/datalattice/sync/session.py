@@ -23,6 +23,9 @@ UNSENT_MAX: Final = 128
 BATCHES_MAX: Final = 4
 """Requests for parts that may be in flight to one peer."""
 
+LATE_MAX: Final = 16
+"""Requests for parts that timed out and whose answer is used all the same, for one peer."""
+
 
 # --- what a peer said ---------------------------------------------------------------------------
 
@@ -157,6 +160,7 @@ class Session:
                     sent next is the difference to them. They are hints: a peer that lacks a cell
                     all the same asks for it.
     dirty:          there may be something to push.
+    late:           the parts of requests that timed out: an answer that comes too late is used.
     """
 
     id: str
@@ -172,6 +176,7 @@ class Session:
     malformed_count: int = 0
     closing: bool = False
     pending: dict[int, Pending] = field(default_factory=dict)
+    late: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     last_id: int = 0
 
     def next_id(self) -> int:
@@ -188,6 +193,15 @@ class Session:
     def is_full(self) -> bool:
         """Whether this peer takes frames more slowly than we make them."""
         return self.unsent_count >= UNSENT_MAX
+
+    def expire(self, id: int) -> Pending:
+        """Give up waiting for an answer; return what was asked."""
+        pending = self.pending.pop(id)
+        if pending.hashes:
+            if len(self.late) >= LATE_MAX:
+                del self.late[next(iter(self.late))]
+            self.late[id] = pending.hashes
+        return pending
 
     def batches_in_flight(self) -> int:
         """Return how many requests for parts wait for an answer."""

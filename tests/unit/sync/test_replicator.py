@@ -29,6 +29,7 @@ from datalattice.sync import (
     Replicator,
     Wanted,
 )
+from datalattice.sync.session import LATE_MAX, Pending, Purpose, Session
 from datalattice.testing.simnet import SimNetwork
 
 
@@ -340,6 +341,55 @@ def test_the_next_peer_is_asked_when_one_does_not_answer() -> None:
     cluster.net.collect("b")
     cluster.net.run(cluster.net.now_ms + 2 * REQUEST_TIMEOUT_MS)
     assert cluster.replicas["b"].counts == {"c": 9}
+
+
+def _asking() -> tuple[Replicator, CounterReplica, list[Any]]:
+    """Return a node that has asked the peer "p" for a part, its replica and the request."""
+    other = CounterReplica()
+    other.add("x", 3)
+    other.publish()
+    probe = other.begin("").probe
+    assert probe is not None
+    replica = CounterReplica()
+    node = Replicator(replica, JsonCodec())
+    node.open("p", 0, outbound=False)
+    node.receive("p", _pack("offer", probe.key.hex(), probe.data, []), 0)
+    ((_, payload),) = node.take_effects().sends
+    request = json.loads(payload)
+    assert request[0] == "want"
+    return node, replica, request
+
+
+def test_an_answer_that_comes_too_late_is_used() -> None:
+    node, replica, (_, id, _) = _asking()
+    node.tick(REQUEST_TIMEOUT_MS)
+    effects = node.take_effects()
+    assert [note.kind for note in effects.notes] == ["timeout"]
+    node.receive("p", _pack("answer", id, [json.dumps(["x", 3])]), REQUEST_TIMEOUT_MS + 1)
+    assert replica.counts == {"x": 3}
+    assert node.missing_count == 0
+    node.receive("p", _pack("answer", id, [json.dumps(["x", 3])]), REQUEST_TIMEOUT_MS + 2)
+    assert [note.kind for note in node.take_effects().notes] == ["ignored"]
+
+
+def test_late_answers_are_remembered_for_a_few_requests_only() -> None:
+    session = Session("p", outbound=True, joined=True, opened_ms=0)
+    for id in range(LATE_MAX + 3):
+        session.pending[id] = Pending(Purpose.WANT, 0, (bytes([id]) * 32,))
+        session.expire(id)
+    session.pending[99] = Pending(Purpose.ASK, 0)
+    session.expire(99)
+    assert list(session.late) == list(range(3, LATE_MAX + 3))
+
+
+def test_a_busy_node_does_not_blame_its_peers() -> None:
+    node, _, _ = _asking()
+    node.excuse(2_000)
+    assert node.next_deadline() == REQUEST_TIMEOUT_MS + 2_000
+    node.tick(REQUEST_TIMEOUT_MS + 1_999)
+    assert node.take_effects().notes == []
+    node.tick(REQUEST_TIMEOUT_MS + 2_000)
+    assert [note.kind for note in node.take_effects().notes] == ["timeout"]
 
 
 def test_eight_malformed_frames_end_a_connection() -> None:
