@@ -65,6 +65,18 @@ MESSAGE_BYTES_MAX: Final = 50_000_000
 TEXT_DEPTH_MAX: Final = 500
 """Deepest nesting of JSON text that is read, and of values that are printed."""
 
+TEXT_MAX: Final = 100_000_000
+"""Longest text that a value is written as, in characters; a number or mark counts as at least 8.
+
+A few cells that refer to one another many times over stand for more text than any machine holds.
+"""
+
+MERGE_RECORDS_MAX: Final = 1 << 24
+"""Most records of a log that a merge moves or compares one by one.
+
+A log of 2**60 records may be a dozen cells. Logs that are one leader's need neither.
+"""
+
 assert FAN_OUT * (HASH_BYTES + 1) < CELL_BYTES_MAX
 assert CHUNK_BYTES < CELL_BYTES_MAX
 assert INTEGER_BYTES_MAX <= CHUNK_BYTES

@@ -28,11 +28,14 @@ from datalattice.cells import (
     missing,
     novelty,
     same,
+    to_json,
+    to_text,
     validate,
     value_hash,
+    vector_fork_offset,
 )
 from datalattice.crypto import sha3_256
-from datalattice.errors import BadFormat, MissingData
+from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
 CHILDREN = 16
@@ -61,10 +64,12 @@ def vlq(count: int) -> bytes:
     return bytes(reversed(out))
 
 
-def shared_trie(tag: int, levels: int, shift: Callable[[int], int]) -> tuple[Value, Shelf]:
+def shared_trie(
+    tag: int, levels: int, shift: Callable[[int], int], key: int = 1
+) -> tuple[Value, Shelf]:
     """Return a trie each of whose nodes has one child sixteen times, and where its cells are."""
     shelf = Shelf()
-    leaf = Map.of([(1, "x" * 200)]) if tag == 0x82 else Set.of(["x" * 200])
+    leaf = Map.of([(key, "x" * 200)]) if tag == 0x82 else Set.of([str(key) * 200])
     top = encode(leaf)
     reference = shelf.put(top)
     for level in range(levels):
@@ -112,7 +117,9 @@ MANY = [(f"key-{n}", n) for n in range(40)]
 @pytest.mark.parametrize(("levels", "shift"), SHAPES)
 def test_maps_of_shared_nodes_end(levels: int, shift: Callable[[int], int]) -> None:
     evil, _ = shared_trie(0x82, levels, shift)
+    worse, _ = shared_trie(0x82, levels, shift, key=2)
     assert isinstance(evil, Map)
+    assert isinstance(worse, Map)
     own = Map.of(MANY)
 
     def keep(_key: Value, own: Value, other: Value, has: bool, _had: bool) -> object:
@@ -132,6 +139,8 @@ def test_maps_of_shared_nodes_end(levels: int, shift: Callable[[int], int]) -> N
         lambda: list(own.differences(evil)),
         lambda: list(evil.differences(own)),
         lambda: list(evil.differences(EMPTY_MAP)),
+        lambda: list(evil.differences(worse)),
+        lambda: evil.merge_with(worse, keep),
     ):
         ends(action)
     with pytest.raises(BadFormat):
@@ -141,7 +150,9 @@ def test_maps_of_shared_nodes_end(levels: int, shift: Callable[[int], int]) -> N
 @pytest.mark.parametrize(("levels", "shift"), SHAPES)
 def test_sets_of_shared_nodes_end(levels: int, shift: Callable[[int], int]) -> None:
     evil, _ = shared_trie(0x83, levels, shift)
+    worse, _ = shared_trie(0x83, levels, shift, key=2)
     assert isinstance(evil, Set)
+    assert isinstance(worse, Set)
     own = Set.of(range(40))
     for action in (
         lambda: [n in evil for n in range(200)],
@@ -152,6 +163,8 @@ def test_sets_of_shared_nodes_end(levels: int, shift: Callable[[int], int]) -> N
         lambda: evil.union(own),
         lambda: EMPTY_SET.union(evil),
         lambda: list(own.differences(evil)),
+        lambda: list(evil.differences(worse)),
+        lambda: evil.union(worse),
     ):
         ends(action)
     with pytest.raises(BadFormat):
@@ -254,3 +267,56 @@ def test_values_nested_inline_as_deep_as_they_go_are_read() -> None:
             decode(b"\xc0" + wrap * 70 + b"\x10" + b"\x00")
     with pytest.raises(BadFormat, match="nested"):
         decode(b"\x80\x01" * 5000 + b"\x00")
+
+
+def shared_vector(item: Value, levels: int) -> tuple[Vector, Shelf]:
+    """Return the canonical vector of 16**(levels + 1) times `item`, and where its cells are."""
+    shelf = Shelf()
+    shelf.put(encode(item))
+    top = encode(Vector.of([item] * CHILDREN))
+    count = CHILDREN
+    for _ in range(levels):
+        count *= CHILDREN
+        top = b"\x80" + vlq(count) + shelf.put(top) * CHILDREN
+    made = decode(top, shelf)
+    assert isinstance(made, Vector)
+    return made, shelf
+
+
+def test_text_of_more_characters_than_memory_holds_is_refused() -> None:
+    long, _ = shared_vector("x" * 4000, 7)  # 16 TB of text
+    for write in (to_text, to_json):
+        with pytest.raises(LimitExceeded, match="at most 100000000 characters"):
+            write(Vector.of([long]))
+
+
+def test_blobs_of_more_bytes_than_memory_holds_are_not_written_out() -> None:
+    shelf = Shelf()
+    count = 4096
+    top = encode(bytes(count))
+    for _ in range(10):
+        count *= CHILDREN
+        top = b"\x31" + vlq(count) + shelf.put(top) * CHILDREN
+    blob = decode(top, shelf)
+    assert validate(blob) == []
+    for write in (to_text, to_json):
+        for value in (blob, Vector.of([blob]), Map.of([(blob, 1)]), Map.of([(1, blob)])):
+            with pytest.raises(LimitExceeded):
+                write(value)
+
+
+def test_logs_that_differ_only_in_how_a_child_is_written_are_told_apart_at_once() -> None:
+    """A child that fits inside its parent, referenced by hash, is no canonical value."""
+    own, _ = shared_vector(b"x", 12)
+    shelf = Shelf()
+    top = b"\x80\x10" + (b"\x20" + sha3_256(encode(b"x"))) * CHILDREN
+    count = CHILDREN
+    for _ in range(12):
+        count *= CHILDREN
+        top = b"\x80" + vlq(count) + shelf.put(top) * CHILDREN
+    evil = decode(top, shelf)
+    assert isinstance(evil, Vector)
+    assert vector_fork_offset(own, evil) == 0
+    assert vector_fork_offset(evil, own) == 0
+    with pytest.raises(MissingData):
+        evil[0]

@@ -165,8 +165,8 @@ class Text(Chunked):
         return bytes(self).decode("utf-8", "surrogateescape")
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, str):
-            return str(self) == other
+        if isinstance(other, str):  # a character has one to four bytes
+            return len(other) <= self._length <= 4 * len(other) and str(self) == other
         return isinstance(other, Cell) and same(self, other)
 
     def __ne__(self, other: object) -> bool:

@@ -511,10 +511,19 @@ def same_kid(a: object, b: object) -> bool:
     if isinstance(a, Ref):
         if isinstance(b, Ref):
             return a.hash == b.hash
-        return can_branch(b) and a.hash == value_hash(b)
+        return _is_branch(b, a.hash)
     if isinstance(b, Ref):
-        return can_branch(a) and b.hash == value_hash(a)
+        return _is_branch(a, b.hash)
     return same(a, b)
+
+
+def _is_branch(kid: object, digest: bytes) -> bool:
+    """Return whether a kid at hand is the branch with this hash.
+
+    What stands inside its parent never is: two trees that differ in nothing but that would seem
+    equal in every part, and a search for their difference could go on without end.
+    """
+    return can_branch(kid) and not is_embedded(kid) and digest == value_hash(kid)
 
 
 def can_branch(kid: object) -> bool:

@@ -101,7 +101,9 @@ class Parts(Keeping):
 
 
 def decode_message(
-    data: bytes, loader: Loader | None = None, limit: int = MESSAGE_BYTES_MAX
+    data: bytes | bytearray | memoryview,
+    loader: Loader | None = None,
+    limit: int = MESSAGE_BYTES_MAX,
 ) -> Value:
     """Return the value of a message.
 
@@ -114,7 +116,9 @@ def decode_message(
 
 
 def decode_parts(
-    data: bytes, loader: Loader | None = None, limit: int = MESSAGE_BYTES_MAX
+    data: bytes | bytearray | memoryview,
+    loader: Loader | None = None,
+    limit: int = MESSAGE_BYTES_MAX,
 ) -> tuple[Value, Parts]:
     """Return (value, the cells that came with it) of a message.
 
@@ -124,15 +128,16 @@ def decode_parts(
     total: i64 = len(data)
     if total > limit:
         raise LimitExceeded(f"a message has at most {limit} bytes, got {total}")
+    raw: bytes = data if isinstance(data, bytes) else bytes(data)
     parts = Parts(loader)
-    at: i64 = scan(data, 0, total, 0, True, None)
+    at: i64 = scan(raw, 0, total, 0, True, None)
     if at > CELL_BYTES_MAX:
         raise BadFormat(f"a cell has at most {CELL_BYTES_MAX} bytes, got {at}")
-    if at == 1 and data[0] == 0 and total > 1:
+    if at == 1 and raw[0] == 0 and total > 1:
         raise BadFormat("bytes after a nil message")
-    value = read_value(data, 0, at, parts)
+    value = read_value(raw, 0, at, parts)
     while at < total:
-        length, start = read_vlq(data, at, total)
+        length, start = read_vlq(raw, at, total)
         if length <= EMBEDDED_BYTES_MAX:
             raise BadFormat(
                 f"bad message at byte {at}: a cell of {length} bytes belongs inside its parent"
@@ -140,11 +145,11 @@ def decode_parts(
         if length > CELL_BYTES_MAX or start + length > total:
             raise BadFormat(f"bad message at byte {at}: a cell of {length} bytes does not fit")
         end: i64 = start + length
-        if scan(data, start, end, 0, True, None) != end:
+        if scan(raw, start, end, 0, True, None) != end:
             raise BadFormat(
                 f"bad message at byte {start}: a cell is shorter than its stated {length} bytes"
             )
-        parts.add(data[start:end])
+        parts.add(raw[start:end])
         at = end
     return value, parts
 

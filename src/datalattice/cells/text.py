@@ -8,20 +8,27 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Final
 
-from datalattice.cells.blobs import Blob, Text
+from datalattice.cells.blobs import Blob, Chunked, Text
 from datalattice.cells.cell import Value, encode
 from datalattice.cells.index import Index
 from datalattice.cells.maps import Map, Set
 from datalattice.cells.scalars import Address, Char, Keyword, NanBits, Scalar, Symbol
 from datalattice.cells.tagged import Record, Signed, Syntax
 from datalattice.cells.vectors import List, Vector
-from datalattice.errors import BadFormat, TypeMismatch, UsageError
-from datalattice.limits import INTEGER_BYTES_MAX, INTEGER_TEXT_DIGITS_MAX, TEXT_DEPTH_MAX
+from datalattice.errors import BadFormat, LimitExceeded, TypeMismatch, UsageError
+from datalattice.limits import (
+    INTEGER_BYTES_MAX,
+    INTEGER_TEXT_DIGITS_MAX,
+    TEXT_DEPTH_MAX,
+    TEXT_MAX,
+)
 
 _PRINT_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _JSON_ESCAPES: Final = {**{chr(i): f"\\u{i:04x}" for i in range(32)}, **_PRINT_ESCAPES}
 _PRINT_TABLE: Final = str.maketrans(_PRINT_ESCAPES)
 _JSON_TABLE: Final = str.maketrans(_JSON_ESCAPES)
+JOINED_PIECES: Final = 10_000
+PIECE_MIN: Final = 8  # characters that even the smallest piece counts as
 
 
 def integer_text(number: int) -> str:
@@ -108,7 +115,9 @@ Writer = Callable[[Value], Iterator[Piece]]
 
 def _written(value: Value, pieces: Writer) -> str:
     """Return the text of a value. Nesting costs no stack: open containers are kept in a list."""
+    done: list[str] = []
     out: list[str] = []
+    room = TEXT_MAX
     opened: list[Iterator[Piece]] = [pieces(value)]
     while opened:
         piece = next(opened[-1], None)
@@ -116,11 +125,30 @@ def _written(value: Value, pieces: Writer) -> str:
             opened.pop()
         elif isinstance(piece, str):
             out.append(piece)
+            room -= max(len(piece), PIECE_MIN)
+            if room < 0:
+                raise _too_long()
+            if len(out) > JOINED_PIECES:  # small pieces take far more memory than their text
+                done.append("".join(out))
+                out.clear()
         elif len(opened) >= TEXT_DEPTH_MAX:
             raise UsageError(f"values are written as text down to {TEXT_DEPTH_MAX} levels")
         else:
             opened.append(pieces(piece.value))
-    return _encodable("".join(out))
+    return _encodable("".join(done) + "".join(out))
+
+
+def _too_long() -> LimitExceeded:
+    return LimitExceeded(f"a value is written as text of at most {TEXT_MAX} characters")
+
+
+def _within_limit(value: Value) -> None:
+    """Check that a string or blob is not longer than any text written.
+
+    Raises: LimitExceeded: it is.
+    """
+    if isinstance(value, Chunked) and value.byte_length() > TEXT_MAX:
+        raise _too_long()
 
 
 def _encodable(text: str) -> str:
@@ -140,7 +168,8 @@ def _encodable(text: str) -> str:
 def to_text(value: Value) -> str:
     """Return the printed form of a value, as the reference's reader would accept it.
 
-    Raises: UsageError: nested more than 500 levels; MissingData: a part of it is not here.
+    Raises: UsageError: nested more than 500 levels; LimitExceeded: more than 100,000,000
+            characters; MissingData: a part of it is not here.
     Source: CAD032.
     """
     return _written(value, _print)
@@ -194,6 +223,7 @@ def _printed(value: Value) -> Piece:
 
 
 def _print_leaf(value: Value) -> str:
+    _within_limit(value)
     if value is None:
         return "nil"
     if isinstance(value, bool):
@@ -218,7 +248,8 @@ def to_json(value: Value, *, json5: bool = False) -> str:
 
     `json5` writes NaN and infinities, which plain JSON gives as null.
     Lossy where JSON has no counterpart: keywords become strings, blobs "0x.." strings, sets arrays.
-    Raises: UsageError: nested more than 500 levels; MissingData: a part of it is not here.
+    Raises: UsageError: nested more than 500 levels; LimitExceeded: more than 100,000,000
+            characters; MissingData: a part of it is not here.
     Source: CAD044.
     """
     return _written(value, _write_json5 if json5 else _write_json)
@@ -259,6 +290,7 @@ def _json_piece(value: Value, json5: bool) -> Piece:
 
 
 def _json_leaf(value: Value, json5: bool) -> str:
+    _within_limit(value)
     if value is None:
         return "null"
     if isinstance(value, bool):  # by itself: compiled code would take "bool or int" for an int
@@ -292,6 +324,7 @@ def _json_leaf(value: Value, json5: bool) -> str:
 
 def _json_key(key: Value) -> str:
     """Return the text of an object's key; a Record counts its fields."""
+    _within_limit(key)
     if isinstance(key, (str, Text)):
         return str(key)
     if isinstance(key, (Keyword, Symbol)):
@@ -321,7 +354,7 @@ def from_json(text: str | bytes) -> Value:
 
     Raises: BadFormat: not JSON by RFC 8259, with an escape that is half a character, or nested more
             than 500 levels.
-    Source: CAD044.
+    Source: CAD044; docs/cells.md "JSON mapping".
     """
     if isinstance(text, bytes):
         text = _utf8(text)

@@ -383,3 +383,12 @@ def test_a_map_value_in_few_chunks_is_read_through_the_loader(
     assert same(loaded["long"], chunks)
     assert same(loaded.put("other", 1)["long"], chunks)
     assert same(loaded.get("long"), Map.of(loaded.entries()).get("long"))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_messages_are_read_from_any_bytes(kind: Callable[[bytes], bytes], mapping: Map) -> None:
+    data = encode_message(Vector.of([b"x" * 10, b"y" * 300, mapping]))
+    read = decode_message(kind(data))
+    assert isinstance(read, Vector)
+    assert [type(item) for item in read] == [bytes, bytes, Map]
+    assert encode_message(read) == data
