@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,13 @@ BANNED_WORDS = re.compile(
 )
 MACHINE_PATHS = re.compile(r"(?<![\w.$}~-])/(" + "work|root|tmp|home|Users" + r")/[\w.]")
 INDEX_ADDRESSES = re.compile(r"--(extra-)?index" + r"-url|pypi\." + r"org|pythonhosted\." + "org")
+
+DOCUMENT = re.compile(r"(?<![\w/.-])docs/[\w./-]+\.md\b")
+SECTIONS = re.compile(r'(?: "[^"]+",?)*')
+SECTION = re.compile(r'"([^"]+)"')
+LINK = re.compile(r"\]\(([^()#:\s]+\.md)(?:#[\w-]+)?\)")
+ELSEWHERE = re.compile(r"\bspec/[\w-]+\.md|\bdecisions? D-?[A-Z0-9]")
+"""References to texts that this repository does not have, or does not name."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
@@ -281,3 +289,84 @@ def test_every_unit_test_file_mirrors_a_package() -> None:
             if path.is_dir() and path.name != "__pycache__" and not (PACKAGE / path.name).is_dir()
         ]
     )
+
+
+@functools.cache
+def headings(page: Path) -> set[str]:
+    """Return the headings of a page, each in full and as its name in front of a colon."""
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^#+ (.+?)\s*$", text, re.MULTILINE)
+    return {name for heading in found for name in (heading, heading.partition(":")[0])}
+
+
+def mentioned_sections(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each page that a text mentions, with the sections quoted right after it.
+
+    A mention may be broken over lines, of a docstring or of a comment.
+    """
+    flat = re.sub(r"\s*\n\s*(?:# )?", " ", text)
+    for found in DOCUMENT.finditer(flat):
+        sections = SECTIONS.match(flat, found.end())
+        yield found.group(), SECTION.findall(sections.group()) if sections else []
+
+
+def test_documents_that_are_mentioned_exist_with_their_sections() -> None:
+    faults = []
+    for path in text_files():
+        for page, sections in mentioned_sections(path.read_text(encoding="utf-8")):
+            if not (ROOT / page).is_file():
+                faults.append(f"{name_of(path)}: there is no page {page}")
+                continue
+            faults += [
+                f"{name_of(path)}: {page} has no section {section!r}"
+                for section in sections
+                if section not in headings(ROOT / page)
+            ]
+    fail_with(faults)
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    faults = []
+    for path in text_files():
+        if path.suffix == ".md":
+            faults += [
+                f"{name_of(path)}: there is no page {target}"
+                for target in LINK.findall(path.read_text(encoding="utf-8"))
+                if not (path.parent / target).is_file()
+            ]
+    fail_with(faults)
+
+
+def test_every_document_is_linked() -> None:
+    pages = {path.resolve() for path in (ROOT / "docs").rglob("*.md")}
+    linked = {
+        (path.parent / target).resolve()
+        for path in text_files()
+        if path.suffix == ".md"
+        for target in LINK.findall(path.read_text(encoding="utf-8"))
+    }
+    fail_with([f"{name_of(page)}: nothing links to it" for page in sorted(pages - linked)])
+
+
+def test_no_references_to_texts_that_are_not_here() -> None:
+    faults = []
+    for path in text_files():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found = ELSEWHERE.search(line)
+            if found and path != Path(__file__).resolve():
+                faults.append(f"{name_of(path)}:{number}: {found.group()!r} is nowhere here")
+    fail_with(faults)
+
+
+def test_sources_name_a_page() -> None:
+    """A line `Source: ...` without a page leads a reader of the repository nowhere."""
+    faults = []
+    for package in SOURCED:
+        for path in sorted((PACKAGE / package).rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            for found in re.finditer(r"^( *)Source: (.*(?:\n\1 {2,}\S.*)*)", text, re.MULTILINE):
+                if not DOCUMENT.search(found.group(2)):
+                    line = text.count("\n", 0, found.start()) + 1
+                    faults.append(f"{name_of(path)}:{line}: name a page of docs")
+    fail_with(faults)

@@ -35,7 +35,7 @@ TAG_BLOB: Final = 0x31
 class Chunked(Cell):
     """What blob and text trees have in common.
 
-    Source: CAD003 "Blob", "String".
+    Source: CAD003 "Blob", "String"; docs/cells.md "Blob and String".
     """
 
     __slots__ = ("_length",)
@@ -105,7 +105,7 @@ class Blob(Chunked):
     """A byte string of more than 4,096 bytes.
 
     Cost:   reading a range loads its chunks only.
-    Source: CAD003 "Blob".
+    Source: CAD003 "Blob"; docs/cells.md "Blob and String".
     """
 
     __slots__ = ()
@@ -145,7 +145,7 @@ class Blob(Chunked):
 class Text(Chunked):
     """A string of more than 4,096 UTF-8 bytes.
 
-    Source: CAD003 "String".
+    Source: CAD003 "String"; docs/cells.md "Blob and String".
     """
 
     __slots__ = ()
@@ -182,7 +182,7 @@ class Text(Chunked):
 def make_blob(data: bytes) -> Value:
     """Return `data` as a value: itself up to 4,096 bytes, else a blob tree.
 
-    Source: CAD003 "Blob".
+    Source: CAD003 "Blob"; docs/cells.md "Blob and String".
     """
     if len(data) <= CHUNK_BYTES:
         return data
@@ -193,7 +193,7 @@ def make_text(text: str) -> Value:
     """Return `text` as a value: itself up to 4,096 UTF-8 bytes, else a text tree.
 
     Raises: UsageError: more than 2**31 - 1 bytes, or a lone surrogate.
-    Source: CAD003 "String".
+    Source: CAD003 "String"; docs/cells.md "Blob and String".
     """
     raw = text_bytes(text)
     if len(raw) <= CHUNK_BYTES:

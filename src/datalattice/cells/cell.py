@@ -15,7 +15,7 @@ is known, and a list that several vectors share may grow behind the part each of
 mypyc's `acyclic` is not used for cells, though it would spare the cycle collector's time: freeing a
 chain of more than 50 untracked objects corrupts memory, and chains come from peers.
 
-Source: CAD002; CAD003; CAD006.
+Source: CAD002; CAD003; CAD006; docs/cells.md; docs/design/cells.md.
 
 Length: every function here is on the path of every encoding; split, they would be called across
 modules in the compiled kernel's innermost loop.
@@ -66,7 +66,7 @@ class Loader(Protocol):
 class Keeping:
     """Base of loaders that hold bytes only: a cell loaded through one stays attached to its Ref.
 
-    Source: CAD006.
+    Source: CAD006; docs/cells.md "Partial values".
     """
 
 
@@ -106,7 +106,7 @@ class Ref:
 class Cell:
     """Base of all values that have children.
 
-    Source: CAD003; CAD006.
+    Source: CAD003; CAD006; docs/cells.md "Values", "Partial values".
     """
 
     __slots__ = ("_encoding", "_hash", "_kids", "_loader")
@@ -420,7 +420,7 @@ def _put_long(out: BytesWriter, kids: list[object], position: int, kid: Value) -
 def encode(value: Value) -> bytes:
     """Return the canonical encoding of one cell; its branches appear as hashes.
 
-    Source: CAD003.
+    Source: CAD003; docs/cells.md "Encoding table".
     """
     if isinstance(value, Cell):
         return value.encoding
@@ -456,7 +456,7 @@ def encode(value: Value) -> bytes:
 def value_hash(value: Value) -> bytes:
     """Return the value hash: SHA3-256 of the encoding, 32 bytes. Equal values have equal hashes.
 
-    Source: CAD003 "Value ID".
+    Source: CAD003 "Value ID"; docs/cells.md "Hashes".
     """
     if isinstance(value, Cell):
         return value.hash

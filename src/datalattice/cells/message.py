@@ -41,7 +41,7 @@ def decode(data: bytes | bytearray | memoryview, loader: Loader | None = None) -
     Its branches are loaded through `loader` when they are looked at.
 
     Raises: BadFormat: the bytes are not the canonical encoding of one cell.
-    Source: CAD003.
+    Source: CAD003; docs/cells.md "Decoding".
     """
     raw = data if isinstance(data, bytes) else bytes(data)
     scan_top(raw)
@@ -53,7 +53,7 @@ def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:
 
     A store's own cells.
 
-    Source: CAD003.
+    Source: CAD003; docs/cells.md "Decoding".
     """
     value = read_value(data, 0, len(data), loader)
     if isinstance(value, Cell):
@@ -64,7 +64,7 @@ def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:
 class Parts(Keeping):
     """The cells that came with a message, by hash, with another loader behind them.
 
-    Source: CAD003 "Multi-cell encoding".
+    Source: CAD003 "Multi-cell encoding"; docs/cells.md "Messages".
     """
 
     def __init__(self, loader: Loader | None) -> None:
@@ -110,7 +110,7 @@ def decode_message(
     Cells it leaves out are loaded through `loader` when they are looked at.
 
     Raises: BadFormat: the bytes are not a message; LimitExceeded: longer than `limit` bytes.
-    Source: CAD003 "Multi-cell encoding".
+    Source: CAD003 "Multi-cell encoding"; docs/cells.md "Messages".
     """
     return decode_parts(data, loader, limit)[0]
 
@@ -123,7 +123,7 @@ def decode_parts(
     """Return (value, the cells that came with it) of a message.
 
     Raises: BadFormat: the bytes are not a message; LimitExceeded: longer than `limit` bytes.
-    Source: CAD003 "Multi-cell encoding".
+    Source: CAD003 "Multi-cell encoding"; docs/cells.md "Messages".
     """
     total: i64 = len(data)
     if total > limit:
@@ -163,7 +163,7 @@ def encode_message(
     left out.
     Raises: LimitExceeded: it would be longer than `limit` bytes; MissingData: a branch is not at
             hand.
-    Source: CAD003 "Multi-cell encoding".
+    Source: CAD003 "Multi-cell encoding"; docs/cells.md "Messages".
     """
     top = encode(value)
     out = BytesWriter()
@@ -192,7 +192,7 @@ def cell_children(value: Value) -> list[object]:
 
     Long plain strings and blobs have chunks.
 
-    Source: CAD003.
+    Source: CAD003; docs/cells.md "Decoding".
     """
     if isinstance(value, Cell):
         return value._children()
@@ -206,7 +206,7 @@ def branch_kids(value: Value) -> Iterator[tuple[bytes, object]]:
     """Yield (hash, kid) of the branches that the cell of `value` refers to, in order.
 
     A kid is a value or a Ref. Embedded children are looked through.
-    Source: CAD003 "Branches".
+    Source: CAD003 "Branches"; docs/cells.md "Embedding".
     """
     stack: list[object] = cell_children(value)[::-1]
     while stack:
@@ -223,7 +223,7 @@ def branch_kids(value: Value) -> Iterator[tuple[bytes, object]]:
 def references(encoding: bytes) -> list[bytes]:
     """Return the distinct hashes, in order, of the branches that an encoded cell refers to.
 
-    Source: CAD003 "Branches".
+    Source: CAD003 "Branches"; docs/cells.md "Embedding".
     """
     return list(dict.fromkeys(branch_hashes(encoding)))
 

@@ -34,7 +34,7 @@ PIECE_MIN: Final = 8  # characters that even the smallest piece counts as
 def integer_text(number: int) -> str:
     """Return the decimal digits of an integer of any size.
 
-    Source: CAD032.
+    Source: CAD032; docs/cells.md "Printed form".
     """
     if -(10**4000) < number < 10**4000:
         return str(number)
@@ -47,7 +47,7 @@ def parse_integer(digits: str) -> int:
     """Return the integer of decimal digits, with or without a sign.
 
     Raises: BadFormat: more digits than an integer can have.
-    Source: CAD032.
+    Source: CAD032; docs/cells.md "Printed form".
     """
     sign = -1 if digits.startswith("-") else 1
     plain = digits.lstrip("+-").lstrip("0") or "0"
@@ -170,7 +170,7 @@ def to_text(value: Value) -> str:
 
     Raises: UsageError: nested more than 500 levels; LimitExceeded: more than 100,000,000
             characters; MissingData: a part of it is not here.
-    Source: CAD032.
+    Source: CAD032; docs/cells.md "Printed form".
     """
     return _written(value, _print)
 
@@ -250,7 +250,7 @@ def to_json(value: Value, *, json5: bool = False) -> str:
     Lossy where JSON has no counterpart: keywords become strings, blobs "0x.." strings, sets arrays.
     Raises: UsageError: nested more than 500 levels; LimitExceeded: more than 100,000,000
             characters; MissingData: a part of it is not here.
-    Source: CAD044.
+    Source: CAD044; docs/cells.md "JSON mapping".
     """
     return _written(value, _write_json5 if json5 else _write_json)
 
