@@ -72,9 +72,9 @@ A few cells that refer to one another many times over stand for more text than a
 """
 
 MERGE_RECORDS_MAX: Final = 1 << 24
-"""Most records of a log that a merge moves or compares one by one.
+"""Most records of a log, or elements of a vector, that a merge visits one by one.
 
-A log of 2**60 records may be a dozen cells. Logs that are one leader's need neither.
+A log of 2**60 records may be a dozen cells, sent by anybody. Logs of one leader are only compared.
 """
 
 assert FAN_OUT * (HASH_BYTES + 1) < CELL_BYTES_MAX

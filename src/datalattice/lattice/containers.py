@@ -29,6 +29,7 @@ from datalattice.lattice.base import (
     join_entry,
 )
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
+from datalattice.limits import MERGE_RECORDS_MAX
 
 
 def need_lattice(value: object, what: str) -> Lattice:
@@ -167,11 +168,13 @@ class VectorLattice(OfElements):
         return EMPTY_VECTOR
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is a Vector.
+        """Return whether the value is a Vector of at most 16,777,216 elements.
+
+        A dozen cells can stand for any number of elements, and a join visits each.
 
         Source: CAD024 "Vector lattice"; docs/lattices.md "Vectors and tuples".
         """
-        return isinstance(value, Vector)
+        return isinstance(value, Vector) and len(value) <= MERGE_RECORDS_MAX
 
     def child(self, key: Value) -> Lattice | None:
         """Return the child lattice for an Integer position, else nil.

@@ -14,7 +14,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.cells import ABSENT, EMPTY_INDEX, EMPTY_MAP, Index, Map, Value, same
+from datalattice.cells import (
+    ABSENT,
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    Map,
+    Value,
+    same,
+    value_hash,
+)
 from datalattice.lattice.base import Lattice, as_operand, greater
 from datalattice.lattice.context import EMPTY_CONTEXT, OWN, MergeContext
 
@@ -168,14 +177,24 @@ class _Level:
 
 
 def _merge_trees(lattice: JSONLattice, own: Value, other: Value, prefer: str | None) -> Value:
-    """Return the join of two containers of one kind."""
+    """Return the join of two containers of one kind.
+
+    Equal pairs are joined once: a few cells that refer to one another many times over hold more
+    pairs than anybody could visit.
+    """
     top = _Level(lattice, own, other, prefer)
     top.start()
     stack = [top]
+    joined: dict[tuple[bytes, bytes], Value] = {}
     while True:
         level = stack[-1]
         if level.pending:
-            _, mine, theirs = level.pending[-1]
+            key, mine, theirs = level.pending[-1]
+            pair = (value_hash(mine), value_hash(theirs))
+            if pair in joined:
+                level.pending.pop()
+                level.put(key, joined[pair])
+                continue
             below = _Level(lattice, mine, theirs, prefer)
             below.start()
             stack.append(below)
@@ -185,6 +204,7 @@ def _merge_trees(lattice: JSONLattice, own: Value, other: Value, prefer: str | N
         if not stack:
             return done
         above = stack[-1]
-        key, mine, _ = above.pending.pop()
+        key, mine, theirs = above.pending.pop()
+        joined[value_hash(mine), value_hash(theirs)] = done
         if done is not mine:
             above.put(key, done)

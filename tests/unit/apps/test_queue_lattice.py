@@ -8,12 +8,17 @@ from datalattice.apps.queue import QueueLattice, TopicLattice, make_entry, topic
 from datalattice.cells import (
     EMPTY_INDEX,
     EMPTY_MAP,
+    Address,
     Index,
     Keyword,
     Value,
     Vector,
+    decode,
+    encode,
+    novelty,
     same,
     to_cell,
+    value_hash,
 )
 from datalattice.lattice import EntryDropped, MergeContext, QueueForked, root_lattice
 
@@ -282,3 +287,49 @@ def test_the_root_has_the_queue_section() -> None:
     path = (Keyword("queue"), owner, Keyword("value"), "topic", PARTITIONS, 0)
     assert isinstance(root_lattice().path(*path), QueueLattice)
     assert isinstance(topic_map_lattice().path("t"), TopicLattice)
+
+
+class Shelf:
+    def __init__(self) -> None:
+        self.cells: dict[bytes, bytes] = {}
+
+    def load(self, hash: bytes) -> Value:
+        return decode(self.cells[hash], self)
+
+
+def endless(name: str, start: int, levels: int = 12) -> Value:
+    """Return a state with 16**(levels + 1) times one record: a few cells that anybody can send."""
+    shelf = Shelf()
+    leaf = Vector.of([make_entry(None, name * 100, 1)] * 16)
+    shelf.cells = {digest: encoding for digest, encoding, _ in novelty(leaf)}
+    encoding, count = encode(leaf), 16
+    for _ in range(levels):
+        count *= 16
+        shelf.cells[value_hash(decode(encoding))] = encoding
+        encoding = Address(count).encoding.replace(b"\xea", b"\x80", 1) + 16 * (
+            b"\x20" + value_hash(decode(encoding))
+        )
+    return Vector.of([decode(encoding, shelf), {}, 1, start])
+
+
+@pytest.mark.parametrize("start", [0, 1, 16, 4096, 16**12 + 1])
+@pytest.mark.parametrize("other", ["x", "y"])
+def test_merges_of_endless_logs_end(start: int, other: str) -> None:
+    own, theirs = endless("x", 0), endless(other, start)
+    for a, b in ((own, theirs), (theirs, own), (state(5, 9), theirs), (theirs, state(5, 9))):
+        merged = QUEUE.merge(a, b)
+        assert QUEUE.check_foreign(merged)
+        assert merged is a or merged is b or isinstance(merged, Vector)
+
+
+def test_an_endless_log_that_would_have_to_be_cut_is_dropped_and_reported() -> None:
+    own = state(5, 9)
+    assert QUEUE.merge(own, endless("x", 0)) is own
+    assert EntryDropped(()) in reports(QUEUE, own, endless("x", 0))
+
+
+def test_an_equal_log_that_is_cut_already_is_taken_as_it_is() -> None:
+    own, other = state(0, 5_000), state(3, 5_000)
+    assert QUEUE.merge(own, other) is other
+    assert QUEUE.merge(other, own) is other
+    assert reports(QUEUE, own, other) == []

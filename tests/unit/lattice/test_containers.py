@@ -273,3 +273,25 @@ def test_containers_can_be_pickled_and_shown(lattice: Lattice) -> None:
 def test_a_child_that_is_no_lattice_is_refused(make: Maker) -> None:
     with pytest.raises(TypeError, match="got int"):
         make(5)  # type: ignore[arg-type]
+
+
+def test_a_vector_of_more_elements_than_a_join_may_visit_is_dropped_and_reported() -> None:
+    parts: dict[bytes, Value] = {}
+
+    class Shelf:
+        def load(self, hash: bytes) -> Value:
+            return parts[hash]
+
+    node: Value = Vector.of([7] * 16)
+    encoding = encode(node)
+    for count in ("8200", "a000", "848000", "c08000", "88808000", "8180808000"):  # 16**2 .. 16**7
+        parts[value_hash(decode(encoding))] = decode(encoding, Shelf())
+        child = encoding if len(encoding) <= 140 else b"\x20" + value_hash(decode(encoding))
+        encoding = b"\x80" + bytes.fromhex(count) + child * 16
+    huge = decode(encoding, Shelf())
+    assert isinstance(huge, Vector)
+    assert len(huge) == 16**7
+    seen: list[Report] = []
+    own = Vector.of([1])
+    assert VECTOR.merge(own, huge, MergeContext(report=seen.append)) is own
+    assert seen == [EntryDropped(())]

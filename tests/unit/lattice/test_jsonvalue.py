@@ -113,3 +113,19 @@ def test_every_key_leads_to_the_same_lattice() -> None:
     assert JSON.zero() is EMPTY_MAP
     assert INDEX.zero() is EMPTY_INDEX
     assert JSON.check_foreign(None)
+
+
+@pytest.mark.parametrize("kind", [Map, Index])
+def test_trees_that_share_their_branches_many_times_over_are_joined_branch_by_branch(
+    kind: type[Map | Index],
+) -> None:
+    lattice = JSON if kind is Map else INDEX
+    own: Value = kind.of([("mine", 1)])
+    other: Value = kind.of([("theirs", 2)])
+    wanted: Value = kind.of([("mine", 1), ("theirs", 2)])
+    for _ in range(60):
+        own, other, wanted = (
+            kind.of([(f"k{i}", value) for i in range(8)]) for value in (own, other, wanted)
+        )
+    assert same(lattice.merge(own, other), wanted)
+    assert same(lattice.merge(other, own), wanted)

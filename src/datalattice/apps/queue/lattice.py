@@ -40,7 +40,7 @@ from datalattice.lattice import (
     QueueForked,
     register_section,
 )
-from datalattice.limits import FAN_OUT
+from datalattice.limits import FAN_OUT, MERGE_RECORDS_MAX
 
 QUEUE_SECTION: Final = Keyword("queue")
 PARTITIONS: Final = Keyword("partitions")
@@ -92,6 +92,9 @@ class QueueLattice(Lattice):
             return own
         a, b = read_state(own), read_state(other)
         merged = _join(a, b, context)
+        if merged is None:
+            context.report(EntryDropped(context.path))
+            return own
         is_own, is_other = same_state(merged, a), same_state(merged, b)
         if is_own and is_other:  # two spellings of one state (nil slots)
             return own if _spelling(own) >= _spelling(other) else other
@@ -100,28 +103,38 @@ class QueueLattice(Lattice):
         return other if is_other else write_state(merged)
 
 
-def _join(a: QueueState, b: QueueState, context: MergeContext) -> QueueState:
+def _join(a: QueueState, b: QueueState, context: MergeContext) -> QueueState | None:
+    """Return the join of two states; None when more records would move than a merge may move."""
     start = max(a.start, b.start)
-    _report_fork(a, b, start, context)
+    forked = _report_fork(a, b, start, context)
     # "entries = the longer aligned vector; own's when equal length": both begin at `start`, so the
     # longer reaches further.
     own_count, other_count = max(a.end - start, 0), max(b.end - start, 0)
     winner = b if other_count > own_count else a
+    if own_count == other_count and not forked and b.start == start:
+        winner = b  # equal logs: this one is cut already
     entries = winner.entries
     if winner.start < start:
+        if winner.end - start > MERGE_RECORDS_MAX:
+            return None
         entries = entries.drop(min(start - winner.start, len(entries)))
     return QueueState(
         entries, merge_metadata(a.meta, b.meta), max(a.stamp_ms, b.stamp_ms), start, a.extra
     )
 
 
-def _report_fork(a: QueueState, b: QueueState, start: int, context: MergeContext) -> None:
+def _report_fork(a: QueueState, b: QueueState, start: int, context: MergeContext) -> bool:
+    """Report the first offset from `start` on at which two logs differ; return whether one does.
+
+    Very long logs with different starts are not compared: each record would be looked at.
+    """
     count = min(a.end, b.end) - start
-    if count <= 0:
-        return
+    if count <= 0 or (a.start != b.start and count > MERGE_RECORDS_MAX):
+        return False
     offset = _first_difference(a.entries, start - a.start, b.entries, start - b.start, count)
     if offset is not None:
         context.report(QueueForked(context.path, start + offset))
+    return offset is not None
 
 
 def _first_difference(a: Vector, skip_a: int, b: Vector, skip_b: int, count: int) -> int | None:
