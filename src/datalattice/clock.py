@@ -25,6 +25,6 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
-def next_stamp(clock: Clock, after_ms: int) -> int:
-    """Return a stamp in milliseconds: the present, or 1 more than `after_ms` if that is greater."""
-    return max(clock.now_ms(), after_ms + 1)
+def next_stamp(now_ms: int, after_ms: int) -> int:
+    """Return the stamp of a write over one of `after_ms`: the present, or 1 more than that."""
+    return max(now_ms, after_ms + 1)

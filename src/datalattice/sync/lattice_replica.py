@@ -135,6 +135,14 @@ class LatticeReplica:
         self._context = MergeContext(
             key_pair=context.key_pair, verifier=verifier, report=self._report
         )
+        users = MergeContext(
+            context.timestamp,
+            context.key_pair,
+            verifier,
+            path=context.path,
+            report=context.report,
+            owner=context.owner,
+        )
         self._staging = Staging(store)
         self._waiting: dict[_Claim, _Waiting] = {}
         self._root: Value = store.root()
@@ -147,7 +155,7 @@ class LatticeReplica:
         self._made: dict[bytes, bytes] = {}
         self._announce()
         # Whoever gives `on_sync` sees to it that `publish` is called, on the owner's thread.
-        self.cursor = RootLattice(lattice, self._root, context, on_sync or self._publish_now)
+        self.cursor = RootLattice(lattice, self._root, users, on_sync or self._publish_now)
 
     # --- what others may see ------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from datalattice.cells import EMPTY_MAP, Map, Value, same, value_hash
+from datalattice.clock import next_stamp
 
 _Rank = tuple[int, int, bytes, bool]
 
@@ -47,7 +48,7 @@ def put_metadata(metadata: Metadata, key: Value, value: Value, now_ms: int) -> M
     if same(values.get(key), value):
         return metadata
     previous = stamps.get(key, 0)
-    stamp = max(now_ms, (previous if isinstance(previous, int) else 0) + 1)
+    stamp = next_stamp(now_ms, previous if isinstance(previous, int) else 0)
     return Metadata(values.put(key, value), stamps.put(key, stamp))
 
 

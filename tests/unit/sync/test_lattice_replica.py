@@ -1,0 +1,24 @@
+"""The cursor of a replica decides about owners as the replica does."""
+
+from __future__ import annotations
+
+from datalattice.apps.queue import LatticeMQ
+from datalattice.crypto import KeyPair
+from datalattice.lattice import MergeContext, did_of, root_lattice
+from datalattice.store import MemoryStore
+from datalattice.sync import LatticeReplica
+
+KEYS = KeyPair(b"k" * 32)
+
+
+def test_an_owner_named_by_did_keeps_the_writes_of_a_fork_and_of_its_parent() -> None:
+    replica = LatticeReplica(MemoryStore(), root_lattice(), MergeContext(key_pair=KEYS))
+    owner = did_of(KEYS.public_key)
+    fork = replica.cursor.fork()
+    LatticeMQ.at(fork, owner).partition("mine", 0).offer("in the fork")
+    LatticeMQ.at(replica.cursor, owner).partition("other", 0).offer("in the parent")
+    fork.sync()
+    replica.publish()
+    queues = LatticeMQ.at(replica.cursor, owner)
+    assert list(queues.partition("mine", 0)) == ["in the fork"]
+    assert list(queues.partition("other", 0)) == ["in the parent"]
