@@ -125,6 +125,18 @@ def _check_named(view: View, positions: Positions, option: str) -> None:
             raise bad_option(option, "/".join(tail), f"no such partition; there are: {there}")
 
 
+def check_range(view: View, starting: Positions, start: Offsets, end: Offsets) -> None:
+    """Check that no partition's end lies before the offset that the user gave for its start.
+
+    Raises: UsageError: one does; reading nothing in silence would hide the mistake.
+    """
+    for name in ordered(view):
+        if isinstance(starting.of(*name), int) and start[name] > end[name]:
+            raise bad_option(
+                "endingOffsets", end[name], f"startingOffsets reads {name} from {start[name]} on"
+            )
+
+
 def usable_start(
     view: View, start: Offsets, selects: Callable[[str, str], bool], lost: OnLoss
 ) -> Offsets:

@@ -32,6 +32,7 @@ from datalattice.pipeline.plan import (
     Offsets,
     Slice,
     View,
+    check_range,
     next_offsets,
     read_offsets,
     refuse_loss,
@@ -205,7 +206,10 @@ class QueueReader(DataSourceReader):
         reading = self._reading
         view = reading.view(must_exist=True)
         end = resolve(view, reading.options.ending, "endingOffsets")
-        return reading.plan(view, reading.start(view), end)
+        start = reading.start(view)
+        if reading.options.starting_timestamp_ms is None:
+            check_range(view, reading.options.starting, start, end)
+        return reading.plan(view, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a task."""

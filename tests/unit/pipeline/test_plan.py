@@ -17,6 +17,7 @@ from datalattice.pipeline.plan import (
     Offsets,
     PartitionName,
     Slice,
+    check_range,
     next_offsets,
     ordered,
     read_offsets,
@@ -65,6 +66,17 @@ def test_an_offset_at_the_end_is_fine_and_past_it_is_refused() -> None:
     assert resolve(view, Positions(Edge.EARLIEST, {("0",): 1}), "startingOffsets") == {A: 1}
     with pytest.raises(UsageError, match=r"option startingOffsets=11 .* has the offsets 3 to 10"):
         resolve(view, Positions(Edge.EARLIEST, {("0",): 11}), "startingOffsets")
+
+
+def test_an_end_before_a_start_of_one_s_own_is_refused() -> None:
+    view = {A: log(0, 10), B: log(6, 10)}
+    starting = Positions(Edge.EARLIEST, {("0",): 5})
+    for end in (5, 6):
+        check_range(view, starting, {A: 5, B: 6}, {A: end, B: 10})
+    with pytest.raises(UsageError, match=r"option endingOffsets=4 .* partition 0 .* from 5 on"):
+        check_range(view, starting, {A: 5, B: 6}, {A: 4, B: 10})
+    # The start of a log that was truncated is not the user's choice.
+    check_range(view, starting, {A: 5, B: 6}, {A: 10, B: 2})
 
 
 @pytest.mark.parametrize("named", [("9",), ("u", "0"), ("0xbb", "t", "0")])
