@@ -24,6 +24,7 @@ from datalattice.cells.cell import (
     text_bytes,
 )
 from datalattice.cells.parse import read_kids, wrappers
+from datalattice.cells.scalars import need
 from datalattice.cells.scan import chunk_span, read_vlq
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.limits import CHUNK_BYTES, STRING_BYTES_MAX
@@ -74,6 +75,8 @@ class Chunked(Cell):
 
         Only chunks in that range are loaded.
         """
+        need(start, int, "a position is an int")
+        need(stop, int, "a position is an int")
         out: list[bytes] = []
         _read(self, max(start, 0), min(stop, self._length), out)
         return b"".join(out)
@@ -122,6 +125,7 @@ class Blob(Chunked):
         if isinstance(index, slice):
             start, stop, step = index.indices(self._length)
             return self.read(start, stop)[::step] if step > 0 else bytes(self)[index]
+        need(index, int, "a position is an int or a slice")
         position = index + self._length if index < 0 else index
         if not 0 <= position < self._length:
             raise IndexError(f"byte {index} of a blob of {self._length} bytes")
@@ -184,6 +188,7 @@ def make_blob(data: bytes) -> Value:
 
     Source: CAD003 "Blob"; docs/cells.md "Blob and String".
     """
+    need(data, bytes, "a blob is made of bytes")
     if len(data) <= CHUNK_BYTES:
         return data
     return _tree(Blob(), data)
@@ -195,6 +200,7 @@ def make_text(text: str) -> Value:
     Raises: UsageError: more than 2**31 - 1 bytes, or a lone surrogate.
     Source: CAD003 "String"; docs/cells.md "Blob and String".
     """
+    need(text, str, "a text is made of a str")
     raw = text_bytes(text)
     if len(raw) <= CHUNK_BYTES:
         return text

@@ -34,9 +34,9 @@ from datalattice.cells.cell import (
     value_hash,
 )
 from datalattice.cells.parse import read_kids, wrappers
-from datalattice.cells.scalars import Scalar
+from datalattice.cells.scalars import Scalar, need
 from datalattice.cells.scan import bit_count, read_vlq
-from datalattice.cells.trie import digit_at
+from datalattice.cells.trie import digit_at, pair_of, pairs_of
 from datalattice.cells.triejoin import ABSENT, Join
 from datalattice.errors import TypeMismatch
 from datalattice.limits import INDEX_KEY_BYTES
@@ -229,11 +229,11 @@ class Index(Cell):
 
     def put_many(self, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Index:
         """Return this index with all of `entries` put one after another."""
-        pairs = entries.items() if isinstance(entries, Mapping) else entries
         if not self._count:
-            return _index_of(pairs)
+            return _index_of(entries)
         made = self
-        for key, value in pairs:
+        for pair in pairs_of(entries):
+            key, value = pair_of(pair)
             made = made.put(key, value)
         return made
 
@@ -297,6 +297,7 @@ class Index(Cell):
         Like `Map.merge_with`. Where both have a key with the same bytes and of different types, the
         key with the greater hash is kept (and given to `join`).
         """
+        need(other, Index, "an index is merged with an Index")
         made = self
         theirs_too = True
         for raw, mine, theirs in differing_nodes(self, other, own_alone=False):
@@ -482,7 +483,8 @@ def _remove(node: Index, raw: bytes) -> Index:
 
 def _index_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Index:
     found: dict[bytes, tuple[object, object]] = {}
-    for key, value in entries.items() if isinstance(entries, Mapping) else entries:
+    for pair in pairs_of(entries):
+        key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
         held = admit(key)
         found[key_bytes(held)] = (held, admit(value))
     keys = sorted(found)

@@ -9,7 +9,19 @@ from typing import Any, Final
 
 from datalattice.cells.cell import NO_KIDS, Loader, Value, admit, deref, encode, value_hash
 from datalattice.cells.parse import wrappers
-from datalattice.cells.trie import TAG_MAP, TAG_SET, Rows, Trie, build, close, put, remove
+from datalattice.cells.scalars import need
+from datalattice.cells.trie import (
+    TAG_MAP,
+    TAG_SET,
+    Rows,
+    Trie,
+    build,
+    close,
+    pair_of,
+    pairs_of,
+    put,
+    remove,
+)
 from datalattice.cells.triejoin import Join, Joiner, differing
 
 _sha3: Final = hashlib.sha3_256
@@ -66,10 +78,10 @@ class Map(Trie):
     def put_many(self, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
         """Return this map with all of `entries` put one after another."""
         made = self
-        pairs = entries.items() if isinstance(entries, Mapping) else entries
         if not self._count:
-            return _map_of(pairs)
-        for key, value in pairs:
+            return _map_of(entries)
+        for pair in pairs_of(entries):
+            key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
             made = made.put(key, value)
         return made
 
@@ -107,6 +119,7 @@ class Map(Trie):
         nothing changes, and `other` itself when it equals that.
         Cost:   proportional to the entries that differ.
         """
+        need(other, Map, "a map is merged with a Map")
         made = self if not other._count else Joiner(self, join).nodes(self, other, 0)
         assert isinstance(made, Map)
         return made
@@ -161,6 +174,7 @@ class Set(Trie):
 
         This set itself when `other` adds nothing, `other` itself when this one adds nothing.
         """
+        need(other, Set, "a set is united with a Set")
         made = self if not other._count else Joiner(self, None).nodes(self, other, 0)
         assert isinstance(made, Set)
         return made
@@ -175,15 +189,19 @@ class Set(Trie):
         return not any(item in self for item in other)
 
     def __le__(self, other: Set) -> bool:
+        need(other, Set, "a set is compared with a Set")
         return self._count <= other._count and all(item in other for item in self)
 
     def __ge__(self, other: Set) -> bool:
+        need(other, Set, "a set is compared with a Set")
         return other.__le__(self)
 
     def __lt__(self, other: Set) -> bool:
+        need(other, Set, "a set is compared with a Set")
         return self._count < other._count and self.__le__(other)
 
     def __gt__(self, other: Set) -> bool:
+        need(other, Set, "a set is compared with a Set")
         return other.__lt__(self)
 
     def __or__(self, other: Iterable[object]) -> Set:
@@ -214,7 +232,8 @@ def _copy_into(made: Trie, built: Trie) -> None:
 
 def _map_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
     rows = Rows(TAG_MAP)
-    for key, value in entries.items() if isinstance(entries, Mapping) else entries:
+    for pair in pairs_of(entries):
+        key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
         held = admit(key)
         rows.add(_sha3(encode(held)).digest(), held, admit(value))
     made = build(EMPTY_MAP, rows)
@@ -223,6 +242,7 @@ def _map_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> 
 
 
 def _set_of(items: Iterable[object]) -> Set:
+    need(items, Iterable, "the elements are an iterable")
     rows = Rows(TAG_SET)
     for item in items:
         held = admit(item)

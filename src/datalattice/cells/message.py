@@ -28,11 +28,13 @@ from datalattice.cells.cell import (
     value_hash,
 )
 from datalattice.cells.parse import read_value
+from datalattice.cells.scalars import need
 from datalattice.cells.scan import branch_hashes, read_vlq, scan, scan_top
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CELL_BYTES_MAX, CHUNK_BYTES, EMBEDDED_BYTES_MAX, MESSAGE_BYTES_MAX
 
 _sha3: Final = hashlib.sha3_256
+_BYTES: Final = (bytes, bytearray, memoryview)
 
 
 def decode(data: bytes | bytearray | memoryview, loader: Loader | None = None) -> Value:
@@ -43,6 +45,7 @@ def decode(data: bytes | bytearray | memoryview, loader: Loader | None = None) -
     Raises: BadFormat: the bytes are not the canonical encoding of one cell.
     Source: CAD003; docs/cells.md "Decoding".
     """
+    need(data, _BYTES, "an encoding is bytes")
     raw = data if isinstance(data, bytes) else bytes(data)
     scan_top(raw)
     return read_value(raw, 0, len(raw), loader)
@@ -125,6 +128,7 @@ def decode_parts(
     Raises: BadFormat: the bytes are not a message; LimitExceeded: longer than `limit` bytes.
     Source: CAD003 "Multi-cell encoding"; docs/cells.md "Messages".
     """
+    need(data, _BYTES, "a message is bytes")
     total: i64 = len(data)
     if total > limit:
         raise LimitExceeded(f"a message has at most {limit} bytes, got {total}")

@@ -44,6 +44,15 @@ def encode_vlq(count: int) -> bytes:
     return bytes(out)
 
 
+def need(value: object, kind: type | tuple[type, ...], what: str) -> None:
+    """Check that `value` is of a kind; `what` says what is expected, as in "a digit is an int".
+
+    Raises: TypeMismatch: it is not.
+    """
+    if not isinstance(value, kind):
+        raise TypeMismatch(f"{what}, got {type(value).__name__}")
+
+
 @mypyc_attr(allow_interpreted_subclasses=False, acyclic=True)
 class Scalar:
     """Base of the scalar classes; holds the encoding.
@@ -170,6 +179,7 @@ class Char(Scalar):
                 msg = f"a character is a string of length 1, got length {len(code)}"
                 raise UsageError(msg)
             code = ord(code)
+        need(code, int, "a character is an int or a string of length 1")
         if not 0 <= code <= CODE_POINT_MAX:
             msg = f"a character has a code point 0 to {CODE_POINT_MAX}, got {code}"
             raise UsageError(msg)
@@ -199,6 +209,8 @@ class Extension(Scalar):
     __slots__ = ()
 
     def __init__(self, digit: int, number: int) -> None:
+        need(digit, int, "an extension digit is an int")
+        need(number, int, "an extension number is an int")
         if not 0 <= digit <= 15:
             msg = f"an extension digit is 0 to 15, got {digit}"
             raise UsageError(msg)
@@ -266,6 +278,7 @@ class Flag(Scalar):
     __slots__ = ()
 
     def __init__(self, number: int) -> None:
+        need(number, int, "a flag is an int")
         if not 2 <= number <= 15:
             msg = f"a flag is 2 to 15 (0 and 1 are False and True), got {number}"
             raise UsageError(msg)
@@ -293,6 +306,7 @@ class NanBits(Scalar):
     __slots__ = ()
 
     def __init__(self, bits: int) -> None:
+        need(bits, int, "the bits of a NaN are an int")
         exponent = (bits >> 52) & 0x7FF
         if bits >> 64 or exponent != 0x7FF or not bits & ((1 << 52) - 1) or bits == NAN_BITS:
             msg = f"not a special NaN pattern: {bits:#x}"

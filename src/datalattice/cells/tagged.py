@@ -11,6 +11,7 @@ from mypy_extensions import i64, u8
 from datalattice.cells.cell import NO_KIDS, Cell, Loader, Value, admit, deref, put_kid
 from datalattice.cells.maps import Map
 from datalattice.cells.parse import read_kids, wrappers
+from datalattice.cells.scalars import need
 from datalattice.cells.scan import skip_kid
 from datalattice.cells.vectors import Vector, closed_vector
 from datalattice.crypto import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, KeyPair, verify
@@ -37,6 +38,7 @@ class Record(Cell):
 
     def __init__(self, digit: int, fields: Iterable[object]) -> None:
         super().__init__()
+        need(digit, int, "a record digit is an int")
         if not 0 <= digit <= 15:
             raise UsageError(f"a record digit is 0 to 15, got {digit}")
         self._digit = digit
@@ -105,6 +107,7 @@ class Coded(Cell):
 
     def __init__(self, digit: int, code: object, value: object) -> None:
         super().__init__()
+        need(digit, int, "a coded digit is an int")
         if not 0 <= digit <= 15:
             raise UsageError(f"a coded digit is 0 to 15, got {digit}")
         self._digit = digit
@@ -238,6 +241,8 @@ class Signed(Cell):
 
     def __init__(self, public_key: bytes, signature: bytes, value: object) -> None:
         super().__init__()
+        need(public_key, bytes, "a public key is bytes")
+        need(signature, bytes, "a signature is bytes")
         if len(public_key) not in {0, PUBLIC_KEY_BYTES}:
             raise UsageError(f"a public key is {PUBLIC_KEY_BYTES} bytes")
         if len(signature) != SIGNATURE_BYTES:
@@ -253,6 +258,7 @@ class Signed(Cell):
 
         Source: CAD003 "Signed"; docs/cells.md "Signed".
         """
+        need(key_pair, KeyPair, "a value is signed by a KeyPair")
         made = Signed(key_pair.public_key, bytes(SIGNATURE_BYTES), value)
         made._signature = key_pair.sign(made.message())
         made._encoding = None

@@ -13,7 +13,7 @@ Length: one structure with its single and bulk updates; they share the tree's pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from librt.strings import BytesWriter
@@ -37,11 +37,36 @@ from datalattice.cells.cell import (
 )
 from datalattice.cells.parse import read_kids, read_value
 from datalattice.cells.scan import bit_count, key_hash_at, read_vlq, skip_kid
-from datalattice.errors import UsageError
+from datalattice.errors import TypeMismatch, UsageError
 from datalattice.limits import HASH_BYTES, MAP_LEAF_MAX
 
 TAG_MAP: Final = 0x82
 TAG_SET: Final = 0x83
+
+
+_PAIRS: Final = "the entries are a mapping, or an iterable of (key, value) pairs"
+
+
+def pairs_of(entries: object) -> Iterable[object]:
+    """Return the pairs of a mapping, or the iterable of pairs as it is.
+
+    Raises: TypeMismatch: neither.
+    """
+    if isinstance(entries, Mapping):
+        return entries.items()
+    if not isinstance(entries, Iterable):
+        raise TypeMismatch(f"{_PAIRS}, got {type(entries).__name__}")
+    return entries
+
+
+def pair_of(pair: object) -> tuple[object, object]:
+    """Return (key, value) of a pair that may be another sequence than a tuple.
+
+    Raises: TypeMismatch: it has not two elements.
+    """
+    if isinstance(pair, Sequence) and not isinstance(pair, (str, bytes)) and len(pair) == 2:
+        return pair[0], pair[1]
+    raise TypeMismatch(f"{_PAIRS}; got one that is no pair: {type(pair).__name__}")
 
 
 def digit_at(digest: bytes, position: i64) -> i64:

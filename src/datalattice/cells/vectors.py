@@ -11,6 +11,7 @@ Length: one structure with all its operations; they share the tree's private sha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import NoneType
 from typing import Final
 
 from librt.strings import BytesWriter
@@ -33,11 +34,14 @@ from datalattice.cells.cell import (
     surely_same,
 )
 from datalattice.cells.parse import read_kids, read_value, wrappers
+from datalattice.cells.scalars import need
 from datalattice.cells.scan import block_size, read_vlq
 from datalattice.errors import TypeMismatch
 
 TAG_VECTOR: Final = 0x80
 TAG_LIST: Final = 0x81
+_ITEMS: Final = "the elements are an iterable"
+_POSITION: Final = "a vector position is an int"
 PACKED_STRING_MAX: Final = 32  # longer strings are not copied into a closed leaf
 
 
@@ -60,6 +64,7 @@ class Vector(Cell):
         self._prefix = None
         self._kids = NO_KIDS
         if items is not None:
+            need(items, Iterable, _ITEMS)
             built = _bulk([admit(item) for item in items])
             self._count = built._count
             self._prefix = built._prefix
@@ -68,6 +73,7 @@ class Vector(Cell):
     @classmethod
     def of(cls, items: Iterable[object]) -> Vector:
         """Return the vector of `items`, built in bulk."""
+        need(items, Iterable, _ITEMS)
         return _bulk([admit(item) for item in items])
 
     # --- encoding ---
@@ -174,6 +180,7 @@ class Vector(Cell):
 
     def get(self, index: int, default: Value = None) -> Value:
         """Return the element at `index`, or `default` when it is out of range or negative."""
+        need(index, int, _POSITION)
         size: int = self._count
         if 0 <= index < size:
             return deref(self._kid(index))
@@ -184,6 +191,8 @@ class Vector(Cell):
 
         Cost: each node on the way is visited once.
         """
+        need(start, int, _POSITION)
+        need(stop, (int, NoneType), "the end of a range is an int or None")
         out: list[Value] = []
         size: int = self._count
         last: i64 = size if stop is None else min(stop, size)
@@ -194,6 +203,8 @@ class Vector(Cell):
 
     def iter_range(self, start: int, stop: int) -> Iterator[Value]:
         """Yield the elements `start` .. `stop - 1`, loading at most 16 leaves ahead."""
+        need(start, int, _POSITION)
+        need(stop, int, _POSITION)
         size: int = self._count
         at: int = max(start, 0)
         last: int = min(stop, size)
@@ -252,6 +263,7 @@ class Vector(Cell):
 
     def extend(self, items: Iterable[object]) -> Vector:
         """Return this vector with `items` at the end: the same as appending each, in bulk."""
+        need(items, Iterable, _ITEMS)
         return self._extend([admit(item) for item in items])
 
     def _extend(self, fresh: list[object]) -> Vector:
@@ -305,10 +317,12 @@ class Vector(Cell):
 
     def concat(self, other: Vector) -> Vector:
         """Return the elements of both."""
+        need(other, Vector, "a vector is joined to a Vector")
         return self._extend(other.to_list())
 
     def set(self, index: int, value: object) -> Vector:
         """Return this vector with another value at `index` (0 .. len - 1)."""
+        need(index, int, _POSITION)
         size: int = self._count
         if not 0 <= index < size:
             raise IndexError(f"position {index} of a vector of {size} elements")
@@ -320,6 +334,7 @@ class Vector(Cell):
         Cost: a multiple of 16 reuses all leaves without loading them; otherwise every later element
                 moves.
         """
+        need(number, int, "the number of elements to drop is an int")
         size: int = self._count
         if number <= 0:
             return self
@@ -350,6 +365,7 @@ class Vector(Cell):
 
         Cost: proportional to the differing blocks; equal subtrees are not loaded.
         """
+        need(other, Vector, "a vector is compared with a Vector")
         shared: int = min(self._count, other._count)
         if shared:
             top: i64 = 16
@@ -369,6 +385,7 @@ class Vector(Cell):
         this vector itself when nothing changes, and `other` itself when the result equals it.
         Cost:   proportional to the differing blocks.
         """
+        need(other, Vector, "a vector is merged with a Vector")
         made: Vector = self
         theirs_too = other._count >= self._count
         for i, _has, mine, had, theirs in self.differences(other):
@@ -627,6 +644,8 @@ def vector_fork_offset(a: Vector, b: Vector) -> int | None:
     Cost: equal blocks are skipped without loading them.
     Source: docs/design/decisions.md "D-Q2".
     """
+    need(a, Vector, "a log is a Vector")
+    need(b, Vector, "a log is a Vector")
     if a is b:
         return None
     shared: int = min(len(a), len(b))
@@ -650,6 +669,7 @@ class List(Cell):
 
     def __init__(self, items: Iterable[object] | None = None) -> None:
         super().__init__()
+        need(items, (Iterable, NoneType), _ITEMS)
         self._body = EMPTY_VECTOR if items is None else _bulk([admit(item) for item in items][::-1])
         self._kids = NO_KIDS
 
@@ -678,10 +698,12 @@ class List(Cell):
     def __getitem__(self, index: int | slice) -> Value:
         if isinstance(index, slice):
             return List(list(self)[index])
+        need(index, int, "a list position is an int or a slice")
         return self._body[-1 - index]
 
     def get(self, index: int, default: Value = None) -> Value:
         """Return the element at `index`, or `default` when it is out of range."""
+        need(index, int, "a list position is an int")
         size: int = len(self)
         return self._body.get(size - 1 - index, default) if index >= 0 else default
 

@@ -46,6 +46,14 @@ def name_bytes(key: Value) -> bytes | None:
     return None
 
 
+def _need_mapping(children: object) -> None:
+    if not isinstance(children, Mapping):
+        raise TypeMismatch(
+            f"the children of a keyed lattice are a mapping of names to lattices, "
+            f"got {type(children).__name__}"
+        )
+
+
 class KeyedLattice(Lattice):
     """An Index with fixed Keyword keys, each with its own lattice.
 
@@ -59,6 +67,7 @@ class KeyedLattice(Lattice):
         self._children: Final[dict[bytes, Lattice]] = {}
         # Looked at as any mapping: what is wrong in it should be told in our own words.
         given: Mapping[object, object] = cast("Mapping[object, object]", children)
+        _need_mapping(given)
         for name, child in given.items():
             if not isinstance(name, (Keyword, str)):
                 raise TypeMismatch(
@@ -183,6 +192,7 @@ class StringKeyedLattice(Lattice):
 
     def __init__(self, children: Mapping[str, Lattice]) -> None:
         self._by_name: Final[dict[str, Lattice]] = {}
+        _need_mapping(children)
         for name, child in cast("Mapping[object, object]", children).items():
             if not isinstance(name, str):
                 raise TypeMismatch(

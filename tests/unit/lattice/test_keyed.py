@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import pytest
 
@@ -153,3 +154,12 @@ def test_keyed_lattices_can_be_pickled() -> None:
         back = pickle.loads(pickle.dumps(lattice))
         assert repr(back) == repr(lattice)
         assert isinstance(back.path("n"), MaxLattice)
+
+
+@pytest.mark.parametrize("kind", [KeyedLattice, StringKeyedLattice])
+@pytest.mark.parametrize("children", [None, 5, "a", [Keyword("a")]])
+def test_children_that_are_no_mapping_are_refused(
+    kind: Callable[[object], object], children: object
+) -> None:
+    with pytest.raises(TypeMismatch, match="mapping of names to lattices"):
+        kind(children)

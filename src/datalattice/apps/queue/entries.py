@@ -55,7 +55,7 @@ class Batch:
         keys: Iterable[object] | None = None,
         headers: Iterable[object] | None = None,
     ) -> None:
-        listed = list(values)
+        listed = _listed("values", values)
         for value in listed:
             if value is None:
                 checked_value(None)
@@ -78,10 +78,16 @@ class Batch:
         return log.extend(self.entries) if self.rows is None else log.extend_encoded(self.rows)
 
 
+def _listed(name: str, column: object) -> list[object]:
+    if not isinstance(column, Iterable):
+        raise TypeMismatch(f"{name} are an iterable, got {type(column).__name__}")
+    return list(column)
+
+
 def _row(name: str, column: Iterable[object] | None, count: int) -> list[object] | None:
     if column is None:
         return None
-    row = list(column)
+    row = _listed(name, column)
     if len(row) != count:
         raise UsageError(
             f"{name}: {len(row)} given for {count} values; give one for each value or none"
