@@ -95,6 +95,10 @@ class Disk(Protocol):
         """Map a file for reading."""
         ...
 
+    def relieve(self, view: View) -> None:
+        """Take the memory back that reading a view brought in; it can be read as before."""
+        ...
+
     def replace(self, source: str, target: str) -> None:
         """Give `source` the name `target` in one step, whatever was there."""
         ...
@@ -218,6 +222,11 @@ class RealDisk:
             return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
         finally:
             os.close(fd)
+
+    def relieve(self, view: View) -> None:
+        """Take the memory back that reading a view brought in; it can be read as before."""
+        if isinstance(view, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            view.madvise(mmap.MADV_DONTNEED)  # of a file that is mapped to be read: loses nothing
 
     def replace(self, source: str, target: str) -> None:
         """Give `source` the name `target` in one step, whatever was there."""

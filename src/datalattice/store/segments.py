@@ -35,6 +35,13 @@ ROOM_PACK_BYTES_MAX: Final = 32 * 1024
 MAPPED_SEGMENTS_MAX: Final = 256
 """Most segments of one store that are mapped at a time: each costs a file descriptor."""
 
+RESIDENT_READS_MAX: Final = 2_048
+"""Reads after which a reader of more than RESIDENT_BYTES_MAX gives the memory behind its mappings
+back: each brings in a window of some 64 KB at most, and a process would grow by the whole store."""
+
+RESIDENT_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Mapped bytes that may stay in memory."""
+
 FOLDER: Final = "segments"
 _SUFFIX: Final = ".seg"
 
@@ -145,11 +152,22 @@ class SegmentWriter:
 class SegmentReader:
     """Reads encodings by place, through mappings that are made when they are needed."""
 
-    def __init__(self, disk: Disk, folder: str, *, mapped_max: int = MAPPED_SEGMENTS_MAX) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        *,
+        mapped_max: int = MAPPED_SEGMENTS_MAX,
+        resident_bytes: int = RESIDENT_BYTES_MAX,
+        resident_reads: int = RESIDENT_READS_MAX,
+    ) -> None:
         self._disk = disk
         self._folder = folder
         self._mapped_max = mapped_max
+        self._resident_bytes = resident_bytes
+        self._resident_reads = resident_reads
         self._views: dict[int, View] = {}
+        self._reads = 0
         self._lock = threading.Lock()
 
     def read(self, place: int) -> bytes:
@@ -162,7 +180,18 @@ class SegmentReader:
         view = self._views.get(place >> 42)
         if view is None or end > len(view):
             view = self._map(place >> 42, end)
+        self._reads += 1
+        if self._reads >= self._resident_reads:
+            self._relieve()
         return view[offset:end]
+
+    def _relieve(self) -> None:
+        self._reads = 0
+        with self._lock:
+            views = list(self._views.values())
+        if sum(map(len, views)) > self._resident_bytes:
+            for view in views:
+                self._disk.relieve(view)
 
     def _map(self, segment: int, end: int) -> View:
         path = segment_path(self._folder, segment)
