@@ -357,7 +357,7 @@ class CellStore(Store):
         for value in values:
             parts = novelty(value, self)
             tops = with_top(parts, value, value_hash(value))
-            count += self.put_encodings((hash, encoding) for hash, encoding, _ in tops)
+            count += self.put_encodings([(hash, encoding) for hash, encoding, _ in tops])
             settle(parts, self)
         return count
 
