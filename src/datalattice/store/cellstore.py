@@ -126,8 +126,8 @@ class CellStore(Store):
             )
         if not 0 <= pending_bytes <= PENDING_BYTES_MAX:
             raise UsageError(f"pending_bytes is 0 to {PENDING_BYTES_MAX}, got {pending_bytes}")
-        folder: object = os.fspath(path)
-        if not isinstance(folder, str) or not folder or "\0" in folder:
+        folder = os.fspath(path)
+        if not folder or "\0" in folder:
             raise UsageError(f"a store is opened at the path of a folder, got {folder!r}")
         disk = disk or RealDisk()
         if read_only:
