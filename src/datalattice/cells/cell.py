@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, u8
+from mypy_extensions import i64, mypyc_attr, u8
 
 from datalattice.cells.scalars import NAN_BITS, NanBits, Scalar
 from datalattice.errors import BadFormat, MissingData, TypeMismatch, UsageError
@@ -68,6 +69,28 @@ class Keeping:
 
     Source: CAD006; docs/cells.md "Partial values".
     """
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Taking(ABC):
+    """Base of loaders that take cells too: what rebuilds a large value hands over what is done.
+
+    Source: CAD006 "Storage"; docs/cells.md "Partial values".
+    """
+
+    @abstractmethod
+    def load(self, hash: bytes) -> Value:
+        """Return the value with this hash.
+
+        Raises: MissingData: it is not there.
+        """
+
+    @abstractmethod
+    def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
+        """Keep cells given as (hash, encoding), all below which is here; return how many were new.
+
+        Raises: ReadOnly: nothing can be kept here.
+        """
 
 
 class Ref:

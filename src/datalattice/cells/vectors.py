@@ -22,6 +22,7 @@ from datalattice.cells.cell import (
     Cell,
     Loader,
     Ref,
+    Taking,
     Value,
     admit,
     broken,
@@ -36,12 +37,13 @@ from datalattice.cells.cell import (
 from datalattice.cells.parse import read_kids, read_value, wrappers
 from datalattice.cells.scalars import need
 from datalattice.cells.scan import block_size, read_vlq
-from datalattice.errors import TypeMismatch
+from datalattice.errors import ReadOnly, TypeMismatch
 
 TAG_VECTOR: Final = 0x80
 TAG_LIST: Final = 0x81
 _ITEMS: Final = "the elements are an iterable"
 _POSITION: Final = "a vector position is an int"
+MOVED_ELEMENTS: Final = 4096  # elements held at a time while a vector is rebuilt
 PACKED_STRING_MAX: Final = 32  # longer strings are not copied into a closed leaf
 
 
@@ -332,7 +334,8 @@ class Vector(Cell):
         """Return this vector without its first `number` elements.
 
         Cost: a multiple of 16 reuses all leaves without loading them; otherwise every later element
-                moves.
+              moves. The leaves of a stored vector then go back to its store as they are made, so
+              that memory holds a part of them only.
         """
         need(number, int, "the number of elements to drop is an int")
         size: int = self._count
@@ -341,7 +344,7 @@ class Vector(Cell):
         if number >= size:
             return EMPTY_VECTOR
         if number & 15:
-            return _bulk(self.to_list(number))
+            return _moved(self, number)
         leaves: list[object] = []
         tail: i64 = self._count & 15
         full: i64 = self._count - tail
@@ -534,25 +537,94 @@ def _leaves(node: Vector, count: i64, start: i64, out: list[object]) -> None:
         at += size
 
 
-def _collect(node: Vector, start: i64, stop: i64, out: list[Value]) -> None:
-    """Append the elements `start` .. `stop - 1` of `node`, at least one, to `out`."""
+def _moved(whole: Vector, number: i64) -> Vector:
+    """Return `whole` without its first elements when those that stay move to other leaves."""
+    home = _home_of(whole)
+    full: i64 = (whole._count - number) & ~15
+    leaves: list[object] = []
+    done: i64 = 0
+    while done < full:
+        kids: list[object] = []
+        step: i64 = min(full - done, MOVED_ELEMENTS)
+        _collect(whole, number + done, number + done + step, kids, False)
+        made: list[object] = []
+        for at in range(0, step, 16):
+            made.append(_full_leaf(kids, at))
+        leaves.extend(made if home is None else _handed_over(made, home))
+        done += step
+    rest: list[object] = []
+    if number + full < whole._count:
+        _collect(whole, number + full, whole._count, rest, False)
+    if not leaves:
+        return _vector(len(rest), rest, None)
+    body = _tree(leaves, full)
+    return _vector(full + len(rest), rest, body) if rest else body
+
+
+def _home_of(vector: Vector) -> Taking | None:
+    """Return the loader behind a vector if it takes cells."""
+    prefix = vector._prefix
+    loader = vector._loader
+    if loader is None and isinstance(prefix, (Ref, Vector)):
+        loader = prefix.loader if isinstance(prefix, Ref) else prefix._loader
+    return loader if isinstance(loader, Taking) else None
+
+
+def _handed_over(made: list[object], home: Taking) -> list[object]:
+    """Return leaves as kids: those that `home` takes by their hashes."""
+    taken: dict[bytes, bytes] = {}
+    for leaf in made:
+        if isinstance(leaf, Vector) and len(leaf.encoding) > 140 and _is_at_home(leaf, home):
+            taken[leaf.hash] = leaf.encoding
+    try:
+        home.put_encodings(list(taken.items()))
+    except ReadOnly:  # then all stays in memory
+        return made
+    return [
+        Ref(leaf.hash, home) if isinstance(leaf, Vector) and leaf.hash in taken else leaf
+        for leaf in made
+    ]
+
+
+def _is_at_home(leaf: Vector, home: Taking) -> bool:
+    """Return whether every branch below a leaf is surely held by `home`."""
+    if leaf._kids is None:
+        return True  # made of plain elements
+    for kid in leaf._kids:
+        if isinstance(kid, Ref):
+            if kid.loader is not home:
+                return False
+        elif isinstance(kid, Cell):
+            if kid._kids is not None or kid._loader is not home or len(kid.encoding) > 140:
+                return False
+        elif isinstance(kid, (str, bytes)) and len(kid) > 34:
+            return False
+    return True
+
+
+def _collect(node: Vector, start: i64, stop: i64, out: list[object], resolve: bool = True) -> None:
+    """Append the elements `start` .. `stop - 1` of `node`, at least one, to `out`.
+
+    resolve: load elements known by hash; they come as Refs if not.
+    """
     count: i64 = node._count
     kids = node._open()
     tail: i64 = count if count <= 16 else count & 15
     base: i64 = count - tail
     if tail:
         if start < base:
-            _collect(node_of(node._prefix, base), start, min(stop, base), out)
+            _collect(node_of(node._prefix, base), start, min(stop, base), out, resolve)
         for i in range(max(start - base, 0), stop - base):
             kid = kids[i]
-            out.append(kid.resolve() if isinstance(kid, Ref) else kid)
+            out.append(kid.resolve() if resolve and isinstance(kid, Ref) else kid)
         return
     block: i64 = block_size(count)
     child: i64 = start // block
     begin: i64 = child * block
     while begin < stop:
         size: i64 = min(block, count - begin)
-        _collect(node_of(kids[child], size), max(start - begin, 0), min(stop - begin, size), out)
+        below = node_of(kids[child], size)
+        _collect(below, max(start - begin, 0), min(stop - begin, size), out, resolve)
         child += 1
         begin += block
 

@@ -15,6 +15,9 @@ _SHORT: Final = EMBEDDED_BYTES_MAX - 3  # bytes of a string that stands inside i
 Part = tuple[bytes, bytes, Value]
 """(hash, encoding, value) of one cell."""
 
+Front = dict[bytes, tuple[object, bytes]]
+"""By hash: a kid, and the hash of the cell that holds it."""
+
 
 def novelty(value: Value, home: Loader | None = None) -> list[Part]:
     """Return the branches at or below `value` that are not behind a reference of `home`.
@@ -128,9 +131,11 @@ def difference(own: Value, other: Value) -> Iterator[Part]:
     """
     if value_hash(own) == value_hash(other):
         return
-    have: set[bytes] = {value_hash(own)}
-    front: list[Value] = [own]
-    front = _advance(front, have, set())
+    top = value_hash(own)
+    have: set[bytes] = {top}
+    met: set[bytes] = set()  # what was met of the other side: entered on neither
+    front: Front = {}
+    _enter(own, top, have, front)
     if len(encode(other)) > EMBEDDED_BYTES_MAX:
         yield value_hash(other), encode(other), other
     level: list[Value] = [other]
@@ -138,8 +143,8 @@ def difference(own: Value, other: Value) -> Iterator[Part]:
     while level:
         wanted = [(digest, kid) for value in level for digest, kid in branch_kids(value)]
         names = {digest for digest, _kid in wanted}
-        # One level ahead: appending can move a subtree one level down.
-        front = _advance(front, have, names)
+        met |= names
+        front = _advance(front, have, met)
         level = []
         for digest, kid in wanted:
             if digest in have or digest in sent:
@@ -150,20 +155,25 @@ def difference(own: Value, other: Value) -> Iterator[Part]:
             level.append(value)
 
 
-def _advance(front: list[Value], have: set[bytes], shared: set[bytes]) -> list[Value]:
+def _advance(front: Front, have: set[bytes], met: set[bytes]) -> Front:
     """Return the cells one level below `front`, noting their hashes.
 
-    What the other side shares is not entered.
+    What the other side shares is not entered; nor is what lies in a cell that it shares, since a
+    growing tree moves what was its top one level down.
     """
-    below: list[Value] = []
-    for value in front:
-        for digest, kid in branch_kids(value):
-            if digest in have:
-                continue
-            have.add(digest)
-            if digest not in shared:
-                below.append(kid.resolve() if isinstance(kid, Ref) else kid)
+    below: Front = {}
+    for digest, (kid, above) in front.items():
+        if digest not in met and above not in met:
+            _enter(kid.resolve() if isinstance(kid, Ref) else kid, digest, have, below)
     return below
+
+
+def _enter(value: Value, digest: bytes, have: set[bytes], below: Front) -> None:
+    """Add the branches of `value` that were not met before to `below`."""
+    for hash, kid in branch_kids(value):
+        if hash not in have:
+            have.add(hash)
+            below[hash] = (kid, digest)
 
 
 def branch_count(value: Value) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Self, overload
 
 from mypy_extensions import mypyc_attr
 
-from datalattice.cells import Part, Value, branch_hashes, decode_trusted, encode
+from datalattice.cells import Part, Taking, Value, branch_hashes, decode_trusted, encode
 from datalattice.errors import MissingData, UsageError
 from datalattice.limits import HASH_BYTES
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
@@ -91,7 +91,7 @@ def reachable(parts: Iterable[Part], inside: Callable[[bytes], bytes | None]) ->
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Store(ABC):
+class Store(Taking):
     """Cells by hash, and one root among them that moves by compare-and-set. It is a `Loader`.
 
     A cell is *announced* when it is reachable from a root that was committed: only such cells may

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
+from datalattice.cells import encode
+
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Most memory of a store's decoded cells, as charged."""
 
@@ -30,8 +32,8 @@ class CellCache:
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._young: dict[bytes, tuple[object, int]] = {}
-        self._old: dict[bytes, tuple[object, int]] = {}
+        self._young: dict[bytes, object] = {}
+        self._old: dict[bytes, object] = {}
         self._young_bytes = 0
         self._old_bytes = 0
 
@@ -39,24 +41,24 @@ class CellCache:
         """Return the cell, or `default`. Cost: one or two table look-ups."""
         found = self._young.get(hash)
         if found is not None:
-            return found[0]
+            return found
         found = self._old.get(hash)
         if found is None:
             return default
         with self._lock:
-            self._keep(hash, found)
-        return found[0]
+            self._keep(hash, found, len(encode(found)))
+        return found
 
     def add(self, hash: bytes, cell: object, encoding_bytes: int) -> None:
         """Remember a cell whose encoding has this length."""
         with self._lock:
-            self._keep(hash, (cell, CELL_OVERHEAD_BYTES + ENCODING_FACTOR * encoding_bytes))
+            self._keep(hash, cell, encoding_bytes)
 
-    def _keep(self, hash: bytes, entry: tuple[object, int]) -> None:
+    def _keep(self, hash: bytes, cell: object, encoding_bytes: int) -> None:
         if hash in self._young:
             return
-        self._young[hash] = entry
-        self._young_bytes += entry[1]
+        self._young[hash] = cell
+        self._young_bytes += CELL_OVERHEAD_BYTES + ENCODING_FACTOR * encoding_bytes
         if self._young_bytes * 2 >= self._bytes_max:
             self._old, self._old_bytes = self._young, self._young_bytes
             self._young, self._young_bytes = {}, 0
@@ -65,8 +67,7 @@ class CellCache:
         """Remember many cells, given as (hash, encoding, cell)."""
         with self._lock:
             for hash, encoding, cell in parts:
-                charge = CELL_OVERHEAD_BYTES + ENCODING_FACTOR * len(encoding)
-                self._keep(hash, (cell, charge))
+                self._keep(hash, cell, len(encoding))
 
     def forget(self, hash: bytes) -> None:
         """Remove a cell; its charge stays until its generation goes."""

@@ -392,3 +392,21 @@ def test_messages_are_read_from_any_bytes(kind: Callable[[bytes], bytes], mappin
     assert isinstance(read, Vector)
     assert [type(item) for item in read] == [bytes, bytes, Map]
     assert encode_message(read) == data
+
+
+def test_the_difference_enters_nothing_that_both_sides_share() -> None:
+    # Bare top cells: whatever is entered has to be loaded.
+    whole = Map.of([(f"key {n}", n) for n in range(COUNT)])
+    changed = whole.put("key 77", "new")
+    shelf = Shelf(whole, changed)
+    own, other = shelf.open(whole), shelf.open(changed)
+    shelf.loads = 0
+    assert len(list(difference(own, other))) <= 5
+    assert shelf.loads <= 2 * 5 * 2
+    grown = Vector.of(range(COUNT - COUNT % 16))
+    longer = grown.extend(["a new element"] * 15)  # what was the top is one level down now
+    shelf = Shelf(grown, longer)
+    own, other = shelf.open(grown), shelf.open(longer)
+    shelf.loads = 0
+    assert [cell for _, _, cell in difference(own, other)] == [longer]
+    assert shelf.loads <= 32
