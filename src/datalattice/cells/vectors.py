@@ -541,24 +541,59 @@ def _moved(whole: Vector, number: i64) -> Vector:
     """Return `whole` without its first elements when those that stay move to other leaves."""
     home = _home_of(whole)
     full: i64 = (whole._count - number) & ~15
-    leaves: list[object] = []
+    levels: list[list[object]] = []
     done: i64 = 0
     while done < full:
         kids: list[object] = []
         step: i64 = min(full - done, MOVED_ELEMENTS)
         _collect(whole, number + done, number + done + step, kids, False)
-        made: list[object] = []
+        leaves: list[object] = []
         for at in range(0, step, 16):
-            made.append(_full_leaf(kids, at))
-        leaves.extend(made if home is None else _handed_over(made, home))
+            leaves.append(_full_leaf(kids, at))
+        for leaf in _handed_over(leaves, home):
+            _add_leaf(levels, leaf, home)
         done += step
     rest: list[object] = []
     if number + full < whole._count:
         _collect(whole, number + full, whole._count, rest, False)
-    if not leaves:
+    if not full:
         return _vector(len(rest), rest, None)
-    body = _tree(leaves, full)
+    body = _top_of(levels)
     return _vector(full + len(rest), rest, body) if rest else body
+
+
+def _add_leaf(levels: list[list[object]], leaf: object, home: Taking | None) -> None:
+    """Add a leaf behind others; 16 blocks of a level become one of the next."""
+    kid = leaf
+    level: i64 = 0
+    span: i64 = 16
+    while True:
+        if level == len(levels):
+            levels.append([])
+        row = levels[level]
+        row.append(kid)
+        if len(row) < 16:
+            return
+        span *= 16
+        levels[level] = []
+        kid = _handed_over([_vector(span, row, None)], home)[0]
+        level += 1
+
+
+def _top_of(levels: list[list[object]]) -> Vector:
+    """Return the vector of the blocks on all levels: the lower a level, the later its elements."""
+    top: object = None
+    count: i64 = 0
+    span: i64 = 16
+    for row in levels:
+        count += span * len(row)
+        group = row if top is None else [*row, top]
+        if len(group) > 1:
+            top = _vector(count, group, None)
+        elif group:
+            top = group[0]
+        span *= 16
+    return node_of(top, count)
 
 
 def _home_of(vector: Vector) -> Taking | None:
@@ -570,27 +605,29 @@ def _home_of(vector: Vector) -> Taking | None:
     return loader if isinstance(loader, Taking) else None
 
 
-def _handed_over(made: list[object], home: Taking) -> list[object]:
-    """Return leaves as kids: those that `home` takes by their hashes."""
+def _handed_over(made: list[object], home: Taking | None) -> list[object]:
+    """Return nodes as kids: those that `home` takes by their hashes."""
+    if home is None:
+        return made
     taken: dict[bytes, bytes] = {}
-    for leaf in made:
-        if isinstance(leaf, Vector) and len(leaf.encoding) > 140 and _is_at_home(leaf, home):
-            taken[leaf.hash] = leaf.encoding
+    for node in made:
+        if isinstance(node, Vector) and len(node.encoding) > 140 and _is_at_home(node, home):
+            taken[node.hash] = node.encoding
     try:
         home.put_encodings(list(taken.items()))
     except ReadOnly:  # then all stays in memory
         return made
     return [
-        Ref(leaf.hash, home) if isinstance(leaf, Vector) and leaf.hash in taken else leaf
-        for leaf in made
+        Ref(node.hash, home) if isinstance(node, Vector) and node.hash in taken else node
+        for node in made
     ]
 
 
-def _is_at_home(leaf: Vector, home: Taking) -> bool:
-    """Return whether every branch below a leaf is surely held by `home`."""
-    if leaf._kids is None:
+def _is_at_home(node: Vector, home: Taking) -> bool:
+    """Return whether every branch below a node just made is surely held by `home`."""
+    if node._kids is None:
         return True  # made of plain elements
-    for kid in leaf._kids:
+    for kid in node._kids:
         if isinstance(kid, Ref):
             if kid.loader is not home:
                 return False

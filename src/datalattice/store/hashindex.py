@@ -22,6 +22,9 @@ RECENT_ENTRIES_MAX: Final = 65_536
 """Entries kept in memory before they go to the table on disk: about 13 MB. A greater number makes
 fewer page writes of a large table, and more to read when opening after a kill."""
 
+FLUSH_ENTRIES: Final = 8_192
+"""Entries that one transaction writes to the table on disk."""
+
 TABLES: Final = ("meta", "places")
 STAGED: Final = 1
 """The bit of a place that says: stored, but not reachable from a committed root."""
@@ -173,8 +176,13 @@ class HashIndex:
             flags,
             watermark.root or bytes(32),
         )
+        # In order and by parts: pages that change stay in memory until their transaction ends.
+        # Places before their watermark do no harm, since what they name is durable.
+        for first in range(0, len(hashes), FLUSH_ENTRIES):
+            last = first + FLUSH_ENTRIES
+            with self._engine.write() as txn:
+                txn.put_many("places", zip(hashes[first:last], places[first:last], strict=True))
         with self._engine.write() as txn:
-            txn.put_many("places", zip(hashes, places, strict=True))
             txn.put("meta", _WATERMARK_KEY, mark)
         self.look_again()
         self._recent = dict.fromkeys(self._forgotten, NOWHERE)
