@@ -1,9 +1,9 @@
 """Hash index: from a cell's hash to its place. Derived from the segments, never the truth.
 
 New entries stay in a table in memory, which is written in key order into an ordered table on disk
-when it has grown. The same transaction writes the *watermark*: up to which pack the index is
-complete, and what the store looked like there. Opening a store therefore reads only the packs
-behind the watermark. Nothing is synced; `folder.py` tells when the tables on disk may be believed.
+when it has grown. Then the *watermark* is written: up to which pack the index is complete, and what
+the store looked like there. Opening a store therefore reads only the packs behind the watermark.
+Nothing is synced; `folder.py` tells when the tables on disk may be believed.
 """
 
 from __future__ import annotations
