@@ -244,9 +244,9 @@ def test_a_writer_that_does_not_end_is_one_line(home: Path) -> None:
     with CellStore.open(home / "store"):
         program = (
             "import sys\n"
-            "from datalattice.cli import access, main\n"
+            "from datalattice.cli import access, start\n"
             "access.LOCK_WAIT_S = 0.1\n"
-            "main()\n"
+            "start()\n"
         )
         ran = subprocess.run(
             [sys.executable, "-c", program, "queue", "offer", "t", "a"],
