@@ -38,6 +38,7 @@ from datalattice.cells.parse import read_kids, read_value, wrappers
 from datalattice.cells.scalars import need
 from datalattice.cells.scan import block_size, read_vlq
 from datalattice.errors import ReadOnly, TypeMismatch
+from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX
 
 TAG_VECTOR: Final = 0x80
 TAG_LIST: Final = 0x81
@@ -128,7 +129,7 @@ class Vector(Cell):
         if isinstance(prefix, Ref):
             prefix.loader = loader
         elif isinstance(prefix, Cell):
-            if len(prefix.encoding) > 140:
+            if len(prefix.encoding) > EMBEDDED_BYTES_MAX:
                 self._prefix = Ref(prefix.hash, loader)
             else:
                 prefix._close(loader)
@@ -345,18 +346,15 @@ class Vector(Cell):
             return EMPTY_VECTOR
         if number & 15:
             return _moved(self, number)
-        leaves: list[object] = []
         tail: i64 = self._count & 15
         full: i64 = self._count - tail
-        _leaves(
-            self if tail == 0 else node_of(self._opened_prefix(), full), full, number, leaves
-        ) if full > number else None
-        body = _tree(leaves, full - number) if leaves else EMPTY_VECTOR
-        return body._extend(self._open()[:tail]) if tail else body
-
-    def _opened_prefix(self) -> object:
-        self._open()
-        return self._prefix
+        kids = self._open()  # reads the prefix, too
+        body = EMPTY_VECTOR
+        if full > number:
+            levels: list[list[object]] = []
+            _leaves(node_of(self._prefix, full) if tail else self, full, number, levels)
+            body = _top_of(levels)
+        return body._extend(kids[:tail]) if tail else body
 
     def __add__(self, other: Iterable[object]) -> Vector:
         return self.extend(other)
@@ -489,41 +487,19 @@ def _bulk(items: list[object]) -> Vector:
     if total <= 16:
         return _vector(total, items, None)
     tail: i64 = total & 15
-    leaves: list[object] = []
+    levels: list[list[object]] = []
     at: i64 = 0
     while at < total - tail:
-        leaves.append(_full_leaf(items, at))
+        _add_leaf(levels, _full_leaf(items, at), None)
         at += 16
-    body = _tree(leaves, total - tail)
+    body = _top_of(levels)
     return _vector(total, items[at:], body) if tail else body
 
 
-def _tree(leaves: list[object], total: i64) -> Vector:
-    """Return the vector of `total` elements whose leaves of 16 are given, as kids."""
-    level = leaves
-    span: i64 = 16
-    while len(level) > 1:
-        above: list[object] = []
-        wide: i64 = span * 16
-        at: i64 = 0
-        while at < len(level):
-            group = level[at : at + 16]
-            if len(group) == 1:
-                above.append(group[0])
-            else:
-                start: i64 = at * span
-                above.append(_vector(min(wide, total - start), group, None))
-            at += 16
-        level = above
-        span = wide
-    top = level[0]
-    return node_of(top, total)
-
-
-def _leaves(node: Vector, count: i64, start: i64, out: list[object]) -> None:
-    """Append to `out` the leaves of `node` from element `start` on, as kids."""
+def _leaves(node: Vector, count: i64, start: i64, levels: list[list[object]]) -> None:
+    """Add the leaves of `node` from element `start` on, as kids, to a tree that is being built."""
     if count == 16:
-        out.append(node)
+        _add_leaf(levels, node, None)
         return
     block: i64 = block_size(count)
     at: i64 = 0
@@ -531,9 +507,9 @@ def _leaves(node: Vector, count: i64, start: i64, out: list[object]) -> None:
         size: i64 = min(block, count - at)
         if at + size > start:
             if size == 16:
-                out.append(kid)
+                _add_leaf(levels, kid, None)
             else:
-                _leaves(node_of(kid, size), size, max(start - at, 0), out)
+                _leaves(node_of(kid, size), size, max(start - at, 0), levels)
         at += size
 
 
@@ -611,7 +587,11 @@ def _handed_over(made: list[object], home: Taking | None) -> list[object]:
         return made
     taken: dict[bytes, bytes] = {}
     for node in made:
-        if isinstance(node, Vector) and len(node.encoding) > 140 and _is_at_home(node, home):
+        if (
+            isinstance(node, Vector)
+            and len(node.encoding) > EMBEDDED_BYTES_MAX
+            and _is_at_home(node, home)
+        ):
             taken[node.hash] = node.encoding
     try:
         home.put_encodings(list(taken.items()))
@@ -624,18 +604,22 @@ def _handed_over(made: list[object], home: Taking | None) -> list[object]:
 
 
 def _is_at_home(node: Vector, home: Taking) -> bool:
-    """Return whether every branch below a node just made is surely held by `home`."""
+    """Return whether every branch below a node just encoded is surely held by `home`."""
     if node._kids is None:
         return True  # made of plain elements
     for kid in node._kids:
-        if isinstance(kid, Ref):
+        if isinstance(kid, Ref):  # long strings and integers are Refs, too, once they are encoded
             if kid.loader is not home:
                 return False
         elif isinstance(kid, Cell):
-            if kid._kids is not None or kid._loader is not home or len(kid.encoding) > 140:
+            if (
+                kid._kids is not None
+                or kid._loader is not home
+                or len(kid.encoding) > EMBEDDED_BYTES_MAX
+            ):
                 return False
-        elif isinstance(kid, (str, bytes)) and len(kid) > 34:
-            return False
+        elif isinstance(kid, (str, bytes)) and len(kid) > CHUNK_BYTES // 4:
+            return False  # perhaps a tree of few chunks, which stands here while its chunks do not
     return True
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.cells import Vector, missing, value_hash
+from datalattice.cells import Blob, Vector, missing, value_hash
 from datalattice.store import CellStore
 
 RECORDS = [Vector.of((None, b"%040d" % n, n, None)) for n in range(20_000)]
@@ -41,6 +41,22 @@ def test_what_was_appended_and_not_stored_moves_too(tmp_path: Path) -> None:
         store.commit(cut)
         assert missing(cut) == []
         assert list(cut)[-3:] == extra
+
+
+@pytest.mark.parametrize("size", [34, 137, 138, 1_024, 1_025, 4_097, 16_384])
+def test_strings_of_every_kind_are_whole_after_a_cut(tmp_path: Path, size: int) -> None:
+    texts = [b"%d" % n + b"x" * size for n in range(70)]
+    with CellStore.open(tmp_path) as store:
+        store.commit(Vector.of(texts[:48]))
+        root = store.root()
+        assert isinstance(root, Vector)
+        store.commit(root.extend(texts[48:]).drop(3))
+    with CellStore.open(tmp_path) as store:
+        root = store.root()
+        assert isinstance(root, Vector)
+        assert missing(root) == []
+        assert value_hash(root) == value_hash(Vector.of(texts[3:]))
+        assert [bytes(text) for text in root if isinstance(text, (bytes, Blob))] == texts[3:]
 
 
 def test_a_reader_s_vector_is_cut_in_memory(tmp_path: Path) -> None:
