@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -118,6 +118,7 @@ class Node:
         self._serving: set[asyncio.Task[Any]] = set()
         self._pulls: dict[object, asyncio.Future[str | None]] = {}
         self._changed = asyncio.Event()
+        self._watcher_count = 0
         self._listener: Listener | None = None
         self._closing = False
 
@@ -242,7 +243,17 @@ class Node:
 
     async def changed(self) -> None:
         """Return at the next change of the announced value."""
-        await self._changed.wait()
+        with self._watching():
+            await self._changed.wait()
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Be told of changes: one that nobody watches does not wake the event loop."""
+        self._watcher_count += 1
+        try:
+            yield
+        finally:
+            self._watcher_count -= 1
 
     async def wait_until(self, condition: Callable[[Node], bool], timeout_s: float = 30.0) -> None:
         """Return when `condition` holds; it is looked at after every change.
@@ -250,12 +261,10 @@ class Node:
         Raises: Timeout: it did not come to hold.
         """
         try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    event = self._changed
-                    if condition(self):
-                        return
-                    await event.wait()
+            with self._watching():
+                async with asyncio.timeout(timeout_s):
+                    while not condition(self):
+                        await self._changed.wait()
         except TimeoutError as error:
             raise Timeout(f"what was waited for did not happen in {timeout_s} s") from error
 
@@ -399,6 +408,8 @@ class Node:
     # --- what the worker wants done -----------------------------------------------------------
 
     def _deliver(self, effects: Effects) -> None:
+        if not self._watcher_count and effects.is_silent:
+            return
         self._loop.call_soon_threadsafe(self._carry_out, effects)
 
     def _failed(self, error: Exception) -> None:

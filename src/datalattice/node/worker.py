@@ -1,8 +1,9 @@
-"""Worker: the one thread that owns a replicator and blocks on its storage.
+"""Worker: one thing after another happens to a replicator, and its storage may block meanwhile.
 
-Everything that happens to a replica happens here, one thing after another: frames, timers, and the
-publication of local writes. Callers that wait for a publication at the same time are served by one
-commit. Effects are handed out after each action, when what they say is durable.
+Frames and timers are the business of one thread. A publication of local writes is done by the
+thread that asks for it when nothing else is going on, which saves two changes of thread; otherwise
+it waits in line, and callers that wait at the same time are served by one commit. Effects are
+handed out after each action, when what they say is durable.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class SteadyClock:
 
 
 class Worker:
-    """A thread, its queue, and the replicator that nobody else touches."""
+    """A thread, its queue, and a replicator that whoever holds the lock may touch."""
 
     def __init__(
         self,
@@ -55,10 +56,15 @@ class Worker:
         self._clock = clock or SteadyClock()
         self._queue: queue.SimpleQueue[Action | Future[None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="datalattice-replica", daemon=True)
+        self._lock = threading.Lock()
+        self._holder = 0  # the thread that has the lock
+        self._wanted = False  # whether the worker's own thread waits for the lock
+        self._deadline_ms: int | None = None  # what the thread sleeps until, at most
         self._closed = threading.Event()
 
     def start(self) -> None:
         """Begin to work."""
+        self._deadline_ms = self._replicator.next_deadline()
         self._thread.start()
 
     def submit(self, action: Action) -> None:
@@ -70,9 +76,19 @@ class Worker:
 
         Raises: StoreError: they could not be written. StoreClosed: the node is closed.
         """
-        if threading.current_thread() is self._thread:
+        if self._holder == threading.get_ident():
             self._replicator.publish(self._clock.now_ms())
             return
+        # Whatever is in line comes first: a thread that writes all the time must not keep peers
+        # from being heard.
+        is_idle = not self._wanted and self._queue.empty()
+        if is_idle and self._lock.acquire(blocking=False):
+            try:
+                if not self._closed.is_set():
+                    self._publish_here()
+                    return
+            finally:
+                self._release()
         if self._closed.is_set():
             raise StoreClosed("the node is closed")
         waiting: Future[None] = Future()
@@ -87,18 +103,71 @@ class Worker:
         self._queue.put(None)
         self._thread.join()
 
+    # --- on any thread ------------------------------------------------------------------------
+
+    def _publish_here(self) -> None:
+        """Publish on the caller's thread, which has the lock."""
+        self._holder = threading.get_ident()
+        began_ms = self._clock.now_ms()
+        try:
+            self._replicator.publish(began_ms)
+        except Exception as error:
+            self._failed(error)
+            raise
+        finally:
+            self._excuse(began_ms)
+            self._hand_out()
+            deadline_ms, sleeps_until_ms = self._replicator.next_deadline(), self._deadline_ms
+            if deadline_ms is not None and (
+                sleeps_until_ms is None or deadline_ms < sleeps_until_ms
+            ):
+                self._deadline_ms = deadline_ms
+                self._queue.put(_wake)
+
+    def _release(self) -> None:
+        self._holder = 0
+        self._lock.release()
+
+    def _excuse(self, began_ms: int) -> None:
+        busy_ms = self._clock.now_ms() - began_ms
+        if busy_ms >= BUSY_MS_MIN:
+            self._replicator.excuse(busy_ms)
+
+    def _hand_out(self) -> None:
+        effects = self._replicator.take_effects()
+        if effects:
+            self._deliver(effects)
+
+    def _refuse_rest(self) -> None:
+        while True:
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(item, Future):
+                item.set_exception(StoreClosed("the node is closed"))
+
     # --- on the thread ------------------------------------------------------------------------
 
     def _run(self) -> None:
         running = True
         while running:
-            running = self._turn(self._take())
-        self._closed.set()
+            taken = self._take()
+            self._wanted = True
+            self._lock.acquire()
+            self._wanted = False
+            try:
+                self._holder = threading.get_ident()
+                running = self._turn(taken)
+                if not running:
+                    self._closed.set()
+            finally:
+                self._release()
         self._refuse_rest()
 
     def _take(self) -> list[Action | Future[None] | None]:
         """Return what is to be done now: wait for something, or for the next deadline."""
-        deadline_ms = self._replicator.next_deadline()
+        deadline_ms = self._deadline_ms
         wait_s = None
         if deadline_ms is not None:
             wait_s = max(0, deadline_ms - self._clock.now_ms()) / 1_000
@@ -126,19 +195,14 @@ class Worker:
                 self._hand_out()  # at once: answers may be long, and many would pile up here
         if waiting:
             self._publish(waiting)
-        ended_ms = self._clock.now_ms()
-        if ended_ms - began_ms >= BUSY_MS_MIN:
-            replicator.excuse(ended_ms - began_ms)
+        self._excuse(began_ms)
         deadline_ms = replicator.next_deadline()
-        if deadline_ms is not None and deadline_ms <= ended_ms:
-            self._guard(Replicator.tick)
+        if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
+            self._guard(_tick)
+            deadline_ms = replicator.next_deadline()
+        self._deadline_ms = deadline_ms
         self._hand_out()
         return running
-
-    def _hand_out(self) -> None:
-        effects = self._replicator.take_effects()
-        if effects.sends or effects.closes or effects.finished or effects.changed or effects.notes:
-            self._deliver(effects)
 
     def _publish(self, waiting: list[Future[None]]) -> None:
         try:
@@ -161,11 +225,10 @@ class Worker:
             _log.exception("a fault while handling an event")
             self._failed(error)
 
-    def _refuse_rest(self) -> None:
-        while True:
-            try:
-                item = self._queue.get_nowait()
-            except queue.Empty:
-                return
-            if isinstance(item, Future):
-                item.set_exception(StoreClosed("the node is closed"))
+
+def _wake(_replicator: Replicator, _now_ms: int) -> None:
+    """Do nothing: what the thread sleeps until has changed."""
+
+
+def _tick(replicator: Replicator, now_ms: int) -> None:
+    replicator.tick(now_ms)

@@ -85,6 +85,14 @@ class Effects:
     changed: bool = False
     notes: list[Note] = field(default_factory=list)
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether there is nothing to do; the state may be another one all the same."""
+        return not (self.sends or self.closes or self.finished or self.notes)
+
+    def __bool__(self) -> bool:
+        return self.changed or not self.is_silent
+
 
 class Replicator:
     """One replica, many sessions. Not thread-safe: one thread, or a simulation, owns it."""

@@ -1,9 +1,15 @@
-"""Worker: what its own work does to the time-outs of peers."""
+"""Worker: who publishes, in which order, and what its own work does to the time-outs of peers."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import cast
+
 import pytest
 
+from datalattice.errors import StoreClosed, StoreFull
 from datalattice.lattice import root_lattice
 from datalattice.node.worker import BUSY_MS_MIN, Worker
 from datalattice.store import MemoryStore
@@ -44,3 +50,108 @@ def test_the_time_a_node_was_busy_is_not_held_against_its_peers(
     clock.advance(BUSY_MS_MIN)
     worker._turn([])
     assert [note.kind for effects in seen for note in effects.notes] == ["timeout"] * 2
+
+
+class Counting:
+    """A replica stand-in of a replicator: says on which thread it published."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.threads: list[int] = []
+        self.error = error
+        self.owes = False
+        self.deadline_ms: int | None = None
+        self.ticks = threading.Event()
+
+    def publish(self, now_ms: int) -> None:
+        self.threads.append(threading.get_ident())
+        if self.owes:
+            self.deadline_ms = now_ms
+        if self.error is not None:
+            raise self.error
+
+    def tick(self, _now_ms: int) -> None:
+        self.deadline_ms = None
+        self.ticks.set()
+
+    def next_deadline(self) -> int | None:
+        return self.deadline_ms
+
+    def take_effects(self) -> Effects:
+        return Effects()
+
+
+@contextlib.contextmanager
+def running(replicator: Counting, failed: list[Exception]) -> Iterator[Worker]:
+    worker = Worker(cast("Replicator", replicator), lambda _: None, failed.append)
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+
+
+def test_an_idle_worker_leaves_a_publication_to_the_thread_that_asks() -> None:
+    node = Counting()
+    with running(node, []) as worker:
+        worker.publish()
+    assert node.threads == [threading.get_ident()]
+
+
+def test_a_publication_waits_in_line_behind_what_was_submitted() -> None:
+    node = Counting()
+    order: list[str] = []
+    began, go = threading.Event(), threading.Event()
+
+    def busy(_node: Replicator, _now_ms: int) -> None:
+        began.set()
+        go.wait(10)
+        order.append("busy")
+
+    with running(node, []) as worker:
+        worker.submit(busy)
+        assert began.wait(10)
+        threads = [threading.Thread(target=worker.publish) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        go.set()
+        for thread in threads:
+            thread.join(10)
+    assert order == ["busy"]
+    assert 1 <= len(node.threads) <= 3
+    assert threading.get_ident() not in node.threads
+
+
+def test_a_thread_that_publishes_all_the_time_lets_others_have_their_turn() -> None:
+    node = Counting()
+    done = threading.Event()
+    with running(node, []) as worker:
+        worker.submit(lambda _node, _now_ms: done.set())
+        while not done.is_set():
+            worker.publish()
+    assert done.is_set()
+
+
+def test_a_failed_publication_is_raised_where_it_was_asked_for_and_reported() -> None:
+    failed: list[Exception] = []
+    error = StoreFull("no room")
+    with running(Counting(error), failed) as worker:
+        with pytest.raises(StoreFull):
+            worker.publish()
+        assert failed == [error]
+
+
+def test_a_deadline_that_a_publication_brings_wakes_the_thread() -> None:
+    node = Counting()
+    node.owes = True
+    with running(node, []) as worker:
+        worker.publish()
+        assert node.ticks.wait(10)
+
+
+def test_nothing_is_published_after_the_end() -> None:
+    node = Counting()
+    with running(node, []) as worker:
+        pass
+    with pytest.raises(StoreClosed):
+        worker.publish()
+    assert node.threads == []
