@@ -7,6 +7,7 @@ from typing import Final
 
 from datalattice.errors import UsageError
 from datalattice.limits import MESSAGE_BYTES_MAX
+from datalattice.node.logs import LOG_FORMATS, LOG_LEVELS
 from datalattice.node.transport import parse_address
 from datalattice.node.transport.base import PORT_MAX
 from datalattice.sync import (
@@ -34,6 +35,9 @@ class NodeConfig:
     bind:  the local address to listen at.
     peers: addresses of nodes to stay connected to.
     ping_reply, strict_paths, accept_bare_values: see `datalattice.sync.Dialect`.
+    http_port, http_bind: where /metrics and /health are served; None: nowhere, 0: any free port.
+    log_level, log_format: what a node that is a process of its own logs; within a program logging
+           is the program's to set up.
     Units: all times in milliseconds.
     """
 
@@ -50,17 +54,29 @@ class NodeConfig:
     root_sync_interval_ms: int = ROOT_SYNC_INTERVAL_MS
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     rounds_max: int = ROUNDS_MAX
+    http_port: int | None = None
+    http_bind: str = "127.0.0.1"
+    log_level: str = "warning"
+    log_format: str = "text"
 
     def __post_init__(self) -> None:
         if self.port is not None and (type(self.port) is not int or self.port > PORT_MAX):
             raise UsageError(f"a port is a number up to {PORT_MAX}, got {self.port!r}")
-        if not self.bind:
-            raise UsageError("bind is a local address such as 127.0.0.1, got an empty text")
+        if self.http_port is not None and not 0 <= self.http_port <= PORT_MAX:
+            raise UsageError(f"http_port is 0 to {PORT_MAX}, got {self.http_port!r}")
+        for name in ("bind", "http_bind"):
+            if not getattr(self, name):
+                raise UsageError(f"{name} is a local address such as 127.0.0.1, got an empty text")
         for peer in self.peers:
             parse_address(peer)
-        if self.ping_reply not in PING_REPLIES:
-            choices = " or ".join(PING_REPLIES)
-            raise UsageError(f"ping_reply is {choices}, got {self.ping_reply!r}")
+        for name, choices in (
+            ("ping_reply", PING_REPLIES),
+            ("log_level", LOG_LEVELS),
+            ("log_format", LOG_FORMATS),
+        ):
+            if getattr(self, name) not in choices:
+                named = f"{', '.join(choices[:-1])} or {choices[-1]}"
+                raise UsageError(f"{name} is {named}, got {getattr(self, name)!r}")
         if not MESSAGE_BYTES_MIN <= self.message_bytes_max <= MESSAGE_BYTES_MAX:
             raise UsageError(
                 f"message_bytes_max is {MESSAGE_BYTES_MIN} to {MESSAGE_BYTES_MAX}, "

@@ -1,41 +1,174 @@
-"""Observe: what a node counts and how it says how it is."""
+"""Observe: what a node counts and measures, and how it says how it is.
+
+A node is `ok`, or `degraded` for reasons that each have a key: whoever finds a reason calls
+`degrade`, and `recover` when it is gone. Reasons that are a matter of looking, such as damage in
+the store, are looked up by `checks` whenever somebody asks. Everything may be called from any
+thread.
+"""
 
 from __future__ import annotations
 
+import bisect
 import logging
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
+from datalattice.errors import DataLatticeError, StoreError
+from datalattice.node.logs import Repeats, log_event
 from datalattice.sync import Note
 
-_log = logging.getLogger("datalattice.node")
+BUCKETS_S: Final = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)
+"""Upper bounds of the buckets of measured times."""
 
-_QUIET = {"ignored", "timeout", "undelivered"}
+WRITES: Final = "writes"
+"""Key of the trouble that commits fail; gone with the next that succeeds."""
+
+FAULT: Final = "fault"
+"""Key of a fault of ours; it stays."""
+
+_QUIET: Final = frozenset({"ignored", "timeout", "undelivered"})
+
+Check = Callable[[], str | None]
+"""Returns why a node is degraded, None when it is not."""
 
 
 @dataclass(slots=True)
-class Observer:
-    """Counters by name, and the last fault that still matters."""
+class Histogram:
+    """How long something took, in buckets."""
 
-    counters: dict[str, int] = field(default_factory=dict)
-    fault: str | None = None
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    sum_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one that took so long."""
+        self.counts[bisect.bisect_left(BUCKETS_S, seconds)] += 1
+        self.sum_s += seconds
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return sum(self.counts)
+
+
+class Observer:
+    """Counters and times by name, and the reasons why the node is not well."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.counters: dict[str, int] = {}
+        self.times: dict[str, Histogram] = {}
+        self.checks: dict[str, Check] = {}
+        self._troubles: dict[str, str] = {}
+        self._now_s = now_s
+        self._changed_s = now_s()
+        self._repeats = Repeats(now_s)
+        self._lock = threading.Lock()
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter."""
-        self.counters[name] = self.counters.get(name, 0) + amount
+        with self._lock:
+            self.counters[name] = self.counters.get(name, 0) + amount
+
+    def measure(self, name: str, seconds: float) -> None:
+        """Note how long something took."""
+        with self._lock:
+            times = self.times.get(name)
+            if times is None:
+                times = self.times[name] = Histogram()
+            times.add(seconds)
+
+    def changed(self) -> None:
+        """Note that a change was committed: writes work."""
+        self.count("changes")
+        self._changed_s = self._now_s()
+        self.recover(WRITES)
+
+    @property
+    def unchanged_s(self) -> float:
+        """How long ago the last change was; since the start where there was none."""
+        return self._now_s() - self._changed_s
 
     def note(self, note: Note) -> None:
         """Count and log something a peer did."""
         self.count(note.kind)
         level = logging.DEBUG if note.kind in _QUIET else logging.INFO
-        _log.log(level, "%s from %s: %s", note.kind, note.peer, note.text)
+        with self._lock:
+            unlogged = self._repeats.admit(note.kind, _host(note.peer))
+        if unlogged is not None:
+            log_event(
+                level,
+                "peer-note",
+                kind=note.kind,
+                peer=note.peer,
+                text=note.text,
+                unlogged=unlogged or None,
+            )
+
+    # --- health -------------------------------------------------------------------------------
 
     def failed(self, error: Exception) -> None:
-        """Remember that the node could not do what it should."""
+        """Remember that the node could not do what it should.
+
+        That writes fail lasts until one succeeds; a fault of ours, which is any error that nobody
+        foresaw, until the node is started again.
+        """
         self.count("faults")
-        self.fault = f"{type(error).__name__}: {error}"
-        _log.error("%s", self.fault)
+        is_known = isinstance(error, DataLatticeError)
+        key = WRITES if isinstance(error, StoreError) else FAULT
+        self.degrade(key, f"{type(error).__name__}: {error}")
+        if not is_known:
+            log_event(logging.ERROR, "fault", error=repr(error))
+
+    def degrade(self, key: str, text: str) -> None:
+        """Say that the node is not well, and why, until `recover` is called with the same key."""
+        with self._lock:
+            is_new = self._troubles.get(key) != text
+            self._troubles[key] = text
+        if is_new:
+            log_event(logging.ERROR, "degraded", key=key, reason=text)
+
+    def recover(self, key: str) -> None:
+        """Say that a reason is gone; nothing happens where there was none."""
+        if key in self._troubles:
+            with self._lock:
+                self._troubles.pop(key, None)
+            log_event(logging.WARNING, "recovered", key=key)
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why the node is degraded, by key; nothing when it is well."""
+        with self._lock:
+            found = dict(self._troubles)
+        for key, check in self.checks.items():
+            text = check()
+            if text is not None:
+                found[key] = text
+        return found
 
     @property
     def health(self) -> str:
         """`ok`, or `degraded: ` and why."""
-        return "ok" if self.fault is None else f"degraded: {self.fault}"
+        reasons = self.reasons
+        return "degraded: " + "; ".join(reasons.values()) if reasons else "ok"
+
+
+def _host(peer: str) -> str:
+    """Return what stays the same when a peer comes back: its port and number do not."""
+    address = peer.partition(" #")[0]
+    return address.rpartition(":")[0] if address.startswith("in ") else address

@@ -1,0 +1,152 @@
+"""Logs: events with a name and fields, one line each, as text or as JSON.
+
+    peer-lost address=10.0.0.7:18888 reason="closed by the peer"
+
+Names and fields of events are stable; docs/node.md lists them. An event is an ordinary record of
+the logger `datalattice.node`, so a program that holds a node in it handles it as it likes. What one
+peer does again and again is logged a few times, and then as a count now and then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, TextIO
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
+
+REPEATS_MAX: Final = 5
+"""Records of one kind about one peer in `REPEAT_S`; what follows is counted."""
+
+REPEAT_S: Final = 60.0
+
+REPEATED_MAX: Final = 256
+"""Kinds and peers that are told apart; beyond, all that is new counts as one."""
+
+_PLAIN: Final = re.compile(r"[\w.:/\[\]@+-]+", re.ASCII)
+
+_log = logging.getLogger("datalattice.node")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened, and the circumstances; its text is one line."""
+
+    name: str
+    fields: dict[str, object]
+
+    def __str__(self) -> str:
+        return " ".join((self.name, *(f"{key}={_text(v)}" for key, v in self.fields.items())))
+
+
+def _text(value: object) -> str:
+    """Return a field's value as one word, in quotes where it would not be one."""
+    text = value if isinstance(value, str) else json.dumps(_plain(value))
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def _plain(value: object) -> object:
+    """Return a value that JSON has: bytes are hashes and keys, in hex."""
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def log_event(level: int, name: str, **fields: object) -> None:
+    """Log an event; fields that are None are left out."""
+    if _log.isEnabledFor(level):
+        kept = {key: _plain(value) for key, value in fields.items() if value is not None}
+        _log.log(level, "%s", Event(name, kept))
+
+
+class _OneLine(logging.Formatter):
+    """Writes each record as one line: as text, or as a JSON object."""
+
+    def __init__(self, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        when = when.replace("+00:00", "Z")
+        level = record.levelname.lower()
+        event = _event_of(record)
+        if record.exc_info:
+            event.fields["traceback"] = self.formatException(record.exc_info)
+        if self._as_json:
+            head = {"time": when, "level": level, "event": event.name}
+            return json.dumps({**event.fields, **head} if event.fields else head)
+        return f"{when} {level} {event}"
+
+
+def _event_of(record: logging.LogRecord) -> Event:
+    """Return the event that a record is; any other record is the event `message`."""
+    event = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    if isinstance(event, Event):
+        return Event(event.name, dict(event.fields))
+    return Event("message", {"logger": record.name, "text": record.getMessage()})
+
+
+@contextmanager
+def logging_to(stream: TextIO, level: str, format: str) -> Iterator[None]:
+    """Have everything the product logs written to `stream` while the block runs."""
+    logger = logging.getLogger("datalattice")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_OneLine(format == "json"))
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    set_level(level)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+
+def set_level(level: str) -> None:
+    """Log what is at least as grave as `level`, one of `LOG_LEVELS`, from now on."""
+    logging.getLogger("datalattice").setLevel(level.upper())
+
+
+@dataclass(slots=True)
+class _Run:
+    since_s: float
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Repeats:
+    """Decides which of many like events are worth a line. Not thread-safe."""
+
+    now_s: Callable[[], float]
+    _runs: dict[tuple[str, str], _Run] = field(default_factory=dict)
+
+    def admit(self, kind: str, peer: str) -> int | None:
+        """Return how many went unlogged before this one, None when this one is not logged."""
+        now_s = self.now_s()
+        key = (kind, peer)
+        if key not in self._runs and len(self._runs) >= REPEATED_MAX:
+            self._forget(now_s)
+            if len(self._runs) >= REPEATED_MAX:
+                key = ("", "")
+        run = self._runs.get(key)
+        if run is None or now_s - run.since_s >= REPEAT_S:
+            unlogged = 0 if run is None else max(0, run.count - REPEATS_MAX)
+            self._runs[key] = _Run(now_s, 1)
+            return unlogged
+        run.count += 1
+        return 0 if run.count <= REPEATS_MAX else None
+
+    def _forget(self, now_s: float) -> None:
+        """Forget what has been quiet; counts that were not logged are kept for their next line."""
+        for key in [k for k, run in self._runs.items() if now_s - run.since_s >= 2 * REPEAT_S]:
+            del self._runs[key]
