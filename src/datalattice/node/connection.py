@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from datalattice.errors import PeerError
@@ -30,6 +31,23 @@ FRAME_BYTES: Final = 64
 """What a frame costs us beside its payload, so that empty ones count too."""
 
 CLOSE_TIMEOUT_S: Final = 2.0
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went over a connection, or several."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    frames_in: int = 0
+    frames_out: int = 0
+
+    def add(self, other: Traffic) -> None:
+        """Count what went over another one, too."""
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+        self.frames_in += other.frames_in
+        self.frames_out += other.frames_out
 
 
 class Handler(Protocol):
@@ -69,6 +87,7 @@ class Connection:
         self._buffer = FrameBuffer(message_bytes_max)
         self._read_timeout_s = read_timeout_s
         self._outbox: deque[bytes] = deque()
+        self.traffic = Traffic()
         self._unsent_bytes = 0
         self._unhandled_bytes = 0
         self.held_bytes = 0
@@ -207,6 +226,7 @@ class Connection:
             if not data:
                 self.reason = self.reason or "closed by the peer"
                 return
+            self.traffic.bytes_in += len(data)
             self._buffer.feed(data)
             self._account()
 
@@ -216,6 +236,7 @@ class Connection:
         if payload is None:
             return False
         self._unhandled_bytes += len(payload) + FRAME_BYTES
+        self.traffic.frames_in += 1
         self._idle.clear()
         self._handler.frame(self, payload)
         self._account()
@@ -231,9 +252,11 @@ class Connection:
                         piece = data[start : start + JOIN_BYTES]
                         await self._link.write(piece)
                         self._unsent_bytes -= len(piece)
+                        self.traffic.bytes_out += len(piece)
                 except OSError as error:
                     self.reason = self.reason or f"broken: {error}"
                     return
+                self.traffic.frames_out += count
                 self._account()
                 self._handler.written(self, count)
             self._drained.set()

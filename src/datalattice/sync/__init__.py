@@ -11,6 +11,7 @@ from datalattice.sync.replicator import (
     Note,
     Pace,
     Replicator,
+    Standing,
 )
 from datalattice.sync.session import (
     MALFORMED_MAX,
@@ -56,6 +57,7 @@ __all__ = [
     "Replica",
     "Replicator",
     "Replied",
+    "Standing",
     "WantList",
     "Wanted",
 ]

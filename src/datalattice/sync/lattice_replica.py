@@ -174,6 +174,11 @@ class LatticeReplica:
         """Foreign values that wait for cells."""
         return len(self._waiting)
 
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes of cells of such values that are here already."""
+        return self._staging.size_bytes
+
     def query(self, path: Sequence[Value], *, strict: bool = True) -> Value:
         """Return what is announced at a path, nil where nothing is.
 

@@ -68,6 +68,20 @@ class Note:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How it stands with a connection.
+
+    joined: whether it is told of changes. equal: whether the peer is taken to have all that is
+    here; it may have more. pending_count: requests that it has not answered.
+    """
+
+    id: str
+    joined: bool
+    equal: bool
+    pending_count: int
+
+
 @dataclass(slots=True)
 class Effects:
     """What the caller has to do, in order.
@@ -234,6 +248,18 @@ class Replicator:
         if wake_ms is not None:
             times.append(wake_ms)
         return min(times, default=None)
+
+    def standings(self, key: bytes) -> list[Standing]:
+        """Return how it stands with each connection, when `key` is the key of our state's probe."""
+        return [
+            Standing(
+                session.id,
+                session.joined,
+                any(probe.key == key for probe in session.known),
+                len(session.pending),
+            )
+            for session in self._sessions.values()
+        ]
 
     @property
     def missing_count(self) -> int:
