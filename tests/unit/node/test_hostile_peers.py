@@ -104,7 +104,7 @@ def test_random_bytes_end_connections_and_nothing_else(seed: int) -> None:
                     link.abort()
             assert await is_well(transport, node)
             assert node.root_hash == before
-            assert node.observer.fault is None
+            assert node.observer.health == "ok"
 
     run(work)
 
