@@ -6,9 +6,13 @@ of those libraries see, not that the work is the same.
 
 from __future__ import annotations
 
+import shutil
 import statistics
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -109,3 +113,50 @@ def merges_ms(keys: list[str], runs: int) -> dict[str, float]:
         for name, (library, work) in _MERGES.items()
         if library is not None
     }
+
+
+def update_bytes(keys: list[str]) -> dict[str, float]:
+    """Return the bytes of each peer's update for 100 changed keys."""
+    found: dict[str, float] = {}
+    if pycrdt is not None:
+        document = _pycrdt_map(keys)
+        entries, known = document.get("m", type=pycrdt.Map), document.get_state()
+        with document.transaction():
+            for i, key in enumerate(keys[:: len(keys) // 100]):
+                entries[key] = 10**9 + i
+        found["pycrdt"] = len(document.get_update(known))
+    if loro is not None:
+        document = _loro_map(keys)
+        entries, known = document.get_map("m"), document.oplog_vv
+        for i, key in enumerate(keys[:: len(keys) // 100]):
+            entries.insert(key, 10**9 + i)
+        document.commit()
+        found["loro"] = len(document.export(loro.ExportMode.Updates(known)))
+    return found
+
+
+def git_clone(blocks: list[bytes]) -> tuple[float, int] | None:
+    """Return (seconds, bytes of the pack) of a clone of one file a block, None without git.
+
+    The address is file://, so that git packs and unpacks as it does over a network.
+    """
+    git = shutil.which("git")
+    if git is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        origin, copy = Path(folder, "origin"), Path(folder, "copy")
+        subprocess.run([git, "init", "--quiet", "--bare", str(origin)], check=True)
+        files = "".join(f"M 100644 :{n} {n % 256:02x}/{n}\n" for n in range(1, len(blocks) + 1))
+        stream = b"".join(
+            b"blob\nmark :%d\ndata %d\n%b\n" % (number, len(block), block)
+            for number, block in enumerate(blocks, 1)
+        )
+        commit = "commit refs/heads/master\ncommitter a <a@example.org> 0 +0000\ndata 0\n" + files
+        command = [git, "-C", str(origin), "fast-import", "--quiet"]
+        subprocess.run(command, input=stream + commit.encode(), check=True)
+        subprocess.run([git, "-C", str(origin), "repack", "-adq"], check=True)
+        begin = time.perf_counter()
+        command = [git, "clone", "--quiet", "--bare", f"file://{origin}", str(copy)]
+        subprocess.run(command, check=True)
+        took = time.perf_counter() - begin
+        return took, sum(path.stat().st_size for path in copy.glob("objects/pack/*.pack"))

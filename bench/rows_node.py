@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
+import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import peers
+from node_pair import (
+    MEMORY,
+    OWNER,
+    Outcome,
+    Write,
+    first_sync,
+    until_equal,
+    visibility,
+)
+
 from datalattice.apps.queue import LatticeMQ
+from datalattice.cells import Index, Keyword, Map, Set, value_hash
 from datalattice.cells import cell as kernel
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, verify
-from datalattice.lattice import MergeContext, root_lattice
+from datalattice.lattice import (
+    VALUE,
+    Lattice,
+    MapLattice,
+    MaxLattice,
+    MergeContext,
+    OwnerLattice,
+    root_lattice,
+)
+from datalattice.node import Node
 from datalattice.store import CellStore, MemoryStore
 from datalattice.sync import LatticeCodec, LatticeReplica, Replicator
+from datalattice.wire import encode_frame
 
 COMPILED = not kernel.__file__.endswith(".py")
 BATCH = 1_000
 RECORD_BYTES = 100
+BLOCK_BYTES = 200
+GAP_S = 0.060
+REFERENCE = "reference, same machine kind"
 Row = dict[str, Any]
 
 
@@ -78,8 +105,168 @@ def floor_rate(frames: list[bytes]) -> float:
     return len(frames) * BATCH / took
 
 
+# --- two processes ------------------------------------------------------------------------------
+
+
+def insert(count: int) -> Write:
+    """Return a writer of so many set entries, each one committed."""
+
+    def write(node: Node) -> None:
+        for number in range(count):
+            node.cursor.merge(Set([number]))
+            node.cursor.sync()
+
+    return write
+
+
+def offer(count: int) -> Write:
+    """Return a writer of so many queue records, each one signed and committed."""
+
+    def write(node: Node) -> None:
+        for number in range(count):
+            offer_one(node, number)
+
+    return write
+
+
+def offer_one(node: Node, number: int) -> None:
+    """Write one signed record and commit it."""
+    queue = LatticeMQ.at(node.cursor, OWNER.public_key).partition("bench", 0)
+    queue.offer_many([f"value-{number}"])
+    node.cursor.sync()
+
+
+def converge_rows(quick: bool) -> Iterator[Row]:
+    """Yield time and bytes until the second process has what the first one wrote."""
+    kinds: list[tuple[str, str, Callable[[int], Write], dict[int, tuple[float, float]]]] = [
+        ("set", "set", insert, {1_000: (37.0, 62.0), 10_000: (2_300.0, 1_700.0)}),
+        ("signed", "root", offer, {1_000: (188.0, 600.0), 10_000: (1_800.0, 9_000.0)}),
+    ]
+    for name, lattice, make, references in kinds:
+        for count, (reference_ms, reference_kb) in references.items():
+            for disk in (False, True):
+                if quick and count > 1_000:
+                    continue
+                runs = 1 if quick or count > 1_000 else 5
+                outcomes = [pair_outcome(lattice, make(count), disk) for _ in range(runs)]
+                outcome = sorted(outcomes, key=lambda one: one.seconds)[runs // 2]
+                label = f"{name}-{count // 1000}k{'-disk' if disk else ''}"
+                beside = {} if disk else {REFERENCE: reference_ms}
+                yield row(f"{label}", outcome.seconds * 1e3, "ms", beside)
+                beside = {} if disk else {REFERENCE: reference_kb}
+                yield row(f"{label}-bytes", outcome.bytes / 1e3, "kB", beside)
+
+
+def pair_outcome(lattice: str, write: Write, disk: bool) -> Outcome:
+    """Measure once, in memory or in fresh folders."""
+    if not disk:
+        return asyncio.run(until_equal(MEMORY, MEMORY, lattice, write))
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        return asyncio.run(until_equal(one, other, lattice, write))
+
+
+def visibility_rows(quick: bool) -> Iterator[Row]:
+    """Yield how soon a single write, well apart from others, is seen by the second process."""
+    count = 50 if quick else 200
+    for disk in (False, True):
+        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+            where = (one, other) if disk else (MEMORY, MEMORY)
+            found = asyncio.run(visibility(*where, "root", offer_one, count, GAP_S))
+        parts = statistics.quantiles(found, n=100)
+        label = "visible-disk" if disk else "visible"
+        for name, value, reference in ((50, parts[49], 6.5), (99, parts[98], 17.5)):
+            beside = {} if disk else {REFERENCE: reference}
+            yield row(f"{label}-p{name}", value * 1e3, "ms", beside)
+
+
+def first_sync_rows(quick: bool) -> Iterator[Row]:
+    """Yield what it takes an empty node to get many blocks, beside a clone of them."""
+    count = 10_000 if quick else 100_000
+    chance = random.Random(1)
+    blocks = [chance.randbytes(BLOCK_BYTES) for _ in range(count)]
+
+    def fill(node: Node) -> None:
+        found = Index.of({value_hash(block): block for block in blocks})
+        node.cursor.path(Keyword("data")).merge(found)
+        node.cursor.sync()
+
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        outcome = asyncio.run(first_sync(one, other, "root", fill))
+    cloned = peers.git_clone(blocks)
+    label = f"first-sync-{count // 1000}k"
+    times = {} if cloned is None else {"git clone": cloned[0] * 1e3}
+    sizes = {} if cloned is None else {"git clone, packed": cloned[1] / 1e6}
+    yield row(label, outcome.seconds * 1e3, "ms", times)
+    yield row(f"{label}-bytes", outcome.bytes / 1e6, "MB", sizes)
+
+
+# --- bytes of a small change ---------------------------------------------------------------------
+
+
+def overhead_rows(quick: bool) -> Iterator[Row]:
+    """Yield the bytes that tell a peer of 100 changed keys in a large map."""
+    count = 10_000 if quick else 100_000
+    keys = [f"key-{i}" for i in range(count)]
+    entries = MapLattice(MaxLattice())
+    beside = peers.update_bytes(keys)
+    for name, lattice, path in (
+        ("plain", entries, ()),
+        ("signed", OwnerLattice(entries), (OWNER.public_key, VALUE)),
+    ):
+        yield row(f"changed-100-{name}", change_bytes(lattice, path, keys), "bytes", beside)
+
+
+def change_bytes(lattice: Lattice, path: tuple[object, ...], keys: list[str]) -> int:
+    """Return the bytes that two replicas exchange for 100 changed keys."""
+    context = MergeContext(key_pair=OWNER)
+    replicas = [LatticeReplica(MemoryStore(), lattice, context) for _ in range(2)]
+    nodes = [Replicator(one, LatticeCodec(one, SystemClock())) for one in replicas]
+    cursor = replicas[0].cursor.path(*path)
+    cursor.set(Map.of([(key, i) for i, key in enumerate(keys)]))
+    nodes[0].publish(0)
+    nodes[0].open("peer", 0, outbound=False)
+    nodes[1].open("peer", 0, outbound=True)
+    exchange(nodes, 0)
+    assert replicas[0].announced_hash == replicas[1].announced_hash
+    values = cursor.get()
+    assert isinstance(values, Map)
+    changed = [(key, 10**9 + i) for i, key in enumerate(keys[:: len(keys) // 100])]
+    cursor.set(values.put_many(changed))
+    nodes[0].publish(1_000)
+    size = exchange(nodes, 1_000)
+    assert replicas[0].announced_hash == replicas[1].announced_hash
+    return size
+
+
+def exchange(nodes: list[Replicator], now_ms: int) -> int:
+    """Carry frames between two replicators until both are silent; return their bytes."""
+    size = 0
+    for _ in range(1_000):
+        quiet = True
+        for near, far in (nodes, nodes[::-1]):
+            for _, payload in near.take_effects().sends:
+                size += len(encode_frame(payload))
+                far.receive("peer", payload, now_ms)
+                near.written("peer", 1, now_ms)
+                quiet = False
+            near.tick(now_ms)
+        if quiet:
+            return size
+        now_ms += 10
+    raise AssertionError("the replicas never fell silent")
+
+
+def row(name: str, value: float, unit: str, beside: dict[str, float]) -> Row:
+    """Return one result row."""
+    return {"row": name, "value": value, "unit": unit, "peers": beside, "compiled": COMPILED}
+
+
 def rows(quick: bool) -> Iterator[Row]:
     """Yield the rows of the node."""
+    yield from converge_rows(quick)
+    yield from visibility_rows(quick)
+    yield from first_sync_rows(quick)
+    yield from overhead_rows(quick)
     frames = pushes(20 if quick else 200)
     runs = 1 if quick else 3
     rates = [apply_rate(frames) for _ in range(runs)]
