@@ -26,7 +26,7 @@ from datalattice.lattice.identity import did_of, public_key_of, verify_did
 from datalattice.lattice.jsonvalue import JSONIndexLattice, JSONLattice
 from datalattice.lattice.keyed import KeyedLattice, StringKeyedLattice, name_bytes
 from datalattice.lattice.owned import VALUE, OwnerLattice, SignedLattice
-from datalattice.lattice.paths import assoc, assoc_in, get_in, step
+from datalattice.lattice.paths import assoc, assoc_in, get_in, select, step
 from datalattice.lattice.regions import (
     LOCAL,
     LOCAL_KEY,
@@ -106,6 +106,7 @@ __all__ = [
     "register_section",
     "replicable",
     "root_lattice",
+    "select",
     "set_local",
     "step",
     "to_json_key",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from datalattice.cells import Index, List, Map, Set, Value, Vector, same
+from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, List, Map, Set, Value, Vector, same
 from datalattice.errors import NoSuchPath, TypeMismatch
 from datalattice.lattice.base import Lattice, as_integer
 from datalattice.lattice.keyed import name_bytes
@@ -48,6 +48,34 @@ def step(container: Value, key: Value) -> Value:
     if isinstance(container, Set):
         return key in container
     return None
+
+
+def select(value: Value, paths: Sequence[Sequence[Value]]) -> Value:
+    """Return what of `value` lies at `paths`, in the containers that lead there.
+
+    Nil when nothing does. A path of no keys selects the whole value, which is returned itself.
+    Only Maps and Indexes are entered: a Vector or a Signed value has no meaning without its rest.
+    Source: docs/node.md "Partial replication".
+    """
+    if any(not path for path in paths):
+        return value
+    if not isinstance(value, (Map, Index)):
+        return None
+    kept: Value = None
+    for position, path in enumerate(paths):
+        key = path[0]
+        if any(same(key, earlier[0]) for earlier in paths[:position]):
+            continue
+        below = [other[1:] for other in paths if same(other[0], key)]
+        part = select(step(value, key), below)
+        if part is None:
+            continue
+        if isinstance(value, Index):
+            stored = value.key_cell(key)
+            kept = (kept if isinstance(kept, Index) else EMPTY_INDEX).put(stored, part)
+        else:
+            kept = (kept if isinstance(kept, Map) else EMPTY_MAP).put(key, part)
+    return kept
 
 
 def assoc_in(

@@ -33,6 +33,7 @@ from datalattice.cells import (
     novelty,
     references,
     same,
+    to_cell,
     value_hash,
 )
 from datalattice.crypto import sha3_256
@@ -45,10 +46,12 @@ from datalattice.lattice import (
     Lattice,
     MergeContext,
     Report,
+    SignedLattice,
     StringKeyedLattice,
     assoc_in,
     name_bytes,
     replicable,
+    select,
     step,
     verify_did,
 )
@@ -153,11 +156,39 @@ class LatticeReplica:
             store.commit(self._root)
         self._announced: Value = None
         self._made: dict[bytes, bytes] = {}
+        self._paths: dict[str, tuple[tuple[Value, ...], ...]] = {}
+        self._views: dict[str, tuple[Value, Value]] = {}  # peer -> (announced, what it is told)
         self._announce()
         # Whoever gives `on_sync` sees to it that `publish` is called, on the owner's thread.
         self.cursor = RootLattice(lattice, self._root, users, on_sync or self._publish_now)
 
     # --- what others may see ------------------------------------------------------------------
+
+    def restrict(self, peer: str, paths: Iterable[Sequence[object]] | None) -> None:
+        """Replicate with `peer` only what lies at `paths`, in both directions; None: everything.
+
+        It bounds what is exchanged, not what may be known: a peer that learnt the hash of another
+        announced cell elsewhere is given it.
+        Raises: UsageError: a path that the lattice does not have, or that enters a signed value.
+        """
+        self._views.pop(peer, None)
+        if paths is None:
+            self._paths.pop(peer, None)
+        else:
+            self._paths[peer] = tuple(canonical_path(self._lattice, path) for path in paths)
+
+    def _view(self, peer: str) -> Value:
+        """Return what a peer is told of the announced value."""
+        paths = self._paths.get(peer)
+        if paths is None:
+            return self._announced
+        announced, view = self._views.get(peer, (None, None))
+        if announced is not self._announced:
+            view = select(self._announced, paths)
+            view = self._lattice.zero() if view is None else view
+            self._keep(view)
+            self._views[peer] = (self._announced, view)
+        return view
 
     @property
     def announced(self) -> Value:
@@ -246,20 +277,21 @@ class LatticeReplica:
 
     def begin(self, peer: str) -> Offer:
         """Return the root alone."""
-        probe = self._probe()
-        value = self._announced
+        value = self._view(peer)
+        probe = Probe(value_hash(value), value)
         top = () if is_embedded(value) else (Part(probe.key, encode(value)),)
         return Offer(probe, top)
 
     def answer(self, known: Sequence[Probe], peer: str) -> Offer | None:
         """Return the present root with the cells that none of the known values has."""
-        probe = self._probe()
+        value = self._view(peer)
+        probe = Probe(value_hash(value), value)
         if any(base.key == probe.key for base in known):
             return None
         if not known:
             return self.begin(peer)
         held = [base.data for base in known]
-        cells = beyond(held, self._announced, self._load_encodings, PUSH_BYTES_MAX)
+        cells = beyond(held, value, self._load_encodings, PUSH_BYTES_MAX)
         if cells is None:
             return self.begin(peer)
         return Offer(probe, tuple(Part(hash, data) for hash, data in cells.items()))
@@ -289,7 +321,7 @@ class LatticeReplica:
             refs = [incoming.absent]
         else:
             try:
-                value, is_wrapped = self._wrap(incoming.path, incoming.value), True
+                value, is_wrapped = self._wrap(incoming.path, incoming.value, peer), True
             except MissingData:
                 value, is_wrapped = incoming.value, False
             except UsageError as error:
@@ -310,7 +342,7 @@ class LatticeReplica:
     def _claim_count(self, peer: str) -> int:
         return sum(claim.peer == peer for claim in self._waiting)
 
-    def _wrap(self, path: tuple[Value, ...], value: Value) -> Value:
+    def _wrap(self, path: tuple[Value, ...], value: Value, peer: str) -> Value:
         """Return a foreign value as a root: where it belongs, without what is not replicated.
 
         Raises: UsageError: the path leads nowhere, or through a signature; a wrong kind of value.
@@ -328,6 +360,11 @@ class LatticeReplica:
                 value = value.remove(key)
             if path and not len(value):
                 raise NoSuchPath("nothing of it is replicated here")
+        paths = self._paths.get(peer)
+        if paths is not None:
+            value = select(value, paths)
+            if value is None:
+                raise NoSuchPath("nothing of it is replicated with this peer")
         return value
 
     def _proceed(self, progress: Progress, outcome: _Outcome) -> None:
@@ -346,7 +383,7 @@ class LatticeReplica:
         try:
             other = store.load(waiting.top) if waiting.is_hash else decode(waiting.top, store)
             if not waiting.is_wrapped:
-                other = self._wrap(waiting.path, other)
+                other = self._wrap(waiting.path, other, peer)
             merged = self._lattice.merge(self._root, other, self._context)
         except (BadFormat, MissingData, UsageError) as error:
             # Parts that do not fit together show only when they are looked at.
@@ -375,11 +412,16 @@ class LatticeReplica:
         if isinstance(self._lattice, KeyedLattice):
             announced = replicable(announced)
         if announced is not self._root:
-            # The cells on the way to what was cut off differ from the stored ones, and peers will
-            # ask for them: for those of the state before this one, too.
-            made = {hash: encoding for hash, encoding, _ in novelty(announced, self._store)}
-            self._made = {**made, **self._made} if len(self._made) < MADE_MAX else dict(made)
+            self._keep(announced)
         self._announced = announced
+
+    def _keep(self, value: Value) -> None:
+        """Keep the cells on the way to what was cut off: they differ from the stored ones.
+
+        Peers will ask for them, and for those of the state before this one, too.
+        """
+        made = {hash: encoding for hash, encoding, _ in novelty(value, self._store)}
+        self._made = {**made, **self._made} if len(self._made) < MADE_MAX else made
 
     def _give_up(self, claims: Iterable[object], outcome: _Outcome) -> None:
         for claim in claims:
@@ -415,6 +457,25 @@ class _Outcome:
             self.changed,
             tuple(self.reports),
         )
+
+
+def canonical_path(lattice: Lattice, path: Sequence[object]) -> tuple[Value, ...]:
+    """Return the keys of a path from the root as they stand in the value.
+
+    Raises: UsageError: a key that the lattice does not have, or one inside a signed value.
+    """
+    keys: list[Value] = []
+    below: Lattice | None = lattice
+    for given in path:
+        if isinstance(below, SignedLattice):
+            raise UsageError(f"{path!r} enters a signed value, which replicates as a whole")
+        key = to_cell(given)
+        key = key if below is None else below.canonical_key(key)
+        below = None if below is None else below.child(key)
+        if below is None:
+            raise NoSuchPath(f"the lattice has nothing at {given!r} of {path!r}")
+        keys.append(key)
+    return tuple(keys)
 
 
 def _field(signed: Signed, key: Value) -> Value:

@@ -35,6 +35,7 @@ from datalattice.lattice import (
     assoc,
     assoc_in,
     get_in,
+    select,
     step,
     to_json_key,
 )
@@ -219,3 +220,15 @@ def test_a_step_through_something_else_names_its_depth() -> None:
 )
 def test_keys_in_json_paths(key: Value, json: Value) -> None:
     assert same(to_json_key(key), json)
+
+
+def test_select_keeps_what_lies_at_the_paths_and_the_way_there() -> None:
+    value = to_cell({"a": {"x": 1, "y": 2}, "b": {"z": 3}, "c": 4})
+    assert same(select(value, [["a", "x"], ["c"]]), to_cell({"a": {"x": 1}, "c": 4}))
+    assert same(select(value, [["a", "x"], ["a", "y"]]), to_cell({"a": {"x": 1, "y": 2}}))
+    assert same(select(value, [["a"], ["a", "x"]]), to_cell({"a": {"x": 1, "y": 2}}))
+    assert select(value, [[]]) is value
+    assert select(value, []) is None
+    assert select(value, [["c", "deeper"], ["nothing"]]) is None
+    index = Index.of({Keyword("kv"): 1, Keyword("fs"): 2})
+    assert same(select(index, [["kv"]]), Index.of({Keyword("kv"): 1}))
