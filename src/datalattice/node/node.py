@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Self
@@ -24,13 +26,16 @@ from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import Corruption, PeerUnavailable, Timeout, UsageError
+from datalattice.errors import PeerUnavailable, Timeout, UsageError
 from datalattice.lattice import Lattice, MergeContext, root_lattice
 from datalattice.node.config import DEFAULT_PORT, NodeConfig
-from datalattice.node.connection import Connection
+from datalattice.node.connection import Connection, Traffic
 from datalattice.node.files import FILES_RESERVED, files_max
+from datalattice.node.logs import log_event
+from datalattice.node.monitor import Monitor
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo, Peers
+from datalattice.node.reading import Inside
 from datalattice.node.transport import Link, Listener, TcpTransport, Transport
 from datalattice.node.worker import Worker
 from datalattice.store import CellStore, Store
@@ -114,13 +119,15 @@ class Node:
         self._numbers = itertools.count(1)
         self._inbound_count = 0
         self._inbound_max = min(config.connections_max, max(1, files_max() - FILES_RESERVED))
-        self._held_bytes = 0
+        self.held_bytes = 0
+        self.past_traffic = Traffic()  # of connections that ended
         self._serving: set[asyncio.Task[Any]] = set()
         self._pulls: dict[object, asyncio.Future[str | None]] = {}
         self._changed = asyncio.Event()
         self._watcher_count = 0
         self._listener: Listener | None = None
         self._closing = False
+        self.monitor = Monitor(self, time.monotonic)
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -151,12 +158,13 @@ class Node:
             replicator = Replicator(self._replica, codec, self.config.pace)
             self._worker = Worker(replicator, self._deliver, self._failed)
             self._listener = await self._listen()
+            await self.monitor.start(self.config.http_bind, self.config.http_port)
         except BaseException:
+            if self._listener is not None:
+                await self._listener.close()
             if self._owned is not None:
                 self._owned.close()
             raise
-        for one in self.damage:
-            self.observer.failed(Corruption(one))
         self._worker.start()
         for address in self.config.peers:
             self._peers.add(address)
@@ -180,7 +188,9 @@ class Node:
         if self._closing:
             return
         self._closing = True
+        log_event(logging.INFO, "stopping", root_hash=self.root_hash)
         try:
+            await self.monitor.close()
             await asyncio.to_thread(self._worker.publish, CLOSE_TIMEOUT_S)
         finally:
             await self._farewell()
@@ -269,7 +279,9 @@ class Node:
             raise Timeout(f"what was waited for did not happen in {timeout_s} s") from error
 
     def _on_sync(self, value: Value) -> Value:
+        began_s = time.perf_counter()
         self._worker.publish()
+        self.observer.measure("publish", time.perf_counter() - began_s)
         return value
 
     # --- peers --------------------------------------------------------------------------------
@@ -296,6 +308,35 @@ class Node:
     def connection_count(self) -> int:
         """Connections in either direction."""
         return len(self._connections)
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The connections in either direction."""
+        return list(self._connections.values())
+
+    @property
+    def store_folder(self) -> str | None:
+        """The folder of the store, None for one in memory."""
+        return self._store.path if isinstance(self._store, CellStore) else None
+
+    async def look_inside(self) -> Inside:
+        """Return what only the worker knows, once it has time to tell."""
+        told: asyncio.Future[Inside] = self._loop.create_future()
+
+        def tell(inside: Inside) -> None:
+            if not told.done():
+                told.set_result(inside)
+
+        def look(replicator: Replicator, _now_ms: int) -> None:
+            inside = Inside(
+                tuple(replicator.standings(self._replica.announced_hash)),
+                replicator.missing_count,
+                self._replica.staged_bytes,
+            )
+            self._loop.call_soon_threadsafe(tell, inside)
+
+        self._worker.submit(look)
+        return await told
 
     def add_peer(self, address: str) -> None:
         """Stay connected to the node at `address` (`host:port`) from now on.
@@ -368,6 +409,8 @@ class Node:
             read_timeout_s=self.config.read_timeout_ms / 1_000,
         )
         self._connections[id] = connection
+        direction, level = ("out", logging.INFO) if outbound else ("in", logging.DEBUG)
+        log_event(level, "connected", peer=id, direction=direction)
         task = asyncio.current_task()
         if task is not None and not outbound:
             self._serving.add(task)
@@ -379,6 +422,10 @@ class Node:
             del self._connections[id]
             self._worker.submit(lambda replicator, now: replicator.closed(id, now))
             self.observer.count("connections-closed")
+            self.past_traffic.add(connection.traffic)
+            if outbound:
+                self.monitor.linked()
+            log_event(level, "disconnected", peer=id, reason=connection.reason)
         return connection.reason
 
     def frame(self, connection: Connection, payload: bytes) -> None:
@@ -388,7 +435,12 @@ class Node:
         def handled(_: Replicator, __: int) -> None:
             self._loop.call_soon_threadsafe(connection.handled, size)
 
-        self._worker.submit(lambda replicator, now: replicator.receive(connection.id, payload, now))
+        def receive(replicator: Replicator, now_ms: int) -> None:
+            began_s = time.perf_counter()
+            replicator.receive(connection.id, payload, now_ms)
+            self.observer.measure("frame", time.perf_counter() - began_s)
+
+        self._worker.submit(receive)
         self._worker.submit(handled)  # an action of its own: the answers were handed out before it
 
     def written(self, connection: Connection, count: int) -> None:
@@ -397,8 +449,8 @@ class Node:
 
     def held(self, change: int) -> None:
         """Keep what all peers together make us hold within bounds: cut the largest."""
-        self._held_bytes += change
-        while change > 0 and self._held_bytes > HELD_BYTES_MAX:
+        self.held_bytes += change
+        while change > 0 and self.held_bytes > HELD_BYTES_MAX:
             largest = max(self._connections.values(), key=lambda one: one.held_bytes)
             waiting = largest.held_bytes
             if not largest.cut(f"{waiting} bytes of it wait here, and others need the room"):
@@ -408,12 +460,14 @@ class Node:
     # --- what the worker wants done -----------------------------------------------------------
 
     def _deliver(self, effects: Effects) -> None:
+        if effects.changed:
+            self.observer.changed()
         if not self._watcher_count and effects.is_silent:
             return
         self._loop.call_soon_threadsafe(self._carry_out, effects)
 
     def _failed(self, error: Exception) -> None:
-        self._loop.call_soon_threadsafe(self.observer.failed, error)
+        self.observer.failed(error)
 
     def _carry_out(self, effects: Effects) -> None:
         for note in effects.notes:

@@ -259,7 +259,7 @@ def test_frames_that_never_end_are_bounded_over_all_connections(
                 await link.write(encode_length(40_000_000))
                 await link.write(bytes(300_000))
                 assert await is_well(transport, node)
-                assert node._held_bytes <= 1_000_000
+                assert node.held_bytes <= 1_000_000
             assert node.observer.counters["connections-cut"] >= 16
             for link in links:
                 link.abort()

@@ -1,0 +1,195 @@
+"""Metrics: a reading of a node in the text format of Prometheus, version 0.0.4.
+
+Every family has its HELP and TYPE lines. Series for single peers are bounded in number. A counter
+of the observer named `connections-cut` is the family `datalattice_connections_cut_total`.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import datalattice
+from datalattice.node.observe import BUCKETS_S, Histogram
+from datalattice.node.reading import Reading
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+PEER_SERIES_MAX: Final = 100
+"""Wanted peers that have series of their own."""
+
+PREFIX: Final = "datalattice_"
+
+_TIMES_HELP: Final = {
+    "publish": "Time of a publication of local writes until it is durable.",
+    "frame": "Time to handle a frame of a peer, with the merge and the commit it may cause.",
+}
+
+_COUNTERS_HELP: Final = {
+    "changes": "Commits of a changed value, local or merged.",
+    "faults": "Times that the node could not do what it should.",
+    "connections-closed": "Connections that ended.",
+    "connections-cut": "Connections cut because of what they made this node hold.",
+    "connections-refused": "Inbound connections refused because there were too many.",
+    "malformed": "Payloads that were no message.",
+    "refused": "Offers of peers that were illegal.",
+    "reported": "Entries of peers that were not taken.",
+    "dropped": "Values that never became complete.",
+    "timeout": "Requests that a peer did not answer in time.",
+    "undelivered": "Answers that lacked cells.",
+    "ignored": "Messages that had no effect.",
+}
+
+_NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9_]")
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The samples of one metric: (suffix of the name, labels, value)."""
+
+    name: str
+    kind: str
+    help: str
+    samples: tuple[tuple[str, Labels, float], ...]
+
+    def lines(self) -> Iterator[str]:
+        """Yield its lines."""
+        text = self.help.replace("\\", "\\\\").replace("\n", "\\n")
+        yield f"# HELP {self.name} {text}"
+        yield f"# TYPE {self.name} {self.kind}"
+        for suffix, labels, value in self.samples:
+            shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
+            yield f"{self.name}{suffix}{f'{{{shown}}}' if shown else ''} {_number(value)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else repr(float(value))
+
+
+def exposition(reading: Reading) -> str:
+    """Return the text that a Prometheus server reads."""
+    fixed = [*_state(reading), *_traffic(reading), *_peers(reading), *_process(reading)]
+    taken = {family.name for family in fixed}
+    counted = [family for family in _counted(reading) if family.name not in taken]
+    families = [*fixed, *_timed(reading), *counted]
+    return "".join(f"{line}\n" for family in families for line in family.lines())
+
+
+def _gauge(name: str, help: str, value: float) -> Family:
+    return Family(PREFIX + name, "gauge", help, (("", (), value),))
+
+
+def _total(name: str, help: str, value: float) -> Family:
+    return Family(f"{PREFIX}{name}_total", "counter", help, (("", (), value),))
+
+
+def _by_label(name: str, help: str, label: str, values: Iterable[tuple[str, float]]) -> Family:
+    samples = tuple(("", ((label, text),), value) for text, value in values)
+    return Family(PREFIX + name, "gauge", help, samples)
+
+
+def _state(reading: Reading) -> Iterator[Family]:
+    labels = (("version", datalattice.__version__), ("python", platform.python_version()))
+    about = "The version that runs; the value is 1."
+    yield Family(PREFIX + "build_info", "gauge", about, (("", labels, 1),))
+    yield _gauge("healthy", "1 when the node is well, 0 when degraded.", int(not reading.reasons))
+    if reading.reasons:
+        reasons = [(key, 1) for key in sorted(reading.reasons)]
+        yield _by_label("degraded", "1 for each reason to be degraded.", "reason", reasons)
+    yield _gauge("root_age_seconds", "Time since the last change.", reading.unchanged_s)
+    inside = reading.inside
+    yield _gauge("missing_cells", "Cells that are wanted and not here.", inside.missing_count)
+    yield _gauge("staged_bytes", "Cells that wait for missing ones.", inside.staged_bytes)
+    yield _gauge("store_damage", "Damaged places of the store.", len(reading.damage))
+    if reading.store_bytes is not None:
+        yield _gauge("store_bytes", "What the store takes on the disk.", reading.store_bytes)
+
+
+def _traffic(reading: Reading) -> Iterator[Family]:
+    traffic = reading.traffic
+    yield _total("received_bytes", "Bytes received from peers.", traffic.bytes_in)
+    yield _total("sent_bytes", "Bytes sent to peers.", traffic.bytes_out)
+    yield _total("received_frames", "Frames received from peers.", traffic.frames_in)
+    yield _total("sent_frames", "Frames sent to peers.", traffic.frames_out)
+    ways = (("in", reading.inbound), ("out", reading.outbound))
+    yield _by_label("connections", "Open connections, by who made them.", "direction", ways)
+    pending = sum(one.pending_count for one in reading.inside.standings)
+    yield _gauge("pending_requests", "Requests that peers have not answered.", pending)
+    held = "Bytes that wait to be received, handled or sent, over all peers."
+    yield _gauge("held_bytes", held, reading.held_bytes)
+
+
+def _peers(reading: Reading) -> Iterator[Family]:
+    peers = reading.peers
+    for state in ("connected", "trusted"):
+        count = sum(one.info.get(state) is True for one in peers)
+        yield _gauge(f"peers_{state}", f"Wanted peers that are {state}.", count)
+    yield _gauge("peers_wanted", "Peers that this node wants to be connected to.", len(peers))
+    yield _gauge(
+        "peers_equal", "Wanted peers taken to have all.", sum(bool(p.equal) for p in peers)
+    )
+    shown = [(str(one.info["address"]), one) for one in peers[:PEER_SERIES_MAX]]
+    if not shown:
+        return
+    connected = [(address, int(one.info["connected"] is True)) for address, one in shown]
+    yield _by_label("peer_connected", "Whether a wanted peer is connected.", "peer", connected)
+    equal = [(address, int(bool(one.equal))) for address, one in shown]
+    yield _by_label("peer_equal", "Whether a wanted peer is taken to have all.", "peer", equal)
+    failures = [(address, _count(one.info["failures"])) for address, one in shown]
+    yield _by_label("peer_failures", "Failed attempts since it was stable.", "peer", failures)
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _process(reading: Reading) -> Iterator[Family]:
+    process = reading.process
+    memory = "Resident memory size in bytes."
+    yield Family(
+        "process_resident_memory_bytes", "gauge", memory, (("", (), process.memory_bytes),)
+    )
+    cpu = "Total user and system CPU time spent in seconds."
+    yield Family("process_cpu_seconds_total", "counter", cpu, (("", (), process.cpu_s),))
+    if process.descriptors is not None:
+        files = "Number of open file descriptors."
+        yield Family("process_open_fds", "gauge", files, (("", (), process.descriptors),))
+
+
+def _timed(reading: Reading) -> Iterator[Family]:
+    for name, times in sorted(reading.times.items()):
+        help = _TIMES_HELP.get(name, f"Time of {name}.")
+        yield Family(f"{PREFIX}{_name(name)}_seconds", "histogram", help, _samples(times))
+
+
+def _samples(times: Histogram) -> tuple[tuple[str, Labels, float], ...]:
+    bounds = [*map(repr, BUCKETS_S), "+Inf"]
+    counts = list(times.counts)  # a copy: it goes on counting
+    sums = [sum(counts[: place + 1]) for place in range(len(counts))]
+    buckets = [
+        ("_bucket", (("le", bound),), count) for bound, count in zip(bounds, sums, strict=True)
+    ]
+    return (*buckets, ("_sum", (), times.sum_s), ("_count", (), sums[-1]))
+
+
+def _counted(reading: Reading) -> Iterator[Family]:
+    found: dict[str, tuple[str, int]] = {}
+    for name, value in reading.counters.items():
+        family = _name(name)
+        found[family] = (name, value + found.get(family, ("", 0))[1])
+    for family, (name, value) in sorted(found.items()):
+        help = _COUNTERS_HELP.get(name, f"How often this was noted: {name}.")
+        yield _total(family, help, value)
+
+
+def _name(text: str) -> str:
+    return _NOT_IN_NAMES.sub("_", text.lower())

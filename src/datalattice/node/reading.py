@@ -1,0 +1,77 @@
+"""Reading: everything that is known about a running node at one moment, as plain records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from datalattice.node.connection import Traffic
+from datalattice.node.observe import Histogram
+from datalattice.sync import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What only the worker knows.
+
+    missing_count: cells that are wanted and not here. staged_bytes: of cells that wait for them.
+    """
+
+    standings: tuple[Standing, ...] = ()
+    missing_count: int = 0
+    staged_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReading:
+    """A wanted peer: the fields of its PeerInfo, and how its connection is, if there is one.
+
+    equal: whether it is taken to have all that is here; None when it is not connected.
+    """
+
+    info: Mapping[str, object]
+    traffic: Traffic
+    equal: bool | None
+    pending_count: int
+
+    def document(self) -> dict[str, object]:
+        """Return it for JSON."""
+        info = {
+            name: value.hex() if isinstance(value, bytes) else value
+            for name, value in self.info.items()
+        }
+        return {
+            **info,
+            "equal": self.equal,
+            "bytes_in": self.traffic.bytes_in,
+            "bytes_out": self.traffic.bytes_out,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The process that the node is in; descriptors: None where nobody tells."""
+
+    memory_bytes: int
+    descriptors: int | None
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a node is. `reasons` is empty when it is well."""
+
+    reasons: Mapping[str, str]
+    root_hash: bytes
+    unchanged_s: float
+    counters: Mapping[str, int]
+    times: Mapping[str, Histogram]
+    inbound: int
+    outbound: int
+    traffic: Traffic
+    held_bytes: int
+    peers: list[PeerReading]
+    inside: Inside
+    damage: tuple[str, ...]
+    store_bytes: int | None
+    process: Process
