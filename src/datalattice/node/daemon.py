@@ -4,8 +4,10 @@
     DIR/running.json    who runs here and how it is reached; gone after an orderly end
     DIR/control.sock    how the owner's other processes use it
 
-SIGTERM and SIGINT end it in order: last writes durable, peers told, sockets closed. After a kill
+SIGTERM and SIGINT end it in order: no more requests of its owner, last writes durable, peers told,
+sockets and store closed. A second signal, some time later, ends it at once, which is like a kill:
 the next start finds the store at the last acknowledged write, and takes the leftover files over.
+SIGHUP has it read its settings again, for the peers and the log level.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,18 +27,20 @@ from typing import Any, Final
 import datalattice
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy, KeyPair
-from datalattice.errors import PeerUnavailable, UsageError
+from datalattice.errors import DataLatticeError, PeerUnavailable, UsageError
 from datalattice.node.config import NodeConfig
 from datalattice.node.control import ControlClient, ControlServer
 from datalattice.node.files import FILES_RESERVED, allow_files
+from datalattice.node.logs import log_event, logging_to, set_level
 from datalattice.node.node import Node
 from datalattice.node.operations import Operations
 from datalattice.node.transport import Transport
 
-_log = logging.getLogger("datalattice.node")
-
 STORE_NAME: Final = "store"
 RUNNING_NAME: Final = "running.json"
+
+SIGNAL_REST_S: Final = 1.0
+"""Signals to end that come closer together are one: a shell and a supervisor may both send it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class Running:
 
     pid: int
     address: str | None
+    http: str | None
     control: str
     public_key: str | None
     started_ms: int
@@ -51,7 +57,11 @@ class Running:
 
 
 class Daemon:
-    """One node over one folder, until a signal or `node.stop` ends it."""
+    """One node over one folder, until a signal, `stop` or the operation `node.stop` ends it.
+
+    ready:  called once it serves.
+    reload: returns the settings anew when SIGHUP comes; without it SIGHUP is not taken.
+    """
 
     def __init__(
         self,
@@ -60,12 +70,19 @@ class Daemon:
         *,
         key_pair: KeyPair | None = None,
         ready: Callable[[Running, Node], None] | None = None,
+        reload: Callable[[], NodeConfig] | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         transport: Transport | None = None,
     ) -> None:
         self._folder = Path(folder)
+        self._config = config
         self._ready = ready
+        self._reload = reload
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+        self._reloading: asyncio.Task[None] | None = None  # the loop alone would not keep it
+        self._told_s: float | None = None  # when the first signal to end came
         allow_files(config.connections_max + FILES_RESERVED)
         self._node = Node(
             self._folder / STORE_NAME,
@@ -77,11 +94,21 @@ class Daemon:
         )
 
     def run(self) -> None:
-        """Run until told to stop; `ready` is called once it serves.
+        """Run until told to stop, logging to standard error.
 
         Raises: StoreError: the store cannot be used. UsageError: the port or folder cannot.
         """
-        asyncio.run(self.serve())
+        with logging_to(sys.stderr, self._config.log_level, self._config.log_format):
+            asyncio.run(self.serve())
+
+    def stop(self) -> bool:
+        """Have it end in order, from any thread; False when it does not serve yet."""
+        loop = self._loop
+        if loop is None:
+            return False
+        with contextlib.suppress(RuntimeError):  # it has ended
+            loop.call_soon_threadsafe(self._stopping.set)
+        return True
 
     async def serve(self) -> None:
         """Run in an event loop that is there already."""
@@ -89,30 +116,74 @@ class Daemon:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"cannot make the folder {self._folder}: {error.strerror}") from error
-        stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_log_fault)
         async with self._node as node:
-            control = await ControlServer.start(self._folder, Operations(node, stopping.set))
+            control = await ControlServer.start(self._folder, Operations(node, self._stopping.set))
             try:
                 running = self._describe(node, control)
                 _write(self._folder / RUNNING_NAME, running)
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    # Outside the main thread there are no signals to handle.
-                    with contextlib.suppress(ValueError, RuntimeError):
-                        loop.add_signal_handler(number, stopping.set)
+                self._take_signals(loop)
+                self._loop = loop
+                log_event(
+                    logging.INFO,
+                    "serving",
+                    address=running.address,
+                    http=running.http,
+                    pid=running.pid,
+                    public_key=running.public_key,
+                    root_hash=node.root_hash,
+                )
                 if self._ready is not None:
                     self._ready(running, node)
-                await stopping.wait()
+                await self._stopping.wait()
             finally:
                 (self._folder / RUNNING_NAME).unlink(missing_ok=True)
                 await control.close()
+
+    def _take_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Outside the main thread there are no signals to handle.
+        with contextlib.suppress(ValueError, RuntimeError):
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._told_to_end, number, loop)
+            if self._reload is not None:
+                loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
+
+    def _told_to_end(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
+        if self._told_s is None:
+            self._told_s = loop.time()
+            self._stopping.set()
+        elif loop.time() - self._told_s >= SIGNAL_REST_S:
+            log_event(logging.WARNING, "ended-at-once", signal=number.name)
+            os._exit(128 + number)
+
+    def _told_to_reload(self) -> None:
+        self._reloading = asyncio.ensure_future(self._read_again())
+
+    async def _read_again(self) -> None:
+        assert self._reload is not None
+        try:
+            fresh = self._reload()
+        except DataLatticeError as error:
+            log_event(logging.ERROR, "reload-refused", reason=str(error))
+            return
+        before, self._config = self._config, fresh
+        set_level(fresh.log_level)
+        for address in fresh.peers:
+            if address not in before.peers:
+                self._node.add_peer(address)
+        for address in before.peers:
+            if address not in fresh.peers:
+                with contextlib.suppress(UsageError):  # the owner removed it meanwhile
+                    await self._node.remove_peer(address)
+        log_event(logging.INFO, "reloaded", peers=len(fresh.peers), log_level=fresh.log_level)
 
     def _describe(self, node: Node, control: ControlServer) -> Running:
         key_pair = node.key_pair
         return Running(
             pid=os.getpid(),
             address=node.address,
+            http=node.monitor.address,
             control=control.path,
             public_key=None if key_pair is None else key_pair.public_key.hex(),
             started_ms=node.clock.now_ms(),
@@ -122,7 +193,8 @@ class Daemon:
 
 def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log in one line what asyncio would print with a traceback, again and again."""
-    _log.error("%s: %s", context.get("message"), context.get("exception"))
+    text = f"{context.get('message')}: {context.get('exception')}"
+    log_event(logging.ERROR, "loop-fault", text=text)
 
 
 def _write(path: Path, running: Running) -> None:

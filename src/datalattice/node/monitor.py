@@ -94,6 +94,7 @@ class Monitor:
         self._linked_s = now_s()
         self._inside = Inside()
         self._http: HttpListener | None = None
+        self._bind = ""
         node.observer.checks["damage"] = self._damaged
         node.observer.checks["peers"] = self._alone
 
@@ -103,6 +104,7 @@ class Monitor:
         Raises: UsageError: the address cannot be used.
         """
         self._linked_s = self._now_s()
+        self._bind = bind
         if port is not None:
             pages = {PAGE_METRICS: self._metrics_page, PAGE_HEALTH: self._health_page}
             self._http = await HttpListener.start(bind, port, pages, self._node.observer.count)
@@ -113,9 +115,12 @@ class Monitor:
             await self._http.close()
 
     @property
-    def port(self) -> int | None:
-        """The port of /metrics and /health, None when they are not served."""
-        return None if self._http is None else self._http.port
+    def address(self) -> str | None:
+        """`host:port` of /metrics and /health, None when they are not served."""
+        if self._http is None:
+            return None
+        host = f"[{self._bind}]" if ":" in self._bind else self._bind
+        return f"{host}:{self._http.port}"
 
     def linked(self) -> None:
         """Note that until now there was a connection to a wanted peer."""

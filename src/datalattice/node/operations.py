@@ -29,8 +29,17 @@ from typing import Final
 
 import datalattice
 from datalattice.apps.queue import LatticeMQ
-from datalattice.cells import Keyword, Map, Value, Vector, to_cell
-from datalattice.errors import NoSigningKey, Timeout, UnsupportedOperation, UsageError
+from datalattice.cells import (
+    Index,
+    Keyword,
+    Map,
+    Value,
+    Vector,
+    to_cell,
+    to_text,
+    value_hash,
+)
+from datalattice.errors import MissingData, NoSigningKey, Timeout, UnsupportedOperation, UsageError
 from datalattice.node.node import Node
 
 WAIT_MS_MAX: Final = 30_000
@@ -113,27 +122,30 @@ class Operations:
     async def _status(self, arguments: Map) -> Value:
         node = self._node
         key_pair = node.key_pair
-        peers = [
-            {
-                "address": info.address,
-                "connected": info.connected,
-                "reason": info.reason,
-            }
-            for info in node.peers
-        ]
+        reading = await node.monitor.reading()
+        sections = await asyncio.to_thread(_sections, node.root)
         return to_cell(
             {
                 "pid": os.getpid(),
                 "version": datalattice.__version__,
                 "started_ms": self._started_ms,
                 "address": node.address,
+                "http": node.monitor.address,
                 "public_key": None if key_pair is None else key_pair.public_key.hex(),
-                "root_hash": node.root_hash.hex(),
+                "root_hash": reading.root_hash.hex(),
+                "unchanged_ms": round(reading.unchanged_s * 1_000),
                 "health": node.observer.health,
-                "damage": list(node.damage),
-                "connections": node.connection_count,
-                "peers": peers,
-                "counters": dict(node.observer.counters),
+                "reasons": dict(reading.reasons),
+                "damage": list(reading.damage),
+                "connections": reading.inbound + reading.outbound,
+                "bytes_in": reading.traffic.bytes_in,
+                "bytes_out": reading.traffic.bytes_out,
+                "missing_cells": reading.inside.missing_count,
+                "store_bytes": reading.store_bytes,
+                "memory_bytes": reading.process.memory_bytes,
+                "sections": sections,
+                "peers": [one.document() for one in reading.peers],
+                "counters": dict(reading.counters),
             }
         )
 
@@ -179,6 +191,16 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "node.pull": Operations._pull,
     "node.stop": Operations._stop_node,
 }
+
+
+def _sections(root: Value) -> dict[str, str]:
+    """Return the hash of what is below each top key of the announced value."""
+    if not isinstance(root, (Index, Map)):
+        return {}
+    try:
+        return {to_text(key): value_hash(value).hex() for key, value in root.entries()}
+    except MissingData:
+        return {}  # of a damaged store; its health says so
 
 
 def _need(arguments: Map, name: str) -> Value:
