@@ -8,8 +8,7 @@ from typing import Final
 from datalattice.errors import UsageError
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.node.logs import LOG_FORMATS, LOG_LEVELS
-from datalattice.node.transport import parse_address
-from datalattice.node.transport.base import PORT_MAX
+from datalattice.node.transport import PORT_MAX, parse_address, parse_key
 from datalattice.sync import (
     BROADCAST_DELAY_MS,
     PING_REPLIES,
@@ -23,6 +22,7 @@ from datalattice.sync import (
 DEFAULT_PORT: Final = 18_888
 CONNECTIONS_MAX: Final = 1_024
 READ_TIMEOUT_MS: Final = 30_000
+DISCOVER: Final = ("none", "p2p", "mdns", "all")
 MESSAGE_BYTES_MIN: Final = 100_000
 
 
@@ -34,6 +34,12 @@ class NodeConfig:
            free one; negative: none, the node only dials.
     bind:  the local address to listen at.
     peers: addresses of nodes to stay connected to.
+    plain: whether inbound connections may be plain TCP; else they have to be TLS.
+    allow: public keys, in hex, that may connect; none: everybody may. Plain ones prove no key.
+    url:   where others reach this node, published in `:p2p` below its key; None: not published.
+    discover: where to look for further nodes to connect to: in `:p2p`, by mDNS on the local
+           network, both, or nowhere.
+    mdns_interfaces: local addresses on which to speak mDNS; none: all.
     ping_reply, strict_paths, accept_bare_values: see `datalattice.sync.Dialect`.
     http_port, http_bind: where /metrics and /health are served; None: nowhere, 0: any free port.
     log_level, log_format: what a node that is a process of its own logs; within a program logging
@@ -44,6 +50,11 @@ class NodeConfig:
     port: int | None = None
     bind: str = "127.0.0.1"
     peers: tuple[str, ...] = ()
+    plain: bool = False
+    allow: tuple[str, ...] = ()
+    url: str | None = None
+    discover: str = "none"
+    mdns_interfaces: tuple[str, ...] = ()
     ping_reply: str = "pong"
     strict_paths: bool = True
     accept_bare_values: bool = False
@@ -69,7 +80,12 @@ class NodeConfig:
                 raise UsageError(f"{name} is a local address such as 127.0.0.1, got an empty text")
         for peer in self.peers:
             parse_address(peer)
+        for key in self.allow:
+            parse_key(key)
+        if self.url is not None:
+            parse_address(self.url)
         for name, choices in (
+            ("discover", DISCOVER),
             ("ping_reply", PING_REPLIES),
             ("log_level", LOG_LEVELS),
             ("log_format", LOG_FORMATS),

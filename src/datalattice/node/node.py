@@ -34,9 +34,9 @@ from datalattice.node.files import FILES_RESERVED, files_max
 from datalattice.node.logs import log_event
 from datalattice.node.monitor import Monitor
 from datalattice.node.observe import Observer
-from datalattice.node.peers import PeerInfo, Peers
+from datalattice.node.peers import Call, PeerInfo, Peers
 from datalattice.node.reading import Inside
-from datalattice.node.transport import Link, Listener, TcpTransport, Transport
+from datalattice.node.transport import Link, Listener, TcpTransport, Transport, parse_key
 from datalattice.node.worker import Worker
 from datalattice.store import CellStore, Store
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
@@ -113,11 +113,22 @@ class Node:
         self._where = store
         self._lattice = lattice or root_lattice()
         self._context = MergeContext(key_pair=key_pair, verifier=verifier)
-        self._transport: Transport = transport or TcpTransport()
-        self._peers = Peers(self._transport, self._serve_outbound, entropy)
+        # A node without a key encrypts with one that is gone at its end.
+        identity = key_pair or KeyPair.generate()
+        self._own_key = identity.public_key
+        self._transport: Transport = transport or TcpTransport(identity, plain=config.plain)
+        self._peers = Peers(
+            self._transport,
+            self._serve_outbound,
+            entropy,
+            close=self._close_connection,
+            own_key=self._own_key,
+            clock=self.clock,
+        )
         self._connections: dict[str, Connection] = {}
         self._numbers = itertools.count(1)
         self._inbound_count = 0
+        self._allowed = frozenset(parse_key(one) for one in config.allow)
         self._inbound_max = min(config.connections_max, max(1, files_max() - FILES_RESERVED))
         self.held_bytes = 0
         self.past_traffic = Traffic()  # of connections that ended
@@ -170,15 +181,16 @@ class Node:
             self._peers.add(address)
 
     async def _listen(self) -> Listener | None:
-        port = self.config.port
-        if port is not None:
-            if port < 0:
-                return None
-            return await self._transport.listen(self.config.bind, port, self._accept)
+        port, listen = self.config.port, self._transport.listen
+        if port is not None and port < 0:
+            return None
+        first = DEFAULT_PORT if port is None else port
         try:
-            return await self._transport.listen(self.config.bind, DEFAULT_PORT, self._accept)
+            return await listen(self.config.bind, first, self._accept, self._turned_away)
         except UsageError:
-            return await self._transport.listen(self.config.bind, 0, self._accept)
+            if port is not None:
+                raise
+            return await listen(self.config.bind, 0, self._accept, self._turned_away)
 
     async def close(self) -> None:
         """Make the last local writes durable, tell the peers, and end.
@@ -338,31 +350,33 @@ class Node:
         self._worker.submit(look)
         return await told
 
-    def add_peer(self, address: str) -> None:
-        """Stay connected to the node at `address` (`host:port`) from now on.
+    def add_peer(self, address: str | None = None, *, public_key: bytes | None = None) -> None:
+        """Stay connected to a node from now on: at an address, with a key, or both.
 
-        Raises: UsageError: not an address.
+        Without an address it is dialled once one is learnt. `docs/node.md` has the forms.
+
+        Raises: UsageError: not an address, not a key, or neither.
         """
-        self._peers.add(address)
+        self._peers.add(address, public_key=public_key)
 
-    async def remove_peer(self, address: str) -> None:
-        """Close the connection to `address` and want it no more.
+    async def remove_peer(
+        self, address: str | None = None, *, public_key: bytes | None = None
+    ) -> None:
+        """Close the connections to a peer and want it no more.
 
         Raises: UsageError: it is not a peer.
         """
-        await self._peers.remove(address)
+        await self._peers.remove(address, public_key=public_key)
 
     async def pull(self, address: str | None = None, timeout_s: float = PULL_TIMEOUT_S) -> None:
         """Take over all that a connected peer has, or all of them; durable on return.
 
         Raises: PeerUnavailable: not connected, or it did not deliver. Timeout: it took too long.
         """
-        address = None if address is None else address.removeprefix("tcp://")
-        chosen = [
-            connection
-            for id, connection in self._connections.items()
-            if id.startswith("out ") and address in (None, connection.name)
-        ]
+        peer = None if address is None else self._peers.find(address)
+        wanted = address is None or peer is not None
+        ids = self._peers.connection_ids(peer) if wanted else []
+        chosen = [self._connections[id] for id in ids if id in self._connections]
         if not chosen:
             whom = "any peer" if address is None else address
             raise PeerUnavailable(f"not connected to {whom}")
@@ -390,14 +404,39 @@ class Node:
             self.observer.count("connections-refused")
             link.abort()
             return
+        key = link.public_key
+        if key == self._own_key:
+            self._turned_away("own-key-refused", link.remote)
+            link.abort()
+            return
+        if self._allowed and key not in self._allowed:
+            who = "no key" if key is None else key.hex()
+            self._turned_away("peers-not-allowed", f"{link.remote} with {who}")
+            link.abort()
+            return
         self._inbound_count += 1
+        id = f"in {link.remote} #{next(self._numbers)}"
         try:
-            await self._serve(f"in {link.remote} #{next(self._numbers)}", link.remote, link, False)
+            if key is not None:
+                self._peers.arrived(id, key)
+            await self._serve(id, link.remote, link, False)
         finally:
             self._inbound_count -= 1
+            if key is not None:
+                self._peers.gone(id, key)
 
-    async def _serve_outbound(self, address: str, link: Link) -> str:
-        return await self._serve(f"out {address} #{next(self._numbers)}", address, link, True)
+    def _turned_away(self, name: str, text: str) -> None:
+        """Count somebody who wanted to connect and may not."""
+        self.observer.count(name)
+        log_event(logging.DEBUG, "refused", why=name, text=text)
+
+    async def _serve_outbound(self, call: Call) -> str:
+        return await self._serve(call.id, str(call.address), call.link, True)
+
+    def _close_connection(self, id: str, reason: str) -> None:
+        connection = self._connections.get(id)
+        if connection is not None:
+            connection.close(reason)
 
     async def _serve(self, id: str, name: str, link: Link, outbound: bool) -> str:
         connection = Connection(

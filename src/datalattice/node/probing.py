@@ -9,8 +9,7 @@ from typing import Final
 
 from datalattice.cells import Value, value_hash
 from datalattice.errors import PeerError, PeerUnavailable, ProtocolViolation
-from datalattice.node.transport import parse_address
-from datalattice.node.transport.base import READ_BYTES
+from datalattice.node.transport import READ_BYTES, open_stream
 from datalattice.wire import (
     FrameBuffer,
     Result,
@@ -38,9 +37,8 @@ def probe(address: str, timeout_s: float = PROBE_TIMEOUT_S) -> NodeReport:
 
     Raises: UsageError: not an address. PeerUnavailable: nobody answers there, or no node does.
     """
-    host, port = parse_address(address)
     try:
-        with socket.create_connection((host, port), timeout_s) as stream:
+        with open_stream(address, timeout_s) as stream:
             buffer = FrameBuffer()
             began_ns = time.monotonic_ns()
             stream.sendall(encode_frame(encode_ping(1)))

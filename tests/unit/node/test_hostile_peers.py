@@ -136,7 +136,7 @@ def test_a_changed_bit_in_a_good_message_changes_nothing() -> None:
 
 def test_a_half_closed_socket_is_answered_and_then_ended() -> None:
     async def work() -> None:
-        async with root_node(TcpTransport(), "127.0.0.1") as node:
+        async with root_node(TcpTransport(plain=True), "127.0.0.1") as node:
             assert node.port is not None
             reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
             for id in range(50):
@@ -273,7 +273,7 @@ def test_a_peer_that_asks_and_does_not_read_makes_us_hold_one_answer(
     monkeypatch.setattr(datalattice.node.connection, "UNSENT_BYTES_MAX", 100_000)
 
     async def work() -> None:
-        transport = TcpTransport()
+        transport = TcpTransport(plain=True)
         chance = random.Random(1)
         long = Text.of(chance.randbytes(4_000_000).hex())
         async with root_node(transport, "127.0.0.1") as node:

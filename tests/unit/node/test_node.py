@@ -246,7 +246,7 @@ def test_pull_and_peers_say_what_is_wrong() -> None:
             with pytest.raises(Timeout):
                 await node.wait_until(lambda _: False, 0.01)
             node.add_peer("memory:7")
-            node.add_peer("tcp://memory:7")
+            node.add_peer("tls://memory:7")
             assert len(node.peers) == 1
             while "nobody listens" not in node.peers[0].reason:  # noqa: ASYNC110
                 await asyncio.sleep(0)

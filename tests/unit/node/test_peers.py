@@ -7,7 +7,7 @@ import contextlib
 
 from datalattice.crypto import SeededEntropy
 from datalattice.node import MemoryTransport
-from datalattice.node.peers import Peers
+from datalattice.node.peers import Call, Peers
 from datalattice.node.transport import Link
 
 
@@ -19,7 +19,7 @@ def test_an_effort_ends_even_when_its_cancellation_gets_lost() -> None:
         async def accept(link: Link) -> None:
             await link.read()
 
-        async def serve(_address: str, _link: Link) -> str:
+        async def serve(_call: Call) -> str:
             serving.set()
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()

@@ -6,15 +6,24 @@ connection above it, so a transport is three verbs: dial, listen, and on a link 
 
 from __future__ import annotations
 
+import string
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
+from datalattice.crypto import PUBLIC_KEY_BYTES
 from datalattice.errors import UsageError
 
 READ_BYTES: Final = 1 << 18
 """Most bytes taken from a link at once."""
 
 PORT_MAX: Final = 65_535
+HOST_CHARS_MAX: Final = 253
+"""Longest host name there can be (RFC 1035)."""
+
+TLS: Final = "tls"
+PLAIN: Final = "tcp"
+SCHEMES: Final = (TLS, PLAIN)
 
 
 class Link(Protocol):
@@ -23,6 +32,11 @@ class Link(Protocol):
     @property
     def remote(self) -> str:
         """Where the other end is, as text."""
+        ...
+
+    @property
+    def public_key(self) -> bytes | None:
+        """The key that the other end proved to hold, None when this transport proves none."""
         ...
 
     async def read(self) -> bytes:
@@ -61,6 +75,9 @@ class Listener(Protocol):
 Accept = Callable[[Link], Awaitable[None]]
 """Called with each new link; the link lives as long as the call."""
 
+Refused = Callable[[str, str], None]
+"""Called with (counter, circumstances) for each stranger that did not become a link."""
+
 
 class Transport(Protocol):
     """A way to reach nodes."""
@@ -68,11 +85,14 @@ class Transport(Protocol):
     async def dial(self, address: str) -> Link:
         """Return a link to the node at `address`.
 
-        Raises: UsageError: not an address of this transport. OSError: it cannot be reached.
+        Raises: UsageError: not an address of this transport. OSError: it cannot be reached, or is
+                not the node whose key the address names.
         """
         ...
 
-    async def listen(self, bind: str, port: int, accept: Accept) -> Listener:
+    async def listen(
+        self, bind: str, port: int, accept: Accept, refused: Refused | None = None
+    ) -> Listener:
         """Accept links at a local address; port 0 is any free one.
 
         Raises: UsageError: the address cannot be used here, or another process uses it.
@@ -80,19 +100,64 @@ class Transport(Protocol):
         ...
 
 
-def parse_address(address: str) -> tuple[str, int]:
-    """Return (host, port) of `tcp://host:port` or `host:port`; IPv6 hosts stand in brackets.
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a node is, how to speak to it, and the key it has to prove, when that is known."""
 
+    scheme: str
+    host: str
+    port: int
+    public_key: bytes | None = None
+
+    def __str__(self) -> str:
+        """Return the shortest text that `parse_address` reads as this."""
+        scheme = "" if self.scheme == TLS else f"{self.scheme}://"
+        key = "" if self.public_key is None else f"{self.public_key.hex()}@"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}{key}{host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Return the address that a text stands for.
+
+    `host:port` and `tls://host:port` are encrypted and prove keys, `tcp://host:port` is plain. The
+    key that is expected may stand before the host: `KEY@host:port`, in 64 hex digits. IPv6 hosts
+    stand in brackets.
     Raises: UsageError: anything else.
     """
-    text = address.removeprefix("tcp://")
-    host, colon, port = text.rpartition(":")
+    scheme, found, rest = text.rpartition("://")
+    scheme = scheme.lower() if found else TLS
+    if scheme not in SCHEMES:
+        raise _no_address(text)
+    key, has_key, rest = rest.rpartition("@")
+    public_key = parse_key(key) if has_key else None
+    host, colon, port = rest.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    elif ":" in host or "/" in host:
+    elif not host.isprintable() or set(host) & set(":/[]?#% "):
         host = ""
-    if not colon or not host or not (port.isascii() and port.isdigit()) or len(port) > 5:
-        raise UsageError(f"an address is host:port or tcp://host:port, got {address!r}")
+    if not colon or not 0 < len(host) <= HOST_CHARS_MAX:
+        raise _no_address(text)
+    if not (port.isascii() and port.isdigit()) or len(port) > 5:
+        raise _no_address(text)
     if not 0 < int(port) <= PORT_MAX:
-        raise UsageError(f"a port to dial is 1 to {PORT_MAX}, got {port} in {address!r}")
-    return host, int(port)
+        raise UsageError(f"a port to dial is 1 to {PORT_MAX}, got {port} in {text!r}")
+    return Address(scheme, host, int(port), public_key)
+
+
+def parse_key(text: str) -> bytes:
+    """Return the public key that hex digits stand for.
+
+    Raises: UsageError: they stand for none.
+    """
+    digits = text.removeprefix("0x")
+    if len(digits) != 2 * PUBLIC_KEY_BYTES or not set(digits) <= set(string.hexdigits):
+        raise UsageError(f"a public key is {2 * PUBLIC_KEY_BYTES} hex digits, got {text!r}")
+    return bytes.fromhex(digits)
+
+
+def _no_address(text: str) -> UsageError:
+    return UsageError(
+        "an address is host:port or tls://host:port (encrypted) or tcp://host:port (plain), "
+        f"with KEY@ before the host where the node's public key is known; got {text!r}"
+    )

@@ -4,52 +4,85 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import deque
 from typing import Final
 
 from datalattice.errors import UsageError
-from datalattice.node.transport.base import Accept, Link, Listener, parse_address
+from datalattice.node.transport.base import Accept, Link, Listener, Refused, parse_address
 
 PENDING_PIECES_MAX: Final = 256
 """Pieces that one end may have written and the other not read."""
 
 
-class MemoryLink:
-    """One end of a pair of queues."""
+class Pipe:
+    """One direction of a link."""
 
-    def __init__(self, remote: str, incoming: asyncio.Queue[bytes]) -> None:
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._ended = False
+        self._changed = asyncio.Event()
+
+    async def get(self) -> bytes:
+        """Return the next piece, nothing once the pipe has ended and is empty."""
+        while not self._pieces:
+            if self._ended:
+                return b""
+            await self._change()
+        piece = self._pieces.popleft()
+        self._tell()
+        return piece
+
+    async def put(self, piece: bytes) -> None:
+        """Add a piece; wait while too many are unread."""
+        while not self._ended and len(self._pieces) >= PENDING_PIECES_MAX:
+            await self._change()
+        if self._ended:
+            raise ConnectionResetError("the link is closed")
+        if piece:
+            self._pieces.append(piece)
+            self._tell()
+
+    def end(self, *, forget: bool) -> None:
+        """Take no more; who waits wakes."""
+        self._ended = True
+        if forget:
+            self._pieces.clear()
+        self._tell()
+
+    async def _change(self) -> None:
+        await self._changed.wait()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class MemoryLink:
+    """One end of a pair of pipes. It proves no key."""
+
+    public_key: None = None
+
+    def __init__(self, remote: str, incoming: Pipe, outgoing: Pipe) -> None:
         self.remote = remote
         self._incoming = incoming
-        self._other: MemoryLink | None = None
-        self._ended = False
-
-    def join(self, other: MemoryLink) -> None:
-        """Make `other` the far end."""
-        self._other = other
+        self._outgoing = outgoing
 
     async def read(self) -> bytes:
         """Return some bytes, none at the end of the stream."""
-        if self._ended and self._incoming.empty():
-            return b""
         return await self._incoming.get()
 
     async def write(self, data: bytes) -> None:
         """Give bytes to the other end; wait while it has too many unread."""
-        other = self._other
-        if self._ended or other is None or other._ended:
-            raise ConnectionResetError("the link is closed")
-        await other._incoming.put(data)
+        await self._outgoing.put(data)
 
     async def close(self) -> None:
-        """End the stream in both directions."""
+        """End the stream in both directions; the other end still reads what was written."""
         self.abort()
 
     def abort(self) -> None:
         """End the stream at once; a waiting reader wakes."""
-        for end in (self, self._other):
-            if end is not None and not end._ended:
-                end._ended = True
-                if not end._incoming.full():
-                    end._incoming.put_nowait(b"")
+        self._incoming.end(forget=True)
+        self._outgoing.end(forget=False)
 
 
 class MemoryListener:
@@ -65,7 +98,10 @@ class MemoryListener:
 
 
 class MemoryTransport:
-    """A network of its own; nodes that share the object reach each other at `memory:port`."""
+    """A network of its own; nodes that share the object reach each other at `memory:port`.
+
+    Whatever the scheme of an address, its links are the same.
+    """
 
     def __init__(self) -> None:
         self._places: dict[int, Accept] = {}
@@ -74,20 +110,19 @@ class MemoryTransport:
 
     async def dial(self, address: str) -> Link:
         """Return a link to a node that listens here."""
-        _, port = parse_address(address)
-        accept = self._places.get(port)
+        accept = self._places.get(parse_address(address).port)
         if accept is None:
             raise ConnectionRefusedError(f"nobody listens at {address}")
-        near = MemoryLink(address, asyncio.Queue(PENDING_PIECES_MAX))
-        far = MemoryLink(f"memory:{next(self._free)}", asyncio.Queue(PENDING_PIECES_MAX))
-        near.join(far)
-        far.join(near)
+        there, back = Pipe(), Pipe()
+        far = MemoryLink(f"memory:{next(self._free)}", there, back)
         task = asyncio.ensure_future(_run(accept, far))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        return near
+        return MemoryLink(address, back, there)
 
-    async def listen(self, bind: str, port: int, accept: Accept) -> Listener:
+    async def listen(
+        self, bind: str, port: int, accept: Accept, refused: Refused | None = None
+    ) -> Listener:
         """Accept links at a port of this network."""
         if port in self._places:
             raise UsageError(f"port {port} on {bind} is in use; choose another")

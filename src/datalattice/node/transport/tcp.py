@@ -1,4 +1,10 @@
-"""TCP: plain streams, compatible with the reference node."""
+"""TCP: streams between machines, encrypted or plain, with one listening port for both.
+
+The first bytes of an inbound stream say what it is: TLS begins with a record header that no frame
+of the protocol can begin with. Until a stranger has said enough to be told apart, and proved a key
+where that is demanded, it costs a little memory for a short time: strangers are bounded in number,
+the one that has waited longest makes room for the next.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +12,70 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from typing import Final
 
+from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
-from datalattice.node.transport.base import READ_BYTES, Accept, Link, Listener, parse_address
+from datalattice.node.transport.base import (
+    PLAIN,
+    READ_BYTES,
+    Accept,
+    Link,
+    Listener,
+    Refused,
+    parse_address,
+)
+from datalattice.node.transport.tls import (
+    RECORD_START,
+    HandshakeFailed,
+    TlsIdentity,
+    TlsLink,
+    explain,
+    proven_key,
+)
 
 BACKLOG: Final = 128
 DIAL_TIMEOUT_S: Final = 10.0
+"""For a connection and its handshake."""
+
+STRANGERS_MAX: Final = 128
+"""Inbound streams that may be about to prove who they are."""
+
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+SILENCE_PLAIN_S: Final = 60.0
+"""How long an inbound stream may say nothing where plain ones are taken: a reference node may have
+nothing to say before its next announcement, which is due every 30 s."""
 
 
 class TcpLink:
-    """A TCP connection."""
+    """A plain TCP connection. It proves no key."""
+
+    public_key: None = None
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._unread = b""
         peer = writer.get_extra_info("peername")
-        self.remote = f"{peer[0]}:{peer[1]}" if peer else "unknown"
+        self.remote = _place(peer) if peer else "unknown"
         raw = writer.get_extra_info("socket")
         if raw is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    def unread(self, data: bytes) -> None:
+        """Take back bytes; they come with the next read."""
+        self._unread = data
+
     async def read(self) -> bytes:
-        """Return some bytes, none at the end of the stream; a reset is an end."""
+        """Return some bytes, none at the end of the stream; a broken stream has ended."""
+        if self._unread:
+            data, self._unread = self._unread, b""
+            return data
         try:
             return await self._reader.read(READ_BYTES)
-        except ConnectionError:
+        except OSError:
             return b""
 
     async def write(self, data: bytes) -> None:
@@ -51,36 +94,132 @@ class TcpLink:
         self._writer.transport.abort()
 
 
-class TcpListener:
-    """A listening socket."""
+def _place(peer: tuple[str, int]) -> str:
+    host = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
+    return f"{host}:{peer[1]}"
 
-    def __init__(self, server: asyncio.Server) -> None:
+
+class Door:
+    """Where strangers wait until it is known who they are."""
+
+    def __init__(self, identity: TlsIdentity, *, plain: bool, refused: Refused | None) -> None:
+        self._identity = identity
+        self._plain = plain
+        self._refused = refused
+        self._waiting: dict[TcpLink, asyncio.Task[object] | None] = {}
+
+    async def admit(self, link: TcpLink) -> Link | None:
+        """Return the link to go on with, None when the stranger was turned away."""
+        if len(self._waiting) >= STRANGERS_MAX:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.abort()
+            self._count("strangers-evicted", oldest.remote)
+        self._waiting[link] = asyncio.current_task()
+        try:
+            admitted = await self._greet(link)
+        except TimeoutError:
+            self._count("strangers-silent", link.remote)
+        except OSError as error:
+            self._count("handshakes-failed", str(error))
+        else:
+            if admitted is not None:
+                return admitted
+        finally:
+            self._waiting.pop(link, None)
+        link.abort()
+        return None
+
+    async def _greet(self, link: TcpLink) -> Link | None:
+        begun = b""
+        async with asyncio.timeout(SILENCE_PLAIN_S if self._plain else HANDSHAKE_TIMEOUT_S):
+            while len(begun) < len(RECORD_START) and RECORD_START.startswith(begun):
+                data = await link.read()
+                if not data:
+                    # It may have sent an empty frame's beginning, or just have looked who is here.
+                    return None
+                begun += data
+        if not begun.startswith(RECORD_START):
+            if not self._plain:
+                self._count("plain-refused", link.remote)
+                return None
+            link.unread(begun)
+            return link
+        secured = TlsLink(link, self._identity, dialled=False, begun=begun)
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+            await secured.shake_hands()
+        return secured
+
+    async def close(self) -> None:
+        """Turn away who waits."""
+        tasks = [task for task in self._waiting.values() if task is not None]
+        for link in self._waiting:
+            link.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _count(self, name: str, text: str) -> None:
+        if self._refused is not None:
+            self._refused(name, text)
+
+
+class TcpListener:
+    """A listening socket, with its door."""
+
+    def __init__(self, server: asyncio.Server, door: Door) -> None:
         self._server = server
+        self._door = door
         self.port: int = server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         """Accept no more links."""
         self._server.close()
+        await self._door.close()
 
 
 class TcpTransport:
-    """Plain TCP."""
+    """Streams over TCP.
+
+    key_pair: what this side proves to hold; a throw-away key when not given.
+    plain:    whether inbound streams may be plain. What is dialled says its scheme.
+    """
+
+    def __init__(self, key_pair: KeyPair | None = None, *, plain: bool = False) -> None:
+        self._identity = TlsIdentity(key_pair or KeyPair.generate())
+        self._plain = plain
 
     async def dial(self, address: str) -> Link:
-        """Return a link to `host:port`."""
-        host, port = parse_address(address)
+        """Return a link to a node; over TLS, to the one whose key the address names, if any."""
+        target = parse_address(address)
+        link: TcpLink | None = None
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
-                reader, writer = await asyncio.open_connection(host, port, limit=READ_BYTES)
-        except TimeoutError as error:
-            raise OSError(errno.ETIMEDOUT, f"no answer from {address}") from error
-        return TcpLink(reader, writer)
+                link = TcpLink(
+                    *await asyncio.open_connection(target.host, target.port, limit=READ_BYTES)
+                )
+                if target.scheme == PLAIN:
+                    return link
+                secured = TlsLink(link, self._identity, dialled=True)
+                await secured.shake_hands(target.public_key)
+                return secured
+        except BaseException as error:
+            if link is not None:
+                link.abort()
+            if isinstance(error, TimeoutError):
+                raise OSError(errno.ETIMEDOUT, f"no answer from {address}") from error
+            if isinstance(error, UnicodeError):
+                raise OSError(errno.EINVAL, f"no such host: {address}") from error
+            raise
 
-    async def listen(self, bind: str, port: int, accept: Accept) -> Listener:
+    async def listen(
+        self, bind: str, port: int, accept: Accept, refused: Refused | None = None
+    ) -> Listener:
         """Accept links at `bind`:`port`."""
+        door = Door(self._identity, plain=self._plain, refused=refused)
 
         async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await accept(TcpLink(reader, writer))
+            link = await door.admit(TcpLink(reader, writer))
+            if link is not None:
+                await accept(link)
 
         try:
             server = await asyncio.start_server(
@@ -93,4 +232,26 @@ class TcpTransport:
                 ) from error
             text = error.strerror or str(error)
             raise UsageError(f"cannot listen on {bind} port {port}: {text}") from error
-        return TcpListener(server)
+        return TcpListener(server, door)
+
+
+def open_stream(address: str, timeout_s: float) -> socket.socket:
+    """Return a blocking stream to a node, for a caller without an event loop.
+
+    Raises: UsageError: not an address. OSError: it cannot be reached, or is not the node whose key
+            the address names.
+    """
+    target = parse_address(address)
+    stream = socket.create_connection((target.host, target.port), timeout_s)
+    if target.scheme == PLAIN:
+        return stream
+    try:
+        secured = TlsIdentity(KeyPair.generate()).client.wrap_socket(stream)
+    except ssl.SSLError as error:
+        raise HandshakeFailed(explain(error, address)) from error
+    try:
+        proven_key(secured, address, target.public_key)
+    except HandshakeFailed:
+        secured.close()
+        raise
+    return secured
