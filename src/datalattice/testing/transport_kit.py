@@ -1,0 +1,331 @@
+"""Transport kit: what every transport between nodes must do, as one call for any implementation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from datalattice.crypto import KeyPair
+from datalattice.errors import UsageError
+from datalattice.node import Transport
+from datalattice.node.transport import Link, Listener, parse_address
+
+RULE_TIMEOUT_S: Final = 20.0
+SIZES: Final = (1, 2, 127, 16_383, 16_384, 16_385, 65_536, 300_000)
+LINKS: Final = 40
+PIECE: Final = bytes(65_536)
+FLOOD_PIECES: Final = 2_000
+"""More pieces than any transport may take without being read."""
+
+DIALLER: Final = KeyPair(b"the one who dials is seeded thus")
+LISTENER: Final = KeyPair(b"and this is he who was listening")
+
+
+@dataclass
+class Place:
+    """Two transports, and a listener of one of them that hands over what it accepts."""
+
+    here: Transport
+    there: Transport
+    bind: str
+    scheme: str
+    listener: Listener | None = None
+    accepted: asyncio.Queue[Link] = field(default_factory=asyncio.Queue)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    links: list[Link] = field(default_factory=list)
+
+    async def listen(self, port: int = 0) -> int:
+        """Listen; return the port."""
+
+        async def accept(link: Link) -> None:
+            self.links.append(link)
+            self.accepted.put_nowait(link)
+            await self.released.wait()  # a link lives as long as the call
+
+        self.listener = await self.there.listen(self.bind, port, accept)
+        return self.listener.port
+
+    def address(self, port: int | None = None, key: bytes | None = None) -> str:
+        """Return the text to dial."""
+        if port is None:
+            assert self.listener is not None
+            port = self.listener.port
+        who = "" if key is None else f"{key.hex()}@"
+        return f"{self.scheme}{who}{self.bind}:{port}"
+
+    async def pair(self) -> tuple[Link, Link]:
+        """Return a new link's two ends: of who dialled, of who listens."""
+        near = await self.here.dial(self.address())
+        self.links.append(near)
+        # Some transports accept only once something was said.
+        await near.write(b"?")
+        far = await self.accepted.get()
+        assert await far.read() == b"?", "what is written first is read first"
+        return near, far
+
+    async def end(self) -> None:
+        """Leave nothing behind."""
+        for link in self.links:
+            link.abort()
+        self.released.set()
+        if self.listener is not None:
+            await self.listener.close()
+        await asyncio.sleep(0)
+
+
+Rule = Callable[[Place], Awaitable[None]]
+
+
+async def check_transport(
+    make: Callable[[KeyPair], Transport],
+    *,
+    bind: str = "127.0.0.1",
+    scheme: str = "",
+    proves_keys: bool = True,
+) -> None:
+    """Assert that a transport keeps the protocol.
+
+    make:        returns a new transport that goes by a key; all that it returns reach each other.
+    bind:        a local address to listen at and to dial.
+    scheme:      how addresses begin.
+    proves_keys: whether links prove the keys of both ends.
+    Raises: AssertionError: it does not; the text says which rule.
+    """
+    for rule in (
+        _carries_bytes_of_any_number_both_ways,
+        _delivers_all_before_an_end,
+        _ends_for_the_other_side_too,
+        _wakes_who_waits_when_it_is_aborted,
+        _breaks_in_the_middle,
+        _holds_back_who_is_not_read,
+        _keeps_many_links_apart,
+        _says_why_it_cannot_dial,
+        _refuses_a_port_in_use,
+        _ends_listening_and_not_the_links,
+        _proves_keys if proves_keys else _proves_nothing,
+    ):
+        here = make(DIALLER)
+        # A network in memory is one object.
+        there = here if bind == "memory" else make(LISTENER)
+        place = Place(here, there, bind, scheme)
+        try:
+            async with asyncio.timeout(RULE_TIMEOUT_S):
+                await rule(place)
+        except TimeoutError as error:
+            raise AssertionError(f"{rule.__name__}: something waits for ever") from error
+        finally:
+            await place.end()
+
+
+async def _take(link: Link, count: int) -> bytes:
+    found = bytearray()
+    while len(found) < count:
+        data = await link.read()
+        assert data, f"the stream ended after {len(found)} of {count} bytes"
+        found += data
+    return bytes(found)
+
+
+async def _failure(call: Awaitable[object], kind: type[Exception]) -> str:
+    """Return what an error of a kind says; the call has to fail with one."""
+    try:
+        await call
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"this has to fail with {kind.__name__}")
+
+
+async def _rest(link: Link) -> bytes:
+    found = bytearray()
+    while data := await link.read():
+        found += data
+    return bytes(found)
+
+
+async def _until_refused(link: Link) -> int:
+    """Write until that fails; return how many pieces were taken."""
+    for count in range(FLOOD_PIECES):
+        try:
+            await link.write(PIECE)
+        except OSError:
+            return count
+    return FLOOD_PIECES
+
+
+def _pattern(count: int) -> bytes:
+    return (bytes(range(251)) * (count // 251 + 1))[:count]
+
+
+async def _carries_bytes_of_any_number_both_ways(place: Place) -> None:
+    await place.listen()
+    near, far = await place.pair()
+    for size in SIZES:
+        data = _pattern(size)
+        for one, other in ((near, far), (far, near)):
+            writing = asyncio.ensure_future(one.write(data))
+            assert await _take(other, size) == data, f"{size} bytes arrive as they were"
+            await writing
+    await near.write(b"")
+    await near.write(b"x")
+    assert await far.read() == b"x", "nothing written is nothing read"
+
+
+async def _delivers_all_before_an_end(place: Place) -> None:
+    await place.listen()
+    data = _pattern(1_000_000)
+    for turn in range(2):
+        ends = await place.pair()
+        one, other = ends if turn else ends[::-1]
+        reading = asyncio.ensure_future(_rest(other))
+        for start in range(0, len(data), len(PIECE)):
+            await one.write(data[start : start + len(PIECE)])
+        await one.close()
+        assert await reading == data, "closing sends what was taken before"
+        assert await other.read() == b"", "an end stays one"
+        await other.close()
+
+
+async def _ends_for_the_other_side_too(place: Place) -> None:
+    await place.listen()
+    near, far = await place.pair()
+    await near.close()
+    assert await far.read() == b"", "an end is seen by the other side"
+    assert await _until_refused(far) < FLOOD_PIECES, "and what it writes is refused in the end"
+    await far.close()
+    await far.close()
+    far.abort()
+    near.abort()
+
+
+async def _wakes_who_waits_when_it_is_aborted(place: Place) -> None:
+    await place.listen()
+    near, far = await place.pair()
+    readers = [asyncio.ensure_future(one.read()) for one in (near, far)]
+    await asyncio.sleep(0)
+    near.abort()
+    assert await asyncio.gather(*readers) == [b"", b""], "both readers wake"
+    near, far = await place.pair()
+    writer = asyncio.ensure_future(_until_refused(near))
+    with suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(writer), 0.2)
+    near.abort()
+    assert await writer < FLOOD_PIECES, "a writer that nobody reads wakes"
+
+
+async def _breaks_in_the_middle(place: Place) -> None:
+    await place.listen()
+    near, far = await place.pair()
+    writer = asyncio.ensure_future(_until_refused(near))
+    await _take(far, 3 * len(PIECE))
+    far.abort()
+    assert await writer < FLOOD_PIECES, "writing to a broken link is refused"
+    assert await _rest(near) == b"", "reading from it ends"
+    await place.pair()  # and the listener goes on
+
+
+async def _holds_back_who_is_not_read(place: Place) -> None:
+    await place.listen()
+    near, far = await place.pair()
+    taken = 0
+
+    async def write() -> None:
+        nonlocal taken
+        for _ in range(FLOOD_PIECES):
+            await near.write(PIECE)
+            taken += 1
+
+    writer = asyncio.ensure_future(write())
+    seen = -1
+    while seen != taken:
+        seen = taken
+        await asyncio.sleep(0.05)
+    assert taken < FLOOD_PIECES, "what is not read is not taken for ever"
+    await _take(far, (taken + 1) * len(PIECE))
+    assert taken > seen, "and is taken again when it is read"
+    writer.cancel()
+    await asyncio.gather(writer, return_exceptions=True)
+
+
+async def _keeps_many_links_apart(place: Place) -> None:
+    await place.listen()
+
+    async def echo() -> None:
+        while True:
+            link = await place.accepted.get()
+            answering.append(asyncio.ensure_future(answer(link)))
+
+    async def answer(link: Link) -> None:
+        while data := await link.read():
+            await link.write(data)
+        await link.close()
+
+    async def ask(number: int) -> None:
+        link = await place.here.dial(place.address())
+        place.links.append(link)
+        data = number.to_bytes(2, "big") * 20_000
+        writing = asyncio.ensure_future(link.write(data))
+        assert await _take(link, len(data)) == data, "each link has its own bytes"
+        await writing
+        await link.close()
+
+    answering: list[asyncio.Future[None]] = []
+    host = asyncio.ensure_future(echo())
+    await asyncio.gather(*(ask(number) for number in range(LINKS)))
+    await asyncio.gather(*answering)
+    host.cancel()
+    await asyncio.gather(host, return_exceptions=True)
+
+
+async def _says_why_it_cannot_dial(place: Place) -> None:
+    port = await place.listen()
+    assert place.listener is not None
+    await place.listener.close()
+    said = await _failure(place.here.dial(place.address(port)), OSError)
+    assert said, "dialling where nobody listens says so"
+    for wrong in ("", "nowhere", "http://h:1", "h:0", "h:65536", "a b:1", "@h:1", "12@h:1"):
+        said = await _failure(place.here.dial(wrong), UsageError)
+        assert said, f"{wrong!r} is no address, and the error says so"
+
+
+async def _refuses_a_port_in_use(place: Place) -> None:
+    port = await place.listen()
+    first = place.listener
+    said = await _failure(place.listen(port), UsageError)
+    assert str(port) in said, "the error names the port that is in use"
+    assert place.listener is first
+    await place.pair()
+
+
+async def _ends_listening_and_not_the_links(place: Place) -> None:
+    await place.listen()
+    near, far = await place.pair()
+    assert place.listener is not None
+    await place.listener.close()
+    await near.write(b"still here")
+    assert await far.read() == b"still here", "accepted links live on"
+
+
+async def _proves_nothing(place: Place) -> None:
+    await place.listen()
+    near, far = await place.pair()
+    assert near.remote, "an end says where the other is"
+    assert far.remote
+    assert near.public_key is None, "a key that was not proved is not named"
+    assert far.public_key is None
+
+
+async def _proves_keys(place: Place) -> None:
+    await place.listen()
+    near, far = await place.pair()
+    assert parse_address(near.remote).port == parse_address(place.address()).port
+    assert far.remote, "an end says where the other is"
+    assert near.public_key == LISTENER.public_key, "who dialled knows whom"
+    assert far.public_key == DIALLER.public_key, "and who listens, by whom"
+    link = await place.here.dial(place.address(key=LISTENER.public_key))
+    place.links.append(link)
+    assert link.public_key == LISTENER.public_key, "the expected key is found"
+    said = await _failure(place.here.dial(place.address(key=DIALLER.public_key)), OSError)
+    assert DIALLER.public_key.hex() in said, "the error names the key that was expected"
