@@ -9,6 +9,7 @@ from datalattice.errors import UsageError
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.node.logs import LOG_FORMATS, LOG_LEVELS
 from datalattice.node.transport import PORT_MAX, parse_address, parse_key
+from datalattice.store import CACHE_BYTES_MAX
 from datalattice.sync import (
     BROADCAST_DELAY_MS,
     PING_REPLIES,
@@ -42,6 +43,7 @@ class NodeConfig:
     mdns_interfaces: local addresses on which to speak mDNS; none: all.
     ping_reply, strict_paths, accept_bare_values: see `datalattice.sync.Dialect`.
     http_port, http_bind: where /metrics and /health are served; None: nowhere, 0: any free port.
+    cache_bytes: memory for decoded cells of a store that the node opens.
     log_level, log_format: what a node that is a process of its own logs; within a program logging
            is the program's to set up.
     Units: all times in milliseconds.
@@ -65,6 +67,7 @@ class NodeConfig:
     root_sync_interval_ms: int = ROOT_SYNC_INTERVAL_MS
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     rounds_max: int = ROUNDS_MAX
+    cache_bytes: int = CACHE_BYTES_MAX
     http_port: int | None = None
     http_bind: str = "127.0.0.1"
     log_level: str = "warning"
@@ -107,8 +110,9 @@ class NodeConfig:
         ):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is at least 1, got {getattr(self, name)}")
-        if self.broadcast_delay_ms < 0:
-            raise UsageError(f"broadcast_delay_ms is at least 0, got {self.broadcast_delay_ms}")
+        for name in ("broadcast_delay_ms", "cache_bytes"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is at least 0, got {getattr(self, name)}")
 
     @property
     def dialect(self) -> Dialect:

@@ -160,7 +160,9 @@ class Node:
         if isinstance(where, Store):
             self._store: Store = where
         else:
-            self._store = self._owned = await asyncio.to_thread(CellStore.open, Path(where))
+            self._store = self._owned = await asyncio.to_thread(
+                CellStore.open, Path(where), cache_bytes=self.config.cache_bytes
+            )
         try:
             self._replica = await asyncio.to_thread(
                 LatticeReplica, self._store, self._lattice, self._context, self._on_sync

@@ -398,6 +398,7 @@ def test_signed_queues_replicate_with_their_signatures() -> None:
         {"connections_max": 0},
         {"read_timeout_ms": 0},
         {"broadcast_delay_ms": -1},
+        {"cache_bytes": -1},
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_opened(options: dict[str, object]) -> None:
