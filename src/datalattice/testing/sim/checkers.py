@@ -1,0 +1,280 @@
+"""Checkers: what must hold in every simulation, each a small object that is told what happens.
+
+A checker overrides the hooks it needs and calls `fail`. Those given to a `Simulation` replace the
+standard ones; `standard_checkers()` makes those anew for each run, as they remember things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NoReturn, Protocol
+
+from datalattice.cells import Index, Map, Signed, Value, encode, references, same, value_hash
+from datalattice.crypto import KeyPair, verify
+from datalattice.lattice import KeyedLattice, Lattice, OwnerLattice, replicable
+from datalattice.sync import UNSENT_MAX, LatticeReplica, Replicator
+from datalattice.sync.lattice_replica import CLAIMS_MAX, MADE_MAX, STAGED_BYTES_MAX
+
+LOCAL_MARK = b"datalattice-sim-private"
+"""In every text that a simulation keeps in `:local`."""
+
+
+class Violation(Exception):
+    """Something that must hold does not. `rule` names it."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+        self.text = text
+
+
+class Observed(Protocol):
+    """What a checker sees of an honest node that is up."""
+
+    @property
+    def name(self) -> str:
+        """What the node is called."""
+        ...
+
+    @property
+    def keys(self) -> KeyPair:
+        """The key that it signs with."""
+        ...
+
+    @property
+    def signatures(self) -> Mapping[bytes, None]:
+        """All signatures that it ever made, in order."""
+        ...
+
+    @property
+    def lattice(self) -> Lattice:
+        """The lattice that is replicated."""
+        ...
+
+    @property
+    def replica(self) -> LatticeReplica:
+        """What it replicates."""
+        ...
+
+    @property
+    def replicator(self) -> Replicator:
+        """What moves its messages."""
+        ...
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that it holds of frames that are not whole."""
+        ...
+
+    @property
+    def peers_count(self) -> int:
+        """Connections that it has."""
+        ...
+
+
+class Checker:
+    """Told what happens; every hook does nothing by itself."""
+
+    def fail(self, text: str) -> NoReturn:
+        """End the run.
+
+        Raises: Violation: always.
+        """
+        raise Violation(type(self).__name__.lower(), text)
+
+    def on_begin(self, nodes: Sequence[Observed]) -> None:
+        """Note which nodes there will be; none is open yet."""
+
+    def on_open(self, node: Observed) -> None:
+        """Look at a node that has opened its store, at the beginning or after it ended."""
+
+    def on_ack(self, node: Observed, value: Value) -> None:
+        """Note that a node told its user that `value` is durable."""
+
+    def on_commit(self, node: Observed) -> None:
+        """Look at a node that announces another value than before."""
+
+    def on_send(self, node: Observed, payload: bytes) -> None:
+        """Look at a message that a node sends."""
+
+    def on_turn(self, node: Observed) -> None:
+        """Look at a node that has done something."""
+
+    def at_end(self, nodes: Sequence[Observed], *, settled: bool) -> None:
+        """Look at the end. `settled`: faults had stopped, so that all must be equal."""
+
+
+class Convergence(Checker):
+    """When faults have stopped, all nodes announce the same value."""
+
+    def at_end(self, nodes: Sequence[Observed], *, settled: bool) -> None:
+        """Compare the announced values."""
+        if settled and len({node.replica.announced_hash for node in nodes}) > 1:
+            told = ", ".join(f"{n.name} {n.replica.announced_hash.hex()[:8]}" for n in nodes)
+            self.fail(f"different roots at the end: {told}")
+
+
+class Durability(Checker):
+    """What was acknowledged is in the store after every crash, and at the end on every node.
+
+    A value is contained in another one when merging it in changes nothing: that holds in every
+    lattice, so nothing need be known of the data.
+    """
+
+    def __init__(self) -> None:
+        self._acknowledged: dict[str, Value] = {}
+
+    def on_ack(self, node: Observed, value: Value) -> None:
+        """Remember the last value: it contains those before it."""
+        self._check(node, node.name, value)
+        self._acknowledged[node.name] = value
+
+    def on_open(self, node: Observed) -> None:
+        """Look for what this node acknowledged in what it has read from its disk."""
+        self._check(node, node.name, node.replica.cursor.get())
+
+    def at_end(self, nodes: Sequence[Observed], *, settled: bool) -> None:
+        """Look for what every node acknowledged on every node."""
+        for node in nodes:
+            own = node.replica.cursor.get()
+            for name in self._acknowledged if settled else (node.name,):
+                self._check(node, name, own)
+
+    def _check(self, node: Observed, writer: str, value: Value) -> None:
+        known = self._acknowledged.get(writer)
+        if known is None:
+            return
+        if node.name != writer:
+            known = _public(known, node.lattice)
+        if not same(node.lattice.merge(value, known), value):
+            self.fail(f"{node.name} does not have what {writer} acknowledged")
+
+
+def _public(value: Value, lattice: Lattice) -> Value:
+    return replicable(value) if isinstance(lattice, KeyedLattice) else value
+
+
+class Authority(Checker):
+    """Nothing in an honest root stands under an owner who did not sign it.
+
+    For the owners that the simulation runs it is known what they signed, so a signature check that
+    is wrong itself does not pass either.
+    """
+
+    def __init__(self) -> None:
+        self._signed: dict[bytes, Mapping[bytes, None]] = {}
+        self._good: set[bytes] = set()
+
+    def on_begin(self, nodes: Sequence[Observed]) -> None:
+        """Know whom to expect."""
+        self._signed = {node.keys.public_key: node.signatures for node in nodes}
+
+    def on_commit(self, node: Observed) -> None:
+        """Check all owners' entries."""
+        for owner, entry in owned_entries(node.lattice, node.replica.announced):
+            hash = value_hash(entry)
+            if hash in self._good and isinstance(entry, Signed) and entry.public_key == owner:
+                continue
+            if not isinstance(entry, Signed):
+                self.fail(f"{node.name} has an unsigned entry of {owner!r}")
+            if isinstance(owner, bytes) and len(owner) == 32 and entry.public_key != owner:
+                self.fail(f"{node.name} has an entry of {owner.hex()[:8]} signed by another")
+            made = self._signed.get(entry.public_key)
+            if made is not None and entry.signature not in made:
+                self.fail(f"{node.name} has what {entry.public_key.hex()[:8]} never signed")
+            if not verify(entry.public_key, entry.signature, entry.message()):
+                self.fail(f"{node.name} has a signature that does not verify")
+            self._good.add(hash)
+
+
+def owned_entries(lattice: Lattice, value: Value) -> Iterator[tuple[Value, Value]]:
+    """Yield (owner, entry) of every owner map that sections of `value` lead to."""
+    if isinstance(lattice, OwnerLattice):
+        if isinstance(value, Map):
+            yield from value.items()
+    elif isinstance(lattice, KeyedLattice) and isinstance(value, Index):
+        for key, below in value.items():
+            child = lattice.child(key)
+            if child is not None:
+                yield from owned_entries(child, below)
+
+
+class Completeness(Checker):
+    """A node can serve every cell below what it announces."""
+
+    def __init__(self) -> None:
+        self._served: dict[str, set[bytes]] = {}
+
+    def on_open(self, node: Observed) -> None:
+        """Believe nothing of what was served before a crash."""
+        self._served[node.name] = set()
+        self.on_commit(node)
+
+    def on_commit(self, node: Observed) -> None:
+        """Ask for every cell that was not asked for before."""
+        served = self._served[node.name]
+        top = node.replica.begin("checker").parts
+        names = [part.hash for part in top] or references(encode(node.replica.announced))
+        while names:
+            names = [name for name in dict.fromkeys(names) if name not in served]
+            parts = node.replica.supply(names, "checker")
+            below: list[bytes] = []
+            for name, part in zip(names, parts, strict=True):
+                if part is None:
+                    self.fail(f"{node.name} announces {name.hex()[:8]} and cannot serve it")
+                served.add(name)
+                below.extend(references(part.data))
+            names = below
+
+
+class LocalStays(Checker):
+    """No message carries anything of `:local`."""
+
+    def on_send(self, node: Observed, payload: bytes) -> None:
+        """Look for the mark."""
+        if LOCAL_MARK in payload:
+            self.fail(f"{node.name} sends what it keeps in :local")
+
+
+class BoundedMemory(Checker):
+    """What peers make a node hold stays under named bounds.
+
+    Per peer: values that wait for cells, parts wanted for them, requests, frames not yet written,
+    bytes of unfinished frames. Together: bytes of cells above gaps, cells made by cutting.
+    """
+
+    def __init__(
+        self, *, wants: int = 20_000, requests: int = 64, frame_bytes: int = 1_100_000
+    ) -> None:
+        self._wants = wants
+        self._requests = requests
+        self._frame_bytes = frame_bytes
+
+    def on_turn(self, node: Observed) -> None:
+        """Measure."""
+        replica, replicator, peers = node.replica, node.replicator, max(1, node.peers_count)
+        self._bound(node, "incomplete values", replica.missing_count, CLAIMS_MAX * peers)
+        self._bound(node, "wanted parts", replicator.missing_count, self._wants * peers)
+        self._bound(node, "staged bytes", replica._staging.size_bytes, STAGED_BYTES_MAX)
+        self._bound(node, "made cells", len(replica._made), 2 * MADE_MAX)
+        self._bound(node, "unfinished frames", node.buffered_bytes, self._frame_bytes * peers)
+        self._bound(node, "sessions", len(replicator._sessions), peers)
+        for session in replicator._sessions.values():
+            self._bound(node, "open requests", len(session.pending), self._requests)
+            self._bound(node, "unwritten frames", session.unsent_count, 4 * UNSENT_MAX)
+
+    def _bound(self, node: Observed, what: str, amount: int, most: int) -> None:
+        if amount > most:
+            self.fail(f"{node.name} holds {amount} {what}, at most {most} are expected")
+
+
+def standard_checkers() -> list[Checker]:
+    """Return new checkers for one run."""
+    return [
+        Convergence(),
+        Durability(),
+        Authority(),
+        Completeness(),
+        LocalStays(),
+        BoundedMemory(),
+    ]

@@ -1,0 +1,69 @@
+"""Faults: what goes wrong in a simulation, how much and how often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from datalattice.testing.sim.dice import Dice
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What goes wrong. Nothing by default, but that frames take up to `delay_ms`.
+
+    loss, repeat, reorder: chances that a frame is lost, arrives twice, overtakes others.
+    split:       chance that a frame arrives in two pieces, cut at any byte.
+    resets:      connections that are torn, often inside a frame.
+    partitions:  times that frames between some nodes stall or are lost, in one or both directions.
+    crashes:     processes that end, one in two with a power failure; two in three of them end at
+                 the very moment of a write or sync.
+    disk_errors: writes and syncs that are refused: the disk is full, or broken.
+    pauses:      processes that stand still for a while.
+    jumps:       wall clocks that are set anew, by up to an hour; skew_ms is how far they are off at
+                 the beginning.
+    """
+
+    loss: float = 0.0
+    repeat: float = 0.0
+    reorder: float = 0.0
+    split: float = 0.0
+    delay_ms: int = 5
+    resets: int = 0
+    partitions: int = 0
+    crashes: int = 0
+    disk_errors: int = 0
+    pauses: int = 0
+    jumps: int = 0
+    skew_ms: int = 0
+
+    @classmethod
+    def drawn(cls, dice: Dice) -> Faults:
+        """Return faults as the dice fall: each kind is there or not, so that each is met alone too.
+
+        All kinds at once would hide much: a node that is always down meets nothing else.
+        """
+
+        def some(value: float) -> float:
+            return value if dice.chance(0.6) else 0.0
+
+        def count(most: int) -> int:
+            return dice.between(1, most) if dice.chance(0.6) else 0
+
+        return cls(
+            loss=some(dice.pick((0.02, 0.1, 0.25))),
+            repeat=some(dice.pick((0.02, 0.15))),
+            reorder=some(dice.pick((0.05, 0.3))),
+            split=some(dice.pick((0.1, 0.4))),
+            delay_ms=dice.pick((1, 5, 40, 150)),
+            resets=count(8),
+            partitions=count(5),
+            crashes=count(6),
+            disk_errors=count(4),
+            pauses=count(4),
+            jumps=count(4),
+            skew_ms=dice.pick((0, 100, 3_600_000)),
+        )
+
+
+NO_FAULTS = Faults()
+"""Nothing goes wrong; frames take up to 5 ms."""

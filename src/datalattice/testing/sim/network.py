@@ -1,0 +1,260 @@
+"""Network: connections between the ends of a simulation, as streams of bytes.
+
+What an end sends is one piece, arrives in order like on TCP, possibly cut in two at any byte or
+together with the next. Beyond what TCP does, whole pieces may be lost, repeated or overtaken: a
+protocol that lives with that lives with relays and lost buffers, too.
+
+The two ends of a connection learn of its end each at a time of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol
+
+from datalattice.testing.sim.dice import Dice
+from datalattice.testing.sim.faults import NO_FAULTS, Faults
+from datalattice.testing.sim.timeline import Timeline
+
+NOTICE_MS_MAX: Final = 300
+"""Longest time until an end notices that its connection is torn."""
+
+_FIRST: Final = -1
+"""The due time of the rest of a piece: before all others."""
+
+
+class End(Protocol):
+    """Somebody who has connections."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def idle_until_ms(self) -> int:
+        """Until when it takes nothing in."""
+        ...
+
+    def opened(self, connection: str, peer: str, *, outbound: bool) -> None:
+        """Take up a connection."""
+        ...
+
+    def arrived(self, connection: str, data: bytes) -> None:
+        """Take in bytes of the stream."""
+        ...
+
+    def written(self, connection: str) -> None:
+        """Note that one piece has left."""
+        ...
+
+    def ended(self, connection: str) -> None:
+        """Forget a connection."""
+        ...
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One direction of a connection. pieces: a heap of (due, order, bytes, whether it counts)."""
+
+    connection: _Connection
+    source: str
+    target: str
+    pieces: list[tuple[int, int, bytes, bool]] = field(default_factory=list)
+    last_due_ms: int = 0
+    closed_until_ms: int = 0
+
+
+@dataclass(slots=True)
+class _Connection:
+    """A connection. `knowing`: the ends that take it for open."""
+
+    id: str
+    dialler: str
+    acceptor: str
+    knowing: set[str]
+    streams: dict[str, _Stream] = field(default_factory=dict)
+    flows: bool = True
+
+
+class Network:
+    """All connections of a simulation."""
+
+    def __init__(self, timeline: Timeline, dice: Dice) -> None:
+        self._timeline = timeline
+        self._dice = dice
+        self._ends: dict[str, End] = {}
+        self._connections: dict[str, _Connection] = {}
+        self._blocked: dict[tuple[str, str], tuple[int, bool]] = {}  # until when, whether it loses
+        self._order = 0
+        self.faults: Faults = NO_FAULTS
+        self.frames = 0
+        self.sent_bytes = 0
+        self.on_gone: Callable[[str, str], None] = lambda _dialler, _acceptor: None
+        """Called when both ends know that a connection is gone."""
+
+    def add(self, end: End) -> None:
+        """Make an end reachable."""
+        self._ends[end.name] = end
+
+    def dial(self, dialler: str, acceptor: str) -> bool:
+        """Make a connection; return whether it could be made."""
+        now_ms = self._timeline.now_ms
+        for pair in ((dialler, acceptor), (acceptor, dialler)):
+            blocked_ms = self._blocked.get(pair, (0, False))[0]
+            if max(blocked_ms, self._ends[pair[0]].idle_until_ms) > now_ms:
+                return False
+        self._order += 1
+        id = f"{dialler}>{acceptor}#{self._order}"
+        made = _Connection(id, dialler, acceptor, {dialler, acceptor})
+        for source, target in ((dialler, acceptor), (acceptor, dialler)):
+            made.streams[source] = _Stream(made, source, target, last_due_ms=now_ms)
+        self._connections[id] = made
+        self._timeline.record(dialler, f"connects to {acceptor} as {id}")
+        self._ends[acceptor].opened(id, dialler, outbound=False)
+        if dialler in made.knowing:
+            self._ends[dialler].opened(id, acceptor, outbound=True)
+        return True
+
+    def open_ids(self) -> list[str]:
+        """Return the connections that flow."""
+        return [id for id, connection in self._connections.items() if connection.flows]
+
+    def block(self, pairs: list[tuple[str, str]], until_ms: int, *, lossy: bool) -> None:
+        """Let nothing through in these directions for a while: it stalls, or it is lost."""
+        for pair in pairs:
+            self._blocked[pair] = (until_ms, lossy)
+
+    def calm(self) -> None:
+        """End all faults."""
+        self.faults = Faults(delay_ms=min(self.faults.delay_ms, NO_FAULTS.delay_ms))
+        self._blocked.clear()
+
+    # --- bytes --------------------------------------------------------------------------------
+
+    def send(self, id: str, source: str, data: bytes) -> None:
+        """Have a piece travel."""
+        connection = self._connections.get(id)
+        if connection is None or not connection.flows or source not in connection.knowing:
+            return
+        stream = connection.streams[source]
+        self.frames += 1
+        self.sent_bytes += len(data)
+        faults, dice, now_ms = self.faults, self._dice, self._timeline.now_ms
+        until_ms, lossy = self._blocked.get((source, stream.target), (0, False))
+        if (lossy and until_ms > now_ms) or dice.chance(faults.loss):
+            self._timeline.record(source, f"loses a frame on {id}")
+            self._timeline.after(1, partial(self._written, connection, source))
+            return
+        for copy in range(2 if dice.chance(faults.repeat) else 1):
+            due_ms = now_ms + 1 + dice.below(faults.delay_ms)
+            if not dice.chance(faults.reorder):
+                due_ms = stream.last_due_ms = max(due_ms, stream.last_due_ms)
+            self._put(stream, due_ms, due_ms, data, counts=copy == 0)
+
+    def _put(self, stream: _Stream, due_ms: int, at_ms: int, data: bytes, *, counts: bool) -> None:
+        self._order += 1
+        heapq.heappush(stream.pieces, (due_ms, self._order, data, counts))
+        self._timeline.at(at_ms, partial(self._arrive, stream))
+
+    def _arrive(self, stream: _Stream) -> None:
+        if not stream.pieces:
+            return
+        now_ms = self._timeline.now_ms
+        target = self._ends[stream.target]
+        ready_ms = max(stream.closed_until_ms, target.idle_until_ms)
+        blocked = self._blocked.get((stream.source, stream.target))
+        if blocked is not None:
+            ready_ms = max(ready_ms, blocked[0])
+        if ready_ms > now_ms:
+            self._timeline.at(ready_ms, partial(self._arrive, stream))
+            return
+        _, _, data, counts = heapq.heappop(stream.pieces)
+        if len(data) > 1 and self._dice.chance(self.faults.split):
+            cut = self._dice.between(1, len(data) - 1)
+            stream.closed_until_ms = now_ms + 1 + self._dice.below(self.faults.delay_ms)
+            self._put(stream, _FIRST, stream.closed_until_ms, data[cut:], counts=counts)
+            data, counts = data[:cut], False
+        elif stream.pieces and stream.pieces[0][0] <= now_ms and self._dice.chance(0.5):
+            _, _, more, also = heapq.heappop(stream.pieces)
+            data += more
+            if also:
+                self._written(stream.connection, stream.source)
+        connection = stream.connection
+        if stream.target in connection.knowing:
+            target.arrived(connection.id, data)
+        if counts:
+            self._written(connection, stream.source)
+
+    def _written(self, connection: _Connection, source: str) -> None:
+        idle_ms = self._ends[source].idle_until_ms
+        if idle_ms > self._timeline.now_ms:
+            self._timeline.at(idle_ms, partial(self._written, connection, source))
+        elif source in connection.knowing:
+            self._ends[source].written(connection.id)
+
+    # --- the end of connections ---------------------------------------------------------------
+
+    def tear(self, id: str) -> None:
+        """Break a connection, often inside a frame; its ends notice later."""
+        connection = self._connections.get(id)
+        if connection is None or not connection.flows:
+            return
+        self._timeline.record(connection.dialler, f"loses {id}")
+        for stream in connection.streams.values():
+            target = self._ends[stream.target]
+            if stream.pieces and self._dice.chance(0.7):
+                data = heapq.heappop(stream.pieces)[2]
+                cut = self._dice.below(len(data))
+                if target.idle_until_ms <= self._timeline.now_ms and cut:
+                    target.arrived(id, data[:cut])
+        self._stop(connection)
+        for name in (connection.dialler, connection.acceptor):
+            self._timeline.after(
+                self._dice.below(NOTICE_MS_MAX), partial(self._inform, connection, name)
+            )
+
+    def close(self, id: str, source: str) -> None:
+        """Close a connection from one end; what that end sent before still arrives."""
+        connection = self._connections.get(id)
+        if connection is None or source not in connection.knowing:
+            return
+        self._timeline.record(source, f"closes {id}")
+        stream = connection.streams[source]
+        self._inform(connection, source)
+        self._timeline.at(stream.last_due_ms + 1, partial(self._end, connection, stream.target))
+
+    def die(self, name: str) -> None:
+        """Take all connections of an end that is no more; the others notice later."""
+        for connection in list(self._connections.values()):
+            if name not in connection.streams:
+                continue
+            self._stop(connection)
+            other = connection.streams[name].target
+            connection.knowing.discard(name)
+            self._timeline.after(
+                self._dice.below(NOTICE_MS_MAX), partial(self._inform, connection, other)
+            )
+
+    def _end(self, connection: _Connection, target: str) -> None:
+        self._stop(connection)
+        self._inform(connection, target)
+
+    def _stop(self, connection: _Connection) -> None:
+        connection.flows = False
+        for stream in connection.streams.values():
+            stream.pieces.clear()
+
+    def _inform(self, connection: _Connection, name: str) -> None:
+        idle_ms = self._ends[name].idle_until_ms
+        if idle_ms > self._timeline.now_ms:
+            self._timeline.at(idle_ms, partial(self._inform, connection, name))
+            return
+        if name in connection.knowing:
+            connection.knowing.discard(name)
+            self._ends[name].ended(connection.id)
+        if not connection.knowing and self._connections.pop(connection.id, None) is not None:
+            self.on_gone(connection.dialler, connection.acceptor)

@@ -1,0 +1,328 @@
+"""Node: an honest node of a simulation - a disk, a store, a replica, a replicator and two clocks.
+
+It lives through what happens to it: it may end at any write, pause, find its disk full, and come
+back over what the disk kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from datalattice.cells import Value
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import Corruption, LimitExceeded, ProtocolViolation, StoreError
+from datalattice.lattice import Lattice, MergeContext
+from datalattice.store import CellStore, MemoryStore, Store
+from datalattice.sync import Dialect, Effects, LatticeCodec, LatticeReplica, Pace, Replicator
+from datalattice.testing.disk import SimDisk, SimulatedCrash
+from datalattice.testing.sim.checkers import Checker, Violation
+from datalattice.testing.sim.dice import Dice
+from datalattice.testing.sim.network import Network
+from datalattice.testing.sim.timeline import Timeline
+from datalattice.wire import FrameBuffer, encode_frame
+
+FOLDER: Final = "store"
+SEGMENT_BYTES: Final = 65_536
+RECENT_ENTRIES: Final = 400
+"""Small, so that every part of the store's work comes up in a short run."""
+
+MESSAGE_BYTES_MAX: Final = 1_000_000
+"""Longest message: enough for honest data here, and a bound that hostile data meets."""
+
+EPOCH_MS: Final = 1_800_000_000_000
+
+
+class SimClock:
+    """A wall clock that may be wrong, and may be set anew."""
+
+    def __init__(self, timeline: Timeline, skew_ms: int) -> None:
+        self._timeline = timeline
+        self.skew_ms = skew_ms
+
+    def now_ms(self) -> int:
+        """Return Unix time in milliseconds, as this node believes."""
+        return EPOCH_MS + self._timeline.now_ms + self.skew_ms
+
+
+class RecordingKeyPair(KeyPair):
+    """A key pair that remembers what it signed."""
+
+    __slots__ = ("signatures",)
+
+    def __init__(self, seed: bytes) -> None:
+        super().__init__(seed)
+        self.signatures: dict[bytes, None] = {}
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the signature of `message`."""
+        signature = super().sign(message)
+        self.signatures[signature] = None
+        return signature
+
+
+class World:
+    """What all nodes of one simulation share, and who is told what they do."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        network: Network,
+        lattice: Lattice,
+        *,
+        pace: Pace,
+        checkers: list[Checker],
+        disks: bool,
+    ) -> None:
+        self.timeline = timeline
+        self.network = network
+        self.lattice = lattice
+        self.pace = pace
+        self.checkers = checkers
+        self.disks = disks
+        self.counts: Counter[str] = Counter()
+        self.on_end: Callable[[SimNode], None] = lambda _node: None
+        self.on_failing: Callable[[SimNode], None] = lambda _node: None
+        # Most checkers leave most hooks as they are.
+        self.commit_hooks = [c.on_commit for c in checkers if _listens(c, "on_commit")]
+        self.send_hooks = [c.on_send for c in checkers if _listens(c, "on_send")]
+        self.turn_hooks = [c.on_turn for c in checkers if _listens(c, "on_turn")]
+
+
+def _listens(checker: Checker, hook: str) -> bool:
+    return getattr(type(checker), hook) is not getattr(Checker, hook)
+
+
+class SimNode:
+    """One honest node. It is an `End` of the network and an `Observed` of the checkers."""
+
+    def __init__(self, name: str, world: World, dice: Dice, skew_ms: int) -> None:
+        self.name: Final = name
+        self.keys: Final = RecordingKeyPair(dice.bytes(32))
+        self.clock: Final = SimClock(world.timeline, skew_ms)
+        self.disk: Final = SimDisk(dice.bits())
+        self.idle_until_ms = 0
+        self.is_up = False
+        self.store: Store = MemoryStore()
+        self._world = world
+        self._dice = dice
+        self._origin_ms = 0
+        self._buffers: dict[str, FrameBuffer] = {}
+        self._alarm_ms: int | None = None
+        self._announced: Value = None
+
+    replica: LatticeReplica
+    replicator: Replicator
+
+    # --- what others see ----------------------------------------------------------------------
+
+    @property
+    def signatures(self) -> dict[bytes, None]:
+        """All signatures that it ever made, in order."""
+        return self.keys.signatures
+
+    @property
+    def lattice(self) -> Lattice:
+        """The lattice that is replicated."""
+        return self._world.lattice
+
+    @property
+    def cursor(self) -> RootLattice:
+        """The live value: what the node's user reads and writes."""
+        return self.replica.cursor
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that it holds of frames that are not whole."""
+        return sum(buffer.buffered_bytes for buffer in self._buffers.values())
+
+    @property
+    def peers_count(self) -> int:
+        """Connections that it has."""
+        return len(self._buffers)
+
+    # --- its life -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the store and begin to serve, or end again in the attempt."""
+        try:
+            self._open()
+        except SimulatedCrash:
+            self._world.timeline.record(self.name, "ends while it opens")
+            self._world.on_end(self)
+        except Corruption as error:
+            raise Violation("durability", f"{self.name} cannot open its store: {error}") from error
+        except StoreError as error:
+            self._world.timeline.record(self.name, f"cannot open its store: {error.code}")
+            self._world.on_end(self)
+
+    def _open(self) -> None:
+        world = self._world
+        if world.disks:
+            self.store = CellStore.open(
+                FOLDER,
+                disk=self.disk,
+                entropy=self._dice,
+                segment_bytes=SEGMENT_BYTES,
+                recent_entries=RECENT_ENTRIES,
+            )
+        context = MergeContext(key_pair=self.keys)
+        self.replica = LatticeReplica(self.store, world.lattice, context, self._sync)
+        codec = LatticeCodec(self.replica, self.clock, Dialect(message_bytes_max=MESSAGE_BYTES_MAX))
+        self.replicator = Replicator(self.replica, codec, world.pace)
+        # A steady clock begins anywhere, and anew with each process.
+        self._origin_ms = self._dice.below(1_000_000) - world.timeline.now_ms
+        self._alarm_ms = None
+        self._announced = self.replica.announced
+        self.is_up = True
+        world.timeline.record(self.name, "opens", self.replica.announced_hash)
+        for checker in world.checkers:
+            checker.on_open(self)
+
+    def end(self, *, power_failure: bool) -> None:
+        """End the process; what its disk keeps is left."""
+        if self.is_up:
+            self._world.timeline.record(self.name, "ends")
+        self.is_up = False
+        self.idle_until_ms = 0
+        self._buffers.clear()
+        self._world.network.die(self.name)
+        self.disk.restart(power_failure=power_failure)
+
+    def write(self, workload: Callable[[SimNode, Dice], None], dice: Dice) -> None:
+        """Have its user change something."""
+        workload(self, dice)
+
+    def publish(self) -> bool:
+        """Make durable what was written; return whether it was acknowledged."""
+        value = self.cursor.get()
+        if not self._do("publishes", partial(self.replicator.publish, self.steady_ms())):
+            return False
+        for checker in self._world.checkers:
+            checker.on_ack(self, value)
+        return True
+
+    def _sync(self, value: Value) -> Value:
+        """Do what the cursor's `sync` asks for."""
+        self.publish()
+        return value
+
+    def steady_ms(self) -> int:
+        """Return the time of the clock that nobody sets."""
+        return self._world.timeline.now_ms + self._origin_ms
+
+    # --- an end of the network ----------------------------------------------------------------
+
+    def opened(self, connection: str, peer: str, *, outbound: bool) -> None:
+        """Take up a connection."""
+        self._buffers[connection] = FrameBuffer(MESSAGE_BYTES_MAX)
+        self._do(
+            f"opens {connection}",
+            partial(self.replicator.open, connection, self.steady_ms(), outbound=outbound),
+        )
+
+    def arrived(self, connection: str, data: bytes) -> None:
+        """Take in bytes of the stream."""
+        buffer = self._buffers.get(connection)
+        if buffer is None:
+            return
+        buffer.feed(data)
+        try:
+            while self.is_up and (payload := buffer.next_payload()) is not None:
+                self._do(
+                    f"hears {connection}",
+                    partial(self.replicator.receive, connection, payload, self.steady_ms()),
+                    payload,
+                )
+        except (ProtocolViolation, LimitExceeded):
+            self._world.counts["illegal frames"] += 1
+            self._world.network.close(connection, self.name)
+
+    def written(self, connection: str) -> None:
+        """Note that a frame has left."""
+        if connection in self._buffers:
+            self.replicator.written(connection, 1, self.steady_ms())
+            self._settle()
+
+    def ended(self, connection: str) -> None:
+        """Forget a connection."""
+        if self._buffers.pop(connection, None) is not None:
+            self._do(
+                f"forgets {connection}",
+                partial(self.replicator.closed, connection, self.steady_ms()),
+            )
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _do(self, what: str, action: Callable[[], object], data: bytes = b"") -> bool:
+        """Have the replicator do something, and carry out what follows from it."""
+        world = self._world
+        world.timeline.record(self.name, what, data)
+        done = False
+        try:
+            action()
+            done = True
+        except SimulatedCrash:
+            world.timeline.record(self.name, "ends at a write")
+            world.on_end(self)
+            return False
+        except StoreError as error:
+            # As a real node does, it goes on and serves what it has, until somebody looks at it.
+            world.counts["disk errors"] += 1
+            world.timeline.record(self.name, f"cannot write: {error.code}")
+            world.on_failing(self)
+        self._settle()
+        return done
+
+    def _settle(self) -> None:
+        if not self.is_up:
+            return
+        world = self._world
+        if self.replica.announced is not self._announced:
+            self._announced = self.replica.announced
+            for commit_hook in world.commit_hooks:
+                commit_hook(self)
+        effects = self.replicator.take_effects()
+        if effects.sends or effects.closes or effects.notes:
+            self._carry_out(effects)
+        for turn_hook in world.turn_hooks:
+            turn_hook(self)
+        deadline_ms = self.replicator.next_deadline()
+        if deadline_ms is not None:
+            self._set_alarm(deadline_ms - self._origin_ms)
+
+    def _carry_out(self, effects: Effects) -> None:
+        world = self._world
+        for note in effects.notes:
+            world.counts[note.kind] += 1
+        for connection, payload in effects.sends:
+            for send_hook in world.send_hooks:
+                send_hook(self, payload)
+            world.network.send(connection, self.name, encode_frame(payload))
+        for connection, _reason in effects.closes:
+            world.network.close(connection, self.name)
+
+    def _set_alarm(self, due_ms: int) -> None:
+        due_ms = max(due_ms, self._world.timeline.now_ms)
+        if self._alarm_ms is None or due_ms < self._alarm_ms:
+            self._alarm_ms = due_ms
+            self._world.timeline.at(due_ms, partial(self._ring, due_ms, self.replicator))
+
+    def _ring(self, due_ms: int, whose: Replicator) -> None:
+        """Do what is due, unless another alarm was set since or the process is another one."""
+        if not self.is_up or whose is not self.replicator or due_ms != self._alarm_ms:
+            return
+        self._alarm_ms = None
+        if self.idle_until_ms > self._world.timeline.now_ms:
+            self._set_alarm(self.idle_until_ms)
+            return
+        deadline_ms = self.replicator.next_deadline()
+        if deadline_ms is None:
+            return
+        if deadline_ms <= self.steady_ms():
+            self._do("ticks", partial(self.replicator.tick, self.steady_ms()))
+            return
+        self._set_alarm(deadline_ms - self._origin_ms)

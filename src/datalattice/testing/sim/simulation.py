@@ -1,0 +1,377 @@
+"""Simulation: a cluster of nodes, their users, faults and hostile peers, from one seed.
+
+    outcome = Simulation(seed=7, nodes=5, faults=Faults(loss=0.1, crashes=3)).run()
+    assert outcome.violation is None, outcome
+
+It owns the time and calls the nodes directly: no event loop, no thread, no clock of this machine.
+The same arguments give the same events, to the byte; `Outcome.trace` is their hash.
+"""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from datalattice.lattice import Lattice, root_lattice
+from datalattice.sync import BROADCAST_DELAY_MS, Pace
+from datalattice.testing.sim.checkers import Checker, Violation, standard_checkers
+from datalattice.testing.sim.dice import Dice
+from datalattice.testing.sim.faults import NO_FAULTS, Faults
+from datalattice.testing.sim.hostile import HostilePeer
+from datalattice.testing.sim.network import Network
+from datalattice.testing.sim.node import SimNode, World
+from datalattice.testing.sim.timeline import Timeline
+from datalattice.testing.sim.topology import Links, diameter, draw_links
+from datalattice.testing.sim.workload import Workload, standard_workload
+
+CONVERGE_MS: Final = 100_000
+"""Time without faults within which all nodes must be equal: three periodic statements of the root,
+and the requests that were under way when faults stopped run out."""
+
+CALM_MS: Final = 12_000
+"""Time for greetings that were lost to be sent again, before speed is expected."""
+
+HOP_MS: Final = BROADCAST_DELAY_MS + 60
+"""Time within which a change must pass one link when nothing goes wrong: the pace window and a few
+round trips."""
+
+EVENTS_MAX: Final = 1_000_000
+"""More events than any run has that goes forward."""
+
+LOOK_MS: Final = 250
+"""How often it is looked whether all are equal."""
+
+_Fault = Callable[[Dice], None]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a run. `lines` are its last events when they were kept."""
+
+    seed: int
+    violation: Violation | None = None
+    trace: str = ""
+    events: int = 0
+    frames: int = 0
+    sent_bytes: int = 0
+    simulated_ms: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        verdict = "holds" if self.violation is None else f"violates {self.violation}"
+        return "\n".join([*self.lines, f"seed {self.seed}: {verdict}, {self.events} events"])
+
+
+class Simulation:
+    """A run of a cluster.
+
+    lattice, workload: what is replicated, and what users write; the standard root when not given.
+    links:             who dials whom, by number; drawn when not given.
+    hostile:           how many hostile peers there are beside the nodes, each linked to all.
+    settle:            whether faults stop in the end and all must become equal (liveness), or go on
+                       to the end (safety).
+    disks:             whether nodes keep their data on simulated disks, or in memory.
+    keep:              how many of the last events to keep as lines.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        nodes: int = 5,
+        faults: Faults = NO_FAULTS,
+        *,
+        lattice: Lattice | None = None,
+        workload: Workload | None = None,
+        links: Links | None = None,
+        hostile: int = 0,
+        settle: bool = True,
+        disks: bool = True,
+        writes: int = 60,
+        duration_ms: int = 8_000,
+        events_min: int = 1_000,
+        pace: Pace | None = None,
+        checkers: Sequence[Checker] | None = None,
+        keep: int = 0,
+    ) -> None:
+        self.seed = seed
+        self.faults = faults
+        self._dice = dice = Dice(seed)
+        self.timeline = Timeline(EVENTS_MAX, keep)
+        self.network = Network(self.timeline, dice.fork("network"))
+        self._checkers = standard_checkers() if checkers is None else list(checkers)
+        self._world = World(
+            self.timeline,
+            self.network,
+            root_lattice() if lattice is None else lattice,
+            pace=pace or Pace(),
+            checkers=self._checkers,
+            disks=disks,
+        )
+        self._world.on_end = self._ended
+        self._world.on_failing = self._failing
+        self.network.on_gone = self._gone
+        self.nodes = [
+            SimNode(f"n{index}", self._world, dice.fork(f"n{index}"), self._skew(faults))
+            for index in range(nodes)
+        ]
+        self._by_name = {node.name: node for node in self.nodes}
+        self.links = draw_links(nodes, dice.fork("links")) if links is None else links
+        self._workload = workload or standard_workload
+        self._settle = settle
+        self._writes = writes
+        self._duration_ms = duration_ms
+        self._events_min = events_min
+        self._faulty = True
+        self._returning: set[str] = set()
+        self._hostile = [
+            HostilePeer(
+                f"x{index}", self.timeline, self.network, self.nodes, dice.fork(f"x{index}")
+            )
+            for index in range(hostile)
+        ]
+        for node in self.nodes:
+            self.network.add(node)
+        for peer in self._hostile:
+            self.network.add(peer)
+
+    def _skew(self, faults: Faults) -> int:
+        return self._dice.between(-faults.skew_ms, faults.skew_ms)
+
+    # --- the run ------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Run to the end, or to the first violation."""
+        outcome = Outcome(self.seed)
+        try:
+            self.begin()
+            self.network.faults = self.faults
+            while self.timeline.events < self._events_min:
+                self._plan()
+                self.timeline.run(self.timeline.now_ms + self._duration_ms)
+            if self._settle:
+                self._heal()
+                self._converge()
+                self._be_quick()
+                self._restart_all()
+            self._finish()
+        except Violation as violation:
+            outcome.violation = violation
+        except Exception as error:  # noqa: BLE001 - whatever escapes is what is looked for
+            text = f"{error!r}\n{traceback.format_exc()}"
+            outcome.violation = Violation("fault", text)
+        outcome.trace, outcome.events = self.timeline.trace, self.timeline.events
+        outcome.frames, outcome.sent_bytes = self.network.frames, self.network.sent_bytes
+        outcome.simulated_ms = self.timeline.now_ms
+        outcome.counts = dict(sorted(self._world.counts.items()))
+        outcome.lines = list(self.timeline.lines)
+        return outcome
+
+    def begin(self) -> None:
+        """Start all nodes and have them connect."""
+        for checker in self._checkers:
+            checker.on_begin(self.nodes)
+        for node in self.nodes:
+            node.start()
+        dice = self._dice.fork("dial")
+        for dialler, acceptor in self.links:
+            pair = f"n{dialler}", f"n{acceptor}"
+            self.timeline.after(dice.below(20), partial(self._dial, *pair, dice))
+        for peer in self._hostile:
+            for node in self.nodes:
+                pair = (peer.name, node.name) if dice.chance(0.5) else (node.name, peer.name)
+                self.timeline.after(dice.below(20), partial(self._dial, *pair, dice))
+            self.timeline.after(dice.below(2_000), peer.begin)
+
+    def _plan(self) -> None:
+        """Decide when what happens in the next faulty time."""
+        dice = self._dice.fork(f"plan at {self.timeline.now_ms}")
+        length_ms = self._duration_ms
+        for _ in range(self._writes):
+            self.timeline.after(dice.below(length_ms), partial(self._write_somewhere, dice))
+        for count, fault in (
+            (self.faults.resets, self._reset),
+            (self.faults.partitions, self._partition),
+            (self.faults.crashes, self._crash),
+            (self.faults.disk_errors, self._fail_disk),
+            (self.faults.pauses, self._pause),
+            (self.faults.jumps, self._jump),
+        ):
+            own = dice.fork(fault.__name__)
+            for _ in range(count):
+                self.timeline.after(own.below(length_ms), partial(self._strike, fault, own))
+
+    def _strike(self, fault: _Fault, dice: Dice) -> None:
+        if self._faulty:
+            fault(dice)
+
+    # --- users --------------------------------------------------------------------------------
+
+    def _write_somewhere(self, dice: Dice) -> None:
+        node = dice.pick(self.nodes)
+        if node.is_up and node.idle_until_ms <= self.timeline.now_ms:
+            self.write(node, dice, publish=not dice.chance(0.05))
+
+    def write(self, node: SimNode, dice: Dice, *, publish: bool = True) -> None:
+        """Have a node's user write something, and publish it unless it is to wait for the next."""
+        node.write(self._workload, dice)
+        if publish and node.is_up:
+            node.publish()
+
+    # --- faults -------------------------------------------------------------------------------
+
+    def _reset(self, dice: Dice) -> None:
+        ids = self.network.open_ids()
+        if ids:
+            self.network.tear(dice.pick(ids))
+
+    def _partition(self, dice: Dice) -> None:
+        names = dice.shuffled([node.name for node in self.nodes])
+        cut = dice.between(1, len(names) - 1)
+        left, right = names[:cut], names[cut:]
+        pairs = [(a, b) for a in left for b in right]
+        if dice.chance(0.6):
+            pairs += [(b, a) for a, b in pairs]
+        lasting_ms = dice.pick((300, 2_000, 6_000))
+        self.timeline.record("", f"cuts {' '.join(left)} from {' '.join(right)}")
+        until_ms = self.timeline.now_ms + lasting_ms
+        self.network.block(pairs, until_ms, lossy=dice.chance(0.5))
+
+    def _crash(self, dice: Dice) -> None:
+        node = dice.pick(self.nodes)
+        if not node.is_up:
+            return
+        if dice.chance(0.66):
+            node.disk.crash_at = node.disk.steps + dice.between(1, 6)
+        else:
+            self._ended(node)
+
+    def _fail_disk(self, dice: Dice) -> None:
+        node = dice.pick(self.nodes)
+        if node.is_up:
+            node.disk.fail_at = node.disk.steps + dice.between(1, 4)
+            node.disk.fail_errno = dice.pick((errno.ENOSPC, errno.EIO))
+
+    def _pause(self, dice: Dice) -> None:
+        node = dice.pick(self.nodes)
+        if node.is_up:
+            lasting_ms = dice.pick((200, 1_500, 7_000))
+            node.idle_until_ms = self.timeline.now_ms + lasting_ms
+            self.timeline.record(node.name, f"pauses for {lasting_ms} ms")
+
+    def _jump(self, dice: Dice) -> None:
+        node = dice.pick(self.nodes)
+        by_ms = dice.pick((-3_600_000, -1_000, 1_000, 3_600_000))
+        node.clock.skew_ms += by_ms
+        self.timeline.record(node.name, f"has its wall clock set by {by_ms} ms")
+
+    # --- ending and coming back ---------------------------------------------------------------
+
+    def _ended(self, node: SimNode) -> None:
+        """End a process, or what is left of one, and bring it back later."""
+        dice = self._dice.fork(f"return of {node.name} at {self.timeline.events}")
+        node.end(power_failure=dice.chance(0.5))
+        self._return_later(node, dice.between(10, 2_500) if self._faulty else 10)
+
+    def _failing(self, node: SimNode) -> None:
+        """Have an operator restart a node whose disk failed, some time later."""
+        if node.name not in self._returning:
+            self._returning.add(node.name)
+            self.timeline.after(300, partial(self._replace, node))
+
+    def _replace(self, node: SimNode) -> None:
+        self._returning.discard(node.name)
+        if node.is_up:
+            self._ended(node)
+
+    def _return_later(self, node: SimNode, delay_ms: int) -> None:
+        self.timeline.after(delay_ms, partial(self._return, node))
+
+    def _return(self, node: SimNode) -> None:
+        if not node.is_up:
+            node.start()
+
+    def _dial(self, dialler: str, acceptor: str, dice: Dice) -> None:
+        both = [self._by_name.get(name) for name in (dialler, acceptor)]
+        able = all(node is None or node.is_up for node in both)
+        if not (able and self.network.dial(dialler, acceptor)):
+            self.timeline.after(dice.between(50, 400), partial(self._dial, dialler, acceptor, dice))
+
+    def _gone(self, dialler: str, acceptor: str) -> None:
+        dice = self._dice.fork(f"redial {self.timeline.events}")
+        self.timeline.after(dice.between(20, 400), partial(self._dial, dialler, acceptor, dice))
+
+    # --- afterwards ---------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        """Stop all faults."""
+        self._faulty = False
+        self.network.calm()
+        self.timeline.record("", "faults stop")
+        for node in self.nodes:
+            node.idle_until_ms = min(node.idle_until_ms, self.timeline.now_ms)
+            node.disk.crash_at = node.disk.fail_at = None
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all nodes are up and announce the same."""
+        if not all(node.is_up for node in self.nodes):
+            return False
+        return len({node.replica.announced_hash for node in self.nodes}) == 1
+
+    def _await_equal(self, within_ms: int, step_ms: int) -> bool:
+        end_ms = self.timeline.now_ms + within_ms
+        while self.timeline.now_ms < end_ms:
+            if self.is_equal:
+                return True
+            self.timeline.run(min(end_ms, self.timeline.now_ms + step_ms))
+        return self.is_equal
+
+    def _converge(self) -> None:
+        # What a user left unpublished is published now, so that the end has everything.
+        self.timeline.run(self.timeline.now_ms + 3_000)
+        for node in self.nodes:
+            if node.is_up:
+                node.publish()
+        if not self._await_equal(CONVERGE_MS, LOOK_MS):
+            self._fail_equal("convergence", CONVERGE_MS)
+
+    def _be_quick(self) -> None:
+        """Write in quick succession everywhere: no update may wait for the periodic statement."""
+        self.timeline.run(self.timeline.now_ms + CALM_MS)
+        dice = self._dice.fork("burst")
+        for _ in range(3):
+            for node in self.nodes:
+                self.write(node, dice)
+            self.timeline.run(self.timeline.now_ms + dice.below(BROADCAST_DELAY_MS))
+        hops = diameter(len(self.nodes), self.links)
+        within_ms = hops * HOP_MS
+        if not self._await_equal(within_ms, 10):
+            self._fail_equal("last update", within_ms)
+
+    def _fail_equal(self, rule: str, within_ms: int) -> None:
+        told = ", ".join(
+            f"{node.name} {node.replica.announced_hash.hex()[:8]}" if node.is_up else node.name
+            for node in self.nodes
+        )
+        raise Violation(rule, f"not equal within {within_ms} ms: {told}")
+
+    def _restart_all(self) -> None:
+        """Cut the power everywhere: what is read back is what was there."""
+        if not self._world.disks:
+            return
+        roots = [node.replica.announced_hash for node in self.nodes]
+        for node, root in zip(self.nodes, roots, strict=True):
+            node.end(power_failure=True)
+            node.start()
+            if not node.is_up or node.replica.announced_hash != root:
+                raise Violation("durability", f"{node.name} comes back with another root")
+
+    def _finish(self) -> None:
+        up = [node for node in self.nodes if node.is_up]
+        for checker in self._checkers:
+            checker.at_end(up, settled=self._settle)
