@@ -1,0 +1,225 @@
+"""Patch: the cells of a changed value, written as what differs from a value the other side has.
+
+One changed key in a large tree makes a new cell at every level, and each repeats fifteen hashes
+that the peer has and one that it can compute. A patch names neither: it says which reference of the
+old cell is replaced, and goes on with what stands behind it. The reader puts the new cells together
+from the leaves up, hashing on the way, and the hash of the top tells whether all of it is right.
+
+    patch  = cell
+    cell   = head, one gap for each replaced reference, edit, one cell for each of them
+    head   = VLQ of (replaced references * 4 + kind of edit)
+    gap    = VLQ: references between this one and the one replaced before it
+    edit   = SAME:   nothing, the bytes of the old cell
+             SPLICE: VLQ prefix, VLQ suffix, VLQ length, bytes: what stands between them is new
+             WHOLE:  VLQ length, bytes: there is no old cell
+
+The old cell of the first one is the base; of those below, what the reference with the same number
+in the cell above referred to. Where there is none a constant stands for the hash to be computed.
+
+A patch says nothing that must be believed: cells are named by their hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from datalattice.cells import branch_hashes
+from datalattice.crypto import sha3_256
+from datalattice.errors import BadFormat, LimitExceeded
+from datalattice.limits import CELL_BYTES_MAX, HASH_BYTES, VLQ_BYTES_MAX
+from datalattice.wire import encode_length
+
+SAME: Final = 0
+SPLICE: Final = 1
+WHOLE: Final = 2
+
+_REFERENCE: Final = b"\x20"
+_UNKNOWN: Final = sha3_256(b"a hash to be computed")
+
+Load = Callable[[bytes], "bytes | None"]
+"""Returns the encoding of a cell that is here, or None."""
+
+
+def write_patch(top: bytes, cells: Mapping[bytes, bytes], base: bytes, load: Load) -> bytes:
+    """Return the patch that makes `top`, and what of `cells` is below it, from `base`.
+
+    Shapes: top, base: encodings; cells: encodings by hash.
+    Cost:   a load and two scans for each cell.
+    """
+    out = bytearray()
+    stack: list[tuple[bytes, bytes]] = [(top, base)]
+    written = {sha3_256(top)}
+    while stack:
+        cell, old = stack.pop()
+        old_refs = branch_hashes(old) if old else []
+        draft = bytearray(cell)
+        below: list[tuple[bytes, bytes]] = []
+        gaps = b""
+        next_index = 0
+        for index, (place, ref) in enumerate(_places(cell)):
+            if ref not in cells or ref in written:
+                continue
+            written.add(ref)
+            old_ref = old_refs[index] if index < len(old_refs) else None
+            draft[place : place + HASH_BYTES] = old_ref or _UNKNOWN
+            below.append((cells[ref], (None if old_ref is None else load(old_ref)) or b""))
+            gaps += encode_length(index - next_index)
+            next_index = index + 1
+        kind, edit = _edit(bytes(draft), old)
+        out += encode_length(len(below) * 4 + kind) + gaps + edit
+        stack.extend(reversed(below))
+    return bytes(out)
+
+
+def _places(cell: bytes) -> list[tuple[int, bytes]]:
+    """Return (position, hash) of each reference in an encoding.
+
+    Found by looking for the bytes: data that repeat a reference of their own cell, tag and all,
+    mislead it. Then the patch does not give the hash it should, and is of no use.
+    """
+    found: list[tuple[int, bytes]] = []
+    at = 0
+    for ref in branch_hashes(cell):
+        at = cell.index(_REFERENCE + ref, at) + 1
+        found.append((at, ref))
+        at += HASH_BYTES
+    return found
+
+
+def _edit(draft: bytes, old: bytes) -> tuple[int, bytes]:
+    """Return (kind, bytes) of the shortest way from `old` to `draft`."""
+    if draft == old:
+        return SAME, b""
+    prefix = _shared(draft, old)
+    suffix = _shared(draft[prefix:][::-1], old[prefix:][::-1])
+    if prefix + suffix <= 2:  # no shorter than the whole
+        return WHOLE, encode_length(len(draft)) + draft
+    middle = draft[prefix : len(draft) - suffix]
+    lengths = (prefix, suffix, len(middle))
+    return SPLICE, b"".join(map(encode_length, lengths)) + middle
+
+
+def _shared(left: bytes, right: bytes) -> int:
+    """Return the length of the common start, by halving."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A cell whose replaced references are being read.
+
+    places: where their hashes go, last first. olds: what they replace, last first.
+    """
+
+    draft: bytearray
+    places: list[int] = field(default_factory=list)
+    olds: list[bytes | None] = field(default_factory=list)
+
+
+def read_patch(patch: bytes, base: bytes, load: Load, bytes_max: int) -> dict[bytes, bytes]:
+    """Return the cells of a patch by hash, children before parents; the last one is its top.
+
+    Shapes: base: an encoding.
+    Raises: BadFormat: not a patch, or not one of what is here below `base`.
+            LimitExceeded: the cells have more than `bytes_max` bytes.
+    Cost:   a load, a scan and a hash for each cell; memory for `bytes_max` bytes at most.
+    """
+    reader = _Reader(patch, bytes_max)
+    cells: dict[bytes, bytes] = {}
+    frames = [reader.frame(base)]
+    while True:
+        frame = frames[-1]
+        if frame.olds:
+            old_hash = frame.olds.pop()
+            frames.append(reader.frame(None if old_hash is None else load(old_hash)))
+            continue
+        cell = bytes(frame.draft)
+        hash = sha3_256(cell)
+        cells[hash] = cell
+        frames.pop()
+        if not frames:
+            reader.check_end()
+            return cells
+        place = frames[-1].places.pop()
+        frames[-1].draft[place : place + HASH_BYTES] = hash
+
+
+class _Reader:
+    """A patch and how far it is read."""
+
+    def __init__(self, patch: bytes, bytes_max: int) -> None:
+        self._patch = patch
+        self._room = bytes_max
+        self._at = 0
+
+    def frame(self, old: bytes | None) -> _Frame:
+        """Read a cell up to those below it."""
+        count, kind = divmod(self._number(), 4)
+        if count > CELL_BYTES_MAX // HASH_BYTES:
+            raise BadFormat(f"a patch replaces {count} references of one cell")
+        indexes: list[int] = []
+        index = 0
+        for _ in range(count):
+            index += self._number()
+            indexes.append(index)
+            index += 1
+        if old is None and kind != WHOLE:
+            raise BadFormat("a patch of a cell that is not here")
+        draft = self._draft(kind, old or b"")
+        self._room -= len(draft)
+        if self._room < 0:
+            raise LimitExceeded("a patch stands for more bytes of cells than a message may have")
+        if not count:
+            return _Frame(draft)
+        places = _places(bytes(draft))
+        if indexes[-1] >= len(places):
+            raise BadFormat(f"a patch replaces reference {indexes[-1]} of {len(places)}")
+        chosen = [places[index] for index in reversed(indexes)]
+        olds = [None if ref == _UNKNOWN else ref for _, ref in chosen]
+        return _Frame(draft, [place for place, _ in chosen], olds)
+
+    def _draft(self, kind: int, old: bytes) -> bytearray:
+        if kind == SAME:
+            return bytearray(old)
+        if kind == WHOLE:
+            return bytearray(self._bytes(self._number()))
+        if kind != SPLICE:
+            raise BadFormat(f"a patch has edits of kinds 0 to 2, got {kind}")
+        prefix, suffix = self._number(), self._number()
+        if prefix + suffix > len(old):
+            raise BadFormat(f"a patch keeps {prefix} + {suffix} bytes of {len(old)}")
+        middle = self._bytes(self._number())
+        if prefix + len(middle) + suffix > CELL_BYTES_MAX:
+            raise BadFormat(f"a patch makes a cell of more than {CELL_BYTES_MAX} bytes")
+        return bytearray(old[:prefix] + middle + old[len(old) - suffix :])
+
+    def _bytes(self, length: int) -> bytes:
+        end = self._at + length
+        if length > CELL_BYTES_MAX or end > len(self._patch):
+            raise BadFormat(f"a patch is cut off, or has {length} bytes for one cell")
+        found = self._patch[self._at : end]
+        self._at = end
+        return found
+
+    def _number(self) -> int:
+        value = 0
+        for octet in self._patch[self._at : self._at + VLQ_BYTES_MAX]:
+            self._at += 1
+            value = value << 7 | octet & 0x7F
+            if not octet & 0x80:
+                return value
+        raise BadFormat("a number in a patch is cut off or too long")
+
+    def check_end(self) -> None:
+        """Check that nothing follows."""
+        if self._at != len(self._patch):
+            raise BadFormat(f"{len(self._patch) - self._at} bytes follow a patch")
