@@ -26,6 +26,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "store/cellstore.py",
     "store/hashindex.py",
     "store/packing.py",
+    "store/reading.py",
     "store/segments.py",
 )
 """Further hot modules, as paths below the package, for example "wire/framing.py"."""

@@ -9,7 +9,9 @@ from datalattice.errors import UsageError
 from datalattice.store.base import ANY, Commit, Damage, Store
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 from datalattice.store.cellstore import CellStore
+from datalattice.store.checking import Missing, Report
 from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View
+from datalattice.store.healing import Healing, heal_store, open_damaged
 from datalattice.store.memory import MemoryStore
 
 
@@ -37,10 +39,15 @@ __all__ = [
     "Damage",
     "Disk",
     "DiskFile",
+    "Healing",
     "Lock",
     "MemoryStore",
+    "Missing",
     "RealDisk",
+    "Report",
     "Store",
     "View",
+    "heal_store",
+    "open_damaged",
     "open_store",
 ]

@@ -50,6 +50,8 @@ class Damage:
     file: str
     offset: int
     reason: str
+    hash: bytes | None = None
+    """The cell that is lost; None: not known, or several."""
 
     def __str__(self) -> str:
         return f"{self.file} at byte {self.offset}: {self.reason}"

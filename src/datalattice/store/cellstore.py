@@ -7,45 +7,38 @@ is believed, `committer` the order of write, sync and publication.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from datalattice.cells import Part, Value, novelty, settle, value_hash
 from datalattice.crypto import Entropy, SystemEntropy
-from datalattice.errors import Corruption, ReadOnly, StoreClosed, StoreError, UsageError
-from datalattice.limits import HASH_BYTES
+from datalattice.errors import ReadOnly, StoreError, UsageError
 from datalattice.store.base import (
     Any_,
     Commit,
-    Damage,
     Expected,
-    Store,
-    check_hash,
     reachable,
     with_top,
 )
 from datalattice.store.cache import CACHE_BYTES_MAX
-from datalattice.store.committer import Cells, Committer
+from datalattice.store.committer import Cells, Committer, batches_of, check_cells
 from datalattice.store.disk import Disk, RealDisk, write_error
-from datalattice.store.folder import INDEX, mark_index
+from datalattice.store.folder import mark_index
 from datalattice.store.hashindex import RECENT_ENTRIES_MAX, STAGED
 from datalattice.store.opening import Opened, open_reader, open_writer
-from datalattice.store.packing import locate, seed_of
-from datalattice.store.recovery import LogReader, Pack, Recovery
-from datalattice.store.segments import SEGMENT_BYTES, SegmentReader, segment_path
+from datalattice.store.packing import seed_of
+from datalattice.store.reading import Reading
+from datalattice.store.recovery import Pack
+from datalattice.store.segments import SEGMENT_BYTES
 
 PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Staged cells beyond this are written without waiting for a commit: one pack takes them all."""
 
 SEGMENT_BYTES_MIN: Final = 4_096
 
-_sha3: Final = hashlib.sha3_256
 
-
-class CellStore(Store):
+class CellStore(Reading):
     """Cells by hash in a folder. Made by `CellStore.open`.
 
         with CellStore.open("data") as store:
@@ -65,22 +58,9 @@ class CellStore(Store):
         cache_bytes: int,
         pending_bytes: int,
     ) -> None:
-        super().__init__(cache_bytes)
+        super().__init__(disk, folder, opened, read_only=read_only, cache_bytes=cache_bytes)
         self._pending_max = pending_bytes
-        self._disk = disk
-        self._folder = folder
-        self._read_only = read_only
-        self._opened = opened
-        self._index = opened.index
-        self._state = opened.state
-        self._segments = SegmentReader(disk, folder)
-        self._closed = False
-        self._damage = {(item.file, item.offset): item for item in opened.damage}
-        self._pending: dict[bytes, bytes] = {}  # staged, not written
         self._pending_bytes = 0
-        self._writing: dict[bytes, bytes] = {}  # staged, written, not durable
-        self._refresh_lock = threading.Lock()
-        self._identity = disk.engine_identity(f"{folder}/{INDEX}")
         self._committer: Committer | None = None
         if opened.writer is not None:
             self._committer = Committer(
@@ -101,6 +81,7 @@ class CellStore(Store):
         *,
         read_only: bool = False,
         repair: bool = False,
+        keep_root: bool = False,
         cache_bytes: int = CACHE_BYTES_MAX,
         pending_bytes: int = PENDING_BYTES_MAX,
         segment_bytes: int = SEGMENT_BYTES,
@@ -111,7 +92,7 @@ class CellStore(Store):
         """Open the store at `path`, made when needed; `read_only` beside a writer, in any process.
 
         `repair`: open a log whose acknowledged end is lost, at the last good root, and make the
-        index again.
+        index again; with `keep_root` at the root that the index knows, though cells of it are lost.
         Raises: UsageError: something else is there, or nothing and `read_only`.
                 StoreLocked: another writer has it open; the text names the process.
                 StoreVersion: a newer version made it. Corruption: acknowledged commits are lost.
@@ -140,6 +121,7 @@ class CellStore(Store):
                 segment_bytes=segment_bytes,
                 recent_max=recent_entries,
                 repair=repair,
+                keep_root=keep_root,
             )
         return cls(
             disk,
@@ -149,135 +131,6 @@ class CellStore(Store):
             cache_bytes=cache_bytes,
             pending_bytes=pending_bytes,
         )
-
-    @property
-    def path(self) -> str:
-        """The store's folder."""
-        return self._folder
-
-    @property
-    def read_only(self) -> bool:
-        """Whether commits are refused."""
-        return self._read_only
-
-    @property
-    def damage(self) -> tuple[Damage, ...]:
-        """Damaged places that were met so far; what they held counts as missing."""
-        return tuple(self._damage.values())
-
-    # --- reading ---
-
-    def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
-        """Return the encoding of a cell, or None; `verify` compares it with the hash.
-
-        Raises: Corruption: the stored bytes are damaged. From then on the cell counts as missing,
-                so that it can be fetched again.
-        """
-        place = self._find(hash)
-        if place < 0:
-            return self._find_pending(hash)
-        return self._read(hash, place, verify=verify)
-
-    def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
-        """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
-        self._check_open()
-        wanted = [check_hash(hash) for hash in hashes]
-        places = self._index.find_many(wanted)
-        return [
-            self._read(hash, place, verify=True) if place >= 0 else self.get_encoding(hash)
-            for hash, place in zip(wanted, places, strict=True)
-        ]
-
-    def _find(self, hash: bytes) -> int:
-        if self._closed:
-            self._check_open()
-        if len(hash) != HASH_BYTES:
-            check_hash(hash)
-        place = self._index.find(hash)
-        if place < 0 and self._read_only and self.refresh():
-            place = self._index.find(hash)
-        return place
-
-    def _find_pending(self, hash: bytes) -> bytes | None:
-        if not self._pending and not self._writing:
-            return None
-        return self._pending.get(hash) or self._writing.get(hash)
-
-    def _read(self, hash: bytes, place: int, *, verify: bool) -> bytes:
-        try:
-            data = self._segments.read(place)
-        except Corruption as error:
-            self._quarantine(hash, place, str(error))
-            raise
-        if verify and _sha3(data).digest() != hash:
-            raise Corruption(
-                str(self._quarantine(hash, place, f"cell 0x{hash.hex()} does not fit its hash"))
-            )
-        return data
-
-    def _quarantine(self, hash: bytes, place: int, reason: str) -> Damage:
-        segment, offset, _ = locate(place)
-        damage = Damage(segment_path(self._folder, segment), offset, reason)
-        self._damage[damage.file, damage.offset] = damage
-        self._index.forget(hash)
-        self._cache.forget(hash)
-        return damage
-
-    def has(self, hash: bytes) -> bool:
-        """Return whether the cell is here."""
-        return self._find(hash) >= 0 or hash in self._pending or hash in self._writing
-
-    def announced(self, hash: bytes) -> bool:
-        """Return whether the cell may be served to others: a committed root reached it."""
-        place = self._find(hash)
-        return place >= 0 and not place & STAGED
-
-    def root_hash(self) -> bytes | None:
-        """Return the hash of the last root that is durable, None when none was ever committed.
-
-        A reader looks at the log first, so it sees every commit that was acknowledged before the
-        call.
-        """
-        self._check_open()
-        if self._read_only:
-            self.refresh()
-        return self._state.root
-
-    def refresh(self) -> bool:
-        """Take in what the writer wrote since; return whether there was anything.
-
-        Readers do so by themselves when they ask for the root or miss a cell.
-        """
-        self._check_open()
-        if not self._read_only:
-            return False
-        with self._refresh_lock:
-            identity = self._disk.engine_identity(f"{self._folder}/{INDEX}")
-            if identity != self._identity:
-                self._reopen(identity)
-            index, state = self._index, self._state
-            before = state.position
-            index.look_again()
-            start = index.watermark()
-            if start.position.sequence >= state.position.sequence:
-                index.drop_recent()
-                state.restart(start)
-            else:
-                index.drop_tail(start.position.sequence)
-            log = LogReader(self._disk, self._folder, self._opened.store_id, state.position)
-            recovery = Recovery(log, self._folder)
-            for pack in recovery.packs():
-                index.note_tail(state.apply(pack))
-            state.move_to(recovery.end)
-            self._damage.update({(item.file, item.offset): item for item in recovery.damage})
-            return state.position != before
-
-    def _reopen(self, identity: str) -> None:
-        """Follow a writer that made the index again."""
-        old, self._opened = self._index, open_reader(self._disk, self._folder)
-        self._index, self._state = self._opened.index, self._opened.state
-        self._identity = identity
-        old.close()
 
     # --- writing ---
 
@@ -292,7 +145,8 @@ class CellStore(Store):
             if not isinstance(expected, Any_) and expected != committer.head:
                 return None
             sequence = self._write_commit(committer, value, root, parts)
-        committer.make_durable(sequence)
+            epoch = committer.epoch
+        committer.make_durable(sequence, epoch)
         settle(parts, self)
         self._cache.add_many(parts)
         return Commit(root, parts, sequence)
@@ -320,7 +174,9 @@ class CellStore(Store):
             return committer.sequence
         cells = Cells(list(fresh), list(fresh.values()))
         for hash in fresh.keys() & self._pending.keys():
-            self._pending_bytes -= len(self._pending.pop(hash))
+            # Until they are durable nobody but this store has them.
+            waiting = self._writing[hash] = self._pending.pop(hash)
+            self._pending_bytes -= len(waiting)
         return self._write(committer, cells, list(promoted), root)
 
     def _staged_encoding(self, hash: bytes) -> bytes | None:
@@ -344,8 +200,8 @@ class CellStore(Store):
         return sequence
 
     def _published(self, pack: Pack) -> None:
-        if pack.staged:
-            for hash in pack.hashes[len(pack.hashes) - pack.staged :]:
+        if self._writing:
+            for hash in pack.hashes:
                 self._writing.pop(hash, None)
 
     def put(self, *values: Value) -> int:
@@ -380,8 +236,9 @@ class CellStore(Store):
                     count += 1
                     if self._pending_bytes > self._pending_max:
                         sequence = self._write(committer, Cells([], []), [], None)
+            epoch = committer.epoch
         if sequence:
-            committer.make_durable(sequence)
+            committer.make_durable(sequence, epoch)
         return count
 
     def sync(self) -> None:
@@ -398,7 +255,69 @@ class CellStore(Store):
             sequence = committer.sequence
             if self._pending:
                 sequence = self._write(committer, Cells([], []), [], None)
-        committer.make_durable(sequence)
+            epoch = committer.epoch
+        committer.make_durable(sequence, epoch)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a write or sync failed, so that every write is refused until `resume`."""
+        return self._committer is not None and self._committer.has_failed
+
+    def resume(self) -> None:
+        """Go on after a failed write: back to what is durable, and on from there.
+
+        What was staged stays staged; a commit that failed has to be made again.
+        Raises: StoreFull, StoreFailed: the disk still refuses. Corruption: what was durable is not
+                there any more.
+        """
+        committer = self._writer()
+        if not committer.has_failed:
+            return
+        committer.restart()
+        with committer.lock:
+            self._segments.forget()
+            self._pending = {**self._writing, **self._pending}
+            self._writing = {}
+            self._pending_bytes = sum(map(len, self._pending.values()))
+
+    def heal(self, cells: Iterable[tuple[bytes, bytes]], promoted: Sequence[bytes] = ()) -> int:
+        """Store cells that are damaged or missing here, from wherever; return how many.
+
+        They are durable on return, and the index leads to them from then on. The root is written
+        with them, and the staged cells in `promoted` count as announced.
+        Raises: BadFormat: an encoding is not canonical or has another hash; nothing is kept.
+        """
+        committer = self._writer()
+        healed = check_cells(cells)
+        for batch in batches_of(healed):
+            places = self._index.find_many(list(batch))
+            is_staged = [place >= 0 and place & STAGED != 0 for place in places]
+            with committer.lock:
+                self._check_open()
+                committer.check()
+                sequence = committer.write(
+                    Cells.chosen(batch, is_staged, False),
+                    Cells.chosen(batch, is_staged, True),
+                    list(promoted),
+                    committer.head,
+                )
+                epoch = committer.epoch
+            committer.make_durable(sequence, epoch)
+        for at, damage in list(self._damage.items()):
+            if damage.hash in healed:
+                del self._damage[at]
+        return len(healed)
+
+    def discard(self, hashes: Iterable[bytes]) -> int:
+        """Forget cells that nothing needs; return how many. Their bytes stay where they are."""
+        committer = self._writer()
+        gone = list(hashes)
+        with committer.lock:
+            committer.check()
+            self._index.discard(gone)
+            for hash in gone:
+                self._cache.forget(hash)
+        return len(gone)
 
     def close(self) -> None:
         """Make everything durable, bring the index up to date and give the folder back.
@@ -442,10 +361,3 @@ class CellStore(Store):
         if committer is None:
             raise ReadOnly(f"{self._folder}: opened for reading only; open it without read_only")
         return committer
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed(
-                f"{self._folder}: the store is closed; values that were read from it load their "
-                "cells through it, so use or commit them elsewhere before closing it"
-            )

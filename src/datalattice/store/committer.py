@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from datalattice.errors import StoreError, StoreFailed, StoreFull, UsageError
+from datalattice.cells import decode
+from datalattice.crypto import sha3_256
+from datalattice.errors import BadFormat, StoreError, StoreFailed, StoreFull, UsageError
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.disk import write_error
 from datalattice.store.hashindex import HashIndex, Position
@@ -27,6 +29,7 @@ from datalattice.store.packing import (
     NO_ROOT,
     PARTS_MAX,
     PARTS_SHIFT,
+    SEGMENT_HEADER_BYTES,
     build_pack,
     pack_length,
     trailer_of,
@@ -43,6 +46,12 @@ class Cells:
     def __init__(self, hashes: list[bytes], encodings: list[bytes]) -> None:
         self.hashes = hashes
         self.encodings = encodings
+
+    @classmethod
+    def chosen(cls, cells: Mapping[bytes, bytes], marks: list[bool], mark: bool) -> Cells:
+        """Return those of `cells`, encodings by hash, that bear this mark."""
+        hashes = [hash for hash, own in zip(cells, marks, strict=True) if own is mark]
+        return cls(hashes, [cells[hash] for hash in hashes])
 
     def check(self) -> None:
         """Check the lengths, before anything is written.
@@ -82,6 +91,8 @@ class Committer:
         self._sequence = state.position.sequence
         self._trailer = state.position.trailer
         self._failure: StoreError | None = None
+        self.epoch = 0
+        """Grows with every restart: what was written before one is not waited for after it."""
         self.head = state.root
         """Hash of the root that was written last, durable or not."""
 
@@ -97,6 +108,37 @@ class Committer:
         """
         if self._failure is not None:
             raise StoreFailed(f"{self._failure}; open the store again") from self._failure
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a write or sync failed, so that nothing more is written."""
+        return self._failure is not None
+
+    def restart(self) -> None:
+        """Go back to what is durable, and write again from there.
+
+        Raises: StoreFull, StoreFailed: the disk still refuses.
+        """
+        with self._turn:
+            while self._syncing:
+                self._turn.wait()
+            if self._failure is None:
+                return
+            self._publish()
+            position = self._state.position
+            before = b""
+            if position.trailer is not None and position.offset > SEGMENT_HEADER_BYTES:
+                before = position.trailer.to_bytes(4, "big")
+            try:
+                self._writer.rewind(position.segment, position.offset, before)
+            except OSError as error:
+                raise self._fail(write_error(error, self._where)) from error
+            self.epoch += 1
+            self._waiting.clear()
+            self._sequence = self._durable = position.sequence
+            self._trailer = position.trailer
+            self.head = self._state.root
+            self._failure = None
 
     # --- writing; the caller holds the lock ---
 
@@ -162,6 +204,7 @@ class Committer:
         self._waiting.append(
             Pack(
                 end=end,
+                length=length,
                 flags=flags,
                 root=root,
                 hashes=hashes,
@@ -177,14 +220,16 @@ class Committer:
 
     # --- durability; the caller does not hold the lock ---
 
-    def make_durable(self, sequence: int) -> None:
-        """Return when the pack `sequence` is durable and published.
+    def make_durable(self, sequence: int, epoch: int) -> None:
+        """Return when the pack `sequence`, written in this epoch, is durable and published.
 
         Raises: StoreFull, StoreFailed: it cannot be made so.
         """
         with self._turn:
-            while self._syncing and self._durable < sequence:
+            while self._syncing and self._durable < sequence and epoch == self.epoch:
                 self._turn.wait()
+            if epoch != self.epoch:
+                raise StoreFailed(f"{self._where}: a write failed, and this one with it")
             if self._durable >= sequence:
                 self._publish()
                 return
@@ -204,7 +249,7 @@ class Committer:
             self._turn.notify_all()
             if failure is not None:
                 raise self._fail(write_error(failure, self._where)) from failure
-            self._durable = max(self._durable, target)
+            self._durable = max(self._durable, target)  # nobody restarts during a sync
             self._publish()
 
     def _publish(self) -> None:
@@ -232,6 +277,33 @@ class Committer:
             while self._syncing:
                 self._turn.wait()
             self._writer.close()
+
+
+def check_cells(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return cells from elsewhere, encodings by hash.
+
+    Raises: BadFormat: an encoding is not canonical, or has another hash.
+    """
+    found: dict[bytes, bytes] = {}
+    for hash, encoding in cells:
+        if sha3_256(encoding) != hash:
+            raise BadFormat(f"a cell that was to have the hash 0x{hash.hex()} has another one")
+        decode(encoding)
+        found[hash] = encoding
+    return found
+
+
+def batches_of(cells: Mapping[bytes, bytes]) -> Iterator[dict[bytes, bytes]]:
+    """Yield the cells in runs that fit into a pack each, at least one run."""
+    batch: dict[bytes, bytes] = {}
+    size = 0
+    for hash, encoding in cells.items():
+        size += len(encoding) + 34
+        if size > PACK_BYTES_MAX // 2 and batch:
+            yield batch
+            batch, size = {}, len(encoding) + 34
+        batch[hash] = encoding
+    yield batch
 
 
 def _split(cells: Cells) -> list[Cells]:

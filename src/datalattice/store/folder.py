@@ -91,9 +91,11 @@ def make_store(disk: Disk, folder: str, entropy: Entropy) -> None:
     """Make an empty store. A crash on the way leaves a folder where one can be made."""
     disk.create_folder(f"{folder}/{SEGMENTS}")
     store_id = entropy.bytes(STORE_ID_BYTES)
-    write_text(
-        disk, folder, STORE_FILE, f"{_FIRST_LINE}\nversion {FORMAT_VERSION}\nid {store_id.hex()}\n"
-    )
+    write_text(disk, folder, STORE_FILE, _description(FORMAT_VERSION, store_id))
+
+
+def _description(version: int, store_id: bytes) -> str:
+    return f"{_FIRST_LINE}\nversion {version}\nid {store_id.hex()}\n"
 
 
 def read_store_id(disk: Disk, folder: str) -> bytes:
@@ -106,6 +108,8 @@ def read_store_id(disk: Disk, folder: str) -> bytes:
     version = fields.get("version", "")
     if not text.startswith(_FIRST_LINE + "\n") or not version.isdecimal():
         raise Corruption(f"{folder}/{STORE_FILE} at byte 0: not the description of a store")
+    if not int(version):
+        raise Corruption(f"{folder}/{STORE_FILE}: there is no format version 0")
     if int(version) > FORMAT_VERSION:
         raise StoreVersion(
             f"{folder}: a store of format version {version}; "
@@ -115,8 +119,8 @@ def read_store_id(disk: Disk, folder: str) -> bytes:
         store_id = bytes.fromhex(fields.get("id", ""))
     except ValueError:
         store_id = b""
-    if len(store_id) != STORE_ID_BYTES:
-        raise Corruption(f"{folder}/{STORE_FILE}: the store id is damaged")
+    if len(store_id) != STORE_ID_BYTES or text != _description(int(version), store_id):
+        raise Corruption(f"{folder}/{STORE_FILE}: the description of the store, or its id, is damaged")
     return store_id
 
 

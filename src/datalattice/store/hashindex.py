@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from datalattice.cells import Cell
@@ -127,6 +128,36 @@ class HashIndex:
             elif found & STAGED:
                 staged.append(hash)
         return fresh, staged
+
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        """Yield all (hash, place), also of cells that were forgotten because they are damaged."""
+        recent = dict(self._recent)  # first: what is flushed meanwhile is met in both, not in none
+        with self._engine.read() as view:
+            for hash, packed in view.scan("places"):
+                place = recent.pop(hash, NOWHERE)
+                yield hash, int.from_bytes(packed, "big") if place < 0 else place
+        for hash, place in recent.items():
+            if place >= 0:
+                yield hash, place
+
+    def count(self) -> int:
+        """Return the number of entries, those of forgotten cells among them."""
+        recent = dict(self._recent)
+        with self._engine.read() as view:
+            found = view.get_many("places", sorted(recent))
+            return view.count("places") + found.count(None)
+
+    def discard(self, hashes: Iterable[bytes]) -> None:
+        """Remove entries for good, also from the tables on disk.
+
+        Raises: StoreFull, StoreFailed: it cannot be written.
+        """
+        with self._engine.write() as txn:
+            for hash in hashes:
+                txn.delete("places", hash)
+                self._recent.pop(hash, None)
+                self._forgotten.discard(hash)
+        self.look_again()
 
     def watermark(self) -> Watermark:
         """Return up to where the tables on disk, as last looked at, are complete."""

@@ -11,6 +11,7 @@ from datalattice.store.disk import Disk, Lock, write_error
 from datalattice.store.folder import (
     INDEX,
     LOCK_FILE,
+    STORE_FILE,
     check_folder,
     index_is_believable,
     make_store,
@@ -19,7 +20,11 @@ from datalattice.store.folder import (
 )
 from datalattice.store.hashindex import TABLES, HashIndex, Position
 from datalattice.store.logstate import LogState
-from datalattice.store.packing import PACK_TRAILER_BYTES, SEGMENT_HEADER_BYTES
+from datalattice.store.packing import (
+    PACK_TRAILER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    read_segment_header,
+)
 from datalattice.store.recovery import LogReader, Recovery
 from datalattice.store.segments import FOLDER as SEGMENTS
 from datalattice.store.segments import SegmentWriter, segment_numbers, segment_path
@@ -59,22 +64,35 @@ def open_reader(disk: Disk, folder: str) -> Opened:
         )
     try:
         index = HashIndex(disk.engine(f"{folder}/{INDEX}", TABLES, read_only=True))
-        return Opened(store_id, index, LogState(index, index.watermark()))
+        start = index.watermark()
     except (Corruption, StoreVersion) as error:
         raise StoreFailed(
             f"{folder}: the index is damaged and must be made again; "
             "open the store for writing once"
         ) from error
+    try:
+        _check_id(disk, folder, store_id, start.position.segment)
+    except Corruption:
+        index.close()
+        raise
+    return Opened(store_id, index, LogState(index, start))
 
 
 def open_writer(
-    disk: Disk, folder: str, entropy: Entropy, *, segment_bytes: int, recent_max: int, repair: bool
+    disk: Disk,
+    folder: str,
+    entropy: Entropy,
+    *,
+    segment_bytes: int,
+    recent_max: int,
+    repair: bool,
+    keep_root: bool = False,
 ) -> Opened:
     """Open a store for writing: make it if needed, lock it, read its tail, cut what was torn.
 
     Raises: UsageError: something else is in the folder. StoreLocked: another writer has it.
             StoreVersion: a newer version made it. Corruption: acknowledged commits are lost;
-            `repair` opens it all the same.
+            `repair` opens it all the same, and with `keep_root` at the root that the index knows.
     """
     try:
         exists = check_folder(disk, folder, must_exist=False)
@@ -89,6 +107,7 @@ def open_writer(
                 segment_bytes=segment_bytes,
                 recent_max=recent_max,
                 repair=repair,
+                keep_root=keep_root,
                 lock=lock,
             )
         except BaseException:
@@ -108,13 +127,14 @@ def _open_locked(
     segment_bytes: int,
     recent_max: int,
     repair: bool,
+    keep_root: bool,
     lock: Lock,
 ) -> Opened:
     if not check_folder(disk, folder, must_exist=False):
         make_store(disk, folder, entropy)
     store_id = read_store_id(disk, folder)
     try:
-        index = _open_index(disk, folder, recent_max, believe=not repair)
+        index = _open_index(disk, folder, recent_max, believe=keep_root or not repair)
     except (Corruption, StoreVersion):
         # The tables are not readable, or not by this LMDB. They are derived: made again.
         index = _open_index(disk, folder, recent_max, believe=False)
@@ -145,7 +165,15 @@ def _recover(
 ) -> None:
     """Read the packs behind the watermark, and make the log end behind the last good one."""
     state, index = opened.state, opened.index
-    _check_reach(disk, folder, state.position)
+    _check_id(disk, folder, opened.store_id, state.position.segment)
+    try:
+        _check_reach(disk, folder, state.position)
+        is_lost = False
+    except Corruption:
+        if not repair:
+            raise
+        is_lost = True
+        state.move_to(state.position._replace(trailer=None))  # what comes next may still follow
     recovery = Recovery(LogReader(disk, folder, opened.store_id, state.position), folder)
     for pack in recovery.packs():
         state.apply(pack)
@@ -153,10 +181,11 @@ def _recover(
             index.flush(state.watermark())
     state.move_to(recovery.end)
     opened.damage = recovery.damage
-    if recovery.lost is not None:
+    if is_lost or recovery.lost is not None:
         if not repair:
             raise Corruption(f"{recovery.lost}; {_REMEDY}")
-        writer.skip_to(segment_numbers(disk, folder)[-1])
+        numbers = segment_numbers(disk, folder)
+        writer.skip_to(max(*numbers, state.position.segment, recovery.end.segment, 0))
         return
     cut, end = recovery.cut, recovery.end
     if cut is not None and cut.offset == 0:
@@ -170,6 +199,25 @@ def _recover(
         writer.resume(end.segment, end.offset)
     # A process that died may have made, or removed, a name that is not on the disk yet.
     disk.sync_folder(f"{folder}/{SEGMENTS}")
+
+
+def _check_id(disk: Disk, folder: str, store_id: bytes, segment: int) -> None:
+    """Check that the store is the one that its segments belong to.
+
+    Raises: Corruption: its description names another one.
+    """
+    path = segment_path(folder, segment)
+    if not segment or not disk.exists(path):
+        return
+    file = disk.open(path)
+    try:
+        header = read_segment_header(file.read(0, SEGMENT_HEADER_BYTES))
+    finally:
+        file.close()
+    if header is not None and header[1] != store_id:
+        raise Corruption(
+            f"{folder}/{STORE_FILE} and {path} name different stores; put the right file back"
+        )
 
 
 def _check_reach(disk: Disk, folder: str, position: Position) -> None:

@@ -47,12 +47,13 @@ SEARCH_BYTES: Final = 1 << 20
 class Pack:
     """A pack as the index needs it: where it ends, what it holds, what it commits."""
 
-    __slots__ = ("end", "flags", "hashes", "places", "promoted", "root", "staged")
+    __slots__ = ("end", "flags", "hashes", "length", "places", "promoted", "root", "staged")
 
     def __init__(
         self,
         *,
         end: Position,
+        length: int,
         flags: int,
         root: bytes,
         hashes: list[bytes],
@@ -61,6 +62,7 @@ class Pack:
         promoted: list[bytes],
     ) -> None:
         self.end = end
+        self.length = length
         self.flags = flags
         self.root = root if flags & FLAG_ROOT else None
         self.hashes = hashes
@@ -84,6 +86,7 @@ def _read_pack(header: PackHeader, rest: bytes) -> Pack:
     end = Position(header.sequence, header.segment, header.offset + header.length, trailer_of(rest))
     return Pack(
         end=end,
+        length=header.length,
         flags=header.flags,
         root=header.root,
         hashes=hashes,

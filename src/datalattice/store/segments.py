@@ -71,6 +71,7 @@ class SegmentWriter:
         self._segment_bytes = segment_bytes
         self._file: DiskFile | None = None
         self._retired: list[DiskFile] = []
+        self._mine: list[int] = []  # segments that this writer may cut or remove
         self.segment = 0
         self.offset = 0
         """Where the next pack goes."""
@@ -79,6 +80,7 @@ class SegmentWriter:
     def resume(self, segment: int, offset: int) -> None:
         """Go on behind the last good pack of an existing segment."""
         self._file = self._disk.open(segment_path(self._folder, segment), write=True)
+        self._mine.append(segment)
         self.segment = segment
         self.offset = offset
         self._size = self._file.size()
@@ -102,6 +104,7 @@ class SegmentWriter:
         segment = self.segment + 1
         if segment >= SEGMENTS_MAX:
             raise StoreFull(f"{self._folder}: a store has at most {SEGMENTS_MAX} segments")
+        self._mine.append(segment)
         file = self._disk.open(segment_path(self._folder, segment), create=True)
         file.write(0, segment_header(self._store_id, segment, sequence))
         file.sync()
@@ -109,6 +112,32 @@ class SegmentWriter:
         self._file = file
         self.segment = segment
         self.offset = self._size = SEGMENT_HEADER_BYTES
+
+    def rewind(self, segment: int, offset: int, before: bytes) -> None:
+        """Cut what this writer wrote behind a place, and go on in a new segment.
+
+        `before` are the bytes that have to stand before the place. After a failed sync nobody knows
+        what the old file holds behind it, and the system may take it for written.
+        Raises: OSError: the disk refuses. Corruption: what was durable is not there.
+        """
+        self.close()
+        while self._mine and self._mine[-1] > segment:
+            path = segment_path(self._folder, self._mine[-1])
+            if self._disk.exists(path):
+                self._disk.remove(path)
+            self.segment = self._mine.pop() - 1
+        if segment in self._mine:
+            path = segment_path(self._folder, segment)
+            file = self._disk.open(path, write=True)
+            try:
+                file.truncate(offset)
+                file.sync()
+                if file.read(offset - len(before), len(before)) != before:
+                    raise Corruption(f"{path} at byte {offset}: what was durable is not there")
+            finally:
+                file.close()
+            self.segment = segment
+        self._disk.sync_folder(f"{self._folder}/{FOLDER}")
 
     def append(self, pack: bytes) -> None:
         """Write a pack behind the last one; it is durable after `sync`."""

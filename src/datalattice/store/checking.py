@@ -1,0 +1,381 @@
+"""Checking: every byte of a store against its checksums, every cell against its hash.
+
+Theory of operation. The packs are read from the first to the last one that is published; each has
+to fit its checksum, and each cell that the index finds in it has to be canonical and to have its
+hash, and what it refers to has to be here. When every entry of the index was met that way, nothing
+is damaged, and nothing can be missing below the root either, since no cell misses anything: then
+the check is over, in memory that does not grow with the store.
+
+Else the other entries of the index are read too, wherever they lead, and the root is followed down
+to tell what is lost from what nobody needs any more. That takes a bit for each byte of the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.cells import branch_hashes, decode, references
+from datalattice.errors import BadFormat, Corruption
+from datalattice.store.base import Damage
+from datalattice.store.disk import Disk
+from datalattice.store.hashindex import BEGINNING, STAGED, HashIndex, Watermark
+from datalattice.store.packing import locate
+from datalattice.store.recovery import Gap, LogReader, Pack
+from datalattice.store.segments import ROOM_BYTES, SegmentReader, segment_numbers, segment_path
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes checked so far and all there are."""
+
+UNINDEXED_MAX: Final = 100_000
+"""Cells remembered that are stored and not in the index; with more of them it is made again."""
+
+_sha3: Final = hashlib.sha3_256
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A cell that others refer to and that is not here.
+
+    `above` are the hashes of the cells that lead to it: from the root down when the root reaches
+    it, else the one that refers to it.
+    """
+
+    hash: bytes
+    above: tuple[bytes, ...]
+    below_root: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a check found."""
+
+    segments: int
+    packs: int
+    cells: int
+    size_bytes: int
+    damage: tuple[Damage, ...] = ()
+    """Bytes that are not what was written, and held something."""
+    scars: tuple[Damage, ...] = ()
+    """Bytes that are not what was written, whose cells are stored elsewhere or needed no more."""
+    missing: tuple[Missing, ...] = ()
+    endangered: tuple[tuple[bytes, int], ...] = ()
+    """Cells that are whole, by hash and place, though their pack is damaged or the index lacks
+    them."""
+    unserved: tuple[bytes, ...] = ()
+    """Cells that the root reaches, and that are not marked as announced."""
+    useless: tuple[bytes, ...] = ()
+    """Cells that the root does not reach, and that are damaged or miss something below them."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether everything that the root reaches, and every other cell, is whole and here."""
+        return not (self.damage or self.missing or self.endangered or self.unserved)
+
+    @property
+    def wanted(self) -> tuple[bytes, ...]:
+        """Hashes of the cells to be had from somewhere else, each once."""
+        useless = set(self.useless)
+        found = dict.fromkeys(one.hash for one in self.missing if one.below_root)
+        found |= dict.fromkeys(one.hash for one in self.damage if one.hash is not None)
+        return tuple(hash for hash in found if hash not in useless)
+
+
+class Seen:
+    """A set of places: one bit for each byte of a store, where there are any."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+
+    def add(self, place: int) -> bool:
+        """Add a place; return whether it was new."""
+        position = place >> 15
+        page = self._pages.get(position >> 15)
+        if page is None:
+            page = self._pages[position >> 15] = bytearray(4_096)
+        at, bit = (position & 0x7FFF) >> 3, 1 << (position & 7)
+        if page[at] & bit:
+            return False
+        page[at] |= bit
+        return True
+
+
+class Checker:
+    """One check of one store; see the module."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        folder: str,
+        store_id: bytes,
+        index: HashIndex,
+        segments: SegmentReader,
+        state: Watermark,
+        progress: Progress | None,
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._store_id = store_id
+        self._index = index
+        self._segments = segments
+        self._state = state
+        self._progress = progress
+        self._packs = 0
+        self._cells = 0
+        self._done_bytes = 0
+        self._total_bytes = 0
+        self._log_root: bytes | None = None
+        self._gaps: list[tuple[Gap, int]] = []  # with the byte where the next good pack begins
+        self._damaged: dict[bytes, Damage] = {}
+        self._absent: dict[bytes, bytes] = {}  # hash -> a cell that refers to it
+        self._unindexed: dict[bytes, int] = {}
+        self._endangered: dict[bytes, int] = {}
+        self._unserved: list[bytes] = []
+        self._room_scars: list[Damage] = []
+        self._lost_end: Damage | None = None
+
+    def run(self) -> Report:
+        """Check everything.
+
+        Raises: StoreVersion: a newer version wrote a part. Corruption: a segment of another store.
+        """
+        numbers = segment_numbers(self._disk, self._folder)
+        self._total_bytes = sum(self._size(number) for number in numbers)
+        verified = self._check_packs()
+        self._cells = self._index.count()
+        root = self._state.root
+        suspect = self._gaps or self._absent or self._unindexed or self._lost_end
+        if not suspect and verified >= self._cells and self._log_root == root:
+            scars = tuple(self._room_scars)
+            return Report(len(numbers), self._packs, self._cells, self._total_bytes, (), scars)
+        self._check_entries()
+        reached, missing = self._walk(root)
+        return self._report(len(numbers), reached, missing)
+
+    def _size(self, number: int) -> int:
+        file = self._disk.open(segment_path(self._folder, number))
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    # --- the packs ----------------------------------------------------------------------------
+
+    def _check_packs(self) -> int:
+        """Check the packs in order; return how many entries of the index were met in them."""
+        last = self._state.position.sequence
+        log = LogReader(self._disk, self._folder, self._store_id, BEGINNING.position)
+        verified = 0
+        gap: Gap | None = None
+        behind = (0, 0)  # segment and byte behind the last good pack
+        for found in log.read():
+            if isinstance(found, Gap):
+                self._close_gap(gap, found.segment, found.offset)
+                gap = found if found.sequence <= last else None
+                if gap is None:
+                    break
+                continue
+            if found.end.sequence > last:
+                break
+            begin = found.end.offset - found.length
+            self._close_gap(gap, found.end.segment, begin)
+            gap = None
+            self._packs += 1
+            if behind[0] != found.end.segment:
+                self._check_room(*behind)
+            behind = found.end.segment, found.end.offset
+            verified += self._check_pack(found)
+            self._advance(found.length)
+            if found.end.sequence == last:
+                break
+        self._close_gap(gap, -1, 0)
+        if log.end.sequence < last and gap is None:
+            path = segment_path(self._folder, behind[0])
+            text = f"the packs {log.end.sequence + 1} to {last} are missing"
+            self._lost_end = Damage(path, behind[1], text)
+        return verified
+
+    def _check_room(self, segment: int, offset: int) -> None:
+        """Check that nothing but zeros follows the last pack of a finished segment."""
+        if any(gap.segment == segment and gap.offset >= offset for gap, _ in self._gaps):
+            return
+        path = segment_path(self._folder, segment)
+        if not segment:
+            return
+        file = self._disk.open(path)
+        try:
+            size = file.size()
+            while offset < size:
+                room = file.read(offset, ROOM_BYTES)
+                if any(room):
+                    at = offset + len(room) - len(room.lstrip(b"\0"))
+                    self._room_scars.append(Damage(path, at, "zeros should be here"))
+                    return
+                self._advance(len(room))
+                offset += len(room)
+        finally:
+            file.close()
+
+    def _close_gap(self, gap: Gap | None, segment: int, offset: int) -> None:
+        if gap is not None:
+            self._gaps.append((gap, offset if segment == gap.segment else 1 << 62))
+
+    def _advance(self, count: int) -> None:
+        self._done_bytes += count
+        if self._progress is not None:
+            self._progress(self._done_bytes, max(self._done_bytes, self._total_bytes))
+
+    def _check_pack(self, pack: Pack) -> int:
+        if pack.root is not None:
+            self._log_root = pack.root
+        count = 0
+        for hash, place, known in zip(
+            pack.hashes, pack.places, self._index.find_many(pack.hashes), strict=True
+        ):
+            if known >> 1 == place >> 1:
+                count += 1
+                self._check_cell(hash, place)
+            elif known < 0 and len(self._unindexed) < UNINDEXED_MAX:
+                self._unindexed[hash] = place
+        return count
+
+    def _check_cell(self, hash: bytes, place: int) -> bool:
+        """Check one cell and note what it misses; return whether it is whole."""
+        try:
+            data = self._segments.read(place)
+            reason = "" if _sha3(data).digest() == hash else "the cell does not fit its hash"
+            if not reason:
+                decode(data)
+        except Corruption as error:
+            reason = str(error)
+        except BadFormat as error:
+            reason = f"not a canonical encoding: {error}"
+        if reason:
+            segment, offset, _ = locate(place)
+            path = segment_path(self._folder, segment)
+            self._damaged[hash] = Damage(path, offset, reason, hash)
+            return False
+        below = branch_hashes(data)
+        if below:
+            for ref, known in zip(below, self._index.find_many(below), strict=True):
+                if known < 0:
+                    self._absent[ref] = hash
+        return True
+
+    # --- what no good pack accounts for -------------------------------------------------------
+
+    def _check_entries(self) -> None:
+        """Read every entry of the index, wherever it leads."""
+        for hash, place in self._index.entries():
+            if self._check_cell(hash, place) and self._in_gap(place):
+                self._endangered[hash] = place
+
+    def _in_gap(self, place: int) -> bool:
+        segment, offset, _ = locate(place)
+        if self._lost_end is not None:
+            path = segment_path(self._folder, segment)
+            if path == self._lost_end.file and offset >= self._lost_end.offset:
+                return True
+        return any(gap.segment == segment and gap.offset <= offset < end for gap, end in self._gaps)
+
+    # --- the root -----------------------------------------------------------------------------
+
+    def _walk(self, root: bytes | None) -> tuple[set[bytes], dict[bytes, Missing]]:
+        """Follow the root down; return the hashes of faulty cells it reaches, and what is missing.
+
+        A cell that is whole but not found by the index, or not served, is noted as endangered.
+        """
+        reached: set[bytes] = set()
+        missing: dict[bytes, Missing] = {}
+        seen = Seen()
+        stack: list[_Step] = [] if root is None else [(root, None)]
+        while stack:
+            step = stack.pop()
+            hash = step[0]
+            place = self._index.find(hash)
+            if place < 0 and hash in self._unindexed:
+                place = self._endangered[hash] = self._unindexed[hash]
+                self._check_cell(hash, place)
+            if hash in self._damaged:
+                reached.add(hash)
+                continue
+            if place < 0:
+                missing[hash] = Missing(hash, tuple(_above(step)), below_root=True)
+                continue
+            if not seen.add(place):
+                continue
+            if place & STAGED:
+                self._unserved.append(hash)
+            try:
+                below = references(self._segments.read(place))
+            except (Corruption, BadFormat) as error:  # it became so since it was checked
+                segment, offset, _ = locate(place)
+                path = segment_path(self._folder, segment)
+                self._damaged[hash] = Damage(path, offset, str(error), hash)
+                reached.add(hash)
+                continue
+            stack.extend((ref, step) for ref in reversed(below))
+        return reached, missing
+
+    # --- the report ---------------------------------------------------------------------------
+
+    def _report(self, segments: int, reached: set[bytes], missing: dict[bytes, Missing]) -> Report:
+        useless = [hash for hash in self._damaged if hash not in reached]
+        for hash, parent in self._absent.items():
+            if hash not in missing and hash not in self._damaged and hash not in self._endangered:
+                missing[hash] = Missing(hash, (parent,), below_root=False)
+                useless.append(parent)
+        damage = list(self._damaged.values())
+        scars = list(self._room_scars)
+        held = self._held_by_gaps()
+        for position, (gap, _) in enumerate(self._gaps):
+            path = segment_path(self._folder, gap.segment)
+            here = Damage(path, gap.offset, gap.reason)
+            (damage if position in held else scars).append(here)
+        if self._log_root != self._state.root:
+            where = self._lost_end or (scars or damage or [Damage(self._folder, 0, "")])[-1]
+            reason = "no whole pack carries the root that is committed"
+            damage.append(Damage(where.file, where.offset, reason))
+        elif self._lost_end is not None:
+            damage.append(self._lost_end)
+        return Report(
+            segments,
+            self._packs,
+            self._cells,
+            self._total_bytes,
+            tuple(damage),
+            tuple(scars),
+            tuple(missing.values()),
+            tuple(self._endangered.items()),
+            tuple(self._unserved),
+            tuple(dict.fromkeys(useless)),
+        )
+
+    def _held_by_gaps(self) -> set[int]:
+        """Return the numbers of the gaps that hold cells which the index still leads to."""
+        found: set[int] = set()
+        damaged = [(one.file, one.offset) for one in self._damaged.values()]
+        whole = [locate(place)[:2] for place in self._endangered.values()]
+        places = damaged + [(segment_path(self._folder, s), offset) for s, offset in whole]
+        for number, (gap, end) in enumerate(self._gaps):
+            path = segment_path(self._folder, gap.segment)
+            if any(path == file and gap.offset <= offset < end for file, offset in places):
+                found.add(number)
+        return found
+
+
+_Step = tuple[bytes, "_Step | None"]
+"""A hash on the way down, and the step before it."""
+
+
+def _above(step: _Step) -> Iterator[bytes]:
+    """Return the hashes that lead to a step, from the root down."""
+    found: list[bytes] = []
+    before = step[1]
+    while before is not None:
+        found.append(before[0])
+        before = before[1]
+    return reversed(found)

@@ -1,0 +1,215 @@
+"""Reading: the half of a cell store that finds cells and reads them, for writers and readers."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from datalattice.errors import Corruption, StoreClosed
+from datalattice.limits import HASH_BYTES
+from datalattice.store.base import Damage, Store, check_hash
+from datalattice.store.checking import Checker, Progress, Report
+from datalattice.store.disk import Disk
+from datalattice.store.folder import INDEX
+from datalattice.store.hashindex import STAGED
+from datalattice.store.opening import Opened, open_reader
+from datalattice.store.packing import locate
+from datalattice.store.recovery import LogReader, Recovery
+from datalattice.store.segments import SegmentReader, segment_path
+
+_sha3: Final = hashlib.sha3_256
+
+
+class Reading(Store):
+    """Cells by hash in a folder, to be read; what is written is told to it by `CellStore`."""
+
+    def __init__(
+        self, disk: Disk, folder: str, opened: Opened, *, read_only: bool, cache_bytes: int
+    ) -> None:
+        super().__init__(cache_bytes)
+        self._disk = disk
+        self._folder = folder
+        self._read_only = read_only
+        self._opened = opened
+        self._index = opened.index
+        self._state = opened.state
+        self._segments = SegmentReader(disk, folder)
+        self._closed = False
+        self.on_damage: Callable[[Damage], None] | None = None
+        """Called, on whatever thread reads, when a cell turns out to be damaged."""
+        self._damage = {(item.file, item.offset): item for item in opened.damage}
+        self._pending: dict[bytes, bytes] = {}  # staged, not written
+        self._writing: dict[bytes, bytes] = {}  # staged, written, not durable
+        self._refresh_lock = threading.Lock()
+        self._identity = disk.engine_identity(f"{folder}/{INDEX}")
+
+    @property
+    def path(self) -> str:
+        """The store's folder."""
+        return self._folder
+
+    @property
+    def read_only(self) -> bool:
+        """Whether commits are refused."""
+        return self._read_only
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Damaged places that were met so far; what they held counts as missing."""
+        return tuple(self._damage.values())
+
+    # --- reading ---
+
+    def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
+        """Return the encoding of a cell, or None; `verify` compares it with the hash.
+
+        Raises: Corruption: the stored bytes are damaged. From then on the cell counts as missing,
+                so that it can be fetched again.
+        """
+        place = self._find(hash)
+        if place < 0:
+            return self._find_pending(hash)
+        return self._read(hash, place, verify=verify)
+
+    def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
+        """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
+        self._check_open()
+        wanted = [check_hash(hash) for hash in hashes]
+        places = self._index.find_many(wanted)
+        return [
+            self._read(hash, place, verify=True) if place >= 0 else self.get_encoding(hash)
+            for hash, place in zip(wanted, places, strict=True)
+        ]
+
+    def _find(self, hash: bytes) -> int:
+        if self._closed:
+            self._check_open()
+        if len(hash) != HASH_BYTES:
+            check_hash(hash)
+        place = self._index.find(hash)
+        if place < 0 and self._read_only and self.refresh():
+            place = self._index.find(hash)
+        return place
+
+    def _find_pending(self, hash: bytes) -> bytes | None:
+        if not self._pending and not self._writing:
+            return None
+        return self._pending.get(hash) or self._writing.get(hash)
+
+    def _read(self, hash: bytes, place: int, *, verify: bool) -> bytes:
+        try:
+            data = self._segments.read(place)
+        except Corruption as error:
+            self._quarantine(hash, place, str(error))
+            raise
+        if verify and _sha3(data).digest() != hash:
+            raise Corruption(
+                str(self._quarantine(hash, place, f"cell 0x{hash.hex()} does not fit its hash"))
+            )
+        return data
+
+    def _quarantine(self, hash: bytes, place: int, reason: str) -> Damage:
+        segment, offset, _ = locate(place)
+        damage = Damage(segment_path(self._folder, segment), offset, reason, hash)
+        self._damage[damage.file, damage.offset] = damage
+        self._index.forget(hash)
+        self._cache.forget(hash)
+        if self.on_damage is not None:
+            self.on_damage(damage)
+        return damage
+
+    def has(self, hash: bytes) -> bool:
+        """Return whether the cell is here."""
+        return self._find(hash) >= 0 or hash in self._pending or hash in self._writing
+
+    def announced(self, hash: bytes) -> bool:
+        """Return whether the cell may be served to others: a committed root reached it."""
+        place = self._find(hash)
+        return place >= 0 and not place & STAGED
+
+    def root_hash(self) -> bytes | None:
+        """Return the hash of the last root that is durable, None when none was ever committed.
+
+        A reader looks at the log first, so it sees every commit that was acknowledged before the
+        call.
+        """
+        self._check_open()
+        if self._read_only:
+            self.refresh()
+        return self._state.root
+
+    def refresh(self) -> bool:
+        """Take in what the writer wrote since; return whether there was anything.
+
+        Readers do so by themselves when they ask for the root or miss a cell.
+        """
+        self._check_open()
+        if not self._read_only:
+            return False
+        with self._refresh_lock:
+            identity = self._disk.engine_identity(f"{self._folder}/{INDEX}")
+            if identity != self._identity:
+                self._reopen(identity)
+            index, state = self._index, self._state
+            before = state.position
+            index.look_again()
+            start = index.watermark()
+            if start.position.sequence >= state.position.sequence:
+                index.drop_recent()
+                state.restart(start)
+            else:
+                index.drop_tail(start.position.sequence)
+            log = LogReader(self._disk, self._folder, self._opened.store_id, state.position)
+            recovery = Recovery(log, self._folder)
+            for pack in recovery.packs():
+                index.note_tail(state.apply(pack))
+            state.move_to(recovery.end)
+            self._damage.update({(item.file, item.offset): item for item in recovery.damage})
+            return state.position != before
+
+    def _reopen(self, identity: str) -> None:
+        """Follow a writer that made the index again."""
+        old, self._opened = self._index, open_reader(self._disk, self._folder)
+        self._index, self._state = self._opened.index, self._opened.state
+        self._identity = identity
+        old.close()
+
+    # --- checking ---
+
+    def check(self, progress: Progress | None = None) -> Report:
+        """Check every byte, every cell and every reference; return what is damaged or missing.
+
+        Nothing is written; `damage` is empty after a check that found none. Others go on meanwhile.
+        Raises: Corruption: a segment belongs to another store. StoreVersion: of a newer version.
+        Cost:   reads the whole store once, and what the root reaches again when something is wrong.
+        """
+        self._check_open()
+        report = Checker(
+            disk=self._disk,
+            folder=self._folder,
+            store_id=self._opened.store_id,
+            index=self._index,
+            segments=self._segments,
+            state=self._state.watermark(),
+            progress=progress,
+        ).run()
+        if report.is_clean:
+            self._damage.clear()
+        return report
+
+    def read_place(self, place: int) -> bytes:
+        """Return the bytes at a place of a report; they are not verified.
+
+        Raises: Corruption: there are none.
+        """
+        self._check_open()
+        return self._segments.read(place)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(
+                f"{self._folder}: the store is closed; values that were read from it load their "
+                "cells through it, so use or commit them elsewhere before closing it"
+            )
