@@ -2,7 +2,7 @@
 
     DIR/key         the private key, readable by its owner only
     DIR/store/      the cells and the root
-    DIR/node.json   settings of the node
+    DIR/node.toml   settings of the node
 
 DIR is the option `--dir`, else the variable DATALATTICE_HOME, else `~/.datalattice`.
 """
@@ -65,7 +65,7 @@ class Folder:
     @property
     def settings_path(self) -> Path:
         """The file of the node's settings."""
-        return self.path / "node.json"
+        return self.path / "node.toml"
 
 
 def folder_of(option: Path | None) -> Folder:

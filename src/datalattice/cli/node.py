@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json as json_module
+import functools
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from datalattice.cells import Map, Value
+from datalattice.cli import peers as peers_commands
 from datalattice.cli.folder import (
     DirOption,
     Folder,
@@ -33,53 +36,49 @@ from datalattice.cli.render import (
     show,
     table,
 )
+from datalattice.cli.running import peers_table, size_text, status_of
 from datalattice.cli.values import value_json
+from datalattice.cli.watch import watch
 from datalattice.errors import PeerUnavailable, UsageError
+
+if TYPE_CHECKING:
+    from datalattice.node import Settings
 
 app = typer.Typer(help="Run a node in a folder, ask how it is, take over what its peers have.")
 
-SETTINGS_BYTES_MAX: Final = 64_000
+app.add_typer(peers_commands.app, name="peers")
+app.command("watch")(watch)
 
 STANDARD_INPUT: Final = 0
+
+STATUS_FIRST: Final = ("running", "health", "address", "root_hash", "public_key", "connections")
+"""What a status begins with; the rest is in order of names."""
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CONNECT_POLL_S: Final = 0.02
 
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", help="File of settings. Default: node.toml in the node's folder."),
+]
 PeerOption = Annotated[
     list[str] | None,
     typer.Option("--peer", help="A node to stay connected to, host:port. May be repeated."),
 ]
 
 
-def read_settings(folder: Folder) -> dict[str, object]:
-    """Return what `node.json` says; nothing when there is none.
+def settings_of(
+    folder: Folder, file: Path | None = None, given: Mapping[str, object] | None = None
+) -> Settings:
+    """Return the settings in effect for the node of a folder.
 
-    Raises: UsageError: it is no JSON object, or has a setting that is not known.
+    Raises: UsageError: one of them is wrong, or the named file is not there.
     """
-    path = folder.settings_path
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text") from error
-    try:
-        settings = json_module.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON: {error}") from error
-    known = {"port": (int, "a number"), "bind": (str, "a text"), "peers": (list, "a list of texts")}
-    if not isinstance(settings, dict):
-        raise UsageError(f"{path} is not a JSON object with {', '.join(known)}")
-    for name, value in settings.items():
-        if name not in known:
-            raise UsageError(f"{path} has an unknown setting {name!r}; known: {', '.join(known)}")
-        kind, wanted = known[name]
-        fits = isinstance(value, kind) and not isinstance(value, bool)
-        if not fits or (isinstance(value, list) and not all(isinstance(v, str) for v in value)):
-            raise UsageError(f"{path}: {name} is {wanted}, got {json_module.dumps(value)}")
-    return settings
+    from datalattice.node import load_settings
+
+    if file is not None and not file.is_file():
+        raise UsageError(f"there is no file {file}")
+    return load_settings(file or folder.settings_path, os.environ, given or {})
 
 
 @app.command("start")
@@ -94,6 +93,18 @@ def start(
         str | None, typer.Option("--bind", help="Local address to listen at. Default: 127.0.0.1.")
     ] = None,
     peer: PeerOption = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option("--http-port", help="Serve /metrics and /health there; 0: any free port."),
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option("--log-level", help="debug, info, warning or error. Default: warning."),
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option("--log-format", help="text or json. Default: text.")
+    ] = None,
+    config: ConfigOption = None,
     attached: Annotated[
         bool,
         typer.Option(
@@ -106,8 +117,8 @@ def start(
 ) -> None:
     """Run a node in the foreground until Ctrl-C or SIGTERM.
 
-    What is not given comes from `node.json` in the folder: {"port", "bind", "peers"}. Prints where
-    it listens once it serves.
+    What is not given comes from the environment (LATTICE_PORT and so on), then from `node.toml` in
+    the folder; `lattice node config` shows all settings. Prints where it listens once it serves.
     """
     from datalattice.node import Daemon, Node, NodeConfig, Running, running
 
@@ -117,15 +128,19 @@ def start(
         raise UsageError(
             f"a node runs in {folder.path} already: process {other.pid} at {other.address}"
         )
-    settings = read_settings(folder)
-    found_port = settings.get("port") if port is None else port
-    peers = peer or settings.get("peers") or []
-    assert isinstance(peers, list)
-    config = NodeConfig(
-        port=found_port if isinstance(found_port, int) else None,
-        bind=bind or str(settings.get("bind", "127.0.0.1")),
-        peers=tuple(str(one) for one in peers),
-    )
+    given = {
+        "port": port,
+        "bind": bind,
+        "peers": peer or None,
+        "http_port": http_port,
+        "log_level": log_level,
+        "log_format": log_format,
+    }
+
+    def load() -> NodeConfig:
+        return settings_of(folder, config, given).config
+
+    settings = load()
     key_pair = read_key(folder.key_path) if folder.key_path.exists() else None
     opening = ExitStack()
 
@@ -137,29 +152,61 @@ def start(
             print_notice(f"{damage}; what was there is missing")
         document = {
             "address": running.address,
+            "http": running.http,
             "pid": running.pid,
             "public_key": running.public_key,
             "root_hash": node.root_hash.hex(),
         }
-        show(json, document, lambda: print_lines([f"listening at {running.address}"]))
+        lines = [f"listening at {running.address}"]
+        if running.http is not None:
+            lines.append(f"health and metrics at http://{running.http}")
+        show(json, document, lambda: print_lines(lines))
         sys.stdout.flush()  # whoever started this process waits for the line
 
+    # A terminal that is closed sends SIGHUP, too, and then the node is to end.
+    reload = None if sys.stdin.isatty() else load
+    daemon = Daemon(folder.path, settings, key_pair=key_pair, ready=ready, reload=reload)
     if attached:
-        threading.Thread(target=_end_with_input, name="attached", daemon=True).start()
-    daemon = Daemon(folder.path, config, key_pair=key_pair, ready=ready)
+        work = functools.partial(_end_with_input, daemon.stop)
+        threading.Thread(target=work, name="attached", daemon=True).start()
     with opening:
         bars = opening.enter_context(progress_bars(quiet=json, transient=True))
         bars.add(f"open {folder.store_path}")
         daemon.run()
 
 
-def _end_with_input() -> None:
+def _end_with_input(stop: Callable[[], bool]) -> None:
     """End this process in order when nobody holds the other end of its standard input any more."""
     # One that was never there has ended, too.
     with contextlib.suppress(OSError):
         while os.read(STANDARD_INPUT, 1_024):
             pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    if not stop():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@app.command("config")
+def config(dir: DirOption = None, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Print the settings of the node, and where each comes from.
+
+    The command line of `node start` comes first, then the environment, then the file, then the
+    default. A variable is named LATTICE_ and the setting in capitals; lists have commas.
+    """
+    found = settings_of(folder_of(dir), config).document()
+
+    def text() -> None:
+        rows = [(name, _setting_text(one["value"]), one["source"]) for name, one in found.items()]
+        results().print(table(("setting", "value", "from"), rows))
+
+    show(json, found, text)
+
+
+def _setting_text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(one) for one in value) or "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)
 
 
 @app.command("status")
@@ -191,37 +238,39 @@ def status(
     if json:
         print_json(found)
         return
-    peers = found.pop("peers", [])
-    counters = found.pop("counters", {})
-    damage = found.pop("damage", [])
-    started_ms = found.pop("started_ms", None)
-    if isinstance(started_ms, int):
-        started = datetime.fromtimestamp(started_ms / 1_000, UTC)
-        found["started"] = started.isoformat(" ", "seconds")
-    print_pairs({name: _plain(value) for name, value in found.items()})
-    if isinstance(damage, list):
-        print_lines(f"damaged: {one}" for one in damage)
-    if isinstance(counters, dict) and counters:
+    peers, counters, damage, reasons = (
+        found.pop(name, None) for name in ("peers", "counters", "damage", "reasons")
+    )
+    found.pop("sections", None)
+    names = [name for name in STATUS_FIRST if name in found]
+    names += sorted(name for name in found if name not in names)
+    print_pairs({name: _shown(name, found[name]) for name in names})
+    print_lines(f"damaged: {one}" for one in damage or ())
+    print_lines(f"degraded ({key}): {text}" for key, text in (reasons or {}).items())
+    if counters:
         print_pairs({f"  {name}": count for name, count in sorted(counters.items())})
-    if isinstance(peers, list) and peers:
-        rows = [(one["address"], one["connected"], one["reason"] or "") for one in peers]
-        results().print(table(("peer", "connected", "state"), rows))
+    if peers:
+        results().print(peers_table(peers))
 
 
-def _plain(value: object) -> object:
-    """Return a value for people: numbers here are names (of a process), not amounts."""
-    return str(value) if type(value) is int else "none" if value is None else value
+def _shown(name: str, value: object) -> object:
+    """Return a value for people: a size, a time, or a number that is a name (of a process)."""
+    if type(value) is not int:
+        return "none" if value is None else value
+    if name == "started_ms":
+        return datetime.fromtimestamp(value / 1_000, UTC).isoformat(" ", "seconds")
+    if name.endswith("_ms"):
+        return f"{value / 1_000:,.1f} s"
+    return size_text(value) if name.startswith("bytes") or name.endswith("bytes") else str(value)
 
 
-def _status_of(folder: Folder) -> dict[str, object]:
+def _status_of(folder: Folder) -> dict[str, Any]:
     from datalattice.node import connect
 
     client = connect(folder.path)
     if client is not None:
         with client:
-            document = value_json(client.call("node.status"))
-        assert isinstance(document, dict)
-        return {"running": True, **document}
+            return {"running": True, **status_of(client)}
     from datalattice.cli.access import open_reader
     from datalattice.lattice import replicable
 
@@ -282,7 +331,8 @@ def _pull_through(client: object, address: str | None) -> str:
         assert isinstance(listed, list)
         if not any(one["address"] == address for one in listed):
             raise UsageError(
-                f"the running node has no peer {address}; start it with --peer {address}"
+                f"the running node has no peer {address}; "
+                f"add it with `lattice node peers add {address}`"
             )
     found = client.call("node.pull", address=address)
     if not isinstance(found, bytes):

@@ -62,6 +62,12 @@ def print_json(document: Jsonable) -> None:
     sys.stdout.write(_json_text(document, 2) + "\n")
 
 
+def print_json_line(document: Jsonable) -> None:
+    """Print one JSON document on one line, at once: whoever reads it waits for the line."""
+    sys.stdout.write(_json_text(document) + "\n")
+    sys.stdout.flush()
+
+
 def print_json_list(documents: Iterable[Jsonable]) -> None:
     """Print one JSON document, a list, member by member: it may be longer than memory holds."""
     separator = "["

@@ -7,6 +7,7 @@ from datalattice.node.node import Node, open_node
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
 from datalattice.node.probing import NodeReport, probe
+from datalattice.node.settings import Settings, load_settings
 from datalattice.node.transport import MemoryTransport, TcpTransport, Transport, parse_address
 
 __all__ = [
@@ -21,9 +22,11 @@ __all__ = [
     "Observer",
     "PeerInfo",
     "Running",
+    "Settings",
     "TcpTransport",
     "Transport",
     "connect",
+    "load_settings",
     "open_node",
     "parse_address",
     "probe",

@@ -131,23 +131,26 @@ def test_a_folder_that_cannot_be_made_is_said(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[]", "is not a JSON object"),
-        ('{"prt": 1}', "unknown setting 'prt'; known: port, bind, peers"),
-        ('{"port": "x"}', 'port is a number, got "x"'),
-        ('{"port": true}', "port is a number, got true"),
-        ('{"peers": [1]}', "peers is a list of texts, got [1]"),
-        ('{"peers": ["zz"]}', "host:port"),
-        ('{"port": 65536}', "65536"),
-        ('{"bind": 1}', "bind is a text"),
+        ("{", "is not TOML"),
+        ("port = [" + "[" * 20_000, "is not TOML"),
+        ("# \nprt = 1", "node.toml line 2: there is no setting 'prt'; did you mean port?"),
+        ("[zzz]", "line 1: there is no setting 'zzz'; known: port, bind, peers"),
+        ('port = "x"', "line 1: port is a number, got 'x'"),
+        ("port = true", "port is a number, got true"),
+        ("peers = [1]", "peers is a list of texts, got [1]"),
+        ('peers = ["zz"]', "host:port"),
+        ("\n\nport = 65536", "node.toml line 3: a port is a number up to 65535, got 65536"),
+        ("bind = 1", "bind is a text"),
+        ("strict_paths = 1", "strict_paths is true or false, got 1"),
+        ('log_level = "loud"', "log_level is debug, info, warning or error, got 'loud'"),
+        ("#" * 64_001, "is longer than 64000 bytes"),
         ("\xff", "is not UTF-8"),
     ],
 )
 def test_settings_that_are_wrong_are_said(
     lattice: Any, tmp_path: Path, text: str, words: str
 ) -> None:
-    (tmp_path / "home" / "node.json").write_bytes(text.encode("latin-1"))
+    (tmp_path / "home" / "node.toml").write_bytes(text.encode("latin-1"))
     ran = lattice("node", "start")
     assert ran.code == 2
     assert words in ran.line()

@@ -1,0 +1,54 @@
+"""Commands `lattice node peers ...`: whom the running node wants to be connected to."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from datalattice.cli.folder import DirOption, JsonOption, folder_of
+from datalattice.cli.render import print_lines, results, show
+from datalattice.cli.running import peers_table, running_node, status_of
+
+app = typer.Typer(help="List, add and remove the peers of the running node.")
+
+_START = "start one with `lattice node start`"
+_KEEP = "put it into `peers` of node.toml, or start one with `lattice node start --peer`"
+
+AddressArgument = Annotated[str, typer.Argument(help="The peer's address, such as host:port.")]
+
+
+@app.callback(invoke_without_command=True)
+def peers(context: typer.Context, dir: DirOption = None, json: JsonOption = False) -> None:
+    """List the peers: address, key, whether connected and trusted, failures, bytes, and state.
+
+    A peer is equal when it is taken to have all that is here, else behind.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with running_node(folder_of(dir), _START) as client:
+        found = status_of(client)["peers"]
+
+    def text() -> None:
+        if found:
+            results().print(peers_table(found))
+        else:
+            print_lines(["no peers; add one with `lattice node peers add`"])
+
+    show(json, found, text)
+
+
+@app.command("add")
+def add(address: AddressArgument, dir: DirOption = None, json: JsonOption = False) -> None:
+    """Have the running node stay connected to a peer, until it ends or the peer is removed."""
+    with running_node(folder_of(dir), _KEEP) as client:
+        client.call("node.add_peer", address=address)
+    show(json, {"added": address}, lambda: print_lines([f"added {address}"]))
+
+
+@app.command("remove")
+def remove(address: AddressArgument, dir: DirOption = None, json: JsonOption = False) -> None:
+    """Have the running node close its connection to a peer, and want it no more."""
+    with running_node(folder_of(dir), _START) as client:
+        client.call("node.remove_peer", address=address)
+    show(json, {"removed": address}, lambda: print_lines([f"removed {address}"]))

@@ -1,0 +1,77 @@
+"""Running: what commands ask of the node that runs in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from datalattice.cli.folder import Folder
+from datalattice.cli.render import table
+from datalattice.cli.values import value_json
+from datalattice.errors import UsageError
+
+if TYPE_CHECKING:
+    from datalattice.node import ControlClient
+
+KEY_DIGITS_SHOWN = 16
+
+
+@contextmanager
+def running_node(folder: Folder, remedy: str) -> Iterator[ControlClient]:
+    """Give a client of the node that runs in the folder.
+
+    Raises: UsageError: none does; the text ends with what can be done then.
+    """
+    from datalattice.node import connect
+
+    client = connect(folder.path)
+    if client is None:
+        raise UsageError(f"no node runs in {folder.path}; {remedy}")
+    with client:
+        yield client
+
+
+def status_of(client: ControlClient) -> dict[str, Any]:
+    """Return what the node says of itself."""
+    document = value_json(client.call("node.status"))
+    assert isinstance(document, dict)
+    return document
+
+
+def peers_table(peers: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of the peers that a node wants."""
+    columns = ("peer", "key", "connected", "trusted", "failures", "in", "out", "state")
+    return table(columns, [_row(one) for one in peers])
+
+
+def _row(peer: Mapping[str, Any]) -> tuple[object, ...]:
+    key = peer.get("public_key") or ""
+    return (
+        peer.get("address") or "",
+        key[:KEY_DIGITS_SHOWN],
+        peer.get("connected", False),
+        peer.get("trusted", False),
+        peer.get("failures", 0),
+        size_text(peer.get("bytes_in", 0)),
+        size_text(peer.get("bytes_out", 0)),
+        peer_state(peer),
+    )
+
+
+def peer_state(peer: Mapping[str, Any]) -> str:
+    """Return how it is with a peer in a few words."""
+    if not peer.get("connected"):
+        return str(peer.get("reason") or "not connected")
+    return "equal" if peer.get("equal") else "behind"
+
+
+def size_text(count: float) -> str:
+    """Return a number of bytes for people: three digits and a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5 or unit == "GB":
+            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:,.0f} {unit}"
+        count /= 1_000
+    raise AssertionError(count)

@@ -1,0 +1,228 @@
+"""Command `lattice node watch`: a running node, live."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from datalattice.cli.folder import DirOption, JsonOption, folder_of
+from datalattice.cli.render import print_json_line, print_lines, results, table
+from datalattice.cli.running import peers_table, running_node, size_text, status_of
+
+if TYPE_CHECKING:
+    from datalattice.node import ControlClient
+
+INTERVAL_S: Final = 1.0
+"""Without a change there is a sight this often."""
+
+REST_S: Final = 0.1
+"""Time between two sights at least, however much changes."""
+
+RECENT_MAX: Final = 8
+"""Changes that stay in view."""
+
+COUNTERS_MAX: Final = 12
+"""Counters in view: those that moved last come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A node at one moment, and what is other than at the sight before."""
+
+    status: Mapping[str, Any]
+    at_s: float
+    seconds: float
+    changed: tuple[str, ...]
+    moved: Mapping[str, int]
+    bytes_in: int
+    bytes_out: int
+
+    def rate(self, count: int) -> float:
+        """Return how many there were in a second."""
+        return count / self.seconds if self.seconds > 0 else 0.0
+
+    def document(self) -> dict[str, object]:
+        """Return it for one line of JSON."""
+        status = self.status
+        return {
+            "root_hash": status["root_hash"],
+            "health": status["health"],
+            "connections": status["connections"],
+            "missing_cells": status["missing_cells"],
+            "changed": list(self.changed),
+            "seconds": round(self.seconds, 3),
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+            "counters": dict(self.moved),
+            "peers": status["peers"],
+        }
+
+
+class View(Protocol):
+    """How a sight is shown."""
+
+    def show(self, sight: Sight) -> None:
+        """Show one more."""
+        ...
+
+
+def watch(
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", help="End after so many sights.", min=1)
+    ] = None,
+    for_s: Annotated[
+        float | None, typer.Option("--for", help="End after so many seconds.", min=0.0)
+    ] = None,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the running node of the folder, live, until Ctrl-C.
+
+    On a terminal the view is renewed; else there is one line, with --json one JSON document on one
+    line, at each change and each second. The first tells the present state.
+    """
+    end_s = None if for_s is None else time.monotonic() + for_s
+    with (
+        running_node(folder_of(dir), "start one with `lattice node start`") as client,
+        _view(json) as view,
+    ):
+        for number, sight in enumerate(_sights(client, end_s), 1):
+            view.show(sight)
+            if number == count:
+                return
+
+
+def _sights(client: ControlClient, end_s: float | None) -> Iterator[Sight]:
+    """Yield what is seen, at each change and at least each second, until the time is over."""
+    status, at_s = status_of(client), time.monotonic()
+    yield Sight(status, at_s, 0.0, (), {}, 0, 0)
+    while True:
+        left_s = INTERVAL_S if end_s is None else min(INTERVAL_S, end_s - time.monotonic())
+        if left_s <= 0:
+            return
+        time.sleep(min(REST_S, left_s))
+        wait_ms = max(0, round((left_s - REST_S) * 1_000))
+        client.call("node.wait", root_hash=status["root_hash"], timeout_ms=wait_ms)
+        before, status, before_s, at_s = status, status_of(client), at_s, time.monotonic()
+        yield _compared(before, status, before_s, at_s)
+
+
+def _compared(
+    before: Mapping[str, Any], status: Mapping[str, Any], before_s: float, at_s: float
+) -> Sight:
+    old, new = before["sections"], status["sections"]
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    if before["root_hash"] != status["root_hash"] and not changed:
+        changed = ["the value"]  # one without sections
+    counted = before["counters"]
+    moved = {
+        name: number - counted.get(name, 0)
+        for name, number in sorted(status["counters"].items())
+        if number != counted.get(name, 0)
+    }
+    return Sight(
+        status,
+        at_s,
+        at_s - before_s,
+        tuple(sorted(changed)),
+        moved,
+        status["bytes_in"] - before["bytes_in"],
+        status["bytes_out"] - before["bytes_out"],
+    )
+
+
+# --- views --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _view(as_json: bool) -> Iterator[View]:
+    if as_json:
+        yield _JsonLines()
+    elif sys.stdout.isatty():
+        with Live(console=results(), auto_refresh=False, transient=False) as live:
+            yield _Screen(live)
+    else:
+        yield _TextLines()
+
+
+class _JsonLines:
+    def show(self, sight: Sight) -> None:
+        """Print one JSON document on one line."""
+        print_json_line(sight.document())
+
+
+class _TextLines:
+    def show(self, sight: Sight) -> None:
+        """Print one line."""
+        status = sight.status
+        peers = status["peers"]
+        connected = sum(bool(one["connected"]) for one in peers)
+        words = [
+            str(status["root_hash"])[:16],
+            str(status["health"]),
+            f"peers {connected}/{len(peers)}",
+            _rates(sight),
+        ]
+        if sight.changed:
+            words.append("changed " + ", ".join(sight.changed))
+        print_lines(["  ".join(words)])
+        sys.stdout.flush()
+
+
+def _rates(sight: Sight) -> str:
+    received, sent = sight.rate(sight.bytes_in), sight.rate(sight.bytes_out)
+    changes = sight.rate(sight.moved.get("changes", 0))
+    return f"in {size_text(received)}/s  out {size_text(sent)}/s  changes {changes:.1f}/s"
+
+
+class _Screen:
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._began_s: float | None = None
+        self._recent: deque[str] = deque(maxlen=RECENT_MAX)
+        self._moved_at: dict[str, float] = {}
+
+    def show(self, sight: Sight) -> None:
+        """Renew the view."""
+        began_s = self._began_s = sight.at_s if self._began_s is None else self._began_s
+        if sight.changed:
+            what = ", ".join(sight.changed)
+            root = sight.status["root_hash"][:16]
+            self._recent.append(f"{sight.at_s - began_s:7.1f} s  {root}  {what}")
+        self._moved_at.update(dict.fromkeys(sight.moved, sight.at_s))
+        self._live.update(self._drawn(sight), refresh=True)
+
+    def _drawn(self, sight: Sight) -> Group:
+        status = sight.status
+        well = status["health"] == "ok"
+        lines = [
+            Text(f"node {status['address'] or '(does not listen)'}", style="bold"),
+            Text(f"root {status['root_hash']}"),
+            Text(str(status["health"]), style="green" if well else "red"),
+            Text(_rates(sight)),
+            Text(
+                f"store {size_text(status['store_bytes'] or 0)}  "
+                f"memory {size_text(status['memory_bytes'])}  "
+                f"connections {status['connections']}  missing cells {status['missing_cells']}"
+            ),
+        ]
+        counters = status["counters"]
+        latest = sorted(counters, key=lambda name: (-self._moved_at.get(name, 0.0), name))
+        rows = [(name, counters[name], sight.moved.get(name)) for name in latest[:COUNTERS_MAX]]
+        parts: list[object] = [*lines]
+        if status["peers"]:
+            parts.append(peers_table(status["peers"]))
+        if rows:
+            parts.append(table(("counter", "total", "new"), rows))
+        parts += [Text("changes:"), *(Text(f"  {line}") for line in self._recent or ["none yet"])]
+        return Group(*parts)  # type: ignore[arg-type]
