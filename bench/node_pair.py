@@ -12,16 +12,16 @@ import gc
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
+from unittest import mock
 
 from datalattice.cells import value_hash
 from datalattice.crypto import KeyPair
 from datalattice.lattice import Lattice, SetLattice, root_lattice
-from datalattice.node import Node, NodeConfig, TcpTransport, open_node
-from datalattice.node.transport import Accept, Link, Listener
+from datalattice.node import Node, NodeConfig, open_node
+from datalattice.node.transport.tcp import TcpLink
 from datalattice.store import MemoryStore
 
 OWNER = KeyPair(b"q" * 32)
@@ -30,59 +30,30 @@ LATTICES: dict[str, Callable[[], Lattice]] = {"set": SetLattice, "root": root_la
 MEMORY = "memory"
 
 
-@dataclass(slots=True)
 class Traffic:
-    """Bytes that went over the links of a transport."""
-
-    sent: int = 0
-    received: int = 0
-
-    @property
-    def total(self) -> int:
-        """Bytes in both directions."""
-        return self.sent + self.received
-
-
-class CountedLink:
-    """A link that counts."""
-
-    def __init__(self, link: Link, traffic: Traffic) -> None:
-        self._link = link
-        self._traffic = traffic
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._link, name)
-
-    async def read(self) -> bytes:
-        """Return some bytes, none at the end of the stream."""
-        data = await self._link.read()
-        self._traffic.received += len(data)
-        return data
-
-    async def write(self, data: bytes) -> None:
-        """Take bytes to be sent."""
-        self._traffic.sent += len(data)
-        await self._link.write(data)
-
-
-class CountedTransport:
-    """TCP whose bytes are counted."""
+    """Bytes of all TCP connections of this process while it is open, as they go over the wire."""
 
     def __init__(self) -> None:
-        self.traffic = Traffic()
-        self._inner = TcpTransport()
+        self.bytes = 0
 
-    async def dial(self, address: str) -> Link:
-        """Return a link that counts."""
-        return CountedLink(await self._inner.dial(address), self.traffic)  # type: ignore[return-value]
+    def __enter__(self) -> Self:
+        read, write = TcpLink.read, TcpLink.write
 
-    async def listen(self, bind: str, port: int, accept: Accept) -> Listener:
-        """Accept links that count."""
+        async def counted_read(link: TcpLink) -> bytes:
+            data = await read(link)
+            self.bytes += len(data)
+            return data
 
-        def counted(link: Link) -> Awaitable[None]:
-            return accept(CountedLink(link, self.traffic))  # type: ignore[arg-type]
+        async def counted_write(link: TcpLink, data: bytes) -> None:
+            self.bytes += len(data)
+            await write(link, data)
 
-        return await self._inner.listen(bind, port, counted)
+        self._saved = mock.patch.multiple(TcpLink, read=counted_read, write=counted_write)
+        self._saved.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._saved.stop()
 
 
 class Follower:
@@ -95,12 +66,7 @@ class Follower:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._process.kill()
         self._process.communicate()
 
@@ -133,59 +99,72 @@ class Outcome:
 Write = Callable[[Node], None]
 
 
-async def until_equal(
-    where: str, other: str, lattice: str, write: Write, *, prepare: Write | None = None
-) -> Outcome:
-    """Return what it takes from the first write until the follower announces the writer's root.
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """How two nodes are set up.
 
-    where, other: folders of the two nodes, or `memory`.
-    prepare:      writes that both nodes have before it begins.
+    where, other: their folders, or `memory`.
+    lattice:      one of LATTICES.
+    scheme:       `tcp` or `tls`.
     """
-    transport = CountedTransport()
-    async with writer(where, lattice, transport) as node:
-        assert node.address is not None
-        if prepare is not None:
-            await asyncio.to_thread(prepare, node)
-        with Follower(other, lattice, f"tcp://{node.address}") as follower:
-            await asyncio.to_thread(follower.reached, node.root_hash)
-            before = transport.traffic.total
-            gc.collect()
-            begin = time.monotonic()
-            await asyncio.to_thread(write, node)
-            end = await asyncio.to_thread(follower.reached, node.root_hash)
-            return Outcome(end - begin, transport.traffic.total - before)
+
+    where: str
+    other: str
+    lattice: str
+    scheme: str = "tcp"
+
+    def writer(self) -> Node:
+        """Return the first node, to be started."""
+        return open_node(
+            MemoryStore() if self.where == MEMORY else self.where,
+            key_pair=OWNER,
+            lattice=LATTICES[self.lattice](),
+            config=NodeConfig(port=0, plain=self.scheme == "tcp"),
+        )
+
+    def address(self, writer: Node) -> str:
+        """Return what the follower dials."""
+        return f"{self.scheme}://127.0.0.1:{writer.port}"
+
+    def follower(self, address: str = "-") -> Follower:
+        """Return the second node, running."""
+        return Follower(self.other, self.lattice, address)
 
 
-async def first_sync(where: str, other: str, lattice: str, fill: Write) -> Outcome:
-    """Return what it takes from the connection until an empty follower has the writer's value.
+async def until_equal(pair: Pair, write: Write) -> Outcome:
+    """Return what it takes from the first write until the follower announces the writer's root."""
+    with Traffic() as traffic:
+        async with pair.writer() as node:
+            with pair.follower(pair.address(node)) as follower:
+                await asyncio.to_thread(follower.reached, node.root_hash)
+                before = traffic.bytes
+                gc.collect()
+                begin = time.monotonic()
+                await asyncio.to_thread(write, node)
+                end = await asyncio.to_thread(follower.reached, node.root_hash)
+                return Outcome(end - begin, traffic.bytes - before)
 
-    The start of the follower's process is not in it.
-    """
-    transport = CountedTransport()
-    async with writer(where, lattice, transport) as node:
-        assert node.address is not None
-        await asyncio.to_thread(fill, node)
-        with Follower(other, lattice, "-") as follower:
-            empty = LATTICES[lattice]().zero()
-            await asyncio.to_thread(follower.reached, value_hash(empty))
-            gc.collect()
-            begin = await asyncio.to_thread(follower.dial, f"tcp://{node.address}")
-            end = await asyncio.to_thread(follower.reached, node.root_hash)
-            return Outcome(end - begin, transport.traffic.total)
+
+async def first_sync(pair: Pair, fill: Write) -> Outcome:
+    """Return what it takes from dialling until an empty follower has the writer's value."""
+    with Traffic() as traffic:
+        async with pair.writer() as node:
+            await asyncio.to_thread(fill, node)
+            with pair.follower() as follower:
+                empty = LATTICES[pair.lattice]().zero()
+                await asyncio.to_thread(follower.reached, value_hash(empty))
+                gc.collect()
+                begin = await asyncio.to_thread(follower.dial, pair.address(node))
+                end = await asyncio.to_thread(follower.reached, node.root_hash)
+                return Outcome(end - begin, traffic.bytes)
 
 
 async def visibility(
-    where: str,
-    other: str,
-    lattice: str,
-    write: Callable[[Node, int], None],
-    count: int,
-    gap_s: float,
+    pair: Pair, write: Callable[[Node, int], None], count: int, gap_s: float
 ) -> list[float]:
     """Return for each of `count` writes, `gap_s` apart, after what time the follower had it."""
-    async with writer(where, lattice, CountedTransport()) as node:
-        assert node.address is not None
-        with Follower(other, lattice, f"tcp://{node.address}") as follower:
+    async with pair.writer() as node:
+        with pair.follower(pair.address(node)) as follower:
             await asyncio.to_thread(follower.reached, node.root_hash)
             begins: list[tuple[float, bytes]] = []
             gc.collect()
@@ -197,17 +176,6 @@ async def visibility(
             return [
                 await asyncio.to_thread(follower.reached, hash) - begin for begin, hash in begins
             ]
-
-
-def writer(where: str, lattice: str, transport: CountedTransport) -> Node:
-    """Return the first node, to be started."""
-    return open_node(
-        MemoryStore() if where == MEMORY else where,
-        key_pair=OWNER,
-        lattice=LATTICES[lattice](),
-        transport=transport,
-        config=NodeConfig(port=0),
-    )
 
 
 # --- the second process -------------------------------------------------------------------------

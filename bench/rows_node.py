@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import random
@@ -17,7 +18,7 @@ import peers
 from node_pair import (
     MEMORY,
     OWNER,
-    Outcome,
+    Pair,
     Write,
     first_sync,
     until_equal,
@@ -136,47 +137,55 @@ def offer_one(node: Node, number: int) -> None:
     node.cursor.sync()
 
 
+WRITES: dict[str, tuple[str, Callable[[int], Write], dict[int, tuple[float, float]]]] = {
+    # name: lattice, writer, {count: (milliseconds, kilobytes) of the reference}
+    "set": ("set", insert, {1_000: (37.0, 62.0), 10_000: (2_300.0, 1_700.0)}),
+    "signed": ("root", offer, {1_000: (188.0, 600.0), 10_000: (1_800.0, 9_000.0)}),
+}
+VARIANTS: list[tuple[str, bool, str]] = [
+    # name, on disk, scheme
+    ("", False, "tcp"),
+    ("-tls", False, "tls"),
+    ("-disk-tls", True, "tls"),
+]
+
+
+@contextlib.contextmanager
+def pair(lattice: str, disk: bool, scheme: str) -> Iterator[Pair]:
+    """Yield a pair in memory or in fresh folders."""
+    if not disk:
+        yield Pair(MEMORY, MEMORY, lattice, scheme)
+        return
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        yield Pair(one, other, lattice, scheme)
+
+
 def converge_rows(quick: bool) -> Iterator[Row]:
     """Yield time and bytes until the second process has what the first one wrote."""
-    kinds: list[tuple[str, str, Callable[[int], Write], dict[int, tuple[float, float]]]] = [
-        ("set", "set", insert, {1_000: (37.0, 62.0), 10_000: (2_300.0, 1_700.0)}),
-        ("signed", "root", offer, {1_000: (188.0, 600.0), 10_000: (1_800.0, 9_000.0)}),
-    ]
-    for name, lattice, make, references in kinds:
+    for name, (lattice, make, references) in WRITES.items():
         for count, (reference_ms, reference_kb) in references.items():
-            for disk in (False, True):
-                if quick and count > 1_000:
-                    continue
-                runs = 1 if quick or count > 1_000 else 5
-                outcomes = [pair_outcome(lattice, make(count), disk) for _ in range(runs)]
-                outcome = sorted(outcomes, key=lambda one: one.seconds)[runs // 2]
-                label = f"{name}-{count // 1000}k{'-disk' if disk else ''}"
-                beside = {} if disk else {REFERENCE: reference_ms}
-                yield row(f"{label}", outcome.seconds * 1e3, "ms", beside)
-                beside = {} if disk else {REFERENCE: reference_kb}
-                yield row(f"{label}-bytes", outcome.bytes / 1e3, "kB", beside)
-
-
-def pair_outcome(lattice: str, write: Write, disk: bool) -> Outcome:
-    """Measure once, in memory or in fresh folders."""
-    if not disk:
-        return asyncio.run(until_equal(MEMORY, MEMORY, lattice, write))
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        return asyncio.run(until_equal(one, other, lattice, write))
+            if quick and count > 1_000:
+                continue
+            for variant, disk, scheme in VARIANTS:
+                outcomes = []
+                for _ in range(1 if quick else 3 if count > 1_000 else 7):
+                    with pair(lattice, disk, scheme) as both:
+                        outcomes.append(asyncio.run(until_equal(both, make(count))))
+                label = f"{name}-{count // 1000}k{variant}"
+                took_s = statistics.median(one.seconds for one in outcomes)
+                size = statistics.median(one.bytes for one in outcomes)
+                yield row(label, took_s * 1e3, "ms", {REFERENCE: reference_ms})
+                yield row(f"{label}-bytes", size / 1e3, "kB", {REFERENCE: reference_kb})
 
 
 def visibility_rows(quick: bool) -> Iterator[Row]:
     """Yield how soon a single write, well apart from others, is seen by the second process."""
-    count = 50 if quick else 200
-    for disk in (False, True):
-        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-            where = (one, other) if disk else (MEMORY, MEMORY)
-            found = asyncio.run(visibility(*where, "root", offer_one, count, GAP_S))
+    for variant, disk, scheme in VARIANTS:
+        with pair("root", disk, scheme) as both:
+            found = asyncio.run(visibility(both, offer_one, 50 if quick else 200, GAP_S))
         parts = statistics.quantiles(found, n=100)
-        label = "visible-disk" if disk else "visible"
         for name, value, reference in ((50, parts[49], 6.5), (99, parts[98], 17.5)):
-            beside = {} if disk else {REFERENCE: reference}
-            yield row(f"{label}-p{name}", value * 1e3, "ms", beside)
+            yield row(f"visible{variant}-p{name}", value * 1e3, "ms", {REFERENCE: reference})
 
 
 def first_sync_rows(quick: bool) -> Iterator[Row]:
@@ -190,14 +199,18 @@ def first_sync_rows(quick: bool) -> Iterator[Row]:
         node.cursor.path(Keyword("data")).merge(found)
         node.cursor.sync()
 
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        outcome = asyncio.run(first_sync(one, other, "root", fill))
     cloned = peers.git_clone(blocks)
-    label = f"first-sync-{count // 1000}k"
     times = {} if cloned is None else {"git clone": cloned[0] * 1e3}
     sizes = {} if cloned is None else {"git clone, packed": cloned[1] / 1e6}
-    yield row(label, outcome.seconds * 1e3, "ms", times)
-    yield row(f"{label}-bytes", outcome.bytes / 1e6, "MB", sizes)
+    for variant, disk, scheme in VARIANTS[1:]:
+        outcomes = []
+        for _ in range(1 if quick else 3):
+            with pair("root", disk, scheme) as both:
+                outcomes.append(asyncio.run(first_sync(both, fill)))
+        label = f"first-sync-{count // 1000}k{variant}"
+        took_s = statistics.median(one.seconds for one in outcomes)
+        yield row(label, took_s * 1e3, "ms", times)
+        yield row(f"{label}-bytes", outcomes[0].bytes / 1e6, "MB", sizes)
 
 
 # --- bytes of a small change ---------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Five nodes in five processes, and all that can happen to them; at the end all must be well.
 
-    chaos.py [--seconds 600] [--topology ring|star|line|all] [--seed 1] [--folder DIR]
+    chaos.py [--seconds 600] [--topology ring|star|line|all] [--seed 1] [--scheme tls|tcp]
+             [--folder DIR]
 
 Each node writes signed queue records all the time; a record counts as acknowledged when its node
 has said so. Every link goes through a proxy. Meanwhile nodes are killed with SIGKILL and started
@@ -42,7 +43,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError
 from datalattice.lattice import root_lattice
-from datalattice.node import NodeWriter, connect
+from datalattice.node import Daemon, Node, NodeConfig, NodeWriter, Running, connect
 from datalattice.store import CellStore
 
 NODES: Final = 5
@@ -58,7 +59,8 @@ STOP_S: Final = 30.0
 SAMPLE_S: Final = 0.5
 RSS_GROWTH_MB_MAX: Final = 24.0
 FILES_GROWTH_MAX: Final = 8
-NODE_SCRIPT: Final = Path(__file__).with_name("node_process.py")
+CACHE_BYTES: Final = 4_000_000
+"""Memory of a node for decoded cells: small, so that it is full before memory is compared."""
 
 LINKS: Final = {
     "ring": [(number, (number + 1) % NODES) for number in range(NODES)],
@@ -76,6 +78,19 @@ def say(text: str) -> None:
     """Print a line at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+# --- in the processes -----------------------------------------------------------------------------
+
+
+def serve(folder: str, seed: str, *peers: str) -> None:
+    """Be a node, until told to stop; print the port once it serves."""
+
+    def ready(_running: Running, node: Node) -> None:
+        say(str(node.port))
+
+    config = NodeConfig(port=0, plain=True, peers=peers, cache_bytes=CACHE_BYTES)
+    Daemon(folder, config, key_pair=KeyPair(bytes([int(seed)]) * 32), ready=ready).run()
 
 
 # --- nodes ----------------------------------------------------------------------------------------
@@ -128,10 +143,10 @@ class ChaosNode:
         with (self.folder / "stderr").open("ab") as errors:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                str(NODE_SCRIPT),
+                __file__,
+                "node",
                 str(self.folder),
                 str(self.number + 1),
-                "0",
                 *self.peers,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
@@ -146,7 +161,7 @@ class ChaosNode:
         if not line:
             raise Violation(f"node {self.number} did not start: {self.last_words()}")
         for link in self.inbound:
-            link.target_port = int(line.decode().rpartition(":")[2])
+            link.target_port = int(line)
 
     def last_words(self) -> str:
         """Return the end of what it wrote to its standard error."""
@@ -225,8 +240,9 @@ class ChaosNode:
 class Chaos:
     """Nodes, links, and the mischief."""
 
-    def __init__(self, folder: Path, topology: str, seconds: float, seed: int) -> None:
+    def __init__(self, folder: Path, topology: str, seconds: float, seed: int, scheme: str) -> None:
         self._folder = folder
+        self._scheme = scheme
         self._topology = topology
         self._seconds = seconds
         self._chance = random.Random(f"{seed} {topology}")
@@ -276,7 +292,7 @@ class Chaos:
             mine = list(zip(pairs, self._links, strict=True))
             outbound = [link for (dialler, _), link in mine if dialler == number]
             inbound = [link for (_, dialled), link in mine if dialled == number]
-            peers = [f"127.0.0.1:{link.port}" for link in outbound]
+            peers = [f"{self._scheme}://127.0.0.1:{link.port}" for link in outbound]
             folder = self._folder / f"node{number}"
             self._nodes.append(ChaosNode(number, folder, peers, inbound, outbound + inbound))
 
@@ -464,6 +480,7 @@ class Chaos:
         summary = {
             "machine": machine(),
             "topology": self._topology,
+            "scheme": self._scheme,
             "seconds": round(self._seconds),
             "faults": dict(sorted(self._done.items())),
             "acknowledged": sum(one.count for node in self._nodes for one in node.acknowledged),
@@ -530,10 +547,14 @@ def machine() -> str:
 
 def main() -> int:
     """Read the command line and run."""
+    if len(sys.argv) > 1 and sys.argv[1] == "node":
+        serve(*sys.argv[2:])
+        return 0
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--topology", choices=[*LINKS, "all"], default="all")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scheme", choices=["tls", "tcp"], default="tls")
     parser.add_argument("--folder", type=Path, help="kept; a temporary one when not given")
     options = parser.parse_args()
     wanted = list(LINKS) if options.topology == "all" else [options.topology]
@@ -543,7 +564,8 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             try:
-                summary = asyncio.run(Chaos(folder, topology, options.seconds, options.seed).run())
+                chaos = Chaos(folder, topology, options.seconds, options.seed, options.scheme)
+                summary = asyncio.run(chaos.run())
             except (Violation, DataLatticeError, TimeoutError) as error:
                 say(json.dumps({"topology": topology, "error": f"{type(error).__name__}: {error}"}))
                 return 1
