@@ -196,6 +196,11 @@ class LatticeReplica:
         return self._announced
 
     @property
+    def root(self) -> Value:
+        """The value that is durable, with what never leaves this node."""
+        return self._root
+
+    @property
     def announced_hash(self) -> bytes:
         """The value hash of the announced value."""
         return value_hash(self._announced)
@@ -370,6 +375,7 @@ class LatticeReplica:
     def _proceed(self, progress: Progress, outcome: _Outcome) -> None:
         """Store what is complete, note what is missing, merge the values that became complete."""
         if progress.stored:
+            self._make_writable()
             self._store.put_encodings(progress.stored)
         outcome.missing.extend(progress.missing)
         for claim in progress.complete:
@@ -396,9 +402,23 @@ class LatticeReplica:
         self._commit(merged)
         outcome.changed = True
 
+    def repair(self, parts: Sequence[Part]) -> None:
+        """Put these cells, which peers had, in the place of damaged or missing ones.
+
+        Raises: BadFormat: one is not what its hash says. StoreError: they cannot be kept.
+        """
+        self._make_writable()
+        self._store.heal((part.hash, part.data) for part in parts)
+
+    def _make_writable(self) -> None:
+        """Let the store go on after a write that failed, when the disk lets it."""
+        if self._store.has_failed:
+            self._store.resume()
+
     def _commit(self, value: Value) -> None:
         """Make `value` the durable root, then what is announced, then part of the live value."""
         before = self._root
+        self._make_writable()
         self._store.commit(value)
         self._root = value
         self._announce()
