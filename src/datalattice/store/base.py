@@ -9,8 +9,9 @@ from typing import Final, Self, overload
 
 from mypy_extensions import mypyc_attr
 
-from datalattice.cells import Part, Taking, Value, branch_hashes, decode_trusted, encode
-from datalattice.errors import MissingData, UsageError
+from datalattice.cells import Part, Taking, Value, branch_hashes, decode, decode_trusted, encode
+from datalattice.crypto import sha3_256
+from datalattice.errors import BadFormat, MissingData, UsageError
 from datalattice.limits import HASH_BYTES
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 
@@ -66,6 +67,20 @@ def check_hash(hash: object) -> bytes:
         what = f"{len(hash)} bytes" if isinstance(hash, bytes) else type(hash).__name__
         raise UsageError(f"a hash is {HASH_BYTES} bytes, got {what}")
     return hash
+
+
+def check_cells(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return cells from elsewhere, encodings by hash.
+
+    Raises: BadFormat: an encoding is not canonical, or has another hash.
+    """
+    found: dict[bytes, bytes] = {}
+    for hash, encoding in cells:
+        if sha3_256(encoding) != hash:
+            raise BadFormat(f"a cell that was to have the hash 0x{hash.hex()} has another one")
+        decode(encoding)
+        found[hash] = encoding
+    return found
 
 
 def with_top(parts: list[Part], value: Value, root: bytes) -> list[Part]:
@@ -157,6 +172,27 @@ class Store(Taking):
     @abstractmethod
     def sync(self) -> None:
         """Return when everything put and committed so far is durable."""
+
+    @abstractmethod
+    def heal(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
+        """Store cells that are damaged or missing here, from wherever; return how many.
+
+        They are durable on return, and announced unless they were staged.
+        Raises: BadFormat: an encoding is not canonical or has another hash; nothing is kept.
+        """
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a write failed, so that every write is refused until `resume`."""
+        return False
+
+    def resume(self) -> None:
+        """Go on after a failed write: back to what is durable, and on from there.
+
+        What was staged stays staged; a commit that failed has to be made again.
+        Raises: StoreFull, StoreFailed: the disk still refuses. Corruption: what was durable is not
+                there any more.
+        """
 
     @abstractmethod
     def close(self) -> None:

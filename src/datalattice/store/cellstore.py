@@ -18,11 +18,12 @@ from datalattice.store.base import (
     Any_,
     Commit,
     Expected,
+    check_cells,
     reachable,
     with_top,
 )
 from datalattice.store.cache import CACHE_BYTES_MAX
-from datalattice.store.committer import Cells, Committer, batches_of, check_cells
+from datalattice.store.committer import Cells, Committer, batches_of
 from datalattice.store.disk import Disk, RealDisk, write_error
 from datalattice.store.folder import mark_index
 from datalattice.store.hashindex import RECENT_ENTRIES_MAX, STAGED

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from datalattice.cells import decode
-from datalattice.crypto import sha3_256
-from datalattice.errors import BadFormat, StoreError, StoreFailed, StoreFull, UsageError
+from datalattice.errors import StoreError, StoreFailed, StoreFull, UsageError
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.disk import write_error
 from datalattice.store.hashindex import HashIndex, Position
@@ -277,20 +275,6 @@ class Committer:
             while self._syncing:
                 self._turn.wait()
             self._writer.close()
-
-
-def check_cells(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return cells from elsewhere, encodings by hash.
-
-    Raises: BadFormat: an encoding is not canonical, or has another hash.
-    """
-    found: dict[bytes, bytes] = {}
-    for hash, encoding in cells:
-        if sha3_256(encoding) != hash:
-            raise BadFormat(f"a cell that was to have the hash 0x{hash.hex()} has another one")
-        decode(encoding)
-        found[hash] = encoding
-    return found
 
 
 def batches_of(cells: Mapping[bytes, bytes]) -> Iterator[dict[bytes, bytes]]:

@@ -120,7 +120,7 @@ def read_store_id(disk: Disk, folder: str) -> bytes:
     except ValueError:
         store_id = b""
     if len(store_id) != STORE_ID_BYTES or text != _description(int(version), store_id):
-        raise Corruption(f"{folder}/{STORE_FILE}: the description of the store, or its id, is damaged")
+        raise Corruption(f"{folder}/{STORE_FILE}: the description, or the id in it, is damaged")
     return store_id
 
 

@@ -7,7 +7,16 @@ from collections.abc import Iterable
 
 from datalattice.cells import Value, novelty, settle, value_hash
 from datalattice.errors import StoreClosed
-from datalattice.store.base import Any_, Commit, Expected, Store, check_hash, reachable, with_top
+from datalattice.store.base import (
+    Any_,
+    Commit,
+    Expected,
+    Store,
+    check_cells,
+    check_hash,
+    reachable,
+    with_top,
+)
 from datalattice.store.cache import CACHE_BYTES_MAX
 
 
@@ -94,6 +103,14 @@ class MemoryStore(Store):
                     self._staged.add(hash)
                     count += 1
         return count
+
+    def heal(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
+        """Store cells that are missing here, from wherever; return how many."""
+        self._check_open()
+        healed = check_cells(cells)
+        with self._lock:
+            self._encodings.update(healed)
+        return len(healed)
 
     def sync(self) -> None:
         """Do nothing: there is nothing durable to wait for."""
