@@ -146,6 +146,8 @@ class LatticeReplica:
             report=context.report,
             owner=context.owner,
         )
+        self.on_loss: Callable[[Sequence[bytes]], None] | None = None
+        """Called, on the owner's thread, with cells of this store that turned out to be missing."""
         self._staging = Staging(store)
         self._waiting: dict[_Claim, _Waiting] = {}
         self._root: Value = store.root()
@@ -276,9 +278,12 @@ class LatticeReplica:
         return [None if data is None else Part(hash, data) for hash, data in found]
 
     def _supplied(self, hash: bytes) -> bytes | None:
-        if self._store.announced(hash):
+        if not self._store.announced(hash):
+            return self._made.get(hash)
+        try:
             return self._store.get_encoding(hash)
-        return self._made.get(hash)
+        except Corruption:
+            return None  # the store tells whoever is to heal it; the peer asks another one
 
     def begin(self, peer: str) -> Offer:
         """Return the root alone."""
@@ -391,7 +396,9 @@ class LatticeReplica:
             if not waiting.is_wrapped:
                 other = self._wrap(waiting.path, other, peer)
             merged = self._lattice.merge(self._root, other, self._context)
-        except (BadFormat, MissingData, UsageError) as error:
+        except (BadFormat, Corruption, MissingData, UsageError) as error:
+            if isinstance(error, MissingData) and self.on_loss is not None:
+                self.on_loss(error.hashes)  # the foreign value is complete: it is ours
             # Parts that do not fit together show only when they are looked at.
             outcome.reports.append(f"a value at {waiting.path!r} is not taken: {error}")
             return
