@@ -38,7 +38,14 @@ from datalattice.cells import (
 )
 from datalattice.crypto import sha3_256
 from datalattice.cursors import RootLattice
-from datalattice.errors import BadFormat, MissingData, NoSuchPath, TypeMismatch, UsageError
+from datalattice.errors import (
+    BadFormat,
+    Corruption,
+    MissingData,
+    NoSuchPath,
+    TypeMismatch,
+    UsageError,
+)
 from datalattice.lattice import (
     EMPTY_CONTEXT,
     LOCAL_KEY,
