@@ -12,7 +12,7 @@ from typing import NoReturn, Protocol
 from datalattice.cells import Index, Map, Signed, Value, encode, references, same, value_hash
 from datalattice.crypto import KeyPair, verify
 from datalattice.lattice import KeyedLattice, Lattice, OwnerLattice, replicable
-from datalattice.sync import UNSENT_MAX, LatticeReplica, Replicator
+from datalattice.sync import UNSENT_MAX, LatticeReplica, Replica, Replicator
 from datalattice.sync.lattice_replica import CLAIMS_MAX, MADE_MAX, STAGED_BYTES_MAX
 
 LOCAL_MARK = b"datalattice-sim-private"
@@ -52,8 +52,18 @@ class Observed(Protocol):
         ...
 
     @property
-    def replica(self) -> LatticeReplica:
+    def replica(self) -> Replica:
         """What it replicates."""
+        ...
+
+    @property
+    def data(self) -> LatticeReplica:
+        """The replica of a node that replicates a lattice."""
+        ...
+
+    @property
+    def state(self) -> bytes:
+        """What two nodes have in common when they have converged."""
         ...
 
     @property
@@ -105,13 +115,13 @@ class Checker:
 
 
 class Convergence(Checker):
-    """When faults have stopped, all nodes announce the same value."""
+    """When faults have stopped, all nodes announce the same."""
 
     def at_end(self, nodes: Sequence[Observed], *, settled: bool) -> None:
-        """Compare the announced values."""
-        if settled and len({node.replica.announced_hash for node in nodes}) > 1:
-            told = ", ".join(f"{n.name} {n.replica.announced_hash.hex()[:8]}" for n in nodes)
-            self.fail(f"different roots at the end: {told}")
+        """Compare what is announced."""
+        if settled and len({node.state for node in nodes}) > 1:
+            told = ", ".join(f"{node.name} {node.state.hex()[:8]}" for node in nodes)
+            self.fail(f"different states at the end: {told}")
 
 
 class Durability(Checker):
@@ -131,12 +141,12 @@ class Durability(Checker):
 
     def on_open(self, node: Observed) -> None:
         """Look for what this node acknowledged in what it has read from its disk."""
-        self._check(node, node.name, node.replica.cursor.get())
+        self._check(node, node.name, node.data.cursor.get())
 
     def at_end(self, nodes: Sequence[Observed], *, settled: bool) -> None:
         """Look for what every node acknowledged on every node."""
         for node in nodes:
-            own = node.replica.cursor.get()
+            own = node.data.cursor.get()
             for name in self._acknowledged if settled else (node.name,):
                 self._check(node, name, own)
 
@@ -171,7 +181,7 @@ class Authority(Checker):
 
     def on_commit(self, node: Observed) -> None:
         """Check all owners' entries."""
-        for owner, entry in owned_entries(node.lattice, node.replica.announced):
+        for owner, entry in owned_entries(node.lattice, node.data.announced):
             hash = value_hash(entry)
             if hash in self._good and isinstance(entry, Signed) and entry.public_key == owner:
                 continue
@@ -213,11 +223,11 @@ class Completeness(Checker):
     def on_commit(self, node: Observed) -> None:
         """Ask for every cell that was not asked for before."""
         served = self._served[node.name]
-        top = node.replica.begin("checker").parts
-        names = [part.hash for part in top] or references(encode(node.replica.announced))
+        top = node.data.begin("checker").parts
+        names = [part.hash for part in top] or references(encode(node.data.announced))
         while names:
             names = [name for name in dict.fromkeys(names) if name not in served]
-            parts = node.replica.supply(names, "checker")
+            parts = node.data.supply(names, "checker")
             below: list[bytes] = []
             for name, part in zip(names, parts, strict=True):
                 if part is None:
@@ -253,10 +263,11 @@ class BoundedMemory(Checker):
     def on_turn(self, node: Observed) -> None:
         """Measure."""
         replica, replicator, peers = node.replica, node.replicator, max(1, node.peers_count)
-        self._bound(node, "incomplete values", replica.missing_count, CLAIMS_MAX * peers)
+        if isinstance(replica, LatticeReplica):
+            self._bound(node, "incomplete values", replica.missing_count, CLAIMS_MAX * peers)
+            self._bound(node, "staged bytes", replica._staging.size_bytes, STAGED_BYTES_MAX)
+            self._bound(node, "made cells", len(replica._made), 2 * MADE_MAX)
         self._bound(node, "wanted parts", replicator.missing_count, self._wants * peers)
-        self._bound(node, "staged bytes", replica._staging.size_bytes, STAGED_BYTES_MAX)
-        self._bound(node, "made cells", len(replica._made), 2 * MADE_MAX)
         self._bound(node, "unfinished frames", node.buffered_bytes, self._frame_bytes * peers)
         self._bound(node, "sessions", len(replicator._sessions), peers)
         for session in replicator._sessions.values():
@@ -268,8 +279,13 @@ class BoundedMemory(Checker):
             self.fail(f"{node.name} holds {amount} {what}, at most {most} are expected")
 
 
+def general_checkers() -> list[Checker]:
+    """Return new checkers of what holds for any kind of replica."""
+    return [Convergence(), BoundedMemory()]
+
+
 def standard_checkers() -> list[Checker]:
-    """Return new checkers for one run."""
+    """Return new checkers of all that holds for lattices."""
     return [
         Convergence(),
         Durability(),

@@ -17,7 +17,16 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import Corruption, LimitExceeded, ProtocolViolation, StoreError
 from datalattice.lattice import Lattice, MergeContext
 from datalattice.store import CellStore, MemoryStore, Store
-from datalattice.sync import Dialect, Effects, LatticeCodec, LatticeReplica, Pace, Replicator
+from datalattice.sync import (
+    Codec,
+    Dialect,
+    Effects,
+    LatticeCodec,
+    LatticeReplica,
+    Pace,
+    Replica,
+    Replicator,
+)
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 from datalattice.testing.sim.checkers import Checker, Violation
 from datalattice.testing.sim.dice import Dice
@@ -71,14 +80,16 @@ class World:
         self,
         timeline: Timeline,
         network: Network,
-        lattice: Lattice,
+        open_replica: OpenReplica,
         *,
+        lattice: Lattice,
         pace: Pace,
         checkers: list[Checker],
         disks: bool,
     ) -> None:
         self.timeline = timeline
         self.network = network
+        self.open_replica = open_replica
         self.lattice = lattice
         self.pace = pace
         self.checkers = checkers
@@ -90,6 +101,18 @@ class World:
         self.commit_hooks = [c.on_commit for c in checkers if _listens(c, "on_commit")]
         self.send_hooks = [c.on_send for c in checkers if _listens(c, "on_send")]
         self.turn_hooks = [c.on_turn for c in checkers if _listens(c, "on_turn")]
+
+
+OpenReplica = Callable[["SimNode"], tuple[Replica, Codec]]
+"""Makes what a node replicates, over what its store has: when it starts, and after each end."""
+
+
+def open_lattice(node: SimNode) -> tuple[Replica, Codec]:
+    """Return a replica of the lattice of the simulation, and what speaks for it."""
+    context = MergeContext(key_pair=node.keys)
+    replica = LatticeReplica(node.store, node.lattice, context, node.sync)
+    dialect = Dialect(message_bytes_max=MESSAGE_BYTES_MAX)
+    return replica, LatticeCodec(replica, node.clock, dialect)
 
 
 def _listens(checker: Checker, hook: str) -> bool:
@@ -112,9 +135,8 @@ class SimNode:
         self._origin_ms = 0
         self._buffers: dict[str, FrameBuffer] = {}
         self._alarm_ms: int | None = None
-        self._announced: Value = None
 
-    replica: LatticeReplica
+    replica: Replica
     replicator: Replicator
 
     # --- what others see ----------------------------------------------------------------------
@@ -132,7 +154,21 @@ class SimNode:
     @property
     def cursor(self) -> RootLattice:
         """The live value: what the node's user reads and writes."""
-        return self.replica.cursor
+        return self.data.cursor
+
+    @property
+    def data(self) -> LatticeReplica:
+        """The replica of a node that replicates a lattice."""
+        assert isinstance(self.replica, LatticeReplica), "a replica of another kind"
+        return self.replica
+
+    @property
+    def state(self) -> bytes:
+        """What two nodes have in common when they have converged."""
+        if isinstance(self.replica, LatticeReplica):
+            return self.replica.announced_hash
+        probe = self.replica.begin(self.name).probe
+        return b"" if probe is None else probe.key
 
     @property
     def buffered_bytes(self) -> int:
@@ -169,16 +205,13 @@ class SimNode:
                 segment_bytes=SEGMENT_BYTES,
                 recent_entries=RECENT_ENTRIES,
             )
-        context = MergeContext(key_pair=self.keys)
-        self.replica = LatticeReplica(self.store, world.lattice, context, self._sync)
-        codec = LatticeCodec(self.replica, self.clock, Dialect(message_bytes_max=MESSAGE_BYTES_MAX))
+        self.replica, codec = world.open_replica(self)
         self.replicator = Replicator(self.replica, codec, world.pace)
         # A steady clock begins anywhere, and anew with each process.
         self._origin_ms = self._dice.below(1_000_000) - world.timeline.now_ms
         self._alarm_ms = None
-        self._announced = self.replica.announced
         self.is_up = True
-        world.timeline.record(self.name, "opens", self.replica.announced_hash)
+        world.timeline.record(self.name, "opens", self.state)
         for checker in world.checkers:
             checker.on_open(self)
 
@@ -198,15 +231,15 @@ class SimNode:
 
     def publish(self) -> bool:
         """Make durable what was written; return whether it was acknowledged."""
-        value = self.cursor.get()
+        value = self.cursor.get() if isinstance(self.replica, LatticeReplica) else None
         if not self._do("publishes", partial(self.replicator.publish, self.steady_ms())):
             return False
         for checker in self._world.checkers:
             checker.on_ack(self, value)
         return True
 
-    def _sync(self, value: Value) -> Value:
-        """Do what the cursor's `sync` asks for."""
+    def sync(self, value: Value) -> Value:
+        """Do what a cursor's `sync` asks for."""
         self.publish()
         return value
 
@@ -281,11 +314,10 @@ class SimNode:
         if not self.is_up:
             return
         world = self._world
-        if self.replica.announced is not self._announced:
-            self._announced = self.replica.announced
+        effects = self.replicator.take_effects()
+        if effects.changed:
             for commit_hook in world.commit_hooks:
                 commit_hook(self)
-        effects = self.replicator.take_effects()
         if effects.sends or effects.closes or effects.notes:
             self._carry_out(effects)
         for turn_hook in world.turn_hooks:

@@ -18,12 +18,17 @@ from typing import Final
 
 from datalattice.lattice import Lattice, root_lattice
 from datalattice.sync import BROADCAST_DELAY_MS, Pace
-from datalattice.testing.sim.checkers import Checker, Violation, standard_checkers
+from datalattice.testing.sim.checkers import (
+    Checker,
+    Violation,
+    general_checkers,
+    standard_checkers,
+)
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.faults import NO_FAULTS, Faults
 from datalattice.testing.sim.hostile import HostilePeer
 from datalattice.testing.sim.network import Network
-from datalattice.testing.sim.node import SimNode, World
+from datalattice.testing.sim.node import OpenReplica, SimNode, World, open_lattice
 from datalattice.testing.sim.timeline import Timeline
 from datalattice.testing.sim.topology import Links, diameter, draw_links
 from datalattice.testing.sim.workload import Workload, standard_workload
@@ -71,6 +76,7 @@ class Simulation:
     """A run of a cluster.
 
     lattice, workload: what is replicated, and what users write; the standard root when not given.
+    replica:           makes what a node replicates when that is no lattice.
     links:             who dials whom, by number; drawn when not given.
     hostile:           how many hostile peers there are beside the nodes, each linked to all.
     settle:            whether faults stop in the end and all must become equal (liveness), or go on
@@ -87,6 +93,7 @@ class Simulation:
         *,
         lattice: Lattice | None = None,
         workload: Workload | None = None,
+        replica: OpenReplica = open_lattice,
         links: Links | None = None,
         hostile: int = 0,
         settle: bool = True,
@@ -103,11 +110,14 @@ class Simulation:
         self._dice = dice = Dice(seed)
         self.timeline = Timeline(EVENTS_MAX, keep)
         self.network = Network(self.timeline, dice.fork("network"))
-        self._checkers = standard_checkers() if checkers is None else list(checkers)
+        if checkers is None:
+            checkers = standard_checkers() if replica is open_lattice else general_checkers()
+        self._checkers = list(checkers)
         self._world = World(
             self.timeline,
             self.network,
-            root_lattice() if lattice is None else lattice,
+            replica,
+            lattice=root_lattice() if lattice is None else lattice,
             pace=pace or Pace(),
             checkers=self._checkers,
             disks=disks,
@@ -149,7 +159,6 @@ class Simulation:
         outcome = Outcome(self.seed)
         try:
             self.begin()
-            self.network.faults = self.faults
             while self.timeline.events < self._events_min:
                 self._plan()
                 self.timeline.run(self.timeline.now_ms + self._duration_ms)
@@ -172,7 +181,8 @@ class Simulation:
         return outcome
 
     def begin(self) -> None:
-        """Start all nodes and have them connect."""
+        """Start all nodes and have them connect, for who moves the time on by himself."""
+        self.network.faults = self.faults
         for checker in self._checkers:
             checker.on_begin(self.nodes)
         for node in self.nodes:
@@ -208,6 +218,10 @@ class Simulation:
     def _strike(self, fault: _Fault, dice: Dice) -> None:
         if self._faulty:
             fault(dice)
+
+    def run_for(self, duration_ms: int) -> None:
+        """Let time pass."""
+        self.timeline.run(self.timeline.now_ms + duration_ms)
 
     # --- users --------------------------------------------------------------------------------
 
@@ -321,7 +335,7 @@ class Simulation:
         """Whether all nodes are up and announce the same."""
         if not all(node.is_up for node in self.nodes):
             return False
-        return len({node.replica.announced_hash for node in self.nodes}) == 1
+        return len({node.state for node in self.nodes}) == 1
 
     def _await_equal(self, within_ms: int, step_ms: int) -> bool:
         end_ms = self.timeline.now_ms + within_ms
@@ -355,7 +369,7 @@ class Simulation:
 
     def _fail_equal(self, rule: str, within_ms: int) -> None:
         told = ", ".join(
-            f"{node.name} {node.replica.announced_hash.hex()[:8]}" if node.is_up else node.name
+            f"{node.name} {node.state.hex()[:8]}" if node.is_up else node.name
             for node in self.nodes
         )
         raise Violation(rule, f"not equal within {within_ms} ms: {told}")
@@ -364,11 +378,11 @@ class Simulation:
         """Cut the power everywhere: what is read back is what was there."""
         if not self._world.disks:
             return
-        roots = [node.replica.announced_hash for node in self.nodes]
+        roots = [node.state for node in self.nodes]
         for node, root in zip(self.nodes, roots, strict=True):
             node.end(power_failure=True)
             node.start()
-            if not node.is_up or node.replica.announced_hash != root:
+            if not node.is_up or node.state != root:
                 raise Violation("durability", f"{node.name} comes back with another root")
 
     def _finish(self) -> None:

@@ -1,0 +1,31 @@
+"""`python -m datalattice.testing.sim`: run many seeds, or one to be read."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from datalattice.testing.sim.campaign import replay, run_campaign
+
+COMMAND = "python -m datalattice.testing.sim --replay"
+
+
+def main() -> int:
+    """Return 0 when nothing was violated."""
+    parser = argparse.ArgumentParser(prog="python -m datalattice.testing.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="run one and show its end")
+    given = parser.parse_args()
+    if given.replay is not None:
+        outcome = replay(given.replay)
+        sys.stdout.write(f"{outcome}\n")
+        return 0 if outcome.violation is None else 1
+    seeds = range(given.first, given.first + given.seeds)
+    return 1 if run_campaign(seeds, given.jobs, sys.stdout, COMMAND) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Campaign: many seeds, each a cluster drawn from it, over several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+from datalattice.cells import cell as kernel
+from datalattice.testing.sim.dice import Dice
+from datalattice.testing.sim.faults import Faults
+from datalattice.testing.sim.simulation import Outcome, Simulation
+
+NODES_MIN: Final = 3
+NODES_MAX: Final = 7
+TWICE_EVERY: Final = 50
+"""One seed in so many is run a second time: its trace must be the same."""
+
+CHUNK_SEEDS: Final = 10
+REPORT_S: Final = 30.0
+TRACE_LINES: Final = 60
+
+
+def scenario(seed: int, keep: int = 0) -> Simulation:
+    """Return the cluster that a seed stands for.
+
+    Half of them have hostile peers: a third of all, or all but one of each node's peers. One in
+    four keeps its faults to the end (safety), the others must converge (liveness).
+    """
+    dice = Dice(seed, "scenario")
+    size = dice.between(NODES_MIN, NODES_MAX)
+    hostile = dice.pick((0, 0, max(1, size // 3), size - 2))
+    return Simulation(
+        seed,
+        size - hostile,
+        Faults.drawn(dice),
+        hostile=hostile,
+        settle=dice.chance(0.75),
+        keep=keep,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a seed, as it goes from one process to another."""
+
+    seed: int
+    events: int
+    fault: str
+
+
+def judge(seed: int) -> Verdict:
+    """Run a seed."""
+    outcome = scenario(seed).run()
+    fault = "" if outcome.violation is None else str(outcome.violation)
+    if not fault and seed % TWICE_EVERY == 0:
+        again = scenario(seed).run()
+        if again.trace != outcome.trace:
+            fault = f"determinism: traces {outcome.trace[:16]} and {again.trace[:16]}"
+    return Verdict(seed, outcome.events, fault)
+
+
+def judge_all(seeds: range, jobs: int) -> Iterator[Verdict]:
+    """Run seeds over so many processes; yield their verdicts as they come."""
+    if jobs == 1:
+        yield from map(judge, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(judge, seeds, chunksize=CHUNK_SEEDS)
+
+
+def replay(seed: int) -> Outcome:
+    """Run a seed and keep the last of its events to be read."""
+    return scenario(seed, keep=TRACE_LINES).run()
+
+
+def run_campaign(seeds: range, jobs: int, out: TextIO, command: str) -> int:
+    """Run seeds, tell how it goes, and return how many of them failed.
+
+    `command` replays a seed when the seed is put behind it.
+    """
+    compiled = not (kernel.__file__ or "").endswith(".py")
+    out.write(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"kernel {'compiled' if compiled else 'pure'}; {len(seeds)} seeds from {seeds.start}, "
+        f"{jobs} processes\n"
+    )
+    begin = told = time.monotonic()
+    done = events = 0
+    fewest = 0
+    failed: list[Verdict] = []
+    for verdict in judge_all(seeds, jobs):
+        done += 1
+        events += verdict.events
+        fewest = min(fewest, verdict.events) if fewest else verdict.events
+        if verdict.fault:
+            failed.append(verdict)
+            first = verdict.fault.splitlines()[0]
+            out.write(f"seed {verdict.seed} violates {first}\n  {command} {verdict.seed}\n")
+        now = time.monotonic()
+        if now - told > REPORT_S:
+            told = now
+            out.write(f"{done} seeds, {events} events, {now - begin:.0f} s\n")
+            out.flush()
+    took = time.monotonic() - begin
+    out.write(
+        f"{done} seeds, {events} events (at least {fewest} a seed), {took:.0f} s, "
+        f"{1_000 * took * jobs / max(1, done):.0f} ms a seed and process; "
+        f"violations: {len(failed)}\n"
+    )
+    for verdict in sorted(failed, key=lambda one: one.seed)[:1]:
+        out.write(f"\nthe end of seed {verdict.seed}:\n{replay(verdict.seed)}\n")
+    return len(failed)
