@@ -13,6 +13,11 @@ from typing import Final
 from datalattice.cells import Value, same
 from datalattice.crypto import PUBLIC_KEY_BYTES, KeyPair
 
+ENTRY_DROPPED: Final = "entry-dropped"
+BAD_SIGNATURE: Final = "bad-signature"
+NOT_OWNER: Final = "not-owner"
+"""Why a value was not taken, as words to count by: no value of the kind, or not signed rightly."""
+
 OWN: Final = "own"
 OTHER: Final = "other"
 
@@ -25,7 +30,9 @@ It answers for any value as owner and does not raise.
 
 
 class Report:
-    """Base of what a merge reports."""
+    """Base of what a merge reports. `kind` is a word to count it by."""
+
+    kind: str = "reported"
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
@@ -52,8 +59,17 @@ class Report:
 class EntryDropped(Report):
     """A value of the other side was not taken; own's, or nothing, stands at `path`.
 
+    `kind` says why where that is known: it is for counting, and two reports are equal without.
+
     Source: docs/design/decisions.md "D9".
     """
+
+    def __init__(self, path: Path, kind: str = ENTRY_DROPPED) -> None:
+        super().__init__(path)
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return EntryDropped, (self.path, self.kind)
 
 
 class QueueForked(Report):
@@ -61,6 +77,8 @@ class QueueForked(Report):
 
     Source: docs/design/decisions.md "D-Q2".
     """
+
+    kind = "queue-forked"
 
     def __init__(self, path: Path, offset: int) -> None:
         super().__init__(path)
@@ -83,6 +101,8 @@ class OwnerForked(Report):
 
     Source: docs/design/decisions.md "D5".
     """
+
+    kind = "owner-forked"
 
     def __init__(self, owner: Value, path: Path) -> None:
         super().__init__(path)

@@ -17,7 +17,15 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import TypeMismatch
 from datalattice.lattice.base import Lattice, as_operand, greater
 from datalattice.lattice.containers import need_lattice
-from datalattice.lattice.context import EMPTY_CONTEXT, EntryDropped, MergeContext, OwnerForked
+from datalattice.lattice.context import (
+    BAD_SIGNATURE,
+    EMPTY_CONTEXT,
+    ENTRY_DROPPED,
+    NOT_OWNER,
+    EntryDropped,
+    MergeContext,
+    OwnerForked,
+)
 from datalattice.lattice.keyed import name_bytes
 
 VALUE: Final = Keyword("value")
@@ -50,9 +58,12 @@ class SignedLattice(Lattice):
         Source: CAD024 "Signed lattice"; docs/lattices.md "Signed values";
                 docs/design/decisions.md "D4", "D5".
         """
-        if other is None or own is other or not self.accepts(other, context):
+        if other is None or own is other:
             return own
-        assert isinstance(other, Signed)
+        if not isinstance(other, Signed) or not other.verify():
+            kind = BAD_SIGNATURE if isinstance(other, Signed) else ENTRY_DROPPED
+            context.report(EntryDropped(context.path, kind))
+            return own
         theirs = other.value
         mine = own.value if isinstance(own, Signed) else None
         if isinstance(own, Signed) and same(mine, theirs):
@@ -203,7 +214,8 @@ class _OwnerMerge:
         above = self._context
         context = above.at((*above.path, key), key)
         if not isinstance(other, Signed) or not above.verify_owner(key, other.public_key):
-            context.report(EntryDropped(context.path))
+            kind = NOT_OWNER if isinstance(other, Signed) else ENTRY_DROPPED
+            context.report(EntryDropped(context.path, kind))
             merged = own
         else:
             merged = self._signed_child.merge(own, other, context)

@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 import datalattice.apps.queue  # noqa: F401 - registers its section of the root lattice
 from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
-from datalattice.crypto import Entropy, KeyPair
+from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.cursors import RootLattice
 from datalattice.errors import PeerUnavailable, Timeout, UsageError
 from datalattice.lattice import Lattice, MergeContext, root_lattice
@@ -36,7 +36,14 @@ from datalattice.node.monitor import Monitor
 from datalattice.node.observe import Observer
 from datalattice.node.peers import Call, PeerInfo, Peers
 from datalattice.node.reading import Inside
-from datalattice.node.transport import Link, Listener, TcpTransport, Transport, parse_key
+from datalattice.node.transport import (
+    Address,
+    Link,
+    Listener,
+    TcpTransport,
+    Transport,
+    parse_key,
+)
 from datalattice.node.worker import Worker
 from datalattice.store import CellStore, Store
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
@@ -109,6 +116,7 @@ class Node:
         self.config = config
         self.key_pair = key_pair
         self.clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
         self.observer = Observer()
         self._where = store
         self._lattice = lattice or root_lattice()
@@ -168,7 +176,9 @@ class Node:
                 LatticeReplica, self._store, self._lattice, self._context, self._on_sync
             )
             codec = LatticeCodec(self._replica, self.clock, self.config.dialect)
-            replicator = Replicator(self._replica, codec, self.config.pace)
+            replicator = Replicator(
+                self._replica, codec, self.config.pace, self.key_pair, self._entropy
+            )
             self._worker = Worker(replicator, self._deliver, self._failed)
             self._listener = await self._listen()
             await self.monitor.start(self.config.http_bind, self.config.http_port)
@@ -421,7 +431,7 @@ class Node:
         try:
             if key is not None:
                 self._peers.arrived(id, key)
-            await self._serve(id, link.remote, link, False)
+            await self._serve(id, link.remote, link)
         finally:
             self._inbound_count -= 1
             if key is not None:
@@ -433,14 +443,16 @@ class Node:
         log_event(logging.DEBUG, "refused", why=name, text=text)
 
     async def _serve_outbound(self, call: Call) -> str:
-        return await self._serve(call.id, str(call.address), call.link, True)
+        return await self._serve(call.id, str(call.address), call.link, call.address)
 
     def _close_connection(self, id: str, reason: str) -> None:
         connection = self._connections.get(id)
         if connection is not None:
             connection.close(reason)
 
-    async def _serve(self, id: str, name: str, link: Link, outbound: bool) -> str:
+    async def _serve(self, id: str, name: str, link: Link, dialled: Address | None = None) -> str:
+        """Run a connection until it ends, an inbound one unless `dialled`; return why it ended."""
+        outbound = dialled is not None
         connection = Connection(
             id,
             name,
@@ -456,7 +468,12 @@ class Node:
         if task is not None and not outbound:
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
-        self._worker.submit(lambda replicator, now: replicator.open(id, now, outbound=outbound))
+        key, pinned = link.public_key, None if dialled is None else dialled.public_key
+        self._worker.submit(
+            lambda replicator, now: replicator.open(
+                id, now, outbound=outbound, public_key=key, pinned=pinned
+            )
+        )
         try:
             await connection.run()
         finally:
@@ -525,6 +542,8 @@ class Node:
             done = self._pulls.get(token)
             if done is not None and not done.done():
                 done.set_result(error)
+        for id, public_key in effects.identified:
+            self._peers.identified(id, public_key)
         if effects.changed:
             self._changed.set()
             self._changed = asyncio.Event()

@@ -1,22 +1,24 @@
 """Sync: messages to replica effects and back. No input and no output; time is passed in."""
 
-from datalattice.sync.lattice_codec import PING_REPLIES, Dialect, LatticeCodec
-from datalattice.sync.lattice_replica import LatticeReplica
-from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe, Replica
-from datalattice.sync.replicator import (
+from datalattice.sync.conduct import IGNORED_MAX, MALFORMED_MAX, REFUSED_MAX, UNASKED_MAX
+from datalattice.sync.effects import (
     BROADCAST_DELAY_MS,
     REQUEST_TIMEOUT_MS,
     ROOT_SYNC_INTERVAL_MS,
     Effects,
     Note,
     Pace,
-    Replicator,
     Standing,
 )
+from datalattice.sync.lattice_codec import PING_REPLIES, Dialect, LatticeCodec
+from datalattice.sync.lattice_replica import LatticeReplica
+from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe, Remark, Replica
+from datalattice.sync.replicator import Replicator
 from datalattice.sync.session import (
-    MALFORMED_MAX,
+    PENDING_MAX,
     UNSENT_MAX,
     Answered,
+    Challenged,
     Codec,
     Heard,
     Ignored,
@@ -26,18 +28,24 @@ from datalattice.sync.session import (
     Replied,
     Wanted,
 )
-from datalattice.sync.wants import ROUNDS_MAX, WantList
+from datalattice.sync.wants import ROUNDS_MAX, WANTS_MAX, WantList
 
 __all__ = [
     "BROADCAST_DELAY_MS",
+    "IGNORED_MAX",
     "MALFORMED_MAX",
+    "PENDING_MAX",
     "PING_REPLIES",
+    "REFUSED_MAX",
     "REQUEST_TIMEOUT_MS",
     "ROOT_SYNC_INTERVAL_MS",
     "ROUNDS_MAX",
+    "UNASKED_MAX",
     "UNSENT_MAX",
+    "WANTS_MAX",
     "Absorbed",
     "Answered",
+    "Challenged",
     "Change",
     "Codec",
     "Dialect",
@@ -54,6 +62,7 @@ __all__ = [
     "Pace",
     "Part",
     "Probe",
+    "Remark",
     "Replica",
     "Replicator",
     "Replied",

@@ -17,13 +17,14 @@ from typing import Final
 
 from datalattice.cells import Keyword, Parts, Value, Vector, encode, value_hash
 from datalattice.clock import Clock
-from datalattice.crypto import sha3_256
-from datalattice.errors import NoSuchPath, UsageError
+from datalattice.crypto import KeyPair, sha3_256
+from datalattice.errors import MissingData, NoSuchPath, ProtocolViolation, UsageError
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.sync.lattice_replica import Incoming, LatticeReplica
 from datalattice.sync.replica import Offer, Part, Probe
 from datalattice.sync.session import (
     Answered,
+    Challenged,
     Heard,
     Ignored,
     Joined,
@@ -35,6 +36,7 @@ from datalattice.sync.session import (
 from datalattice.wire import (
     REQUEST_HASHES_MAX,
     Announcement,
+    Challenge,
     ErrorCode,
     Goodbye,
     Ping,
@@ -42,9 +44,12 @@ from datalattice.wire import (
     Request,
     Result,
     Unknown,
+    answer_challenge,
+    check_answer,
     decode_payload,
     encode_announcement,
     encode_answer,
+    encode_challenge,
     encode_failure,
     encode_ping,
     encode_query,
@@ -110,6 +115,8 @@ class LatticeCodec:
             case Result(id, value, error, absent=absent):
                 failure = None if error is None else error.name
                 return Answered(id, (value, parts, absent), failure)
+            case Challenge():
+                return Challenged(message)
             case Goodbye():
                 return Left()
             case Unknown(value, reason):
@@ -152,15 +159,21 @@ class LatticeCodec:
         assert isinstance(content, tuple)
         value, parts, _ = content
         if not isinstance(value, Vector) or len(value) != len(hashes):
-            return [None] * len(hashes)
+            raise ProtocolViolation(
+                f"the answer to a request of {len(hashes)} cells has not as many"
+            )
         encodings = parts.encodings()
         found: list[Part | None] = []
         for position, hash in enumerate(hashes):
             encoding = encodings.get(hash)
             if encoding is None:
                 # Embedded cells stand in the vector itself; their hash names them like any other.
-                cell = value[position]
-                encoding = encode(cell) if cell is not None and value_hash(cell) == hash else None
+                cell = _element(value, position)
+                if cell is not None and value_hash(cell) != hash:
+                    raise ProtocolViolation(
+                        f"a cell that was not asked for instead of {hash.hex()}"
+                    )
+                encoding = None if cell is None else encode(cell)
             found.append(None if encoding is None else Part(hash, encoding))
         return found
 
@@ -200,3 +213,25 @@ class LatticeCodec:
             for hash, part in zip(hashes, parts, strict=True)
         ]
         return encode_supply(request, cells)
+
+    def challenge(self, id: int, asker: KeyPair, token: bytes, wanted: bytes | None) -> bytes:
+        """Return a CHALLENGE."""
+        return encode_challenge(id, asker, token, wanted)
+
+    def prove(self, challenge: object, own: KeyPair | None) -> bytes:
+        """Return the answer to a CHALLENGE."""
+        assert isinstance(challenge, Challenge)
+        return answer_challenge(challenge, own)
+
+    def proof(self, content: object, asker: KeyPair, token: bytes, wanted: bytes | None) -> bytes:
+        """Return the public key that an answer proves."""
+        assert isinstance(content, tuple)
+        return check_answer(content[0], asker.public_key, token, wanted)
+
+
+def _element(value: Vector, position: int) -> Value:
+    """Return an element of an answer; a reference whose cell did not come along is none."""
+    try:
+        return value[position]
+    except MissingData:
+        return None

@@ -64,6 +64,7 @@ from datalattice.lattice import (
 )
 from datalattice.store import Store
 from datalattice.sync.delta import beyond
+from datalattice.sync.outcome import REFUSED, Outcome
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe
 from datalattice.sync.staging import Progress, Staging
 
@@ -139,7 +140,7 @@ class LatticeReplica:
     ) -> None:
         self._store = store
         self._lattice = lattice
-        self._reports: list[str] = []
+        self._outcome = Outcome()  # of what is taken in just now
         # Owners that are no public key need a verifier; this one knows those that name their key.
         verifier = context.verifier or verify_did
         self._context = MergeContext(
@@ -265,8 +266,8 @@ class LatticeReplica:
 
         Raises: BadFormat: a value that is not what its encoding claims.
         """
-        outcome = _Outcome()
-        self._reports = outcome.reports
+        outcome = Outcome()
+        self._outcome = outcome
         if offer.parts:
             progress = self._staging.add({part.hash: part.data for part in offer.parts})
             self._proceed(progress, outcome)
@@ -324,7 +325,7 @@ class LatticeReplica:
     def _probe(self) -> Probe:
         return Probe(self.announced_hash, self._announced)
 
-    def _consider(self, probe: Probe, peer: str, outcome: _Outcome) -> None:
+    def _consider(self, probe: Probe, peer: str, outcome: Outcome) -> None:
         incoming = probe.data
         assert isinstance(incoming, Incoming)
         place = sha3_256(encode(Vector.of(incoming.path)))
@@ -384,7 +385,7 @@ class LatticeReplica:
                 raise NoSuchPath("nothing of it is replicated with this peer")
         return value
 
-    def _proceed(self, progress: Progress, outcome: _Outcome) -> None:
+    def _proceed(self, progress: Progress, outcome: Outcome) -> None:
         """Store what is complete, note what is missing, merge the values that became complete."""
         if progress.stored:
             self._make_writable()
@@ -395,7 +396,7 @@ class LatticeReplica:
             waiting = self._waiting.pop(claim)
             self._merge(claim.peer, waiting, outcome)
 
-    def _merge(self, peer: str, waiting: _Waiting, outcome: _Outcome) -> None:
+    def _merge(self, peer: str, waiting: _Waiting, outcome: Outcome) -> None:
         outcome.finished.append(waiting.key)
         store = self._store
         try:
@@ -407,7 +408,7 @@ class LatticeReplica:
             if isinstance(error, MissingData) and self.on_loss is not None:
                 self.on_loss(error.hashes)  # the foreign value is complete: it is ours
             # Parts that do not fit together show only when they are looked at.
-            outcome.reports.append(f"a value at {waiting.path!r} is not taken: {error}")
+            outcome.remark(REFUSED, f"a value at {waiting.path!r} is not taken: {error}")
             return
         if not waiting.path:
             outcome.holds.append((peer, Probe(value_hash(other), other)))
@@ -457,40 +458,14 @@ class LatticeReplica:
         made = {hash: encoding for hash, encoding, _ in novelty(value, self._store)}
         self._made = {**made, **self._made} if len(self._made) < MADE_MAX else made
 
-    def _give_up(self, claims: Iterable[object], outcome: _Outcome) -> None:
+    def _give_up(self, claims: Iterable[object], outcome: Outcome) -> None:
         for claim in claims:
             assert isinstance(claim, _Claim)
             outcome.dropped.append(self._waiting.pop(claim).key)
         self._staging.drop(claims)
 
     def _report(self, report: Report) -> None:
-        self._reports.append(repr(report))
-
-
-class _Outcome:
-    """An `Absorbed` in the making."""
-
-    def __init__(self) -> None:
-        self.missing: list[bytes] = []
-        self.holds: list[tuple[str, Probe]] = []
-        self.finished: list[bytes] = []
-        self.dropped: list[bytes] = []
-        self.changed = False
-        self.reports: list[str] = []
-
-    def refuse(self, key: bytes, report: str) -> None:
-        self.finished.append(key)
-        self.reports.append(report)
-
-    def absorbed(self) -> Absorbed:
-        return Absorbed(
-            tuple(self.missing),
-            tuple(self.holds),
-            tuple(self.finished),
-            tuple(self.dropped),
-            self.changed,
-            tuple(self.reports),
-        )
+        self._outcome.remark(report.kind, repr(report))
 
 
 def canonical_path(lattice: Lattice, path: Sequence[object]) -> tuple[Value, ...]:

@@ -9,6 +9,9 @@ have converged when their probes are equal. Five methods are all that a `Replica
     begin     the message that opens a comparison           -> Offer
     answer    what a peer known to hold these probes lacks  -> Offer or nothing
 
+And one for repair: parts that turned out to be damaged here are asked of peers, and `repair` takes
+them.
+
 What is missing is a value in Absorbed, never an exception. All of them may block on storage and
 none of them knows the network. When `publish` or `absorb` returns, what it reports is durable:
 nothing is sent before it is. See docs/design/replication.md.
@@ -62,6 +65,19 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Remark:
+    """What was refused or noticed: a word to count it by, and a line about the first of them.
+
+    is_refusal: the peer sent something that is of no use to anybody here.
+    """
+
+    kind: str
+    text: str
+    count: int = 1
+    is_refusal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Absorbed:
     """What became of an offer.
 
@@ -71,7 +87,7 @@ class Absorbed:
     finished: keys of the probes that need nothing more, contained or refused.
     dropped:  keys of the probes that were given up.
     changed:  whether this replica's own probe is another one now.
-    reports:  what was refused or noticed, one line each, for the operator.
+    reports:  what was refused or noticed, for the operator.
     """
 
     missing: tuple[bytes, ...] = ()
@@ -79,7 +95,7 @@ class Absorbed:
     finished: tuple[bytes, ...] = ()
     dropped: tuple[bytes, ...] = ()
     changed: bool = False
-    reports: tuple[str, ...] = ()
+    reports: tuple[Remark, ...] = ()
 
 
 class Replica(Protocol):
@@ -110,4 +126,11 @@ class Replica(Protocol):
 
     def answer(self, known: Sequence[Probe], peer: str) -> Offer | None:
         """Return what a peer that holds `known` lacks, or None when it lacks nothing."""
+        ...
+
+    def repair(self, parts: Sequence[Part]) -> None:
+        """Put these parts, which peers had, in the place of damaged or missing ones.
+
+        Raises: StoreError: the store cannot keep them.
+        """
         ...

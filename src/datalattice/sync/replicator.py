@@ -20,15 +20,21 @@ What keeps replicas equal, from fast to sure:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
+from datalattice.crypto import Entropy, KeyPair
 from datalattice.errors import BadFormat, LimitExceeded, PeerError
+from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED
+from datalattice.sync.effects import Effects, Pace, Standing
+from datalattice.sync.handshake import Handshake
 from datalattice.sync.replica import Absorbed, Offer, Part, Probe, Replica
 from datalattice.sync.session import (
     BATCHES_MAX,
-    MALFORMED_MAX,
+    PENDING_MAX,
     Answered,
+    Challenged,
     Codec,
     Ignored,
     Joined,
@@ -40,81 +46,30 @@ from datalattice.sync.session import (
     Session,
     Wanted,
 )
-from datalattice.sync.wants import ROUNDS_MAX, WantList
+from datalattice.sync.wants import WANTS_MAX, WantList
 
-BROADCAST_DELAY_MS: Final = 50
-ROOT_SYNC_INTERVAL_MS: Final = 30_000
-REQUEST_TIMEOUT_MS: Final = 5_000
-ASK_TIMEOUT_MS: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """The time constants of a replicator, in milliseconds."""
-
-    broadcast_delay_ms: int = BROADCAST_DELAY_MS
-    root_sync_interval_ms: int = ROOT_SYNC_INTERVAL_MS
-    request_timeout_ms: int = REQUEST_TIMEOUT_MS
-    ask_timeout_ms: int = ASK_TIMEOUT_MS
-    rounds_max: int = ROUNDS_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something an operator may want to count: a word, the peer, and the circumstances."""
-
-    kind: str
-    peer: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How it stands with a connection.
-
-    joined: whether it is told of changes. equal: whether the peer is taken to have all that is
-    here; it may have more. pending_count: requests that it has not answered.
-    """
-
-    id: str
-    joined: bool
-    equal: bool
-    pending_count: int
-
-
-@dataclass(slots=True)
-class Effects:
-    """What the caller has to do, in order.
-
-    sends:    (session, payload) to be written.
-    closes:   (session, reason) to be closed once everything before is written.
-    finished: (token, error or nil) of pulls that came to an end.
-    changed:  whether the replica's state is another one.
-    notes:    events to count and log.
-    """
-
-    sends: list[tuple[str, bytes]] = field(default_factory=list)
-    closes: list[tuple[str, str]] = field(default_factory=list)
-    finished: list[tuple[object, str | None]] = field(default_factory=list)
-    changed: bool = False
-    notes: list[Note] = field(default_factory=list)
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether there is nothing to do; the state may be another one all the same."""
-        return not (self.sends or self.closes or self.finished or self.notes)
-
-    def __bool__(self) -> bool:
-        return self.changed or not self.is_silent
+MYSELF: Final = "at the other end is this node itself"
 
 
 class Replicator:
-    """One replica, many sessions. Not thread-safe: one thread, or a simulation, owns it."""
+    """One replica, many sessions. Not thread-safe: one thread, or a simulation, owns it.
 
-    def __init__(self, replica: Replica, codec: Codec, pace: Pace | None = None) -> None:
+    identity: what this node proves to hold when it is challenged, and challenges others with.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        codec: Codec,
+        pace: Pace | None = None,
+        identity: KeyPair | None = None,
+        entropy: Entropy | None = None,
+    ) -> None:
         self._replica = replica
         self._codec = codec
         self._pace = pace or Pace()
+        self._handshake = Handshake(codec, identity, entropy)
+        self._healing: set[bytes] = set()
         self._sessions: dict[str, Session] = {}
         self._wants = WantList(self._pace.rounds_max)
         self._pulls: dict[bytes, list[object]] = {}  # probe key -> who waits for it
@@ -122,15 +77,36 @@ class Replicator:
 
     # --- inputs -------------------------------------------------------------------------------
 
-    def open(self, id: str, now_ms: int, *, outbound: bool) -> None:
+    def open(
+        self,
+        id: str,
+        now_ms: int,
+        *,
+        outbound: bool,
+        public_key: bytes | None = None,
+        pinned: bytes | None = None,
+    ) -> None:
         """Take up a new connection. Those we made ourselves are joined at once: we chose the peer.
 
         An inbound one stays silent until the peer asks to be told of changes: it may be a mere
-        client.
+        client. `public_key` is what the transport has proved, `pinned` what the peer has to prove
+        before anything else.
         """
-        session = Session(id, outbound, joined=False, opened_ms=now_ms)
+        session = Session(id, outbound, False, now_ms, public_key, pinned)
         self._sessions[id] = session
-        if outbound:
+        if pinned is not None and public_key not in (None, pinned):
+            self._cut(session, "untrusted", "the peer has another key than the wanted one")
+        elif self._handshake.is_own(public_key):
+            self._cut(session, "myself", MYSELF)
+        elif self._handshake.is_due(session):
+            deadline_ms = now_ms + self._pace.ask_timeout_ms
+            self._send(session, self._handshake.ask(session, deadline_ms))
+        if not session.is_unproved and not session.closing:
+            self._greet(session, now_ms)
+
+    def _greet(self, session: Session, now_ms: int) -> None:
+        """Begin to replicate with a peer that we chose."""
+        if session.outbound and not session.joined:
             self._request(session, Purpose.HELLO, now_ms)
             self._request(session, Purpose.ASK, now_ms)
             self._join(session, now_ms)
@@ -145,7 +121,7 @@ class Replicator:
         if session is None:
             return
         for pending in session.pending.values():
-            self._finish(pending.token, "the connection was closed")
+            self._effects.finish(pending.token, "the connection was closed")
         self._wants.remove_peer(id, now_ms)
         self._drop_lost(id, now_ms)
         self._fetch(now_ms)
@@ -158,8 +134,11 @@ class Replicator:
         try:
             heard = self._codec.decode(payload)
         except (BadFormat, LimitExceeded) as error:
-            self._malformed(session, str(error))
+            self._send(session, self._codec.refuse(str(error)))
+            self._charge(session, MALFORMED, str(error))
             return
+        if session.is_unproved and not isinstance(heard, Answered | Challenged):
+            heard = Ignored("said before the wanted key is proved")
         match heard:
             case Offered(offer):
                 self._absorb(session, offer, now_ms)
@@ -175,10 +154,12 @@ class Replicator:
                 self._join(session, now_ms)
                 session.dirty = True
                 self._flush(session, now_ms)
+            case Challenged(challenge):
+                self._send(session, self._handshake.answer(challenge))
             case Left():
                 self._close(session, "the peer said goodbye")
             case Ignored(reason):
-                self._note("ignored", id, reason)
+                self._charge(session, IGNORED, reason)
 
     def publish(self, now_ms: int) -> bool:
         """Make local writes durable and tell the others; return whether there were any.
@@ -194,9 +175,26 @@ class Replicator:
         """Ask a peer for its state; `token` is finished when all of it is contained here."""
         session = self._sessions.get(id)
         if session is None:
-            self._finish(token, "not connected")
+            self._effects.finish(token, "not connected")
+        elif len(session.pending) >= PENDING_MAX:
+            self._effects.finish(token, f"{PENDING_MAX} requests wait for this peer already")
         else:
             self._request(session, Purpose.ASK, now_ms, token)
+
+    def heal(self, hashes: Iterable[bytes], now_ms: int) -> None:
+        """Ask every joined peer for these parts; what comes is for `Replica.repair`.
+
+        Each is among the effects' `healed` or `unhealed` in the end: at once when nobody is joined.
+        """
+        wanted = tuple(dict.fromkeys(hashes))
+        helpers = [one.id for one in self._sessions.values() if one.joined and not one.closing]
+        for id in helpers:
+            self._wants.add(wanted, id)
+        if helpers:
+            self._healing.update(wanted)
+            self._fetch(now_ms)
+        else:
+            self._effects.unhealed.extend(wanted)
 
     def written(self, id: str, count: int, now_ms: int) -> None:
         """Note that so many frames to a peer have left."""
@@ -237,13 +235,7 @@ class Replicator:
 
     def next_deadline(self) -> int | None:
         """Return when `tick` has something to do, nil when only an event can change that."""
-        times: list[int] = []
-        for session in self._sessions.values():
-            times.extend(pending.deadline_ms for pending in session.pending.values())
-            if session.joined and not session.is_full:
-                times.append(session.sync_after_ms)
-                if session.dirty:
-                    times.append(session.push_after_ms)
+        times = [ms for session in self._sessions.values() for ms in session.deadlines()]
         wake_ms = self._wants.next_wake_ms()
         if wake_ms is not None:
             times.append(wake_ms)
@@ -251,15 +243,7 @@ class Replicator:
 
     def standings(self, key: bytes) -> list[Standing]:
         """Return how it stands with each connection, when `key` is the key of our state's probe."""
-        return [
-            Standing(
-                session.id,
-                session.joined,
-                any(probe.key == key for probe in session.known),
-                len(session.pending),
-            )
-            for session in self._sessions.values()
-        ]
+        return [session.standing(key) for session in self._sessions.values()]
 
     @property
     def missing_count(self) -> int:
@@ -272,14 +256,15 @@ class Replicator:
         try:
             absorbed = self._replica.absorb(offer, session.id)
         except PeerError as error:
-            error.peer = session.id
-            self._note("refused", session.id, str(error))
-            self._finish(token, str(error))
+            self._blame(session, error)
+            self._effects.finish(token, str(error))
             return
         probe = offer.probe
         if token is not None and probe is not None:
             self._pulls.setdefault(probe.key, []).append(token)
         self._wants.add(absorbed.missing, session.id)
+        if self._wants.count(session.id) > WANTS_MAX:
+            self._cut(session, "missing", f"more than {WANTS_MAX} parts are missing of its values")
         # Whoever states something is told what it lacks, unless it was told already.
         session.dirty = True
         self._settle(absorbed, session.id, now_ms)
@@ -287,14 +272,19 @@ class Replicator:
         self._fetch(now_ms)
 
     def _settle(self, absorbed: Absorbed, peer: str, now_ms: int) -> None:
-        for report in absorbed.reports:
-            self._note("reported", peer, report)
+        for remark in absorbed.reports:
+            self._effects.note(remark.kind, peer, remark.text, remark.count)
+        session = self._sessions.get(peer)
+        if session is not None and absorbed.changed:
+            session.conduct.forgive()
+        elif session is not None and any(one.is_refusal for one in absorbed.reports):
+            self._judge(session, REFUSED)
         for holder, probe in absorbed.holds:
             self._received(holder, probe)
         for key in absorbed.finished:
             self._finish_pulls(key, None)
         for key in absorbed.dropped:
-            self._note("dropped", peer, f"value {key.hex()} never became complete")
+            self._effects.note("dropped", peer, f"value {key.hex()} never became complete")
             self._finish_pulls(key, "cells of the peer's value could not be had")
         if absorbed.changed:
             self._changed(now_ms)
@@ -371,18 +361,22 @@ class Replicator:
         # `True` equals 1 in Python but is another value on the wire.
         pending = session.pending.pop(id, None) if type(id) is int else None
         late = session.late.pop(id, None) if type(id) is int else None
-        if pending is None and late is not None:
-            self._delivered(session, late, content, error, now_ms)
-        elif pending is None:
-            self._note("ignored", session.id, "an answer to nothing that was asked")
+        if pending is None and late is None:
+            self._charge(session, UNASKED, "an answer to nothing that was asked")
+            return
+        session.conduct.forgive()
+        if pending is None:
+            self._delivered(session, late or (), content, error, now_ms)
+        elif pending.purpose is Purpose.CHALLENGE:
+            self._proved(session, pending, content, error, now_ms)
         elif pending.purpose is Purpose.WANT:
             self._delivered(session, pending.hashes, content, error, now_ms)
         elif error is not None:
-            self._finish(pending.token, f"the peer answered {error}: {content}")
+            self._effects.finish(pending.token, f"the peer answered {error}: {content}")
         elif pending.purpose is Purpose.ASK:
             offer = self._codec.offer(content)
             if offer is None:
-                self._finish(pending.token, None)
+                self._effects.finish(pending.token, None)
             else:
                 self._absorb(session, offer, now_ms, pending.token)
 
@@ -395,8 +389,11 @@ class Replicator:
         now_ms: int,
     ) -> None:
         parts: list[Part | None] = [None] * len(hashes)
-        if error is None:
-            parts = self._codec.parts(content, hashes)
+        try:
+            if error is None:
+                parts = self._codec.parts(content, hashes)
+        except PeerError as fault:
+            self._blame(session, fault)
         here = tuple(part for part in parts if part is not None)
         for hash, part in zip(hashes, parts, strict=True):
             if part is None:
@@ -404,10 +401,11 @@ class Replicator:
             else:
                 self._wants.found(hash)
         if len(here) < len(hashes):
-            self._note(
+            self._effects.note(
                 "undelivered", session.id, f"{len(hashes) - len(here)} of {len(hashes)} cells"
             )
         if here:
+            self._repair(here)
             self._absorb(session, Offer(None, here), now_ms)
         self._drop_lost(session.id, now_ms)
         self._fetch(now_ms)
@@ -416,27 +414,75 @@ class Replicator:
         late = [id for id, pending in session.pending.items() if pending.deadline_ms <= now_ms]
         for id in late:
             pending = session.expire(id)
-            self._note("timeout", session.id, f"no answer to {pending.purpose.value}")
-            self._finish(pending.token, "the peer did not answer in time")
+            self._effects.note("timeout", session.id, f"no answer to {pending.purpose.value}")
+            self._effects.finish(pending.token, "the peer did not answer in time")
             for hash in pending.hashes:
                 self._wants.failed(hash, session.id, now_ms)
             if pending.purpose is Purpose.HELLO:
                 # Unless it is heard, the peer will not tell us of its changes.
                 self._request(session, Purpose.HELLO, now_ms)
+            elif pending.purpose is Purpose.CHALLENGE:
+                self._unproved(session, "the peer does not answer a challenge")
+
+    def _repair(self, parts: tuple[Part, ...]) -> None:
+        """Hand over the parts that are to heal the replica."""
+        healing = [part for part in parts if part.hash in self._healing]
+        if healing:
+            self._replica.repair(healing)
+            self._healing.difference_update(part.hash for part in healing)
+            self._effects.healed += (part.hash for part in healing)
 
     def _drop_lost(self, peer: str, now_ms: int) -> None:
         lost = self._wants.take_lost()
         if lost:
+            self._effects.unhealed += (hash for hash in lost if hash in self._healing)
+            self._healing.difference_update(lost)
             self._settle(self._replica.absorb(Offer(None, (), lost), peer), peer, now_ms)
+
+    # --- who is there -------------------------------------------------------------------------
+
+    def _proved(
+        self, session: Session, pending: Pending, content: object, error: str | None, now_ms: int
+    ) -> None:
+        try:
+            public_key = self._handshake.check(session, pending, content, error)
+        except PeerError as fault:
+            self._unproved(session, str(fault))
+            return
+        if self._handshake.is_own(public_key):
+            self._cut(session, "myself", MYSELF)
+            return
+        session.public_key = public_key
+        self._effects.identified.append((session.id, public_key))
+        self._greet(session, now_ms)
+
+    def _unproved(self, session: Session, reason: str) -> None:
+        """Go on with a peer that proves nothing, unless we insist on its key."""
+        if session.is_unproved:
+            self._cut(session, "untrusted", reason)
+        else:
+            self._effects.note("unproved", session.id, reason)
 
     # --- small things -------------------------------------------------------------------------
 
-    def _malformed(self, session: Session, text: str) -> None:
-        session.malformed_count += 1
-        self._note("malformed", session.id, text)
-        self._send(session, self._codec.refuse(text))
-        if session.malformed_count >= MALFORMED_MAX:
-            self._close(session, f"{MALFORMED_MAX} frames that are no messages")
+    def _blame(self, session: Session, error: PeerError) -> None:
+        error.peer = session.id
+        self._charge(session, REFUSED, str(error))
+
+    def _charge(self, session: Session, kind: str, text: str) -> None:
+        self._effects.note(kind, session.id, text)
+        self._judge(session, kind)
+
+    def _judge(self, session: Session, kind: str) -> None:
+        """Charge a peer with a useless message, and part with it when that is one too many."""
+        reason = session.conduct.charge(kind)
+        if reason is not None:
+            self._cut(session, kind, reason)
+
+    def _cut(self, session: Session, cause: str, reason: str) -> None:
+        if not session.closing:
+            self._effects.note(f"closed-{cause}", session.id, reason)
+            self._close(session, reason)
 
     def _send(self, session: Session, payload: bytes) -> None:
         session.unsent_count += 1
@@ -446,13 +492,6 @@ class Replicator:
         session.closing = True
         self._effects.closes.append((session.id, reason))
 
-    def _note(self, kind: str, peer: str, text: str) -> None:
-        self._effects.notes.append(Note(kind, peer, text))
-
-    def _finish(self, token: object, error: str | None) -> None:
-        if token is not None:
-            self._effects.finished.append((token, error))
-
     def _finish_pulls(self, key: bytes, error: str | None) -> None:
         for token in self._pulls.pop(key, ()):
-            self._finish(token, error)
+            self._effects.finish(token, error)

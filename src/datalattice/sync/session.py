@@ -7,21 +7,24 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
+from datalattice.crypto import KeyPair
+from datalattice.sync.conduct import Conduct
+from datalattice.sync.effects import Standing
 from datalattice.sync.replica import Offer, Part, Probe
-
-MALFORMED_MAX: Final = 8
-"""Undecodable frames after which a connection is closed."""
 
 UNSENT_MAX: Final = 128
 """Frames that may wait to be written to one peer before pushes to it are held back."""
 
 BATCHES_MAX: Final = 4
 """Requests for parts that may be in flight to one peer."""
+
+PENDING_MAX: Final = 64
+"""Requests of ours that may wait for an answer of one peer."""
 
 LATE_MAX: Final = 16
 """Requests for parts that timed out and whose answer is used all the same, for one peer."""
@@ -69,6 +72,13 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
+class Challenged:
+    """It wants to know who we are."""
+
+    challenge: object
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """It says goodbye."""
 
@@ -80,7 +90,7 @@ class Ignored:
     reason: str
 
 
-Heard = Offered | Wanted | Answered | Replied | Joined | Left | Ignored
+Heard = Offered | Wanted | Answered | Replied | Joined | Challenged | Left | Ignored
 
 
 class Codec(Protocol):
@@ -94,7 +104,10 @@ class Codec(Protocol):
         ...
 
     def parts(self, content: object, hashes: Sequence[bytes]) -> list[Part | None]:
-        """Return the parts in an answer to `want(hashes)`, None for absent and wrong ones."""
+        """Return the parts in an answer to `want(hashes)`, None for those it does not have.
+
+        Raises: PeerError: it is no answer to that, or holds parts that were not asked for.
+        """
         ...
 
     def offer(self, content: object) -> Offer | None:
@@ -125,6 +138,21 @@ class Codec(Protocol):
         """Return the answer to a request for parts."""
         ...
 
+    def challenge(self, id: int, asker: KeyPair, token: bytes, wanted: bytes | None) -> bytes:
+        """Return the request to prove a key: the wanted one, or any."""
+        ...
+
+    def prove(self, challenge: object, own: KeyPair | None) -> bytes:
+        """Return the answer to a challenge."""
+        ...
+
+    def proof(self, content: object, asker: KeyPair, token: bytes, wanted: bytes | None) -> bytes:
+        """Return the public key that an answer to `challenge` proves.
+
+        Raises: PeerError: it proves none, or another than the wanted one.
+        """
+        ...
+
     @property
     def batch_max(self) -> int:
         """Most hashes in one `want`."""
@@ -140,16 +168,18 @@ class Purpose(Enum):
     HELLO = "hello"
     ASK = "ask"
     WANT = "want"
+    CHALLENGE = "challenge"
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A request that was sent and not answered."""
+    """A request that was sent and not answered. `secret` is a challenge's token."""
 
     purpose: Purpose
     deadline_ms: int
     hashes: tuple[bytes, ...] = ()
     token: object = None
+    secret: bytes = b""
 
 
 @dataclass(slots=True)
@@ -161,19 +191,23 @@ class Session:
                     all the same asks for it.
     dirty:          there may be something to push.
     late:           the parts of requests that timed out: an answer that comes too late is used.
+    public_key:     the key that the other end has proved to hold, nil while it has not.
+    pinned:         the key we insist on, if any.
     """
 
     id: str
     outbound: bool
     joined: bool
     opened_ms: int
+    public_key: bytes | None = None
+    pinned: bytes | None = None
     sent: Probe | None = None
     received: Probe | None = None
     dirty: bool = False
     push_after_ms: int = 0
     sync_after_ms: int = 0
     unsent_count: int = 0
-    malformed_count: int = 0
+    conduct: Conduct = field(default_factory=Conduct)
     closing: bool = False
     pending: dict[int, Pending] = field(default_factory=dict)
     late: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
@@ -190,9 +224,28 @@ class Session:
         return tuple(probe for probe in (self.received, self.sent) if probe is not None)
 
     @property
+    def is_unproved(self) -> bool:
+        """Whether the key that we insist on is not proved, so that nothing else counts yet."""
+        return self.pinned is not None and self.public_key != self.pinned
+
+    @property
     def is_full(self) -> bool:
         """Whether this peer takes frames more slowly than we make them."""
         return self.unsent_count >= UNSENT_MAX
+
+    def deadlines(self) -> Iterator[int]:
+        """Yield the times at which there is something to do for this peer."""
+        for pending in self.pending.values():
+            yield pending.deadline_ms
+        if self.joined and not self.is_full:
+            yield self.sync_after_ms
+            if self.dirty:
+                yield self.push_after_ms
+
+    def standing(self, key: bytes) -> Standing:
+        """Return how it stands with this peer, when `key` is the key of our state's probe."""
+        equal = any(probe.key == key for probe in self.known)
+        return Standing(self.id, self.joined, equal, len(self.pending), self.public_key)
 
     def expire(self, id: int) -> Pending:
         """Give up waiting for an answer; return what was asked."""

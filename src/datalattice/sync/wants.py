@@ -19,6 +19,9 @@ from typing import Final
 ROUNDS_MAX: Final = 3
 """Times that every peer is asked for a part."""
 
+WANTS_MAX: Final = 700_000
+"""Parts that may be missing of one peer's values: about as many as there is room for in staging."""
+
 REST_MS: Final = 250
 """Pause after a round in which nobody had the part; doubled after the second."""
 
@@ -49,12 +52,17 @@ class WantList:
         ] = {}  # peers that are asked for what others made wanted, in order
         self._resting: list[tuple[int, bytes]] = []  # (not before, hash), a heap
         self._lost: list[bytes] = []
+        self._counts: dict[str, int] = {}  # source -> how many it made wanted
 
     def __len__(self) -> int:
         return len(self._wants)
 
     def __contains__(self, hash: object) -> bool:
         return hash in self._wants
+
+    def count(self, source: str) -> int:
+        """Return how many parts are wanted that `source` made wanted first."""
+        return self._counts.get(source, 0)
 
     def add_helper(self, peer: str) -> None:
         """Make `peer` one that is asked for parts that others made wanted."""
@@ -80,6 +88,7 @@ class WantList:
             want = self._wants.get(hash)
             if want is None:
                 self._wants[hash] = _Want(source)
+                self._counts[source] = self._counts.get(source, 0) + 1
                 queue.append(hash)
             elif want.in_flight is None and source not in want.asked:
                 queue.append(hash)
@@ -101,7 +110,8 @@ class WantList:
 
     def found(self, hash: bytes) -> None:
         """Note that a part has arrived, from wherever."""
-        self._wants.pop(hash, None)
+        if hash in self._wants:
+            self._remove(hash)
 
     def failed(self, hash: bytes, peer: str, now_ms: int) -> None:
         """Note that `peer` did not deliver: ask the next one, or rest, or give up."""
@@ -127,6 +137,14 @@ class WantList:
         lost, self._lost = tuple(self._lost), []
         return lost
 
+    def _remove(self, hash: bytes) -> None:
+        source = self._wants.pop(hash).source
+        left = self._counts[source] - 1
+        if left:
+            self._counts[source] = left
+        else:
+            del self._counts[source]
+
     def _is_waiting(self, hash: bytes) -> bool:
         want = self._wants.get(hash)
         return want is not None and want.in_flight is None
@@ -141,7 +159,7 @@ class WantList:
         elif not able or want.rounds + 1 >= self._rounds_max:
             # Without any peer there is nobody to wait for: the next one to connect states its root
             # anew.
-            del self._wants[hash]
+            self._remove(hash)
             self._lost.append(hash)
         else:
             rest_ms = self._rest_ms << want.rounds

@@ -6,9 +6,11 @@ from datalattice.wire.framing import (
     encode_frame,
     encode_length,
 )
+from datalattice.wire.identity import answer_challenge, check_answer, encode_challenge
 from datalattice.wire.lattice import (
     REQUEST_HASHES_MAX,
     Announcement,
+    Challenge,
     ErrorCode,
     Goodbye,
     Message,
@@ -35,6 +37,7 @@ __all__ = [
     "LENGTH_OCTETS_MAX",
     "REQUEST_HASHES_MAX",
     "Announcement",
+    "Challenge",
     "ErrorCode",
     "FrameBuffer",
     "Goodbye",
@@ -45,9 +48,12 @@ __all__ = [
     "Request",
     "Result",
     "Unknown",
+    "answer_challenge",
+    "check_answer",
     "decode_payload",
     "encode_announcement",
     "encode_answer",
+    "encode_challenge",
     "encode_failure",
     "encode_frame",
     "encode_goodbye",

@@ -4,6 +4,7 @@
     [:LQ id path ...]           Result(id, value at the path, with its cells)
     [:LV path value]            nothing
     [:DR id hash ...]           Result(id, [cell or nil ...])
+    [:CH id signed]             Result(id, signed), which prove who signed them
     [:BYE ...]                  nothing
     Result                      record `dd` of id, value, error, log, info
 
@@ -26,6 +27,7 @@ from datalattice.cells import (
     Loader,
     Parts,
     Record,
+    Signed,
     Value,
     Vector,
     decode_parts,
@@ -34,12 +36,16 @@ from datalattice.cells import (
     references,
 )
 from datalattice.crypto import sha3_256
-from datalattice.errors import BadFormat, MissingData
+from datalattice.errors import BadFormat, MissingData, ProtocolViolation
 from datalattice.limits import EMBEDDED_BYTES_MAX, FAN_OUT, HASH_BYTES, MESSAGE_BYTES_MAX
 from datalattice.wire.framing import encode_length
 
 REQUEST_HASHES_MAX: Final = 254
 """Most hashes in one DATA_REQUEST."""
+
+STATEMENT_MIN: Final = 2
+STATEMENT_MAX: Final = 3
+"""Elements of what a challenge and its answer sign: a token, a key, and perhaps a context."""
 
 RESULT_DIGIT: Final = 0xD
 RESULT_FIELDS: Final = 5
@@ -126,6 +132,20 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Challenge:
+    """A CHALLENGE: prove that you hold a key.
+
+    terms: token, wanted key or nil, and perhaps a context: what `signed` states.
+    fault: why it cannot be answered; `signed` is nil then.
+    """
+
+    id: Value
+    signed: Signed | None
+    terms: tuple[Value, ...] = ()
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Goodbye:
     """The other side will close."""
 
@@ -138,12 +158,13 @@ class Unknown:
     reason: str
 
 
-Message = Ping | Query | Announcement | Request | Result | Goodbye | Unknown
+Message = Ping | Query | Announcement | Request | Result | Challenge | Goodbye | Unknown
 
 _PING: Final = Keyword("PING")
 _QUERY: Final = Keyword("LQ")
 _VALUE: Final = Keyword("LV")
 _REQUEST: Final = Keyword("DR")
+CHALLENGE: Final = Keyword("CH")
 _GOODBYE: Final = Keyword("BYE")
 
 
@@ -238,6 +259,36 @@ def _read_request(value: Vector) -> Message:
     return Request(id, tuple(hashes))
 
 
+def _read_challenge(value: Vector) -> Message:
+    if len(value) < 2:
+        return Unknown(value, "a CHALLENGE without an id")
+    id = value[1]
+    if len(value) < 3:
+        return Challenge(id, None, (), "a challenge is [:CH id signed]")
+    try:
+        signed, terms = read_statement(_element(value, 2)[0])
+    except ProtocolViolation as error:
+        return Challenge(id, None, (), f"what a challenge carries is {error}")
+    return Challenge(id, signed, terms)
+
+
+def read_statement(signed: Value) -> tuple[Signed, tuple[Value, ...]]:
+    """Return signed data and the two or three values it states.
+
+    Raises: ProtocolViolation: it is not of that form, or not all here.
+    Source: docs/node.md "Identity".
+    """
+    try:
+        stated = signed.value if isinstance(signed, Signed) else None
+        if not isinstance(signed, Signed) or not isinstance(stated, Vector):
+            raise ProtocolViolation("signed data of a vector")
+        if not STATEMENT_MIN <= len(stated) <= STATEMENT_MAX:
+            raise ProtocolViolation("signed data of a vector of two or three elements")
+        return signed, tuple(stated)
+    except MissingData as error:
+        raise ProtocolViolation("complete, with all its cells") from error
+
+
 def _read_goodbye(_value: Vector) -> Message:
     return Goodbye()
 
@@ -247,6 +298,7 @@ _READERS: Final[dict[str, Callable[[Vector], Message]]] = {
     "LQ": _read_query,
     "LV": _read_value,
     "DR": _read_request,
+    "CH": _read_challenge,
     "BYE": _read_goodbye,
 }
 

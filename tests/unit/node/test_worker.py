@@ -14,7 +14,7 @@ from datalattice.lattice import root_lattice
 from datalattice.node.worker import BUSY_MS_MIN, Worker
 from datalattice.store import MemoryStore
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
-from datalattice.sync.replicator import ASK_TIMEOUT_MS
+from datalattice.sync.effects import ASK_TIMEOUT_MS
 
 
 class Clock:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from datalattice.errors import BadFormat
+from datalattice.crypto import KeyPair
+from datalattice.errors import BadFormat, ProtocolViolation
 from datalattice.sync import (
     BROADCAST_DELAY_MS,
     MALFORMED_MAX,
@@ -18,6 +19,7 @@ from datalattice.sync import (
     UNSENT_MAX,
     Absorbed,
     Answered,
+    Challenged,
     Change,
     Heard,
     Joined,
@@ -40,6 +42,7 @@ class CounterReplica:
         self.counts: dict[str, int] = {}
         self._published: dict[str, int] = {}
         self._parts: dict[bytes, Part] = {}
+        self.repaired: list[Part] = []
 
     def add(self, name: str, amount: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + amount
@@ -71,6 +74,9 @@ class CounterReplica:
 
     def begin(self, peer: str) -> Offer:
         return Offer(self._probe())
+
+    def repair(self, parts: Sequence[Part]) -> None:
+        self.repaired.extend(parts)
 
     def answer(self, known: Sequence[Probe], peer: str) -> Offer | None:
         probe = self._probe()
@@ -116,6 +122,8 @@ class JsonCodec:
                 return Joined(_pack("answer", id, None))
             case ["ask", id]:
                 return Wanted(["state", id], ())
+            case ["challenge", id, token]:
+                return Challenged((id, token))
             case ["bye"]:
                 return Left()
             case other:
@@ -148,6 +156,21 @@ class JsonCodec:
     def give(self, request: object, parts: Sequence[Part | None], hashes: Sequence[bytes]) -> bytes:
         id = request[1] if isinstance(request, list) else request
         return _pack("answer", id, [None if part is None else part.data.decode() for part in parts])
+
+    def challenge(self, id: int, asker: KeyPair, token: bytes, wanted: bytes | None) -> bytes:
+        return _pack("challenge", id, token.hex())
+
+    def prove(self, challenge: object, own: KeyPair | None) -> bytes:
+        assert isinstance(challenge, tuple)
+        id, token = challenge
+        return _pack("answer", id, [token, None if own is None else own.public_key.hex()])
+
+    def proof(self, content: object, asker: KeyPair, token: bytes, wanted: bytes | None) -> bytes:
+        match content:
+            case [str(echo), str(key)] if echo == token.hex():
+                if wanted in (None, bytes.fromhex(key)):
+                    return bytes.fromhex(key)
+        raise ProtocolViolation("no proof")
 
     def _offer(self, key: str, hashes: list[str], parts: list[str]) -> Offer:
         return Offer(Probe(bytes.fromhex(key), hashes), tuple(map(_part, parts)))
@@ -369,7 +392,7 @@ def test_an_answer_that_comes_too_late_is_used() -> None:
     assert replica.counts == {"x": 3}
     assert node.missing_count == 0
     node.receive("p", _pack("answer", id, [json.dumps(["x", 3])]), REQUEST_TIMEOUT_MS + 2)
-    assert [note.kind for note in node.take_effects().notes] == ["ignored"]
+    assert [note.kind for note in node.take_effects().notes] == ["unasked"]
 
 
 def test_late_answers_are_remembered_for_a_few_requests_only() -> None:
@@ -417,7 +440,7 @@ def test_an_answer_to_nothing_is_noted_and_ignored() -> None:
     node.receive("p", _pack("answer", 99, []), 0)
     node.receive("p", _pack("answer", True, []), 0)
     effects = node.take_effects()
-    assert [note.kind for note in effects.notes] == ["ignored", "ignored"]
+    assert [note.kind for note in effects.notes] == ["unasked", "unasked"]
 
 
 def test_the_root_is_stated_every_thirty_seconds() -> None:

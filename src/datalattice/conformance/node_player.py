@@ -1,0 +1,282 @@
+"""Node player: plays the client of a transcript against a live node of ours, over loopback.
+
+The node is a whole one, with its store, its threads and a listening socket; all that differs from
+one in use is the in-memory store. Every step either sends, or waits for what must come and compares
+it by the rules in `transcripts`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Final
+
+from datalattice.cells import Keyword, Value, decode_message, value_hash
+from datalattice.conformance.checks import (
+    as_int,
+    expect,
+    need,
+    need_fields,
+    need_hex,
+    need_text,
+    only_fields,
+    shown,
+)
+from datalattice.conformance.registry import Fields, Mismatch, register_kind
+from datalattice.conformance.transcripts import (
+    KIND,
+    RECEIVES,
+    SENDS,
+    bytes_of,
+    cells_of,
+    compare_frame,
+    compare_ours,
+    compare_state,
+    compare_volatile,
+    pings_in,
+    steps_of,
+)
+from datalattice.conformance.typed import build
+from datalattice.crypto import KeyPair
+from datalattice.errors import PeerError
+from datalattice.lattice import (
+    DataLattice,
+    IndexLattice,
+    Lattice,
+    LWWLattice,
+    MapLattice,
+    MaxLattice,
+    MinLattice,
+    OwnerLattice,
+    ReservedLattice,
+    SetLattice,
+    root_lattice,
+)
+from datalattice.node import Node, NodeConfig, open_node
+from datalattice.store import MemoryStore
+from datalattice.wire import FrameBuffer, Request, decode_payload, encode_frame, encode_supply
+
+ANSWER_S: Final = 5.0
+"""How long an answer, an end of stream or a state may take."""
+
+SILENCE_MS: Final = 500
+"""How long nothing must come before that counts as silence."""
+
+POLL_S: Final = 0.01
+READ_BYTES: Final = 1 << 18
+
+KV: Final = Keyword("kv")
+"""The key-value section; where it is only reserved, its outer form stands in: owned, signed."""
+
+
+def _root() -> Lattice:
+    root = root_lattice()
+    if isinstance(root.child(KV), ReservedLattice):
+        root = root.add_lattice(KV, OwnerLattice(MapLattice(IndexLattice(LWWLattice()))))
+    return root
+
+
+def _lattice(name: str) -> Lattice:
+    simple: dict[str, Lattice] = {
+        "set": SetLattice(),
+        "max": MaxLattice(),
+        "min": MinLattice(),
+        "mapmax": MapLattice(MaxLattice()),
+        "mapset": MapLattice(SetLattice()),
+        "indexmax": IndexLattice(MaxLattice()),
+        "ownerset": OwnerLattice(SetLattice()),
+        "data": DataLattice(),
+        "root": _root(),
+    }
+    if name not in simple:
+        raise Mismatch(f"unknown lattice {shown(name)}; known: {', '.join(simple)}")
+    return simple[name]
+
+
+def _initial(node: Fields) -> Value:
+    initial = need_fields(node, "initial")
+    only_fields(initial, ("v", "message"))
+    if "message" in initial:
+        return decode_message(need_hex(initial, "message"))
+    return build(need(initial, "v"))
+
+
+def _node(transcript: Fields) -> Node:
+    """Return the node that a transcript describes, not started yet."""
+    described = need_fields(transcript, "node" if "node" in transcript else "server")
+    store = MemoryStore()
+    if described.get("initial") is not None:
+        value = _initial(described)
+        if "root_hash" in described:
+            expect("hash of initial", need_text(described, "root_hash"), value_hash(value).hex())
+        store.commit(value)
+    key_pair = KeyPair(need_hex(described, "key_seed")) if "key_seed" in described else None
+    config = NodeConfig(
+        port=0, ping_reply="timestamp", strict_paths=True, accept_bare_values=False, plain=True
+    )
+    lattice = _lattice(need_text(described, "lattice"))
+    return open_node(store, key_pair=key_pair, lattice=lattice, config=config)
+
+
+class _Client:
+    """The far end of the connection."""
+
+    def __init__(self, node: Node, transcript: Fields) -> None:
+        self._node = node
+        self._cells = cells_of(transcript)
+        self._buffer = FrameBuffer()
+        self._sent = FrameBuffer()
+        self._pings: set[bytes] = set()
+
+    async def connect(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._node.port)
+
+    async def close(self) -> None:
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def send(self, step: Fields) -> None:
+        """Do a sending step. That the node has closed shows at the next step that waits."""
+        if "skip" in step:
+            return
+        if step.get("closed"):
+            await self.close()
+            return
+        data = bytes_of(step)
+        if not step.get("raw"):
+            self._sent.feed(data)
+            payload = self._sent.next_payload()
+            if payload is None or self._sent.is_partial:
+                raise Mismatch(f"one whole frame is needed, got {shown(data)}")
+            self._pings.update(pings_in(payload))
+        with contextlib.suppress(OSError):
+            self._writer.write(data)
+            await self._writer.drain()
+
+    async def frame(self, timeout_s: float) -> bytes | None:
+        """Return the next frame, or None when there is none: end of stream, or silence."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (payload := self._buffer.next_payload()) is None:
+                    data = await self._reader.read(READ_BYTES)
+                    if not data:
+                        return None
+                    self._buffer.feed(data)
+                return payload
+        except (TimeoutError, ConnectionError):
+            return None
+
+    async def answer(self) -> bytes:
+        """Return the next frame, which must come."""
+        payload = await self.frame(ANSWER_S)
+        if payload is None:
+            raise Mismatch(f"no frame came within {ANSWER_S:g} s, or the node closed")
+        return payload
+
+    async def ended(self) -> None:
+        """Return at the end of the stream, which must come."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                while await self._reader.read(READ_BYTES):
+                    pass
+        except ConnectionError:
+            return
+        except TimeoutError:
+            raise Mismatch(f"the node did not close within {ANSWER_S:g} s") from None
+
+    async def expect(self, step: Fields) -> bool:
+        """Do a step that waits; return whether the transcript is over."""
+        op, expected = need_text(step, "op"), step.get("expect")
+        if expected == "differ":
+            ours = need_fields(step, "ours")
+            await self._ours(ours)
+            return ours.get("end") is True
+        if op in RECEIVES and step.get("closed"):
+            return False
+        if expected not in {"match", "volatile"}:
+            raise Mismatch(f"expect: match, volatile or differ is needed, got {shown(expected)}")
+        if op in RECEIVES:
+            payload = await self.answer()
+            if expected == "volatile":
+                compare_volatile(step, payload, self._pings)
+            else:
+                compare_frame(step, payload)
+        elif op == "silence":
+            ms = min(as_int(need(step, "ms"), "ms"), SILENCE_MS)
+            unwanted = await self.frame(ms / 1_000)
+            if unwanted is not None:
+                raise Mismatch(f"nothing should have come, got {shown(unwanted)}")
+        elif op == "peer_closed":
+            await self.ended()
+        elif op == "state":
+            await self._state(step)
+        else:
+            raise Mismatch(f"unknown op {shown(op)}")
+        return False
+
+    async def _ours(self, ours: Fields) -> None:
+        op = need_text(ours, "op")
+        if op == "recv":
+            compare_ours(ours, await self.answer())
+        elif op == "state":
+            await self._state(ours)
+        elif op == "closed":
+            await self.ended()
+        elif op == "serve":
+            await self._serve()
+        else:
+            raise Mismatch(f"unknown op {shown(op)} in ours")
+
+    async def _state(self, wanted: Fields) -> None:
+        """Compare the node's state, which may take a moment to become so."""
+        until_s = time.monotonic() + ANSWER_S
+        while True:
+            live, announced = value_hash(self._node.cursor.get()), self._node.root_hash
+            try:
+                compare_state(wanted, live, announced)
+            except Mismatch:
+                if time.monotonic() > until_s:
+                    raise
+                await asyncio.sleep(POLL_S)
+            else:
+                return
+
+    async def _serve(self) -> None:
+        """Answer what the node asks for, until it asks for nothing more."""
+        payload: bytes | None = await self.answer()
+        while payload is not None:
+            message, _ = decode_payload(payload)
+            if not isinstance(message, Request) or message.fault is not None:
+                raise Mismatch(f"a request for cells is needed, got {shown(payload)}")
+            found = [(hash, self._cells.get(hash)) for hash in message.hashes]
+            self._writer.write(encode_frame(encode_supply(message.id, found)))
+            payload = await self.frame(SILENCE_MS / 1_000)
+
+
+async def _play(transcript: Fields) -> None:
+    steps = steps_of(transcript)
+    async with _node(transcript) as node:
+        client = _Client(node, transcript)
+        await client.connect()
+        try:
+            for number, step in enumerate(steps):
+                op = need_text(step, "op")
+                try:
+                    if op in SENDS:
+                        await client.send(step)
+                    elif op != "note" and await client.expect(step):
+                        return
+                except (Mismatch, PeerError) as error:
+                    raise Mismatch(f"step {number} ({op}): {error}") from error
+        finally:
+            await client.close()
+
+
+def play(transcript: Fields) -> None:
+    """Raise `Mismatch` unless our node takes its part as the transcript says."""
+    asyncio.run(_play(transcript))
+
+
+register_kind(KIND, play)

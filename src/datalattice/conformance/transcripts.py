@@ -1,0 +1,209 @@
+"""Transcripts: recorded conversations with a node, and what must be equal when ours takes part.
+
+A file `{"schema": "datalattice-node-transcript/1", "transcripts": [...]}` holds conversations; a
+transcript holds the node's set-up and the steps on one connection, in order. What is written here
+are the rules for one step; `node_player` has the connection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from datalattice.cells import Value, decode, decode_parts, encode, value_hash
+from datalattice.conformance.checks import (
+    as_fields,
+    as_hex,
+    as_list,
+    as_text,
+    expect,
+    need,
+    need_fields,
+    need_hex,
+    need_list,
+    need_text,
+    only_fields,
+    shown,
+)
+from datalattice.conformance.registry import Case, Fields, Format, Mismatch, register_format
+from datalattice.errors import PeerError
+from datalattice.wire import FrameBuffer, Ping, Result, decode_payload, encode_length
+
+SCHEMA: Final = "datalattice-node-transcript/1"
+KIND: Final = "node-transcript"
+
+SENDS: Final = ("send", "client_to_server")
+RECEIVES: Final = ("recv", "server_to_client")
+SLOTS: Final = ("id", "result", "error", "log", "info")
+
+CONSTRUCTED_MAX: Final = 50_000_000
+"""Longest input that a step may describe instead of writing it down."""
+
+_STEP_FIELDS: Final = (
+    *("op", "bytes", "decoded", "note", "text", "raw", "construct", "skip", "closed", "at_ms"),
+    *("ms", "how", "root_hash", "announced_hash", "printed", "expect", "ours", "volatile"),
+)
+_OURS_FIELDS: Final = (
+    *("op", "end", "id", "error", "value", "value_hash", "root_hash", "announced_hash"),
+)
+
+
+def _recognises(document: Fields) -> bool:
+    return document.get("schema") == SCHEMA
+
+
+def _cases(document: Fields) -> Iterator[Case]:
+    for position, node in enumerate(need_list(document, "transcripts")):
+        transcript = as_fields(node, f"transcript {position}")
+        run = need_text(transcript, "run")
+        if run == "server":
+            yield Case(need_text(transcript, "name"), KIND, transcript)
+        elif run != "skip":
+            raise Mismatch(f"run: 'server' or 'skip' is needed, got {shown(run)}")
+
+
+register_format(Format("node transcripts", _recognises, _cases))
+
+
+# --- what a transcript says ---------------------------------------------------------------------
+
+
+def steps_of(transcript: Fields) -> list[Fields]:
+    """Return the steps, each of a known form."""
+    steps = [as_fields(node, f"step {n}") for n, node in enumerate(need_list(transcript, "steps"))]
+    for step in steps:
+        only_fields(step, _STEP_FIELDS)
+        if "ours" in step:
+            only_fields(need_fields(step, "ours"), _OURS_FIELDS)
+    return steps
+
+
+def cells_of(transcript: Fields) -> dict[bytes, bytes]:
+    """Return the cells that our node may ask for: encodings by hash, each checked."""
+    cells = {}
+    for name, text in (transcript.get("cells") or {}).items():
+        encoding = as_hex(text, f"cell {name}")
+        hash = value_hash(decode(encoding))
+        expect(f"hash of cell {name}", name, hash.hex())
+        cells[hash] = encoding
+    return cells
+
+
+def bytes_of(step: Fields) -> bytes:
+    """Return what a sending step writes: its bytes, or those it describes."""
+    if "construct" not in step:
+        return need_hex(step, "bytes")
+    out = bytearray()
+    for piece in need_text(step, "construct").split(" then "):
+        length = re.fullmatch(r"VLQ\(([0-9]{1,9})\)", piece)
+        repeated = re.fullmatch(r"((?:[0-9a-f]{2})+)(?: repeated ([0-9]{1,9}) times)?", piece)
+        if length is not None:
+            out += encode_length(int(length[1]))
+        elif repeated is not None:
+            data, count = bytes.fromhex(repeated[1]), int(repeated[2] or 1)
+            if len(data) * count > CONSTRUCTED_MAX:
+                raise Mismatch(f"construct: at most {CONSTRUCTED_MAX} bytes, got {shown(piece)}")
+            out += data * count
+        else:
+            raise Mismatch(f"construct: VLQ(n), hex, or hex repeated n times; got {shown(piece)}")
+    return bytes(out)
+
+
+def pings_in(payload: bytes) -> Iterator[bytes]:
+    """Yield the id of a PING that is being sent; what is no message is sent all the same."""
+    try:
+        message, _ = decode_payload(payload)
+    except PeerError:
+        return
+    if isinstance(message, Ping):
+        yield encode(message.id)
+
+
+# --- what must be equal -------------------------------------------------------------------------
+
+
+def compare_frame(step: Fields, payload: bytes) -> None:
+    """Raise `Mismatch` unless a frame has the recorded top cell and set of children."""
+    top, children = _structure(_recorded(step))
+    own_top, own_children = _structure(payload)
+    expect("top cell", top.hex(), own_top.hex())
+    expect("children", sorted(h.hex() for h in children), sorted(h.hex() for h in own_children))
+
+
+def compare_volatile(step: Fields, payload: bytes, pings: set[bytes]) -> None:
+    """Raise `Mismatch` unless a Result is as recorded, but for the slots that may differ."""
+    recorded, own = result_in(_recorded(step)), result_in(payload)
+    free: set[str] = set()
+    allowed: set[str] = set()
+    for node in need_list(step, "volatile"):
+        entry = as_fields(node, "volatile")
+        only_fields(entry, ("what", "field", "allow"))
+        slot = need_text(entry, "field")
+        if slot not in SLOTS:
+            raise Mismatch(f"volatile: one of {', '.join(SLOTS)} is needed, got {shown(slot)}")
+        free.add(slot)
+        allowed |= {as_text(word, "allow") for word in as_list(entry.get("allow", []), "allow")}
+    wanted, got = _slots(recorded), _slots(own)
+    for slot in SLOTS:
+        if slot not in free:
+            expect(f"{slot} of the Result", _named(wanted[slot]), _named(got[slot]))
+    if "error" in free and allowed and _error_name(own) not in allowed:
+        raise Mismatch(f"error: one of {sorted(allowed)} is needed, got {_error_name(own)}")
+    if "result" in free and encode(own.id) in pings and type(own.value) is not int:
+        raise Mismatch(f"the result of a PING is a clock, got {shown(own.value)}")
+
+
+def compare_ours(ours: Fields, payload: bytes) -> None:
+    """Raise `Mismatch` unless a Result is what our decisions make of it."""
+    own = result_in(payload)
+    if "id" in ours:
+        expect("id", need_hex(ours, "id").hex(), encode(own.id).hex())
+    if "error" in ours:
+        expect("error", need(ours, "error"), _error_name(own))
+    if "value" in ours:
+        expect("value", need_hex(ours, "value").hex(), encode(own.value).hex())
+    if "value_hash" in ours:
+        expect("hash of the value", need_hex(ours, "value_hash").hex(), value_hash(own.value).hex())
+
+
+def compare_state(wanted: Fields, live: bytes, announced: bytes) -> None:
+    """Raise `Mismatch` unless a node's two values have these hashes."""
+    expect("live value", need_hex(wanted, "root_hash").hex(), live.hex())
+    expect("announced value", need_hex(wanted, "announced_hash").hex(), announced.hex())
+
+
+def result_in(payload: bytes) -> Result:
+    """Return the Result that a frame carries."""
+    message, _ = decode_payload(payload)
+    if not isinstance(message, Result):
+        raise Mismatch(f"a Result is needed, got {shown(payload)}")
+    return message
+
+
+def _recorded(step: Fields) -> bytes:
+    """Return the payload of the recorded frame, which must be one frame and nothing else."""
+    buffer = FrameBuffer()
+    buffer.feed(need_hex(step, "bytes"))
+    payload = buffer.next_payload()
+    if payload is None or buffer.is_partial:
+        raise Mismatch(f"one whole frame is needed, got {shown(step['bytes'])}")
+    return payload
+
+
+def _structure(payload: bytes) -> tuple[bytes, frozenset[bytes]]:
+    value, parts = decode_parts(payload)
+    return encode(value), frozenset(parts.encodings())
+
+
+def _slots(result: Result) -> dict[str, Value]:
+    named = (result.id, result.value, result.error, result.log, result.info)
+    return dict(zip(SLOTS, named, strict=True))
+
+
+def _named(value: Value) -> str:
+    return f"{value_hash(value).hex()} ({shown(value)})"
+
+
+def _error_name(result: Result) -> str | None:
+    return None if result.error is None else result.error.name

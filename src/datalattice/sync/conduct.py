@@ -1,0 +1,55 @@
+"""Conduct: how a peer behaves, and when that is reason to part with it.
+
+Single useless messages happen between honest nodes: an answer that comes after its question was
+given up, a value of a section that only one side knows. So most kinds are bounded in a row: a
+message that was of use forgives them. The bounds are far above what honest nodes do in an hour, and
+far below what fills a disk with log lines.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MALFORMED_MAX: Final = 8
+"""Undecodable frames after which a connection is closed. Nothing forgives them."""
+
+UNASKED_MAX: Final = 1_000
+"""Answers in a row that nobody asked for, replays among them, before a connection is closed."""
+
+IGNORED_MAX: Final = 20_000
+"""Messages in a row that mean nothing here before a connection is closed."""
+
+REFUSED_MAX: Final = 10_000
+"""Values or cells in a row that were not taken before a connection is closed."""
+
+MALFORMED: Final = "malformed"
+UNASKED: Final = "unasked"
+IGNORED: Final = "ignored"
+REFUSED: Final = "refused"
+
+_LIMITS: Final = {
+    MALFORMED: (MALFORMED_MAX, "frames that are no messages"),
+    UNASKED: (UNASKED_MAX, "answers that nobody asked for"),
+    IGNORED: (IGNORED_MAX, "messages without a meaning here"),
+    REFUSED: (REFUSED_MAX, "values or cells that were not taken"),
+}
+
+
+class Conduct:
+    """What one peer has to its charge."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys(_LIMITS, 0)
+
+    def charge(self, kind: str) -> str | None:
+        """Count a message of this kind; return why to close when it was one too many."""
+        self._counts[kind] += 1
+        limit, what = _LIMITS[kind]
+        return f"{limit} {what}" if self._counts[kind] >= limit else None
+
+    def forgive(self) -> None:
+        """Note that a message was of use."""
+        for kind in (UNASKED, IGNORED, REFUSED):
+            self._counts[kind] = 0

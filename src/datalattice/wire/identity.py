@@ -1,0 +1,84 @@
+"""Identity messages: a challenge, its answer, and the check of that answer.
+
+    asks      [:CH id signed]       signed by the asker:    [token wanted-key context?]
+    answers   Result(id, signed)    signed by the answerer: [token asker's-key context?]
+
+The asker draws the token, so an old answer is of no use; its own key stands in the answer, so an
+answer given to somebody else is of no use either. All of this is a function of bytes and keys; when
+to ask, and what follows from an answer, is the session's business.
+"""
+
+from __future__ import annotations
+
+from datalattice.cells import Signed, Value, Vector, encode_message, same
+from datalattice.crypto import KeyPair
+from datalattice.errors import BadSignature, MissingData, ProtocolViolation
+from datalattice.wire.lattice import (
+    CHALLENGE,
+    Challenge,
+    ErrorCode,
+    Result,
+    encode_failure,
+    encode_result,
+    read_statement,
+)
+
+
+def encode_challenge(
+    id: Value, asker: KeyPair, token: Value, wanted: bytes | None, *context: Value
+) -> bytes:
+    """Return a CHALLENGE; `wanted` nil asks for whatever key the other side has.
+
+    Shapes: context: one value or none.
+    Source: docs/node.md "Identity": signed data of `[token target context?]`.
+    """
+    signed = Signed.sign(asker, Vector.of((token, wanted, *context)))
+    return encode_message(Vector.of((CHALLENGE, id, signed)))
+
+
+def answer_challenge(challenge: Challenge, own: KeyPair | None) -> bytes:
+    """Return the answer to a challenge, or why there is none.
+
+    Source: docs/node.md "Identity": `[token challengerKey context?]` signed by the answering node;
+            `:TRUST` without a key, for another's key and for a bad signature, else `:FORMAT`.
+    """
+    id, signed = challenge.id, challenge.signed
+    if own is None:
+        return encode_failure(id, ErrorCode.TRUST, "this node has no key")
+    if signed is None:
+        return encode_failure(id, ErrorCode.FORMAT, challenge.fault or "not a challenge")
+    token, wanted, *context = challenge.terms
+    if wanted is not None and wanted != own.public_key:
+        return encode_failure(id, ErrorCode.TRUST, "the wanted key is not that of this node")
+    if not signed.verify():
+        return encode_failure(id, ErrorCode.TRUST, "the signature of the challenge is not good")
+    try:
+        proof = Signed.sign(own, Vector.of((token, signed.public_key, *context)))
+        return encode_result(Result(id, proof))
+    except MissingData:
+        # What is echoed travels with the answer, so it has to be here, all of it.
+        return encode_failure(id, ErrorCode.FORMAT, "a challenge is complete, with all its cells")
+
+
+def check_answer(
+    answer: Value, asker: bytes, token: Value, wanted: bytes | None, *context: Value
+) -> bytes:
+    """Return the public key that an answer to our challenge proves.
+
+    Raises: ProtocolViolation: it answers something else, or proves another key than the wanted one.
+            BadSignature: it is not signed by the key it names.
+    Source: docs/node.md "Identity".
+    """
+    try:
+        signed, terms = read_statement(answer)
+    except ProtocolViolation as error:
+        raise ProtocolViolation(f"the answer to a challenge is {error}") from error
+    if wanted is not None and signed.public_key != wanted:
+        raise ProtocolViolation(
+            f"the peer has the key {signed.public_key.hex()}, wanted is {wanted.hex()}"
+        )
+    if not same(Vector.of(terms), Vector.of((token, asker, *context))):
+        raise ProtocolViolation("the answer to a challenge states something else")
+    if not signed.verify():
+        raise BadSignature("the answer to a challenge is not signed by the key it names")
+    return signed.public_key
