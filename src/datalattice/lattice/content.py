@@ -32,7 +32,7 @@ class DataLattice(Lattice):
             return base
         assert isinstance(other, Index)
         filing = _Filing()
-        result = base.merge_with(other, filing.join)
+        result = base.merge_with(other, filing.join, addressed=True)
         for value in filing.strays:
             digest = value_hash(value)
             if digest not in result:
@@ -55,7 +55,7 @@ class DataLattice(Lattice):
 
 
 class _Filing:
-    """Takes the foreign entries that stand under their own hash, and collects the other values."""
+    """Collects the foreign values that do not stand under their own hash."""
 
     def __init__(self) -> None:
         self.strays: Final[list[Value]] = []
@@ -63,11 +63,9 @@ class _Filing:
     def join(
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
-        """Return own's value; else other's, where the key is its hash."""
+        """Return own's value; other's is filed later, under the hash that it has."""
         if not other_present or other is None:
             return own if own_present else ABSENT
-        if not own_present and isinstance(key, bytes) and key == value_hash(other):
-            return other
         self.strays.append(other)
         return own if own_present else ABSENT
 
