@@ -4,6 +4,7 @@
 #   make test    the suite, pure and compiled        make build   compiled kernel in place
 #   make check   format, lint, types, contracts      make clean   take it away again
 #   make bench   measurements                        make fmt     format the code
+#   make sim     clusters from SEEDS=1000 seeds
 
 PYTHON ?= python3
 VENV := .venv
@@ -17,12 +18,14 @@ PYTEST := $(BIN)/python -m pytest
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+SEEDS ?= 1000
+SIM_ARGS ?=
 
 # A C compiler that finds the headers of this Python. Asked when needed, once the environment is there.
 HAS_COMPILER = printf '\#include <Python.h>\n' | $${CC:-cc} -x c -fsyntax-only \
 	-I"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')" - 2>/dev/null
 
-.PHONY: env demo test test-pure test-compiled check build clean bench fmt
+.PHONY: env demo test test-pure test-compiled check build clean bench sim fmt
 
 env: $(READY)
 
@@ -108,3 +111,8 @@ bench: $(READY)
 		echo "make bench: pure mode, there is no C compiler with Python headers"; \
 		$(BIN)/python bench/run.py $(BENCH_ARGS); \
 	fi
+
+sim: $(READY)
+	@path=src; \
+	if $(HAS_COMPILER); then $(MAKE) --no-print-directory build/compiled/.ready && path=build/compiled || exit 1; fi; \
+	PYTHONPATH="$$PWD/$$path" $(BIN)/python -m datalattice.testing.sim --seeds $(SEEDS) $(SIM_ARGS)

@@ -19,7 +19,7 @@ FUNCTION_LINES_MAX = 70
 SOURCED = ("cells", "lattice", "apps", "wire")
 """Packages that decide bytes or behaviour others rely on: their public names say by which rule."""
 
-ENTRY_MODULES = frozenset({"cli/__main__.py", "__main__.py"})
+ENTRY_MODULES = frozenset({"cli/__main__.py", "testing/sim/__main__.py", "__main__.py"})
 """Modules that Python itself runs, so that none of ours imports them."""
 
 # Put together from parts, so that this file passes its own rules.
