@@ -65,7 +65,7 @@ def test_records_of_others_and_tracebacks_are_one_line_too(format: str) -> None:
     def work() -> None:
         logger = logging.getLogger("datalattice.anything")
         try:
-            raise ValueError("x\ny")
+            int("x\ny")
         except ValueError:
             logger.exception("it %s\nfailed", "all")
 

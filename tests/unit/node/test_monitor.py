@@ -1,0 +1,258 @@
+"""Monitor: what the pages of a live node say, and reasons that somebody has to look for."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from datalattice.cells import Set, Value
+from datalattice.errors import StoreFull, UsageError
+from datalattice.lattice import SetLattice
+from datalattice.node import MemoryTransport, Node, NodeConfig, metrics, open_node
+from datalattice.node.connection import Traffic
+from datalattice.node.metrics import PEER_SERIES_MAX, exposition
+from datalattice.node.monitor import ALONE_S, Monitor
+from datalattice.node.observe import Histogram
+from datalattice.node.reading import Inside, PeerReading, Process, Reading
+from datalattice.store import Commit, MemoryStore
+
+Parse = Callable[[str], dict[str, Any]]
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await work()
+
+    asyncio.run(bounded())
+
+
+def add(node: Node, element: Value) -> None:
+    def joined(value: Value) -> Value:
+        assert isinstance(value, Set)
+        return value.union(Set.of([element]))
+
+    node.cursor.update(joined)
+
+
+async def get(node: Node, page: str) -> tuple[int, str]:
+    def ask() -> tuple[int, str]:
+        host, port = str(node.monitor.address).split(":")
+        client = http.client.HTTPConnection(host, int(port), timeout=10)
+        client.request("GET", page)
+        response = client.getresponse()
+        found = response.status, response.read().decode()
+        client.close()
+        return found
+
+    return await asyncio.to_thread(ask)
+
+
+class FullStore(MemoryStore):
+    full = False
+
+    def _commit(self, *arguments: Any) -> Commit | None:
+        if self.full:
+            raise StoreFull("no space left")
+        return super()._commit(*arguments)
+
+
+def test_a_full_disk_degrades_and_space_recovers(parse: Parse) -> None:
+    async def work() -> None:
+        store = FullStore()
+        config = NodeConfig(port=-1, http_port=0)
+        async with open_node(store, lattice=SetLattice(), config=config) as node:
+            assert (await get(node, "/health"))[0] == 200
+            store.full = True
+            add(node, 1)
+            with pytest.raises(StoreFull):
+                await node.sync()
+            status, text = await get(node, "/health")
+            document = json.loads(text)
+            assert (status, document["status"]) == (503, "degraded")
+            assert document["reasons"] == {"writes": "StoreFull: no space left"}
+            families = parse((await get(node, "/metrics"))[1])
+            assert families["datalattice_healthy"].value == 0
+            assert families["datalattice_degraded"].by("reason") == {"writes": 1}
+            store.full = False
+            await node.sync()
+            status, text = await get(node, "/health")
+            assert (status, json.loads(text)["reasons"]) == (200, {})
+            assert json.loads(text)["root_hash"] == node.root_hash.hex()
+
+    run(work)
+
+
+def test_the_metrics_of_two_nodes_add_up(parse: Parse) -> None:
+    async def work() -> None:
+        transport = MemoryTransport()
+        one_config = NodeConfig(port=0, bind="memory", http_port=0)
+        one = open_node(MemoryStore(), lattice=SetLattice(), transport=transport, config=one_config)
+        async with one:
+            config = NodeConfig(port=-1, bind="memory", http_port=0, peers=(str(one.address),))
+            two = open_node(MemoryStore(), lattice=SetLattice(), transport=transport, config=config)
+            async with two:
+                add(two, 1)
+                await two.sync()
+                await one.wait_until(lambda node: node.root_hash == two.root_hash)
+                families = parse((await get(two, "/metrics"))[1])
+                values = {
+                    name: families[f"datalattice_{name}"].value
+                    for name in ("changes_total", "peers_wanted", "peers_connected", "healthy")
+                }
+                assert set(values.values()) == {1}
+                assert families["datalattice_connections"].by("direction") == {"in": 0, "out": 1}
+                assert families["datalattice_sent_bytes_total"].value > 0
+                assert families["datalattice_sent_frames_total"].value >= 3
+                published = families["datalattice_publish_seconds"]
+                assert published.kind == "histogram"
+                assert published.samples["_count", ()] >= 1
+                assert families["datalattice_peer_connected"].by("peer") == {str(one.address): 1}
+                assert families["process_resident_memory_bytes"].value > 1_000_000
+                # What ended is not forgotten.
+                sent = families["datalattice_sent_bytes_total"].value
+                await two.remove_peer(str(one.address))
+                families = parse((await get(two, "/metrics"))[1])
+                assert families["datalattice_sent_bytes_total"].value >= sent
+                assert "datalattice_peer_connected" not in families
+                families = parse((await get(one, "/metrics"))[1])
+                assert families["datalattice_frame_seconds"].samples["_count", ()] >= 3
+
+    run(work)
+
+
+class Subject:
+    """What a monitor needs of a node, for one question."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.connected = False
+        self.wanted = True
+        self.damage: tuple[str, ...] = ()
+
+    @property
+    def peers(self) -> list[Any]:
+        class Peer:
+            connected = self.connected
+
+        return [Peer()] if self.wanted else []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.node, name)
+
+
+def test_reasons_that_are_looked_for_come_and_go() -> None:
+    now = [0.0]
+    node = open_node(MemoryStore(), port=-1)
+    subject = Subject(node)
+    monitor = Monitor(subject, lambda: now[0])
+
+    def reasons() -> dict[str, str]:
+        return node.observer.reasons
+
+    now[0] = ALONE_S - 0.1
+    assert reasons() == {}
+    now[0] = ALONE_S
+    assert reasons() == {"peers": "no connection to any of 1 peers for 60 s"}
+    subject.connected = True
+    subject.damage = ("file 1 byte 2", "file 1 byte 9")
+    assert reasons() == {"damage": "Corruption: file 1 byte 2 and 1 more"}
+    now[0] = 10 * ALONE_S
+    monitor.linked()  # a connection ends now
+    subject.connected, subject.damage = False, ()
+    now[0] += ALONE_S - 0.1
+    assert reasons() == {}
+    now[0] += 0.1
+    assert set(reasons()) == {"peers"}
+    subject.wanted = False
+    assert reasons() == {}
+
+
+def test_an_http_port_in_use_is_said_and_gives_everything_back() -> None:
+    async def work() -> None:
+        config = NodeConfig(port=-1, http_port=0)
+        async with open_node(MemoryStore(), config=config) as node:
+            port = int(str(node.monitor.address).rpartition(":")[2])
+            taken = NodeConfig(port=0, http_port=port)
+            with pytest.raises(UsageError, match=f"http_port {port}"):
+                await open_node(MemoryStore(), config=taken).start()
+        async with open_node(MemoryStore(), port=-1) as node:
+            assert node.monitor.address is None
+
+    run(work)
+
+
+# --- the text -----------------------------------------------------------------------------------
+
+
+def reading(**other: Any) -> Reading:
+    fields: dict[str, Any] = {
+        "reasons": {},
+        "root_hash": b"r" * 32,
+        "unchanged_s": 1.5,
+        "counters": {},
+        "times": {},
+        "inbound": 1,
+        "outbound": 2,
+        "traffic": Traffic(),
+        "held_bytes": 0,
+        "peers": [],
+        "inside": Inside(),
+        "damage": (),
+        "store_bytes": None,
+        "process": Process(1, None, 0.5),
+    }
+    return Reading(**fields | other)
+
+
+def test_any_name_of_a_counter_and_any_address_are_well_formed(parse: Parse) -> None:
+    hostile = 'a"b\\c\nd\u2028'
+    info = {"address": hostile, "connected": True, "failures": 3, "trusted": True}
+    counters = {"connections-cut": 2, "weird name!": 1, "Weird-name?": 2, "received-bytes": 9}
+    families = parse(
+        exposition(
+            reading(
+                counters=counters,
+                peers=[PeerReading(info, Traffic(), True, 0)],
+                reasons={hostile: "x"},
+            )
+        )
+    )
+    assert families["datalattice_connections_cut_total"].value == 2
+    assert families["datalattice_weird_name__total"].value == 3
+    assert families["datalattice_received_bytes_total"].value == 0  # the fixed one
+    assert families["datalattice_peer_failures"].by("peer") == {hostile: 3}
+    assert families["datalattice_degraded"].by("reason") == {hostile: 1}
+    assert families["datalattice_peers_trusted"].value == 1
+    assert "process_open_fds" not in families
+
+
+@pytest.mark.parametrize("count", [PEER_SERIES_MAX - 1, PEER_SERIES_MAX, PEER_SERIES_MAX + 1])
+def test_series_of_single_peers_are_bounded(parse: Parse, count: int) -> None:
+    peers = [
+        PeerReading(
+            {"address": f"h:{number}", "connected": False, "failures": 0}, Traffic(), None, 0
+        )
+        for number in range(count)
+    ]
+    families = parse(exposition(reading(peers=peers)))
+    assert families["datalattice_peers_wanted"].value == count
+    assert len(families["datalattice_peer_connected"].samples) == min(count, PEER_SERIES_MAX)
+
+
+def test_a_histogram_has_cumulative_buckets(parse: Parse) -> None:
+    times = Histogram()
+    for seconds in (0.0005, 0.001, 0.3, 99.0):
+        times.add(seconds)
+    family = parse(exposition(reading(times={"publish": times})))["datalattice_publish_seconds"]
+    buckets = {
+        dict(labels)["le"]: value for (s, labels), value in family.samples.items() if s == "_bucket"
+    }
+    assert (buckets["0.001"], buckets["0.25"], buckets["0.5"], buckets["+Inf"]) == (2, 2, 3, 4)
+    assert family.samples["_sum", ()] == pytest.approx(99.3015)
+    assert metrics.CONTENT_TYPE.startswith("text/plain; version=0.0.4")
