@@ -48,6 +48,14 @@ SILENCE_PLAIN_S: Final = 60.0
 nothing to say before its next announcement, which is due every 30 s."""
 
 
+_KEEP_ALIVE: Final = (
+    ("TCP_KEEPIDLE", 30),  # seconds of silence before the other end is asked
+    ("TCP_KEEPINTVL", 10),
+    ("TCP_KEEPCNT", 3),
+    ("TCP_USER_TIMEOUT", 120_000),  # milliseconds that sent bytes may stay without a receipt
+)
+
+
 class TcpLink:
     """A plain TCP connection. It proves no key."""
 
@@ -61,8 +69,7 @@ class TcpLink:
         self.remote = _place(peer) if peer else "unknown"
         raw = writer.get_extra_info("socket")
         if raw is not None:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _tune(raw)
 
     def unread(self, data: bytes) -> None:
         """Take back bytes; they come with the next read."""
@@ -92,6 +99,16 @@ class TcpLink:
     def abort(self) -> None:
         """End the stream at once."""
         self._writer.transport.abort()
+
+
+def _tune(raw: socket.socket) -> None:
+    """Send at once, and find out when the other end is gone without a word."""
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        option = getattr(socket, name, None)  # not on every system
+        if option is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _place(peer: tuple[str, int]) -> str:
