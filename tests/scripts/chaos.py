@@ -39,6 +39,7 @@ from faulty_proxy import BACKWARD, FORWARD, FaultyProxy
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Map, missing
+from datalattice.cells import cell as kernel
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError
@@ -53,6 +54,9 @@ VETERAN: Final = 0
 TOPIC: Final = "load"
 BATCH_MAX: Final = 20
 WRITE_GAP_S: Final = 0.2
+FAULT_S: Final = 8.0
+"""How long a link may be bad at a time; a node, half of that."""
+
 START_S: Final = 30.0
 CONVERGE_S: Final = 90.0
 STOP_S: Final = 30.0
@@ -245,6 +249,7 @@ class Chaos:
         self._scheme = scheme
         self._topology = topology
         self._seconds = seconds
+        self._longest_s = min(FAULT_S, seconds / 3)
         self._chance = random.Random(f"{seed} {topology}")
         self._links: list[FaultyProxy] = []
         self._nodes: list[ChaosNode] = []
@@ -265,8 +270,7 @@ class Chaos:
         ]
         sampler = asyncio.ensure_future(self._sample())
         try:
-            for node in self._nodes:
-                await node.start()
+            await asyncio.gather(*(node.start() for node in self._nodes))
             for writer in writers:
                 writer.start()
             await self._misbehave()
@@ -352,7 +356,7 @@ class Chaos:
         node.busy = True
         self._done["kills"] += 1
         await node.end(signal.SIGKILL)
-        await asyncio.sleep(self._chance.uniform(0.0, 3.0))
+        await asyncio.sleep(self._chance.uniform(0.0, self._longest_s / 2))
         await node.start()
         node.busy = False
 
@@ -363,7 +367,7 @@ class Chaos:
         node.busy = True
         self._done["pauses"] += 1
         node.signal(signal.SIGSTOP)
-        await asyncio.sleep(self._chance.uniform(0.1, 4.0))
+        await asyncio.sleep(self._chance.uniform(0.1, self._longest_s / 2))
         node.signal(signal.SIGCONT)
         node.busy = False
 
@@ -402,7 +406,7 @@ class Chaos:
             link.cut_after(self._chance.randint(0, 20_000))
 
     async def _later(self, link: FaultyProxy) -> None:
-        await asyncio.sleep(self._chance.uniform(0.5, 8.0))
+        await asyncio.sleep(self._chance.uniform(0.5, self._longest_s))
         if self._chance.random() < 0.3:
             link.cut()
         link.heal()
@@ -542,7 +546,13 @@ def processes_of(folder: Path) -> Iterator[int]:
 
 def machine() -> str:
     """Return one line about the machine."""
-    return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    model = platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].partition(":")[2].strip() if names else model
+    mode = "pure" if kernel.__file__.endswith(".py") else "compiled"
+    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, {mode}"
 
 
 def main() -> int:
