@@ -242,7 +242,7 @@ def status(
         found.pop(name, None) for name in ("peers", "counters", "damage", "reasons")
     )
     found.pop("sections", None)
-    names = [name for name in STATUS_FIRST if name in found]
+    names: list[str] = [name for name in STATUS_FIRST if name in found]
     names += sorted(name for name in found if name not in names)
     print_pairs({name: _shown(name, found[name]) for name in names})
     print_lines(f"damaged: {one}" for one in damage or ())

@@ -88,6 +88,11 @@ def _json_text(document: Jsonable, indent: int | None = None) -> str:
     return text
 
 
+def visible(text: str) -> str:
+    """Return text whose control characters are shown and not obeyed."""
+    return text.translate(_VISIBLE)
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Print lines as they are: no markup, no wrapping.
 
@@ -95,7 +100,7 @@ def print_lines(lines: Iterable[str]) -> None:
     """
     on_terminal = sys.stdout.isatty()
     for line in lines:
-        sys.stdout.write((line.translate(_VISIBLE) if on_terminal else line) + "\n")
+        sys.stdout.write((visible(line) if on_terminal else line) + "\n")
 
 
 def show(as_json: bool, document: Jsonable, text: Callable[[], None]) -> None:
@@ -115,7 +120,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
         numeric = bool(cells) and all(isinstance(cell, (int, float)) for cell in cells)
         made.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(cell_text(cell)) for cell in row))
+        made.add_row(*(Text(visible(cell_text(cell))) for cell in row))
     return made
 
 

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from datalattice.cli.folder import DirOption, JsonOption, folder_of
-from datalattice.cli.render import print_json_line, print_lines, results, table
+from datalattice.cli.render import print_json_line, print_lines, results, table, visible
 from datalattice.cli.running import peers_table, running_node, size_text, status_of
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class _Screen:
         if sight.changed:
             what = ", ".join(sight.changed)
             root = sight.status["root_hash"][:16]
-            self._recent.append(f"{sight.at_s - began_s:7.1f} s  {root}  {what}")
+            self._recent.append(visible(f"{sight.at_s - began_s:7.1f} s  {root}  {what}"))
         self._moved_at.update(dict.fromkeys(sight.moved, sight.at_s))
         self._live.update(self._drawn(sight), refresh=True)
 
@@ -208,7 +208,7 @@ class _Screen:
         lines = [
             Text(f"node {status['address'] or '(does not listen)'}", style="bold"),
             Text(f"root {status['root_hash']}"),
-            Text(str(status["health"]), style="green" if well else "red"),
+            Text(visible(str(status["health"])), style="green" if well else "red"),
             Text(_rates(sight)),
             Text(
                 f"store {size_text(status['store_bytes'] or 0)}  "

@@ -1,0 +1,187 @@
+"""Commands of a node that need none running: settings, refusals, and how a watch is shown."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+from datalattice.cli import watch
+from datalattice.cli.running import peer_state, size_text
+
+
+def test_settings_are_printed_with_where_they_come_from(
+    lattice: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "node.toml").write_text("# a comment\nrounds_max = 5\nport = 4\n")
+    monkeypatch.setenv("LATTICE_PORT", "9")
+    monkeypatch.setenv("LATTICE_STRICT_PATHS", "false")
+    found = lattice("node", "config", "--json").document
+    assert found["rounds_max"] == {"value": 5, "source": f"{home}/node.toml line 2"}
+    assert found["port"] == {"value": 9, "source": "LATTICE_PORT"}
+    assert found["strict_paths"] == {"value": False, "source": "LATTICE_STRICT_PATHS"}
+    assert found["http_port"] == {"value": None, "source": "default"}
+    lines = lattice("node", "config").out.splitlines()
+    rows = {line.split()[1]: line.split()[3:] for line in lines if line.startswith("\u2502")}
+    assert rows["port"][:1] == ["9"]
+    assert rows["port"][2] == "LATTICE_PORT"
+    assert rows["strict_paths"][0] == "false"
+    assert rows["http_port"][0] == "none"
+
+
+def test_another_file_of_settings_can_be_named(lattice: Any, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    absent = lattice("node", "config", "--config", other)
+    assert (absent.code, absent.line()) == (2, f"there is no file {other}")
+    other.write_text("bind = '::1'")
+    found = lattice("node", "config", "--config", other, "--json").document
+    assert found["bind"] == {"value": "::1", "source": f"{other} line 1"}
+    other.write_text("bnd = '::1'")
+    wrong = lattice("node", "config", "--config", other, "--json").error
+    assert wrong["message"].endswith("there is no setting 'bnd'; did you mean bind?")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["peers"], "start one with `lattice node start`"),
+        (["peers", "add", "h:1"], "put it into `peers` of node.toml"),
+        (["peers", "remove", "h:1"], "start one with `lattice node start`"),
+        (["watch"], "start one with `lattice node start`"),
+    ],
+)
+def test_without_a_running_node_the_remedy_is_said(
+    lattice: Any, tmp_path: Path, arguments: list[str], remedy: str
+) -> None:
+    ran = lattice("node", *arguments)
+    assert ran.code == 2
+    assert ran.line().startswith(f"no node runs in {tmp_path}/home; {remedy}")
+    assert lattice("node", *arguments, "--json").error["error"] == "usage"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_000, "1 kB"),
+        (62_345, "62.3 kB"),
+        (999_600, "1 MB"),
+        (1_700_000, "1.7 MB"),
+        (5e12, "5,000 GB"),
+    ],
+)
+def test_sizes_have_three_digits_and_a_unit(count: float, text: str) -> None:
+    assert size_text(count) == text
+
+
+def test_the_state_of_a_peer_in_words() -> None:
+    assert peer_state({"connected": False, "reason": "Connection refused"}) == "Connection refused"
+    assert peer_state({"connected": False}) == "not connected"
+    assert peer_state({"connected": True, "equal": True}) == "equal"
+    assert peer_state({"connected": True, "equal": False}) == "behind"
+
+
+# --- watch --------------------------------------------------------------------------------------
+
+
+def status(root: str, sections: dict[str, str], bytes_in: int = 0, **counters: int) -> Any:
+    peer = {
+        "address": "h:1",
+        "connected": True,
+        "equal": True,
+        "failures": 0,
+        "bytes_in": bytes_in,
+        "bytes_out": 0,
+    }
+    return {
+        "root_hash": root * 64,
+        "health": "ok",
+        "address": "127.0.0.1:5",
+        "connections": 1,
+        "missing_cells": 0,
+        "store_bytes": 1_000,
+        "memory_bytes": 2_000,
+        "sections": sections,
+        "bytes_in": bytes_in,
+        "bytes_out": 0,
+        "peers": [peer],
+        "counters": counters,
+    }
+
+
+STATUSES = (
+    status("a", {":queue": "1", ":kv": "1"}, 100, changes=1),
+    status("b", {":queue": "2", ":kv": "1", ":data": "1"}, 300, changes=2, refused=4),
+    status("b", {":queue": "2", ":kv": "1", ":data": "1"}, 300, changes=2, refused=4),
+)
+
+
+def sights() -> Iterator[watch.Sight]:
+    yield watch.Sight(STATUSES[0], 10.0, 0.0, (), {}, 0, 0)
+    for number in (1, 2):
+        at_s = 10.0 + number
+        yield watch._compared(STATUSES[number - 1], STATUSES[number], at_s - 1, at_s)
+
+
+def test_a_sight_tells_what_is_other_than_before() -> None:
+    first, second, third = sights()
+    assert first.document()["changed"] == []
+    assert second.document()["changed"] == [":data", ":queue"]
+    assert second.document()["counters"] == {"changes": 1, "refused": 4}
+    assert second.document()["bytes_in"] == 200
+    assert third.document()["counters"] == {}
+    assert third.changed == ()
+    whole = watch._compared(status("a", {}), status("b", {}), 1.0, 1.5)
+    assert (whole.changed, whole.seconds) == (("the value",), 0.5)
+
+
+def test_sights_are_lines_for_a_pipe_and_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    with watch._view(as_json=False) as view:
+        for sight in sights():
+            view.show(sight)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith("b" * 16 + "  ok  peers 1/1  in 200 B/s  out 0 B/s  changes 1.0/s")
+    assert lines[1].endswith("changed :data, :queue")
+    with watch._view(as_json=True) as view:
+        for sight in sights():
+            view.show(sight)
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["root_hash"][0] for one in documents] == ["a", "b", "b"]
+
+
+def test_a_terminal_has_one_view_that_is_renewed() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=60)
+    with Live(console=console, auto_refresh=False) as live:
+        screen = watch._Screen(live)
+        for sight in sights():
+            screen.show(sight)
+        shown = Console(file=io.StringIO(), width=100)
+        shown.print(screen._drawn(sight))
+        text = shown.file.getvalue()  # type: ignore[attr-defined]
+    assert "root " + "b" * 64 in text
+    assert "h:1" in text
+    assert "refused" in text
+    assert "    1.0 s  " + "b" * 16 + "  :data, :queue" in text
+
+
+def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
+    hostile = status("a", {"\x1b[2J": "1"})
+    hostile["peers"][0] |= {"connected": False, "reason": "bad \x1b[31m\x07"}
+    sight = watch._compared(status("b", {}), hostile, 0.0, 1.0)
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=60)
+    with Live(console=console, auto_refresh=False) as live:
+        watch._Screen(live).show(sight)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[2J" not in text
+    assert "\x1b[31mbad" not in text
+    assert "\x07" not in text
