@@ -7,6 +7,13 @@ from typing import Final
 
 from datalattice.errors import UsageError
 from datalattice.limits import MESSAGE_BYTES_MAX
+from datalattice.node.bounds import (
+    ADDRESS_CONNECTIONS_MAX,
+    BYTES_PER_S_MAX,
+    MESSAGES_PER_S_MAX,
+    PEER_BYTES_MAX,
+    Bounds,
+)
 from datalattice.node.logs import LOG_FORMATS, LOG_LEVELS
 from datalattice.node.transport import PORT_MAX, parse_address, parse_key
 from datalattice.store import CACHE_BYTES_MAX
@@ -41,6 +48,9 @@ class NodeConfig:
     discover: where to look for further nodes to connect to: in `:p2p`, by mDNS on the local
            network, both, or nowhere.
     mdns_interfaces: local addresses on which to speak mDNS; none: all.
+    connections_per_address_max: inbound ones from one address, this machine apart; 0: any number.
+    messages_per_s_max, bytes_per_s_max: a peer that sends more for longer is read later.
+    peer_bytes_max: bytes of one peer that may wait here before it is cut.
     ping_reply, strict_paths, accept_bare_values: see `datalattice.sync.Dialect`.
     http_port, http_bind: where /metrics and /health are served; None: nowhere, 0: any free port.
     cache_bytes: memory for decoded cells of a store that the node opens.
@@ -62,6 +72,10 @@ class NodeConfig:
     accept_bare_values: bool = False
     message_bytes_max: int = MESSAGE_BYTES_MAX
     connections_max: int = CONNECTIONS_MAX
+    connections_per_address_max: int = ADDRESS_CONNECTIONS_MAX
+    messages_per_s_max: int = MESSAGES_PER_S_MAX
+    bytes_per_s_max: int = BYTES_PER_S_MAX
+    peer_bytes_max: int = PEER_BYTES_MAX
     read_timeout_ms: int = READ_TIMEOUT_MS
     broadcast_delay_ms: int = BROADCAST_DELAY_MS
     root_sync_interval_ms: int = ROOT_SYNC_INTERVAL_MS
@@ -103,6 +117,8 @@ class NodeConfig:
             )
         for name in (
             "connections_max",
+            "messages_per_s_max",
+            "bytes_per_s_max",
             "read_timeout_ms",
             "root_sync_interval_ms",
             "request_timeout_ms",
@@ -110,9 +126,26 @@ class NodeConfig:
         ):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is at least 1, got {getattr(self, name)}")
-        for name in ("broadcast_delay_ms", "cache_bytes"):
+        for name in ("broadcast_delay_ms", "cache_bytes", "connections_per_address_max"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is at least 0, got {getattr(self, name)}")
+
+        if self.peer_bytes_max < 2 * self.message_bytes_max:
+            raise UsageError(
+                f"peer_bytes_max is at least twice message_bytes_max "
+                f"({2 * self.message_bytes_max}), got {self.peer_bytes_max}"
+            )
+
+    @property
+    def bounds(self) -> Bounds:
+        """What one connection may do."""
+        return Bounds(
+            self.message_bytes_max,
+            self.read_timeout_ms / 1_000,
+            self.messages_per_s_max,
+            self.bytes_per_s_max,
+            self.peer_bytes_max,
+        )
 
     @property
     def dialect(self) -> Dialect:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from datalattice.errors import PeerError
+from datalattice.node.bounds import Bounds, Bucket, Progress
 from datalattice.node.transport import Link
 from datalattice.wire import FrameBuffer, encode_frame
 
@@ -31,6 +32,9 @@ FRAME_BYTES: Final = 64
 """What a frame costs us beside its payload, so that empty ones count too."""
 
 CLOSE_TIMEOUT_S: Final = 2.0
+
+REST_S_MIN: Final = 0.01
+"""Shorter rests are added to the next one: a timer is not finer."""
 
 
 @dataclass(slots=True)
@@ -65,6 +69,10 @@ class Handler(Protocol):
         """Note that a connection holds so many bytes more, or less."""
         ...
 
+    def slowed(self, connection: Connection) -> None:
+        """Note that a peer sends more than its share and is read later."""
+        ...
+
 
 class Connection:
     """One peer on one link. Lives on the event loop."""
@@ -75,17 +83,20 @@ class Connection:
         name: str,
         link: Link,
         handler: Handler,
-        *,
-        message_bytes_max: int,
-        read_timeout_s: float,
+        bounds: Bounds,
     ) -> None:
         self.id = id
         self.name = name
         self.reason = ""
+        self.cause: str | None = None  # a word for it where the peer is to blame
         self._link = link
         self._handler = handler
-        self._buffer = FrameBuffer(message_bytes_max)
-        self._read_timeout_s = read_timeout_s
+        self._bounds = bounds
+        self._buffer = FrameBuffer(bounds.message_bytes_max)
+        self._progress = Progress(bounds.read_timeout_s)
+        now_s = asyncio.get_running_loop().time()
+        self._messages = Bucket(bounds.messages_per_s_max, now_s)
+        self._bytes = Bucket(bounds.bytes_per_s_max, now_s)
         self._outbox: deque[bytes] = deque()
         self.traffic = Traffic()
         self._unsent_bytes = 0
@@ -160,10 +171,11 @@ class Connection:
         self._closing = True
         self._wake_writer.set()
 
-    def cut(self, reason: str) -> bool:
+    def cut(self, reason: str, cause: str | None = None) -> bool:
         """End at once, with nothing more read or written; False when that is happening already."""
         if self._cut.is_set():
             return False
+        self.cause = self.cause or cause
         self.reason = self.reason or reason
         self._closing = True
         self._outbox.clear()
@@ -198,49 +210,62 @@ class Connection:
         held = self._buffer.buffered_bytes + self._unhandled_bytes + self._unsent_bytes
         change, self.held_bytes = held - self.held_bytes, held
         self._handler.held(change)
+        if held > self._bounds.peer_bytes_max:
+            self.cut(f"{held} bytes of it wait here, {self._bounds.peer_bytes_max} may", "memory")
 
     async def _read(self) -> None:
-        loop = asyncio.get_running_loop()
-        started_s: float | None = None  # when the frame that is not complete began
+        now_s = asyncio.get_running_loop().time
+        progress = self._progress
         while True:
             while not self._room.is_set():
                 await self._room.wait()
-                started_s = None  # nobody listened meanwhile
+                progress.reset()  # nobody listened meanwhile
             try:
-                if self._pass_on():
-                    started_s = None
-                    continue
+                size = self._pass_on()
             except PeerError as error:
-                self.reason = str(error)
+                error.peer = self.id
+                self.cause, self.reason = "framing", str(error)
                 return
-            left_s = None
-            if self._buffer.is_partial:
-                started_s = loop.time() if started_s is None else started_s
-                left_s = max(0.0, started_s + self._read_timeout_s - loop.time())
+            if size is not None:
+                progress.reset()
+                await self._rest(size)
+                continue
+            left_s = progress.left_s(now_s()) if self._buffer.is_partial else None
             try:
                 async with asyncio.timeout(left_s):
                     data = await self._link.read()
             except TimeoutError:
-                self.reason = "a frame did not complete in time"
+                self.cause, self.reason = "slow", "a frame did not complete in time"
                 return
             if not data:
                 self.reason = self.reason or "closed by the peer"
                 return
+            progress.came(len(data), now_s())
             self.traffic.bytes_in += len(data)
             self._buffer.feed(data)
             self._account()
 
-    def _pass_on(self) -> bool:
-        """Hand over the next frame; return whether there was one."""
+    async def _rest(self, payload_bytes: int) -> None:
+        """Listen no more for a while when this peer has sent more than its share."""
+        now_s = asyncio.get_running_loop().time()
+        wait_s = max(
+            self._messages.take(1, now_s), self._bytes.take(payload_bytes + FRAME_BYTES, now_s)
+        )
+        if wait_s > REST_S_MIN:
+            self._handler.slowed(self)
+            await asyncio.sleep(wait_s)
+
+    def _pass_on(self) -> int | None:
+        """Hand over the next frame; return its size, None when there is none."""
         payload = self._buffer.next_payload()
         if payload is None:
-            return False
+            return None
         self._unhandled_bytes += len(payload) + FRAME_BYTES
         self.traffic.frames_in += 1
         self._idle.clear()
         self._handler.frame(self, payload)
         self._account()
-        return True
+        return len(payload)
 
     async def _write(self) -> None:
         while True:

@@ -13,37 +13,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import datalattice.apps.queue  # noqa: F401 - registers its section of the root lattice
 from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.cursors import RootLattice
-from datalattice.errors import PeerUnavailable, Timeout, UsageError
+from datalattice.errors import PeerUnavailable, Timeout
 from datalattice.lattice import Lattice, MergeContext, root_lattice
-from datalattice.node.config import DEFAULT_PORT, NodeConfig
+from datalattice.node.config import NodeConfig
 from datalattice.node.connection import Connection, Traffic
-from datalattice.node.files import FILES_RESERVED, files_max
+from datalattice.node.directory import publish
 from datalattice.node.logs import log_event
 from datalattice.node.monitor import Monitor
+from datalattice.node.network import Network
 from datalattice.node.observe import Observer
-from datalattice.node.peers import Call, PeerInfo, Peers
+from datalattice.node.peers import PeerInfo
 from datalattice.node.reading import Inside
-from datalattice.node.transport import (
-    Address,
-    Link,
-    Listener,
-    TcpTransport,
-    Transport,
-    parse_key,
-)
+from datalattice.node.transport import TcpTransport, Transport
 from datalattice.node.worker import Worker
 from datalattice.store import CellStore, Store
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
@@ -52,10 +45,6 @@ PULL_TIMEOUT_S: Final = 30.0
 CLOSE_TIMEOUT_S: Final = 10.0
 FAREWELL_S: Final = 1.0
 """How long a closing node waits for its last frames to leave."""
-
-HELD_BYTES_MAX: Final = 256_000_000
-"""Bytes that wait here to be received, handled or sent, over all connections: five of the largest
-messages, whatever the number of peers."""
 
 Verifier = Callable[[Value, bytes], bool]
 
@@ -123,30 +112,20 @@ class Node:
         self._context = MergeContext(key_pair=key_pair, verifier=verifier)
         # A node without a key encrypts with one that is gone at its end.
         identity = key_pair or KeyPair.generate()
-        self._own_key = identity.public_key
-        self._transport: Transport = transport or TcpTransport(identity, plain=config.plain)
-        self._peers = Peers(
-            self._transport,
-            self._serve_outbound,
-            entropy,
-            close=self._close_connection,
-            own_key=self._own_key,
-            clock=self.clock,
+        self._network = Network(
+            config,
+            transport or TcpTransport(identity, plain=config.plain),
+            identity.public_key,
+            self.observer,
+            self.clock,
+            self._entropy,
         )
-        self._connections: dict[str, Connection] = {}
-        self._numbers = itertools.count(1)
-        self._inbound_count = 0
-        self._allowed = frozenset(parse_key(one) for one in config.allow)
-        self._inbound_max = min(config.connections_max, max(1, files_max() - FILES_RESERVED))
-        self.held_bytes = 0
-        self.past_traffic = Traffic()  # of connections that ended
-        self._serving: set[asyncio.Task[Any]] = set()
         self._pulls: dict[object, asyncio.Future[str | None]] = {}
         self._changed = asyncio.Event()
         self._watcher_count = 0
-        self._listener: Listener | None = None
         self._closing = False
         self.monitor = Monitor(self, time.monotonic)
+        self._network.linked = self.monitor.linked
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -180,29 +159,21 @@ class Node:
                 self._replica, codec, self.config.pace, self.key_pair, self._entropy
             )
             self._worker = Worker(replicator, self._deliver, self._failed)
-            self._listener = await self._listen()
+            await self._network.listen(self._worker)
             await self.monitor.start(self.config.http_bind, self.config.http_port)
         except BaseException:
-            if self._listener is not None:
-                await self._listener.close()
+            await self._network.close()
             if self._owned is not None:
                 self._owned.close()
             raise
         self._worker.start()
-        for address in self.config.peers:
-            self._peers.add(address)
+        if self.config.url is not None and self.key_pair is not None:
+            await asyncio.to_thread(self._publish_url, self.config.url, self.key_pair.public_key)
+        await self._network.connect(lambda: self.root, self.changed)
 
-    async def _listen(self) -> Listener | None:
-        port, listen = self.config.port, self._transport.listen
-        if port is not None and port < 0:
-            return None
-        first = DEFAULT_PORT if port is None else port
-        try:
-            return await listen(self.config.bind, first, self._accept, self._turned_away)
-        except UsageError:
-            if port is not None:
-                raise
-            return await listen(self.config.bind, 0, self._accept, self._turned_away)
+    def _publish_url(self, url: str, public_key: bytes) -> None:
+        publish(self.cursor, public_key, url, self.clock)
+        self.cursor.sync()
 
     async def close(self) -> None:
         """Make the last local writes durable, tell the peers, and end.
@@ -218,13 +189,7 @@ class Node:
             await asyncio.to_thread(self._worker.publish, CLOSE_TIMEOUT_S)
         finally:
             await self._farewell()
-            if self._listener is not None:
-                await self._listener.close()
-            await self._peers.close()
-            for connection in list(self._connections.values()):
-                connection.close("this node is closing")
-            if self._serving:
-                await asyncio.gather(*self._serving, return_exceptions=True)
+            await self._network.close()
             await asyncio.to_thread(self._worker.stop)
             if self._owned is not None:
                 await asyncio.to_thread(self._owned.close)
@@ -241,7 +206,7 @@ class Node:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await told.wait()
-                await asyncio.gather(*(one.drained() for one in self._connections.values()))
+                await asyncio.gather(*(one.drained() for one in self.connections))
 
     # --- the value ----------------------------------------------------------------------------
 
@@ -313,12 +278,12 @@ class Node:
     @property
     def port(self) -> int | None:
         """The port that others dial, None when the node does not listen."""
-        return None if self._listener is None else self._listener.port
+        return self._network.port
 
     @property
     def address(self) -> str | None:
         """`host:port` that others dial."""
-        if self._listener is None:
+        if self.port is None:
             return None
         host = self.config.bind
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
@@ -326,17 +291,27 @@ class Node:
     @property
     def peers(self) -> list[PeerInfo]:
         """The peers this node wants to be connected to."""
-        return self._peers.infos
+        return self._network.peers.infos
 
     @property
     def connection_count(self) -> int:
         """Connections in either direction."""
-        return len(self._connections)
+        return len(self._network.connections)
 
     @property
     def connections(self) -> list[Connection]:
         """The connections in either direction."""
-        return list(self._connections.values())
+        return list(self._network.connections.values())
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that wait here to be received, handled or sent, over all connections."""
+        return self._network.held_bytes
+
+    @property
+    def past_traffic(self) -> Traffic:
+        """What went over connections that have ended."""
+        return self._network.past_traffic
 
     @property
     def store_folder(self) -> str | None:
@@ -369,7 +344,7 @@ class Node:
 
         Raises: UsageError: not an address, not a key, or neither.
         """
-        self._peers.add(address, public_key=public_key)
+        self._network.peers.add(address, public_key=public_key)
 
     async def remove_peer(
         self, address: str | None = None, *, public_key: bytes | None = None
@@ -378,17 +353,14 @@ class Node:
 
         Raises: UsageError: it is not a peer.
         """
-        await self._peers.remove(address, public_key=public_key)
+        await self._network.peers.remove(address, public_key=public_key)
 
     async def pull(self, address: str | None = None, timeout_s: float = PULL_TIMEOUT_S) -> None:
         """Take over all that a connected peer has, or all of them; durable on return.
 
         Raises: PeerUnavailable: not connected, or it did not deliver. Timeout: it took too long.
         """
-        peer = None if address is None else self._peers.find(address)
-        wanted = address is None or peer is not None
-        ids = self._peers.connection_ids(peer) if wanted else []
-        chosen = [self._connections[id] for id in ids if id in self._connections]
+        chosen = self._network.to_peers(address)
         if not chosen:
             whom = "any peer" if address is None else address
             raise PeerUnavailable(f"not connected to {whom}")
@@ -409,112 +381,6 @@ class Node:
         if error is not None:
             raise PeerUnavailable(f"pull from {connection.name}: {error}")
 
-    # --- connections --------------------------------------------------------------------------
-
-    async def _accept(self, link: Link) -> None:
-        if self._closing or self._inbound_count >= self._inbound_max:
-            self.observer.count("connections-refused")
-            link.abort()
-            return
-        key = link.public_key
-        if key == self._own_key:
-            self._turned_away("own-key-refused", link.remote)
-            link.abort()
-            return
-        if self._allowed and key not in self._allowed:
-            who = "no key" if key is None else key.hex()
-            self._turned_away("peers-not-allowed", f"{link.remote} with {who}")
-            link.abort()
-            return
-        self._inbound_count += 1
-        id = f"in {link.remote} #{next(self._numbers)}"
-        try:
-            if key is not None:
-                self._peers.arrived(id, key)
-            await self._serve(id, link.remote, link)
-        finally:
-            self._inbound_count -= 1
-            if key is not None:
-                self._peers.gone(id, key)
-
-    def _turned_away(self, name: str, text: str) -> None:
-        """Count somebody who wanted to connect and may not."""
-        self.observer.count(name)
-        log_event(logging.DEBUG, "refused", why=name, text=text)
-
-    async def _serve_outbound(self, call: Call) -> str:
-        return await self._serve(call.id, str(call.address), call.link, call.address)
-
-    def _close_connection(self, id: str, reason: str) -> None:
-        connection = self._connections.get(id)
-        if connection is not None:
-            connection.close(reason)
-
-    async def _serve(self, id: str, name: str, link: Link, dialled: Address | None = None) -> str:
-        """Run a connection until it ends, an inbound one unless `dialled`; return why it ended."""
-        outbound = dialled is not None
-        connection = Connection(
-            id,
-            name,
-            link,
-            self,
-            message_bytes_max=self.config.message_bytes_max,
-            read_timeout_s=self.config.read_timeout_ms / 1_000,
-        )
-        self._connections[id] = connection
-        direction, level = ("out", logging.INFO) if outbound else ("in", logging.DEBUG)
-        log_event(level, "connected", peer=id, direction=direction)
-        task = asyncio.current_task()
-        if task is not None and not outbound:
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
-        key, pinned = link.public_key, None if dialled is None else dialled.public_key
-        self._worker.submit(
-            lambda replicator, now: replicator.open(
-                id, now, outbound=outbound, public_key=key, pinned=pinned
-            )
-        )
-        try:
-            await connection.run()
-        finally:
-            del self._connections[id]
-            self._worker.submit(lambda replicator, now: replicator.closed(id, now))
-            self.observer.count("connections-closed")
-            self.past_traffic.add(connection.traffic)
-            if outbound:
-                self.monitor.linked()
-            log_event(level, "disconnected", peer=id, reason=connection.reason)
-        return connection.reason
-
-    def frame(self, connection: Connection, payload: bytes) -> None:
-        """Hand a frame to the worker."""
-        size = len(payload)
-
-        def handled(_: Replicator, __: int) -> None:
-            self._loop.call_soon_threadsafe(connection.handled, size)
-
-        def receive(replicator: Replicator, now_ms: int) -> None:
-            began_s = time.perf_counter()
-            replicator.receive(connection.id, payload, now_ms)
-            self.observer.measure("frame", time.perf_counter() - began_s)
-
-        self._worker.submit(receive)
-        self._worker.submit(handled)  # an action of its own: the answers were handed out before it
-
-    def written(self, connection: Connection, count: int) -> None:
-        """Tell the worker that frames have left."""
-        self._worker.submit(lambda replicator, now: replicator.written(connection.id, count, now))
-
-    def held(self, change: int) -> None:
-        """Keep what all peers together make us hold within bounds: cut the largest."""
-        self.held_bytes += change
-        while change > 0 and self.held_bytes > HELD_BYTES_MAX:
-            largest = max(self._connections.values(), key=lambda one: one.held_bytes)
-            waiting = largest.held_bytes
-            if not largest.cut(f"{waiting} bytes of it wait here, and others need the room"):
-                return  # what is held belongs to connections that are not listed any more
-            self.observer.count("connections-cut")
-
     # --- what the worker wants done -----------------------------------------------------------
 
     def _deliver(self, effects: Effects) -> None:
@@ -531,11 +397,11 @@ class Node:
         for note in effects.notes:
             self.observer.note(note)
         for id, payload in effects.sends:
-            connection = self._connections.get(id)
+            connection = self._network.connections.get(id)
             if connection is not None:
                 connection.send(payload)
         for id, reason in effects.closes:
-            connection = self._connections.get(id)
+            connection = self._network.connections.get(id)
             if connection is not None:
                 connection.close(reason)
         for token, error in effects.finished:
@@ -543,7 +409,7 @@ class Node:
             if done is not None and not done.done():
                 done.set_result(error)
         for id, public_key in effects.identified:
-            self._peers.identified(id, public_key)
+            self._network.peers.identified(id, public_key)
         if effects.changed:
             self._changed.set()
             self._changed = asyncio.Event()

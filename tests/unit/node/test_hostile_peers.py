@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 import datalattice.node.connection
-import datalattice.node.node
+import datalattice.node.network
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
     Index,
@@ -249,7 +249,7 @@ def test_nothing_forged_is_accepted_and_what_is_right_is() -> None:
 def test_frames_that_never_end_are_bounded_over_all_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(datalattice.node.node, "HELD_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(datalattice.node.network, "HELD_BYTES_MAX", 1_000_000)
 
     async def work() -> None:
         transport = MemoryTransport()
@@ -286,7 +286,7 @@ def test_a_peer_that_asks_and_does_not_read_makes_us_hold_one_answer(
             await writer.drain()
             for _ in range(20):
                 assert await is_well(transport, node)
-            held = [one.held_bytes for one in node._connections.values()]
+            held = [one.held_bytes for one in node.connections]
             assert 0 < sum(held) < 9_000_000
             # The node ends all the same, though the peer goes on not reading.
             await asyncio.wait_for(node.close(), 20)

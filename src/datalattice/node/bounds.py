@@ -1,0 +1,140 @@
+"""Bounds: what one peer may make this node do and hold, before it is slowed down or cut.
+
+Whoever sends more than its share is read later, which holds it back without loss. Cut is only what
+no honest peer does: frames that do not go on, and answers that pile up unread.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Final
+
+MESSAGES_PER_S_MAX: Final = 5_000
+"""Messages of one peer that are taken in a second, in the long run."""
+
+BYTES_PER_S_MAX: Final = 100_000_000
+"""Bytes of one peer that are taken in a second, in the long run."""
+
+BURST_S: Final = 4
+"""Seconds' worth of either that a peer may send at once after a pause."""
+
+PEER_BYTES_MAX: Final = 128_000_000
+"""Bytes of one peer that wait here to be received, handled or sent: two of the largest messages."""
+
+PROGRESS_BYTES: Final = 1_000
+"""Bytes of a begun frame that have to come in every `PROGRESS_S`, unless it ends before."""
+
+PROGRESS_S: Final = 10.0
+
+ADDRESS_CONNECTIONS_MAX: Final = 64
+"""Inbound connections from one address."""
+
+_IPV6_PREFIX: Final = 64
+"""Leading bits of an IPv6 address that count: one customer has all addresses behind them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one connection may do."""
+
+    message_bytes_max: int
+    read_timeout_s: float
+    messages_per_s_max: int = MESSAGES_PER_S_MAX
+    bytes_per_s_max: int = BYTES_PER_S_MAX
+    peer_bytes_max: int = PEER_BYTES_MAX
+
+
+class Bucket:
+    """A share of something per second. Who takes more than is there waits until it has grown."""
+
+    __slots__ = ("_full", "_left", "_rate", "_seen_s")
+
+    def __init__(self, per_s: int, now_s: float) -> None:
+        self._rate = per_s
+        self._full = self._left = float(per_s * BURST_S)
+        self._seen_s = now_s
+
+    def take(self, amount: int, now_s: float) -> float:
+        """Take so much; return for how many seconds nothing more may be taken."""
+        grown = self._left + (now_s - self._seen_s) * self._rate
+        self._seen_s = now_s
+        self._left = min(self._full, grown) - amount
+        return max(0.0, -self._left / self._rate)
+
+
+class Progress:
+    """How a frame that has begun comes along. A peer that sends it in drops is not waited for."""
+
+    __slots__ = ("_bytes", "_end_s", "_mark_s", "_timeout_s")
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._end_s: float | None = None
+        self._mark_s = 0.0
+        self._bytes = 0
+
+    def reset(self) -> None:
+        """Note that no frame is under way, or that nobody listened."""
+        self._end_s = None
+
+    def left_s(self, now_s: float) -> float:
+        """Return how long to wait for more of the frame, which began now at the latest."""
+        if self._end_s is None:
+            self._end_s = now_s + self._timeout_s
+            self._mark_s, self._bytes = now_s, 0
+        return max(0.0, min(self._end_s, self._mark_s + PROGRESS_S) - now_s)
+
+    def came(self, count: int, now_s: float) -> None:
+        """Note that bytes came."""
+        self._bytes += count
+        if self._bytes >= PROGRESS_BYTES:
+            self._mark_s, self._bytes = now_s, 0
+
+
+class Addresses:
+    """Inbound connections by where they come from.
+
+    This machine itself is not bounded: all its programs have one address.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._counts: dict[str, int] = {}
+
+    def admit(self, remote: str) -> bool:
+        """Count a connection from `host:port`; False when there are too many from there."""
+        name = _address(remote)
+        if name is None or not self._limit:
+            return True
+        count = self._counts.get(name, 0)
+        if count >= self._limit:
+            return False
+        self._counts[name] = count + 1
+        return True
+
+    def release(self, remote: str) -> None:
+        """Note that an admitted connection has ended."""
+        name = _address(remote)
+        if name is None or not self._limit:
+            return
+        left = self._counts[name] - 1
+        if left:
+            self._counts[name] = left
+        else:
+            del self._counts[name]
+
+
+def _address(remote: str) -> str | None:
+    """Return what is counted for a remote end, None for this machine and what is no address."""
+    host = remote.rpartition(":")[0].strip("[]").partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        elif not address.is_loopback:
+            return str(ipaddress.ip_network((int(address), _IPV6_PREFIX), strict=False))
+    return None if address.is_loopback else str(address)

@@ -1,0 +1,151 @@
+"""mDNS: nodes on the same local network find each other without being told anything.
+
+A node registers the service `_lattice._tcp` with its port and public key, and browses for that of
+others. What it hears is a claim like any other: who is dialled has to prove the key. It takes the
+package `zeroconf`, which the extra `mdns` installs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import datalattice
+from datalattice.clock import Clock
+from datalattice.errors import UsageError
+from datalattice.node.directory import Found, is_near, is_usable
+from datalattice.node.transport import TLS, Address, parse_key
+
+if TYPE_CHECKING:
+    from zeroconf.asyncio import AsyncServiceInfo
+
+SOURCE: Final = "mdns"
+SERVICE: Final = "_lattice._tcp.local."
+RESOLVE_MS: Final = 3_000
+RESOLVING_MAX: Final = 64
+"""Services that are looked up at the same time; more are heard of again when they say so again."""
+
+LABEL_DIGITS: Final = 32
+"""Digits of the key in a service's name: a DNS label has 63 octets, the key 64 digits."""
+
+_WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+
+
+class Mdns:
+    """One node's registration and browsing. Lives on the event loop."""
+
+    def __init__(
+        self,
+        public_key: bytes,
+        learn: Callable[[Found], object],
+        clock: Clock,
+        interfaces: Sequence[str] = (),
+    ) -> None:
+        self._public_key = public_key
+        self._learn = learn
+        self._clock = clock
+        self._interfaces = list(interfaces)
+        # On loopback only when that was asked for: then others there count.
+        self._near = any(is_near(one) for one in interfaces)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._zeroconf: Any = None
+        self._browser: Any = None
+
+    async def start(self, bind: str, port: int | None) -> None:
+        """Register a listening port, if there is one that others can reach, and browse.
+
+        Raises: UsageError: the package is missing, or there is no such interface.
+        """
+        try:
+            from zeroconf import InterfaceChoice  # noqa: PLC0415 - an extra
+            from zeroconf.asyncio import (  # noqa: PLC0415
+                AsyncServiceBrowser,
+                AsyncServiceInfo,
+                AsyncZeroconf,
+            )
+        except ImportError as error:
+            raise UsageError(
+                "mDNS needs the package zeroconf; install it with the extra: datalattice[mdns]"
+            ) from error
+        try:
+            self._zeroconf = AsyncZeroconf(interfaces=self._interfaces or InterfaceChoice.All)
+        except (OSError, RuntimeError) as error:
+            where = ", ".join(self._interfaces) or "any interface"
+            raise UsageError(f"cannot speak mDNS on {where}: {error}") from error
+        addresses = self._reachable(bind)
+        if port is not None and addresses:
+            label = self._public_key.hex()[:LABEL_DIGITS]
+            own = AsyncServiceInfo(
+                SERVICE,
+                f"{label}.{SERVICE}",
+                port=port,
+                properties={"key": self._public_key.hex(), "version": datalattice.__version__},
+                server=f"{label}.local.",
+                parsed_addresses=addresses,
+            )
+            # Not awaited: to claim a name takes the better part of a second.
+            self._run(self._register(own))
+        self._browser = AsyncServiceBrowser(
+            self._zeroconf.zeroconf, SERVICE, handlers=[self._heard]
+        )
+
+    async def close(self) -> None:
+        """Take the registration back and browse no more."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._browser is not None:
+            await self._browser.async_cancel()
+        if self._zeroconf is not None:
+            await self._zeroconf.async_unregister_all_services()
+            await self._zeroconf.async_close()
+
+    def _reachable(self, bind: str) -> list[str]:
+        """Return the addresses to register for a listener."""
+        if bind not in _WILDCARDS:
+            return [bind] if self._near or not is_near(bind) else []
+        if self._interfaces:
+            return self._interfaces
+        from zeroconf import (  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
+            get_all_addresses,
+        )
+
+        return [one for one in get_all_addresses() if not is_near(one)]
+
+    async def _register(self, own: AsyncServiceInfo) -> None:
+        await self._zeroconf.async_register_service(own, allow_name_change=True)
+
+    def _heard(self, zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
+        if state_change.name != "Removed" and len(self._tasks) < RESOLVING_MAX:
+            self._run(self._resolve(zeroconf, service_type, name))
+
+    async def _resolve(self, zeroconf: Any, service_type: str, name: str) -> None:
+        from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415 - an extra
+
+        info = AsyncServiceInfo(service_type, name)
+        if await info.async_request(zeroconf, RESOLVE_MS):
+            found = self.read(info.properties, info.parsed_addresses(), info.port)
+            if found is not None:
+                self._learn(found)
+
+    def read(
+        self, properties: dict[bytes, bytes | None], addresses: Sequence[str], port: int | None
+    ) -> Found | None:
+        """Return the node that a service says it is, None when it says none."""
+        try:
+            public_key = parse_key((properties.get(b"key") or b"").decode("ascii"))
+        except (UsageError, UnicodeDecodeError):
+            return None
+        if public_key == self._public_key or not port:
+            return None
+        usable = next((one for one in addresses if is_usable(one, near=self._near)), None)
+        if usable is None:
+            return None
+        address = Address(TLS, usable, port, public_key)
+        return Found(public_key, address, self._clock.now_ms(), SOURCE)
+
+    def _run(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

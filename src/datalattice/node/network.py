@@ -1,0 +1,248 @@
+"""Network: a node's connections, those it makes and those made to it.
+
+Who may connect, how many, and how much all of them together make the node hold is decided here;
+what is said on a connection is between the peer and the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from datalattice.clock import Clock
+from datalattice.crypto import Entropy
+from datalattice.errors import UsageError
+from datalattice.node.bounds import Addresses
+from datalattice.node.config import DEFAULT_PORT, NodeConfig
+from datalattice.node.connection import Connection, Traffic
+from datalattice.node.directory import Changed, Found, Look
+from datalattice.node.discovery import Discovery
+from datalattice.node.files import FILES_RESERVED, files_max
+from datalattice.node.logs import log_event
+from datalattice.node.observe import Observer
+from datalattice.node.peers import Call, Peers
+from datalattice.node.transport import Address, Link, Listener, Transport, parse_key
+from datalattice.node.worker import Worker
+from datalattice.sync import Note, Replicator
+
+HELD_BYTES_MAX: Final = 256_000_000
+"""Bytes that wait here to be received, handled or sent, over all connections: five of the largest
+messages, whatever the number of peers."""
+
+
+class Network:
+    """The connections of one node. Lives on the event loop.
+
+    linked: called when a connection to a wanted peer has ended.
+    """
+
+    linked: Callable[[], None]
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        transport: Transport,
+        own_key: bytes,
+        observer: Observer,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self._config = config
+        self._transport = transport
+        self._own_key = own_key
+        self._observer = observer
+        self.peers = Peers(
+            transport,
+            self._serve_outbound,
+            entropy,
+            close=self._close_connection,
+            own_key=own_key,
+            clock=clock,
+        )
+        self._discovery = Discovery(config, own_key, clock, self._learn, observer.failed)
+        self.connections: dict[str, Connection] = {}
+        self._numbers = itertools.count(1)
+        self._inbound_count = 0
+        self._addresses = Addresses(config.connections_per_address_max)
+        self._allowed = frozenset(parse_key(one) for one in config.allow)
+        self._inbound_max = min(config.connections_max, max(1, files_max() - FILES_RESERVED))
+        self.held_bytes = 0
+        self.past_traffic = Traffic()  # of connections that ended
+        self._serving: set[asyncio.Task[Any]] = set()
+        self._listener: Listener | None = None
+        self._closing = False
+
+    # --- life ---------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int | None:
+        """The port that others dial, None when the node does not listen."""
+        return None if self._listener is None else self._listener.port
+
+    async def listen(self, worker: Worker) -> None:
+        """Accept connections, as configured; what they say goes to the worker.
+
+        Raises: UsageError: the port is in use.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._worker = worker
+        port = self._config.port
+        if port is None:
+            try:
+                self._listener = await self._listen_at(DEFAULT_PORT)
+            except UsageError:
+                self._listener = await self._listen_at(0)
+        elif port >= 0:
+            self._listener = await self._listen_at(port)
+
+    async def _listen_at(self, port: int) -> Listener:
+        listen = self._transport.listen
+        return await listen(self._config.bind, port, self._accept, self._turned_away)
+
+    async def connect(self, look: Look, changed: Changed) -> None:
+        """Dial the configured peers, and look for others where that is configured.
+
+        look: returns the root value. changed: waits for another.
+        Raises: UsageError: a way to find them is not available here.
+        """
+        for address in self._config.peers:
+            self.peers.add(address)
+        await self._discovery.start(self.port, look, changed)
+
+    async def close(self) -> None:
+        """End all connections and accept no more."""
+        self._closing = True
+        await self._discovery.close()
+        if self._listener is not None:
+            await self._listener.close()
+        await self.peers.close()
+        for connection in list(self.connections.values()):
+            connection.close("this node is closing")
+        if self._serving:
+            await asyncio.gather(*self._serving, return_exceptions=True)
+
+    def to_peers(self, address: str | None = None) -> list[Connection]:
+        """Return the connection to the wanted peer with an address, or one to each of them."""
+        peer = None if address is None else self.peers.find(address)
+        if address is not None and peer is None:
+            return []
+        ids = self.peers.connection_ids(peer)
+        return [self.connections[id] for id in ids if id in self.connections]
+
+    def _learn(self, found: Found) -> None:
+        if self.peers.learn(found.public_key, found.address, found.stamp, found.source):
+            self._observer.count(f"peers-found-{found.source}")
+
+    # --- connections --------------------------------------------------------------------------
+
+    async def _accept(self, link: Link) -> None:
+        if self._closing or self._inbound_count >= self._inbound_max:
+            self._observer.count("connections-refused")
+            link.abort()
+            return
+        key = link.public_key
+        if key == self._own_key:
+            self._turned_away("own-key-refused", link.remote)
+            link.abort()
+            return
+        if self._allowed and key not in self._allowed:
+            who = "no key" if key is None else key.hex()
+            self._turned_away("peers-not-allowed", f"{link.remote} with {who}")
+            link.abort()
+            return
+        if not self._addresses.admit(link.remote):
+            self._turned_away("addresses-refused", link.remote)
+            link.abort()
+            return
+        self._inbound_count += 1
+        id = f"in {link.remote} #{next(self._numbers)}"
+        try:
+            if key is not None:
+                self.peers.arrived(id, key)
+            await self._serve(id, link.remote, link)
+        finally:
+            self._inbound_count -= 1
+            self._addresses.release(link.remote)
+            if key is not None:
+                self.peers.gone(id, key)
+
+    def _turned_away(self, name: str, text: str) -> None:
+        """Count somebody who wanted to connect and may not."""
+        self._observer.count(name)
+        log_event(logging.DEBUG, "refused", why=name, text=text)
+
+    async def _serve_outbound(self, call: Call) -> str:
+        return await self._serve(call.id, str(call.address), call.link, call.address)
+
+    def _close_connection(self, id: str, reason: str) -> None:
+        connection = self.connections.get(id)
+        if connection is not None:
+            connection.close(reason)
+
+    async def _serve(self, id: str, name: str, link: Link, dialled: Address | None = None) -> str:
+        """Run a connection until it ends, an inbound one unless `dialled`; return why it ended."""
+        outbound = dialled is not None
+        connection = Connection(id, name, link, self, self._config.bounds)
+        self.connections[id] = connection
+        direction, level = ("out", logging.INFO) if outbound else ("in", logging.DEBUG)
+        log_event(level, "connected", peer=id, direction=direction)
+        task = asyncio.current_task()
+        if task is not None and not outbound:
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+        key, pinned = link.public_key, None if dialled is None else dialled.public_key
+        self._worker.submit(
+            lambda replicator, now: replicator.open(
+                id, now, outbound=outbound, public_key=key, pinned=pinned
+            )
+        )
+        try:
+            await connection.run()
+        finally:
+            del self.connections[id]
+            self._worker.submit(lambda replicator, now: replicator.closed(id, now))
+            self._observer.count("connections-closed")
+            if connection.cause is not None:
+                self._observer.note(Note(f"closed-{connection.cause}", id, connection.reason))
+            self.past_traffic.add(connection.traffic)
+            if outbound:
+                self.linked()
+            log_event(level, "disconnected", peer=id, reason=connection.reason)
+        return connection.reason
+
+    def frame(self, connection: Connection, payload: bytes) -> None:
+        """Hand a frame to the worker."""
+        size = len(payload)
+
+        def handled(_: Replicator, __: int) -> None:
+            self._loop.call_soon_threadsafe(connection.handled, size)
+
+        def receive(replicator: Replicator, now_ms: int) -> None:
+            began_s = time.perf_counter()
+            replicator.receive(connection.id, payload, now_ms)
+            self._observer.measure("frame", time.perf_counter() - began_s)
+
+        self._worker.submit(receive)
+        self._worker.submit(handled)  # an action of its own: the answers were handed out before it
+
+    def written(self, connection: Connection, count: int) -> None:
+        """Tell the worker that frames have left."""
+        self._worker.submit(lambda replicator, now: replicator.written(connection.id, count, now))
+
+    def held(self, change: int) -> None:
+        """Keep what all peers together make us hold within bounds: cut the largest."""
+        self.held_bytes += change
+        while change > 0 and self.held_bytes > HELD_BYTES_MAX:
+            largest = max(self.connections.values(), key=lambda one: one.held_bytes)
+            waiting = largest.held_bytes
+            if not largest.cut(f"{waiting} bytes of it wait here, and others need the room"):
+                return  # what is held belongs to connections that are not listed any more
+            self._observer.count("connections-cut")
+
+    def slowed(self, connection: Connection) -> None:
+        """Count that a peer sends more than its share."""
+        self._observer.count("peers-slowed")
