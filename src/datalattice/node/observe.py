@@ -43,7 +43,7 @@ WRITES: Final = "writes"
 FAULT: Final = "fault"
 """Key of a fault of ours; it stays."""
 
-_QUIET: Final = frozenset({"ignored", "timeout", "undelivered"})
+_QUIET: Final = frozenset({"ignored", "timeout", "unasked", "undelivered", "unproved"})
 
 Check = Callable[[], str | None]
 """Returns why a node is degraded, None when it is not."""
@@ -106,7 +106,7 @@ class Observer:
 
     def note(self, note: Note) -> None:
         """Count and log something a peer did."""
-        self.count(note.kind)
+        self.count(note.kind, note.count)
         level = logging.DEBUG if note.kind in _QUIET else logging.INFO
         with self._lock:
             unlogged = self._repeats.admit(note.kind, _host(note.peer))
