@@ -18,6 +18,7 @@ from typing import Final
 
 from datalattice.clock import Clock
 from datalattice.errors import DataLatticeError, StoreClosed
+from datalattice.node.collector import collector_paused
 from datalattice.sync import Effects, Replicator
 
 Action = Callable[[Replicator, int], None]
@@ -110,7 +111,8 @@ class Worker:
         self._holder = threading.get_ident()
         began_ms = self._clock.now_ms()
         try:
-            self._replicator.publish(began_ms)
+            with collector_paused:
+                self._replicator.publish(began_ms)
         except Exception as error:
             self._failed(error)
             raise
@@ -206,7 +208,8 @@ class Worker:
 
     def _publish(self, waiting: list[Future[None]]) -> None:
         try:
-            self._replicator.publish(self._clock.now_ms())
+            with collector_paused:
+                self._replicator.publish(self._clock.now_ms())
         except Exception as error:  # noqa: BLE001 - it is the callers', whatever it is
             for one in waiting:
                 one.set_exception(error)
@@ -218,7 +221,8 @@ class Worker:
     def _guard(self, action: Action) -> None:
         """Do one thing; a fault in it must not end the thread, which is the node."""
         try:
-            action(self._replicator, self._clock.now_ms())
+            with collector_paused:
+                action(self._replicator, self._clock.now_ms())
         except DataLatticeError as error:
             self._failed(error)
         except Exception as error:  # noqa: BLE001 - a fault of ours must show, not kill the node

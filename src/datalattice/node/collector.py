@@ -1,0 +1,38 @@
+"""Collector: Python's cycle collector stands still while a replica is at work.
+
+Cells refer downwards only, so none of them is ever part of a cycle; but each one made counts towards
+the next collection, and each collection visits all that are in memory. Of the merge of a hundred
+thousand entries it took six sevenths of the time. It catches up between two actions.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Final
+
+
+class _Pause:
+    """A context in which no cycles are collected; may be entered by several threads at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._was_enabled = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._depth:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._depth += 1
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if not self._depth and self._was_enabled:
+                gc.enable()
+
+
+collector_paused: Final = _Pause()
+"""`with collector_paused: ...`"""
