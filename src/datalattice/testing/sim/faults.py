@@ -9,7 +9,7 @@ from datalattice.testing.sim.dice import Dice
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What goes wrong. Nothing by default, but that frames take up to `delay_ms`.
+    """What goes wrong. Nothing by default, but that frames take `delay_min_ms` to `delay_ms`.
 
     loss, repeat, reorder: chances that a frame is lost, arrives twice, overtakes others.
     split:       chance that a frame arrives in two pieces, cut at any byte.
@@ -27,6 +27,7 @@ class Faults:
     repeat: float = 0.0
     reorder: float = 0.0
     split: float = 0.0
+    delay_min_ms: int = 1
     delay_ms: int = 5
     resets: int = 0
     partitions: int = 0

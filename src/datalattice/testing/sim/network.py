@@ -150,7 +150,7 @@ class Network:
             self._timeline.after(1, partial(self._written, connection, source))
             return
         for copy in range(2 if dice.chance(faults.repeat) else 1):
-            due_ms = now_ms + 1 + dice.below(faults.delay_ms)
+            due_ms = now_ms + dice.between(faults.delay_min_ms, faults.delay_ms)
             if not dice.chance(faults.reorder):
                 due_ms = stream.last_due_ms = max(due_ms, stream.last_due_ms)
             self._put(stream, due_ms, due_ms, data, counts=copy == 0)
@@ -216,6 +216,15 @@ class Network:
             self._timeline.after(
                 self._dice.below(NOTICE_MS_MAX), partial(self._inform, connection, name)
             )
+
+    def cut(self, dialler: str, acceptor: str) -> None:
+        """End the connections of a link; both ends know at once."""
+        for connection in list(self._connections.values()):
+            if (connection.dialler, connection.acceptor) == (dialler, acceptor):
+                self._timeline.record(dialler, f"is cut off {connection.id}")
+                self._stop(connection)
+                self._inform(connection, dialler)
+                self._inform(connection, acceptor)
 
     def close(self, id: str, source: str) -> None:
         """Close a connection from one end; what that end sent before still arrives."""

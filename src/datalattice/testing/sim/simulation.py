@@ -103,12 +103,13 @@ class Simulation:
         events_min: int = 1_000,
         pace: Pace | None = None,
         checkers: Sequence[Checker] | None = None,
+        events_max: int = EVENTS_MAX,
         keep: int = 0,
     ) -> None:
         self.seed = seed
         self.faults = faults
         self._dice = dice = Dice(seed)
-        self.timeline = Timeline(EVENTS_MAX, keep)
+        self.timeline = Timeline(events_max, keep)
         self.network = Network(self.timeline, dice.fork("network"))
         if checkers is None:
             checkers = standard_checkers() if replica is open_lattice else general_checkers()
@@ -124,7 +125,7 @@ class Simulation:
         )
         self._world.on_end = self._ended
         self._world.on_failing = self._failing
-        self.network.on_gone = self._gone
+        self.network.on_gone = self._dial_later
         self.nodes = [
             SimNode(f"n{index}", self._world, dice.fork(f"n{index}"), self._skew(faults))
             for index in range(nodes)
@@ -136,6 +137,8 @@ class Simulation:
         self._writes = writes
         self._duration_ms = duration_ms
         self._events_min = events_min
+        self._redials = dice.fork("redials")
+        self._linked: set[tuple[str, str]] = set()
         self._faulty = True
         self._returning: set[str] = set()
         self._hostile = [
@@ -187,14 +190,13 @@ class Simulation:
             checker.on_begin(self.nodes)
         for node in self.nodes:
             node.start()
-        dice = self._dice.fork("dial")
+        dice = self._dice.fork("begin")
         for dialler, acceptor in self.links:
-            pair = f"n{dialler}", f"n{acceptor}"
-            self.timeline.after(dice.below(20), partial(self._dial, *pair, dice))
+            self.timeline.after(dice.below(20), partial(self._link, f"n{dialler}", f"n{acceptor}"))
         for peer in self._hostile:
             for node in self.nodes:
                 pair = (peer.name, node.name) if dice.chance(0.5) else (node.name, peer.name)
-                self.timeline.after(dice.below(20), partial(self._dial, *pair, dice))
+                self.timeline.after(dice.below(20), partial(self._link, *pair))
             self.timeline.after(dice.below(2_000), peer.begin)
 
     def _plan(self) -> None:
@@ -218,6 +220,16 @@ class Simulation:
     def _strike(self, fault: _Fault, dice: Dice) -> None:
         if self._faulty:
             fault(dice)
+
+    def connect(self, dialler: int, acceptor: int) -> None:
+        """Link two nodes, by number, from now on."""
+        self._link(f"n{dialler}", f"n{acceptor}")
+
+    def cut(self, dialler: int, acceptor: int) -> None:
+        """End a link; both ends know at once."""
+        pair = f"n{dialler}", f"n{acceptor}"
+        self._linked.discard(pair)
+        self.network.cut(*pair)
 
     def run_for(self, duration_ms: int) -> None:
         """Let time pass."""
@@ -309,15 +321,20 @@ class Simulation:
         if not node.is_up:
             node.start()
 
-    def _dial(self, dialler: str, acceptor: str, dice: Dice) -> None:
+    def _link(self, dialler: str, acceptor: str) -> None:
+        self._linked.add((dialler, acceptor))
+        self._dial(dialler, acceptor)
+
+    def _dial(self, dialler: str, acceptor: str) -> None:
+        if (dialler, acceptor) not in self._linked:
+            return
         both = [self._by_name.get(name) for name in (dialler, acceptor)]
         able = all(node is None or node.is_up for node in both)
         if not (able and self.network.dial(dialler, acceptor)):
-            self.timeline.after(dice.between(50, 400), partial(self._dial, dialler, acceptor, dice))
+            self._dial_later(dialler, acceptor)
 
-    def _gone(self, dialler: str, acceptor: str) -> None:
-        dice = self._dice.fork(f"redial {self.timeline.events}")
-        self.timeline.after(dice.between(20, 400), partial(self._dial, dialler, acceptor, dice))
+    def _dial_later(self, dialler: str, acceptor: str) -> None:
+        self.timeline.after(self._redials.between(20, 400), partial(self._dial, dialler, acceptor))
 
     # --- afterwards ---------------------------------------------------------------------------
 
