@@ -11,7 +11,7 @@ from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Missing, Report
 from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View
-from datalattice.store.healing import Healing, heal_store, open_damaged
+from datalattice.store.healing import Fetching, Healing, Source, heal_store, open_damaged
 from datalattice.store.memory import MemoryStore
 
 
@@ -39,12 +39,14 @@ __all__ = [
     "Damage",
     "Disk",
     "DiskFile",
+    "Fetching",
     "Healing",
     "Lock",
     "MemoryStore",
     "Missing",
     "RealDisk",
     "Report",
+    "Source",
     "Store",
     "View",
     "heal_store",

@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from datalattice.cells import references
 from datalattice.crypto import Entropy, sha3_256
 from datalattice.errors import Corruption
+from datalattice.store.base import Store
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Progress, Report
 from datalattice.store.disk import Disk
@@ -26,6 +27,15 @@ FETCH_MAX: Final = 4_096
 
 ROUNDS_MAX: Final = 64
 """Checks of one healing: each but the last one followed a change for the better."""
+
+
+class Source(Protocol):
+    """Somebody who may have cells."""
+
+    def acquire(self, wanted: Sequence[bytes]) -> int:
+        """Store those of the cells that can be had, with all below them; return how many."""
+        ...
+
 
 Fetch = Callable[[Sequence[bytes]], Iterable[tuple[bytes, bytes]]]
 """Returns those of the cells that can be had, as (hash, encoding); it may return wrong ones."""
@@ -43,8 +53,6 @@ class Healing:
     """Cells that others had."""
     forgotten: int
     """Damaged or incomplete cells that nothing needs, and nobody had."""
-    refused: int
-    """Cells that came and are not what was asked for."""
 
 
 def open_damaged(
@@ -61,28 +69,28 @@ def open_damaged(
 
 
 def heal_store(
-    store: CellStore, fetch: Fetch | None = None, progress: Progress | None = None
+    store: CellStore, source: Source | None = None, progress: Progress | None = None
 ) -> Healing:
     """Check a store, repair what can be repaired, and check it again, until nothing gets better.
 
-    Raises: StoreFull, StoreFailed: it cannot be written. Whatever `fetch` raises.
+    Raises: StoreFull, StoreFailed: it cannot be written. Whatever `source` raises.
     """
-    rescued = forgotten = 0
-    cells = _Cells(store, fetch)
+    rescued = fetched = forgotten = 0
+    report = store.check(progress)
     for _ in range(ROUNDS_MAX):
-        report = store.check(progress)
         if report.is_clean:
             break
         saved = _rescue(store, report)
+        had = source.acquire(report.wanted) if source is not None and report.wanted else 0
         rescued += saved
-        before = cells.fetched
-        cells.acquire(report.wanted)
-        if cells.fetched > before or saved:
-            continue
-        if not report.useless:
-            break
-        forgotten += store.discard(report.useless)
-    return Healing(store.check(progress), rescued, cells.fetched, forgotten, cells.refused)
+        fetched += had
+        if not saved and not had:
+            if not report.useless:
+                report = store.check(progress)
+                break
+            forgotten += store.discard(report.useless)
+        report = store.check(progress)
+    return Healing(report, rescued, fetched, forgotten)
 
 
 def _rescue(store: CellStore, report: Report) -> int:
@@ -99,35 +107,33 @@ def _rescue(store: CellStore, report: Report) -> int:
     return len(whole) + len(report.unserved)
 
 
-class _Cells:
-    """Fetches cells and what is below them."""
+class Fetching:
+    """A source that fetches encodings from somewhere and stores those that are right."""
 
-    def __init__(self, store: CellStore, fetch: Fetch | None) -> None:
+    def __init__(self, store: Store, fetch: Fetch) -> None:
         self._store = store
         self._fetch = fetch
-        self.fetched = 0
         self.refused = 0
+        """Cells that came and are not what was asked for."""
 
-    def acquire(self, wanted: Sequence[bytes]) -> None:
-        """Fetch these cells and all below them that is not here."""
-        if self._fetch is None:
-            return
+    def acquire(self, wanted: Sequence[bytes]) -> int:
+        """Store those of the cells that can be had, with all below them; return how many."""
+        fetched = 0
         asked = set(wanted)
         stack = list(wanted)
         while stack:
             batch, stack = stack[-FETCH_MAX:], stack[:-FETCH_MAX]
-            open_hashes = set(batch)
+            awaited = set(batch)
             good: list[tuple[bytes, bytes]] = []
             for hash, encoding in self._fetch(batch):
-                if hash not in open_hashes or sha3_256(encoding) != hash:
+                if hash not in awaited or sha3_256(encoding) != hash:
                     self.refused += 1
                     continue
-                open_hashes.discard(hash)
+                awaited.discard(hash)
                 good.append((hash, encoding))
-            if not good:
-                continue
-            self.fetched += self._store.heal(good)
+            fetched += self._store.heal(good)
             for _, encoding in good:
                 below = self._store.missing(references(encoding))
                 stack.extend(hash for hash in below if hash not in asked)
                 asked.update(below)
+        return fetched

@@ -1,0 +1,208 @@
+"""Heal: a running node that misses cells of its own asks its peers for them.
+
+Whoever meets damage tells the healer, on whatever thread: the store when a cell does not fit its
+hash, the replica when a cell below its root is not here. The node is degraded until the cells are
+back. They are asked of all joined peers by hash, with what is below them in turn, and again from
+time to time as long as nobody had them. A check of the whole store looks for damage that nobody has
+met: when it is asked for, when the store was opened with damage, and at intervals if configured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from datalattice.cells import references
+from datalattice.errors import Corruption, MissingData, StoreClosed, StoreError, UsageError
+from datalattice.node.observe import WRITES, Observer
+from datalattice.node.worker import Worker
+from datalattice.store import CellStore, Damage, Healing, Store, heal_store
+from datalattice.sync import Effects, Replicator
+
+RETRY_S: Final = 2.0
+"""How often cells that nobody had are asked for again, and a store that failed is tried."""
+
+ANSWER_S: Final = 60.0
+"""How long a healing waits for peers while nothing comes."""
+
+MISSING: Final = "missing"
+"""Key of the trouble that cells below the root are not here."""
+
+
+class Healer:
+    """The missing cells of one node. `note` and `failed` may be called from any thread."""
+
+    def __init__(
+        self, store: Store, worker: Worker, observer: Observer, check_interval_s: float
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._observer = observer
+        self._check_interval_s = check_interval_s
+        self._changed = threading.Condition()
+        self._wanted: dict[bytes, bool] = {}  # hash -> whether peers are asked for it just now
+        self._healed_count = 0
+        self._healing = threading.Lock()
+        self._closed = threading.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to listen for damage, in the event loop."""
+        if isinstance(self._store, CellStore):
+            self._store.on_damage = self._damaged
+        self._task = asyncio.ensure_future(self._run())
+
+    async def close(self) -> None:
+        """Heal no more; a check that is under way comes to its end."""
+        self._closed.set()
+        with self._changed:
+            self._changed.notify_all()
+        if isinstance(self._store, CellStore):
+            self._store.on_damage = None
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await asyncio.to_thread(self._wait_for_healing)
+
+    def _wait_for_healing(self) -> None:
+        with self._healing:
+            return
+
+    @property
+    def wanted_count(self) -> int:
+        """Cells below the root that are damaged or missing, as far as is known."""
+        return len(self._wanted)
+
+    # --- what is lost -------------------------------------------------------------------------
+
+    def _damaged(self, damage: Damage) -> None:
+        self._observer.count("cells-damaged")
+        if damage.hash is not None:
+            self.note([damage.hash])
+
+    def note(self, hashes: Iterable[bytes]) -> None:
+        """Ask peers for cells of our own that are damaged or missing."""
+        with self._changed:
+            fresh = [hash for hash in hashes if hash not in self._wanted]
+            self._wanted.update(dict.fromkeys(fresh, False))
+            count = len(self._wanted)
+        if fresh:
+            self._observer.count("cells-missing", len(fresh))
+            self._observer.degrade(MISSING, f"{count} cells of this node are damaged or missing")
+            self._ask()
+
+    def _ask(self) -> None:
+        """Have the peers asked for what they are not asked for already."""
+        with self._changed:
+            idle = [hash for hash, is_asked in self._wanted.items() if not is_asked]
+            self._wanted.update(dict.fromkeys(idle, True))
+        if idle:
+            self._worker.submit(lambda replicator, now_ms: replicator.heal(idle, now_ms))
+
+    def failed(self, error: Exception) -> None:
+        """Take note of what failed; cells that are missing or damaged are a matter for peers."""
+        if isinstance(error, MissingData):
+            self.note(error.hashes)
+        elif isinstance(error, Corruption) and self._wanted:
+            self._observer.count("faults")
+        else:
+            self._observer.failed(error)
+
+    # --- on the worker's thread ---------------------------------------------------------------
+
+    def settle(self, effects: Effects) -> None:
+        """Take note of the cells that peers had, and of those that nobody has."""
+        if not effects.healed and not effects.unhealed:
+            return
+        below: list[bytes] = []
+        for encoding in self._store.get_encodings(effects.healed):
+            if encoding is not None:
+                below += self._store.missing(references(encoding))
+        with self._changed:
+            for hash in effects.unhealed:
+                if hash in self._wanted:
+                    self._wanted[hash] = False
+            for hash in effects.healed:
+                self._wanted.pop(hash, None)
+            self._healed_count += len(effects.healed)
+            is_done = not self._wanted and not below
+            self._changed.notify_all()
+        self._observer.count("cells-healed", len(effects.healed))
+        self.note(below)
+        if is_done:
+            self._observer.recover(MISSING)
+            self._worker.submit(_publish)  # what could not be published for want of these cells
+
+    # --- checks -------------------------------------------------------------------------------
+
+    def heal(self) -> Healing:
+        """Check the store and repair it with the help of the peers. Blocks; not for the loop.
+
+        Raises: UsageError: the store is in memory. StoreError: it cannot be written.
+        """
+        store = self._store
+        if not isinstance(store, CellStore):
+            raise UsageError("a store in memory has nothing to check")
+        with self._healing:
+            try:
+                healing = heal_store(store, self, self._go_on)
+            except StoreError as error:
+                self._observer.degrade(MISSING, f"the check of the store failed: {error}")
+                raise
+        self._observer.count("checks")
+        report = healing.report
+        if report.is_clean:
+            with self._changed:
+                self._wanted.clear()
+            self._observer.recover(MISSING)
+        else:
+            places, cells = len(report.damage), len(report.missing)
+            text = f"the store has {places} damaged places and lacks {cells} cells"
+            self._observer.degrade(MISSING, text)
+        return healing
+
+    def acquire(self, wanted: Sequence[bytes]) -> int:
+        """Wait until peers gave these cells, with all below them, or have them not; count them."""
+        before = self._healed_count
+        self.note(wanted)
+        self._ask()
+        with self._changed:
+            while any(self._wanted.values()) and not self._closed.is_set():
+                seen = self._healed_count
+                if not self._changed.wait(ANSWER_S) and seen == self._healed_count:
+                    break
+        return self._healed_count - before
+
+    def _go_on(self, _done: int, _total: int) -> None:
+        if self._closed.is_set():
+            raise StoreClosed("the node is closing")
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        is_due = bool(self._store.damage)
+        checked_s = loop.time()
+        while True:
+            if is_due and isinstance(self._store, CellStore):
+                # What a check cannot do, it says by degrading the node.
+                with contextlib.suppress(StoreError):
+                    await asyncio.to_thread(self.heal)
+                checked_s = loop.time()
+            await asyncio.sleep(RETRY_S)
+            interval_s = self._check_interval_s
+            is_due = 0 < interval_s <= loop.time() - checked_s
+            self._ask()
+            if self._store.has_failed:
+                self._worker.submit(self._resume)
+
+    def _resume(self, replicator: Replicator, now_ms: int) -> None:
+        self._store.resume()
+        replicator.publish(now_ms)
+        self._observer.recover(WRITES)
+
+
+def _publish(replicator: Replicator, now_ms: int) -> None:
+    replicator.publish(now_ms)
