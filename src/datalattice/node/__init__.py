@@ -1,5 +1,6 @@
 """Node: replication between processes - sockets, timers, threads and their lives."""
 
+from datalattice.node.backup import Backup
 from datalattice.node.config import DEFAULT_PORT, NodeConfig
 from datalattice.node.control import ControlClient, NodeWriter
 from datalattice.node.daemon import Daemon, Running, connect, running
@@ -12,6 +13,7 @@ from datalattice.node.transport import MemoryTransport, TcpTransport, Transport,
 
 __all__ = [
     "DEFAULT_PORT",
+    "Backup",
     "ControlClient",
     "Daemon",
     "MemoryTransport",

@@ -53,6 +53,8 @@ class NodeConfig:
     peer_bytes_max: bytes of one peer that may wait here before it is cut.
     ping_reply, strict_paths, accept_bare_values: see `datalattice.sync.Dialect`.
     http_port, http_bind: where /metrics and /health are served; None: nowhere, 0: any free port.
+    check_interval_ms: how often the whole store is checked; 0: only when it is asked for, or was
+           opened with damage.
     cache_bytes: memory for decoded cells of a store that the node opens.
     log_level, log_format: what a node that is a process of its own logs; within a program logging
            is the program's to set up.
@@ -81,6 +83,7 @@ class NodeConfig:
     root_sync_interval_ms: int = ROOT_SYNC_INTERVAL_MS
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     rounds_max: int = ROUNDS_MAX
+    check_interval_ms: int = 0
     cache_bytes: int = CACHE_BYTES_MAX
     http_port: int | None = None
     http_bind: str = "127.0.0.1"
@@ -126,7 +129,12 @@ class NodeConfig:
         ):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is at least 1, got {getattr(self, name)}")
-        for name in ("broadcast_delay_ms", "cache_bytes", "connections_per_address_max"):
+        for name in (
+            "broadcast_delay_ms",
+            "cache_bytes",
+            "check_interval_ms",
+            "connections_per_address_max",
+        ):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is at least 0, got {getattr(self, name)}")
 

@@ -27,9 +27,11 @@ from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.cursors import RootLattice
 from datalattice.errors import PeerUnavailable, Timeout
 from datalattice.lattice import Lattice, MergeContext, root_lattice
+from datalattice.node.backup import Backup
 from datalattice.node.config import NodeConfig
 from datalattice.node.connection import Connection, Traffic
 from datalattice.node.directory import publish
+from datalattice.node.heal import Healer
 from datalattice.node.logs import log_event
 from datalattice.node.monitor import Monitor
 from datalattice.node.network import Network
@@ -38,7 +40,7 @@ from datalattice.node.peers import PeerInfo
 from datalattice.node.reading import Inside
 from datalattice.node.transport import TcpTransport, Transport
 from datalattice.node.worker import Worker
-from datalattice.store import CellStore, Store
+from datalattice.store import CellStore, Healing, Store
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
 
 PULL_TIMEOUT_S: Final = 30.0
@@ -61,6 +63,7 @@ def open_node(
     clock: Clock | None = None,
     entropy: Entropy | None = None,
     transport: Transport | None = None,
+    backups: Iterable[Backup] = (),
     config: NodeConfig | None = None,
 ) -> Node:
     """Return a node, to be started by `async with`.
@@ -68,6 +71,7 @@ def open_node(
     store:    a folder, which the node opens and closes; or an open store, which stays open.
     key_pair: signs what is written below owners; without it such writes fail.
     lattice:  of the whole value; the standard root when not given.
+    backups:  further stores that are kept at the latest value.
     config:   everything else; `port`, `bind` and `peers` are not looked at when it is given.
     Raises: UsageError: an option is wrong. What is wrong with the folder shows at the start.
     """
@@ -81,6 +85,7 @@ def open_node(
         clock=clock,
         entropy=entropy,
         transport=transport,
+        backups=backups,
     )
 
 
@@ -101,6 +106,7 @@ class Node:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         transport: Transport | None = None,
+        backups: Iterable[Backup] = (),
     ) -> None:
         self.config = config
         self.key_pair = key_pair
@@ -120,6 +126,7 @@ class Node:
             self.clock,
             self._entropy,
         )
+        self.backups = tuple(backups)
         self._pulls: dict[object, asyncio.Future[str | None]] = {}
         self._changed = asyncio.Event()
         self._watcher_count = 0
@@ -159,6 +166,10 @@ class Node:
                 self._replica, codec, self.config.pace, self.key_pair, self._entropy
             )
             self._worker = Worker(replicator, self._deliver, self._failed)
+            self._healer = Healer(
+                self._store, self._worker, self.observer, self.config.check_interval_ms / 1_000
+            )
+            self._replica.on_loss = self._healer.note
             await self._network.listen(self._worker)
             await self.monitor.start(self.config.http_bind, self.config.http_port)
         except BaseException:
@@ -167,6 +178,10 @@ class Node:
                 self._owned.close()
             raise
         self._worker.start()
+        self._healer.start()
+        for backup in self.backups:
+            backup.start(self._store, self.observer)
+            backup.offer(self._replica.root)
         if self.config.url is not None and self.key_pair is not None:
             await asyncio.to_thread(self._publish_url, self.config.url, self.key_pair.public_key)
         await self._network.connect(lambda: self.root, self.changed)
@@ -190,7 +205,9 @@ class Node:
         finally:
             await self._farewell()
             await self._network.close()
+            await self._healer.close()
             await asyncio.to_thread(self._worker.stop)
+            await asyncio.gather(*(asyncio.to_thread(one.close) for one in self.backups))
             if self._owned is not None:
                 await asyncio.to_thread(self._owned.close)
 
@@ -239,6 +256,13 @@ class Node:
         Raises: StoreError: it could not be written.
         """
         await asyncio.to_thread(self.cursor.sync)
+
+    async def heal(self) -> Healing:
+        """Check the whole store, and repair it with the help of the peers.
+
+        Raises: UsageError: the store is in memory. StoreError: it cannot be written.
+        """
+        return await asyncio.to_thread(self._healer.heal)
 
     async def changed(self) -> None:
         """Return at the next change of the announced value."""
@@ -386,12 +410,15 @@ class Node:
     def _deliver(self, effects: Effects) -> None:
         if effects.changed:
             self.observer.changed()
+            for backup in self.backups:
+                backup.offer(self._replica.root)
+        self._healer.settle(effects)
         if not self._watcher_count and effects.is_silent:
             return
         self._loop.call_soon_threadsafe(self._carry_out, effects)
 
     def _failed(self, error: Exception) -> None:
-        self.observer.failed(error)
+        self._healer.failed(error)
 
     def _carry_out(self, effects: Effects) -> None:
         for note in effects.notes:
