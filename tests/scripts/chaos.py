@@ -61,7 +61,7 @@ START_S: Final = 30.0
 CONVERGE_S: Final = 90.0
 STOP_S: Final = 30.0
 SAMPLE_S: Final = 0.5
-RSS_GROWTH_MB_MAX: Final = 24.0
+MEMORY_GROWTH_MB_MAX: Final = 24.0
 FILES_GROWTH_MAX: Final = 8
 CACHE_BYTES: Final = 4_000_000
 """Memory of a node for decoded cells: small, so that it is full before memory is compared."""
@@ -102,10 +102,10 @@ def serve(folder: str, seed: str, *peers: str) -> None:
 
 @dataclass(slots=True)
 class Sample:
-    """What a process used at a time since the beginning."""
+    """What a process used at a time since the beginning; memory without mapped files."""
 
     seconds: float
-    rss_mb: float
+    memory_mb: float
     files: int
 
 
@@ -188,11 +188,13 @@ class ChaosNode:
         assert self.process is not None
         place = Path(f"/proc/{self.process.pid}")
         try:
-            pages = int((place / "statm").read_text().split()[1])
+            resident, mapped = map(int, (place / "statm").read_text().split()[1:3])
             files = sum(1 for _ in (place / "fd").iterdir())
-        except (OSError, IndexError):
+        except (OSError, ValueError):
             return  # it was killed just now, or this system does not tell
-        self.samples.append(Sample(seconds, pages * resource.getpagesize() / 1e6, files))
+        self.samples.append(
+            Sample(seconds, (resident - mapped) * resource.getpagesize() / 1e6, files)
+        )
 
     def write(self, stopping: threading.Event, chance: random.Random) -> None:
         """Write records until told to stop; on a thread of its own, as calls block."""
@@ -328,7 +330,9 @@ class Chaos:
 
     def _progress(self) -> None:
         records = sum(one.count for node in self._nodes for one in node.acknowledged)
-        memory = "/".join(f"{node.samples[-1].rss_mb:.0f}" for node in self._nodes if node.samples)
+        memory = "/".join(
+            f"{node.samples[-1].memory_mb:.0f}" for node in self._nodes if node.samples
+        )
         done = ", ".join(f"{count} {name}" for name, count in sorted(self._done.items()))
         say(
             f"{self._topology} {self._now_s():4.0f} s: {records} records acknowledged; {done}; "
@@ -479,7 +483,7 @@ class Chaos:
 
     def _summary(self, took_s: float, root_hash: str, records: int) -> dict[str, Any]:
         growth = grown(self._nodes[VETERAN].samples)
-        rss = [sample.rss_mb for node in self._nodes for sample in node.samples]
+        memory = [sample.memory_mb for node in self._nodes for sample in node.samples]
         files = [sample.files for node in self._nodes for sample in node.samples]
         summary = {
             "machine": machine(),
@@ -493,13 +497,13 @@ class Chaos:
             "failed_writes": sum(node.failed_writes for node in self._nodes),
             "carried_mb": round(sum(link.carried_bytes for link in self._links) / 1e6, 1),
             "converged_s": round(took_s, 2),
-            "rss_mb_max": round(max(rss, default=0.0)),
-            "rss_growth_mb": round(growth[0], 1),
+            "memory_mb_max": round(max(memory, default=0.0)),
+            "memory_growth_mb": round(growth[0], 1),
             "files_max": max(files, default=0),
             "files_growth": round(growth[1]),
             "root": root_hash[:16],
         }
-        if growth[0] > RSS_GROWTH_MB_MAX or growth[1] > FILES_GROWTH_MAX:
+        if growth[0] > MEMORY_GROWTH_MB_MAX or growth[1] > FILES_GROWTH_MAX:
             raise Violation(f"memory or files grew: {summary}")
         return summary
 
@@ -525,8 +529,8 @@ def grown(samples: list[Sample]) -> tuple[float, float]:
         return 0.0, 0.0
     early, late = samples[quarter : 2 * quarter], samples[-quarter:]
     return (
-        statistics.median(one.rss_mb for one in late)
-        - statistics.median(one.rss_mb for one in early),
+        statistics.median(one.memory_mb for one in late)
+        - statistics.median(one.memory_mb for one in early),
         statistics.median(one.files for one in late)
         - statistics.median(one.files for one in early),
     )
