@@ -22,7 +22,14 @@ from datalattice.lattice.context import (
     discard,
     is_public_key,
 )
-from datalattice.lattice.identity import did_of, public_key_of, verify_did
+from datalattice.lattice.identity import (
+    Resolver,
+    ResolvingVerifier,
+    did_of,
+    public_key_of,
+    resolving_verifier,
+    verify_did,
+)
 from datalattice.lattice.jsonvalue import JSONIndexLattice, JSONLattice
 from datalattice.lattice.keyed import KeyedLattice, StringKeyedLattice, name_bytes
 from datalattice.lattice.owned import VALUE, OwnerLattice, SignedLattice
@@ -84,6 +91,8 @@ __all__ = [
     "QueueForked",
     "Report",
     "ReservedLattice",
+    "Resolver",
+    "ResolvingVerifier",
     "SetLattice",
     "SignedLattice",
     "StringKeyedLattice",
@@ -109,6 +118,7 @@ __all__ = [
     "public_key_of",
     "register_section",
     "replicable",
+    "resolving_verifier",
     "root_lattice",
     "select",
     "set_local",

@@ -1,10 +1,13 @@
-"""Identity: owners named by a `did:key`.
+"""Identity: owners named by a DID.
 
-Such a name carries its Ed25519 public key in its text, so nobody has to look it up.
+A `did:key` carries its Ed25519 public key in its text, so nobody has to look it up. What keys any
+other DID stands for, a resolver says; this package opens no connection to find out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 from datalattice.cells import Value
@@ -20,6 +23,16 @@ CODE: Final = b"\xed\x01"
 ALPHABET: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 DIGITS_MAX: Final = 48
 """Base 58 digits that 34 bytes can need, with one to spare; longer text is refused unread."""
+
+
+DID_PREFIX: Final = "did:"
+KEY_PREFIX: Final = "did:key:"
+
+DID_CHARACTERS_MAX: Final = 2_048
+"""Longest DID that a resolver is asked about."""
+
+KEYS_MAX: Final = 100
+"""Keys of one DID that are looked at."""
 
 
 def did_of(public_key: bytes) -> str:
@@ -68,3 +81,51 @@ def verify_did(owner: Value, signer: bytes) -> bool:
     Source: CAD038 "DID owners"; docs/lattices.md "Owners".
     """
     return public_key_of(owner) == signer
+
+
+Resolver = Callable[[str], Iterable[bytes]]
+"""Returns the Ed25519 public keys that a DID stands for, none for one that stands for nothing.
+
+It may raise: then nobody may write for that owner just now. It is asked once for each entry that is
+judged, on the thread that merges, so whoever looks keys up elsewhere keeps what was found.
+"""
+
+
+class ResolvingVerifier:
+    """A verifier that asks a resolver about every DID but `did:key`, whose key is in its text.
+
+    failures: how often the resolver raised; last_failure: why, the last time.
+
+    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
+    """
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self.failures = 0
+        self.last_failure: str | None = None
+
+    def __call__(self, owner: Value, signer: bytes) -> bool:
+        """Return whether `signer` is a key of the DID that `owner` is."""
+        if not isinstance(owner, str) or not owner.startswith(DID_PREFIX):
+            return False
+        if owner.startswith(KEY_PREFIX):
+            return verify_did(owner, signer)
+        if len(owner) > DID_CHARACTERS_MAX:
+            return False
+        try:
+            return signer in islice(self._resolver(owner), KEYS_MAX)
+        except Exception as error:  # noqa: BLE001 - whatever a resolver meets, nobody is authorised
+            self.failures += 1
+            self.last_failure = f"{owner}: {type(error).__name__}: {error}"
+            return False
+
+    def __repr__(self) -> str:
+        return f"ResolvingVerifier({self._resolver!r})"
+
+
+def resolving_verifier(resolver: Resolver) -> ResolvingVerifier:
+    """Return a verifier for owners that are DIDs of any method, `did:key` built in.
+
+    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
+    """
+    return ResolvingVerifier(resolver)

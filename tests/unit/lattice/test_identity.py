@@ -10,11 +10,14 @@ from datalattice.errors import UsageError
 from datalattice.lattice import (
     MergeContext,
     OwnerLattice,
+    Report,
     SetLattice,
     did_of,
     public_key_of,
+    resolving_verifier,
     verify_did,
 )
+from datalattice.lattice.identity import DID_CHARACTERS_MAX, KEYS_MAX
 
 KEY = KeyPair(b"\x01" * 32)
 # RFC 8032 test 1, as the did:key method writes it.
@@ -68,3 +71,91 @@ def test_the_verifier_admits_the_key_in_the_name_and_no_other() -> None:
     assert lattice.merge(None, good, context) is good
     bad = Map.of([(name, Signed.sign(KeyPair(b"\x02" * 32), Set.of([1, 2])))])
     assert lattice.merge(good, bad, context) is good
+
+
+# --- other DIDs ---------------------------------------------------------------------------------
+
+
+def test_a_resolver_says_whose_keys_speak_for_a_did() -> None:
+    asked: list[str] = []
+
+    def resolver(did: str) -> list[bytes]:
+        asked.append(did)
+        return [PUBLIC, KEY.public_key] if did == "did:web:example.com" else []
+
+    verifier = resolving_verifier(resolver)
+    assert verifier("did:web:example.com", KEY.public_key)
+    assert not verifier("did:web:example.com", bytes(32))
+    assert not verifier("did:web:example.org", KEY.public_key)
+    assert asked == ["did:web:example.com", "did:web:example.com", "did:web:example.org"]
+    assert verifier.failures == 0
+    assert "resolver" in repr(verifier)
+
+
+def test_a_name_that_carries_its_key_is_not_resolved() -> None:
+    def resolver(did: str) -> list[bytes]:
+        raise AssertionError(did)
+
+    verifier = resolving_verifier(resolver)
+    assert verifier(did_of(KEY.public_key), KEY.public_key)
+    assert not verifier("did:key:zBad", KEY.public_key)
+    for owner in (None, 7, b"x", "example.com", Map.of({})):
+        assert not verifier(owner, KEY.public_key)
+    assert verifier.failures == 0
+
+
+def test_a_resolver_that_fails_authorises_nobody_and_is_counted() -> None:
+    def resolver(did: str) -> list[bytes]:
+        raise TimeoutError(f"no answer about {did}")
+
+    verifier = resolving_verifier(resolver)
+    assert not verifier("did:web:example.com", KEY.public_key)
+    assert not resolving_verifier(lambda _: None)("did:web:x", PUBLIC)  # type: ignore[arg-type,return-value]
+    assert (verifier.failures, verifier.last_failure) == (
+        1,
+        "did:web:example.com: TimeoutError: no answer about did:web:example.com",
+    )
+
+
+def test_only_so_long_names_and_so_many_keys_are_looked_at() -> None:
+    verifier = resolving_verifier(lambda _: [KEY.public_key])
+    name = "did:web:" + "x" * (DID_CHARACTERS_MAX - 8)
+    assert len(name) == DID_CHARACTERS_MAX
+    assert verifier(name[:-1], KEY.public_key)
+    assert verifier(name, KEY.public_key)
+    assert not verifier(name + "x", KEY.public_key)
+    for before, found in ((KEYS_MAX - 2, True), (KEYS_MAX - 1, True), (KEYS_MAX, False)):
+        many = resolving_verifier(lambda _, n=before: [PUBLIC] * n + [KEY.public_key])  # type: ignore[misc]
+        assert many("did:web:x", KEY.public_key) is found
+
+
+def test_owners_by_resolved_name_may_sign_and_others_are_reported() -> None:
+    reports: list[Report] = []
+    lattice = OwnerLattice(SetLattice())
+    verifier = resolving_verifier(lambda did: [KEY.public_key] if did == "did:web:a" else [])
+    context = MergeContext(verifier=verifier, report=reports.append)
+    signed = Signed.sign(KEY, Set.of([1]))
+    merged = lattice.merge(
+        lattice.zero(), Map.of({"did:web:a": signed, "did:web:b": signed}), context
+    )
+    assert merged == Map.of({"did:web:a": signed})
+    assert [report.kind for report in reports] == ["not-owner"]
+
+
+def test_reports_say_why_an_entry_was_dropped() -> None:
+    reports: list[Report] = []
+    lattice = OwnerLattice(SetLattice())
+    good = Signed.sign(KEY, Set.of([1]))
+    forged = Signed(KEY.public_key, bytes(64), Set.of([1]))
+    for entry in (forged, Set.of([1]), Signed.sign(KEY, 5)):
+        lattice.merge(
+            lattice.zero(),
+            Map.of({KEY.public_key: entry}),
+            MergeContext(report=reports.append),
+        )
+    assert [report.kind for report in reports] == [
+        "bad-signature",
+        "entry-dropped",
+        "entry-dropped",
+    ]
+    assert lattice.merge(lattice.zero(), Map.of({KEY.public_key: good})) != lattice.zero()
