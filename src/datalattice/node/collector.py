@@ -1,8 +1,8 @@
 """Collector: Python's cycle collector stands still while a replica is at work.
 
-Cells refer downwards only, so none of them is ever part of a cycle; but each one made counts towards
-the next collection, and each collection visits all that are in memory. Of the merge of a hundred
-thousand entries it took six sevenths of the time. It catches up between two actions.
+Cells refer downwards only, so none of them is ever part of a cycle; but each one made counts
+towards the next collection, and each collection visits all that are in memory. Of the merge of a
+hundred thousand entries it took six sevenths of the time. It catches up between two actions.
 """
 
 from __future__ import annotations

@@ -77,16 +77,25 @@ class Staging:
         Cells that are not below the hashes are not kept.
         """
         reached: dict[bytes, _Cell] = {}
+        outside: dict[bytes, None] = {}  # in order of first occurrence
         front = hashes
         while front:
             at_hand = [hash for hash in front if hash in cells and hash not in self._cells]
             stored = self._home.has_many(at_hand)  # a peer may send what is here already
             below: list[bytes] = []
-            for hash in at_hand:
-                if hash not in stored and hash not in reached:
+            for hash in front:
+                if hash in reached:
+                    continue
+                if hash in cells and hash not in stored and hash not in self._cells:
                     cell = reached[hash] = _Cell(cells[hash], references(cells[hash]))
                     below.extend(cell.below)
+                elif hash not in stored:
+                    outside[hash] = None
             front = below
+        waited_for = self._waiting.keys()
+        is_alone = waited_for.isdisjoint(outside) and waited_for.isdisjoint(reached)
+        if is_alone and len(self._home.has_many(outside)) == len(outside):
+            return Progress(stored=_upwards(hashes, reached), complete=[claim])
         self._claims[claim] = hashes
         return self._add(reached, claim, hashes)
 
@@ -193,3 +202,20 @@ class Staging:
             if hash in kept
         }
         self.size_bytes = sum(cell.size_bytes for cell in self._cells.values())
+
+
+def _upwards(hashes: list[bytes], cells: Mapping[bytes, _Cell]) -> list[tuple[bytes, bytes]]:
+    """Return the cells below `hashes`, each after those that it refers to."""
+    found: dict[bytes, bytes] = {}
+    stack = [(hash, False) for hash in hashes]
+    while stack:
+        hash, is_done = stack.pop()
+        cell = cells.get(hash)
+        if cell is None or hash in found:
+            continue
+        if is_done:
+            found[hash] = cell.encoding
+        else:
+            stack.append((hash, True))
+            stack.extend((ref, False) for ref in cell.below)
+    return list(found.items())

@@ -7,7 +7,15 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datalattice.cells import Parts, Value, Vector, decode_parts, encode_message, value_hash
+from datalattice.cells import (
+    Parts,
+    Value,
+    Vector,
+    decode_parts,
+    encode_message,
+    references,
+    value_hash,
+)
 from datalattice.sync.staging import Progress, Staging
 
 
@@ -129,3 +137,25 @@ def test_a_released_claim_leaves_its_cells_to_the_next() -> None:
     while progress.missing:
         progress = staging.add(cells)
     assert progress.complete == ["new"]
+
+
+def test_a_complete_value_brings_what_another_waits_for() -> None:
+    root, cells = tree(40)
+    staging = Staging(Home())
+    first = staging.claim("first", [root], {})
+    assert first.missing == [root]
+    second = staging.claim("second", [root], cells)
+    assert sorted(map(str, second.complete)) == ["first", "second"]
+    assert {hash for hash, _ in second.stored} == cells.keys()
+    assert len(staging) == 0
+
+
+def test_a_shared_cell_comes_once_and_before_all_that_refer_to_it() -> None:
+    shared: Value = Vector.of(["deep " * 40])
+    value: Value = Vector.of([Vector.of([shared, "x" * 150]), shared, "y" * 150])
+    cells = _cells(value)
+    progress = Staging(Home()).claim("claim", [value_hash(value)], cells)
+    order = [hash for hash, _ in progress.stored]
+    assert len(order) == len(set(order)) == len(cells)
+    for hash, encoding in progress.stored:
+        assert all(order.index(ref) < order.index(hash) for ref in references(encoding))
