@@ -152,7 +152,7 @@ def test_a_complete_value_brings_what_another_waits_for() -> None:
 
 def test_a_shared_cell_comes_once_and_before_all_that_refer_to_it() -> None:
     shared: Value = Vector.of(["deep " * 40])
-    value: Value = Vector.of([Vector.of([shared, "x" * 150]), shared, "y" * 150])
+    value: Value = Vector.of([Vector.of([shared, "x" * 150]), shared, "y" * 150, "z" * 100])
     cells = _cells(value)
     progress = Staging(Home()).claim("claim", [value_hash(value)], cells)
     order = [hash for hash, _ in progress.stored]
