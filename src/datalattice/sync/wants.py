@@ -3,7 +3,8 @@
 Every hash is asked of one peer at a time. It goes first to the peer that made it wanted, and after
 a refusal or a time-out to the others in turn; when all were asked a round is over, and after a rest
 the next begins. A part that nobody delivered in `rounds_max` rounds is lost: the replica drops what
-depended on it, and nothing else suffers.
+depended on it, and nothing else suffers. A peer that answers nothing while it makes more and more
+wanted holds up only that: what others made wanted leaves its line after a while.
 
 The newest wants are asked first. In a tree that means depth first, which keeps the list short: the
 children of a cell just received are fetched before its neighbours.
@@ -26,17 +27,25 @@ REST_MS: Final = 250
 """Pause after a round in which nobody had the part; doubled after the second."""
 
 
+LINE_MS: Final = 5_000
+"""Time that a part passed on to a peer waits to be asked of it; then it is the next one's."""
+
+
 @dataclass(slots=True)
 class _Want:
     """A missing part.
 
-    `source` made it wanted; `asked` are the peers already asked in this round.
+    `source` made it wanted; `asked` are the peers already asked in this round. Passed on, it is in
+    line at `next_peer` until `line_until_ms`; in line at `slow` it was before.
     """
 
     source: str
     asked: set[str] = field(default_factory=set)
     in_flight: str | None = None
     rounds: int = 0
+    next_peer: str = ""
+    line_until_ms: int = 0
+    slow: set[str] = field(default_factory=set)
 
 
 class WantList:
@@ -50,7 +59,7 @@ class WantList:
         self._helpers: dict[
             str, None
         ] = {}  # peers that are asked for what others made wanted, in order
-        self._resting: list[tuple[int, bytes]] = []  # (not before, hash), a heap
+        self._alarms: list[tuple[int, bytes]] = []  # (end of a rest or of a wait in line, hash)
         self._lost: list[bytes] = []
         self._counts: dict[str, int] = {}  # source -> how many it made wanted
 
@@ -121,16 +130,20 @@ class WantList:
             self._pass_on(hash, now_ms)
 
     def wake(self, now_ms: int) -> None:
-        """Put the parts whose rest is over back in line."""
-        while self._resting and self._resting[0][0] <= now_ms:
-            _, hash = heapq.heappop(self._resting)
+        """Put the parts whose rest is over back in line, and those out of a line that wait long."""
+        while self._alarms and self._alarms[0][0] <= now_ms:
+            _, hash = heapq.heappop(self._alarms)
             want = self._wants.get(hash)
-            if want is not None and want.in_flight is None and not want.asked:
+            if want is None or want.in_flight is not None or want.line_until_ms > now_ms:
+                continue
+            if want.next_peer:
+                self._change_line(hash, want, now_ms)
+            else:
                 self._pass_on(hash, now_ms)
 
     def next_wake_ms(self) -> int | None:
         """Return when `wake` has something to do."""
-        return self._resting[0][0] if self._resting else None
+        return self._alarms[0][0] if self._alarms else None
 
     def take_lost(self) -> tuple[bytes, ...]:
         """Return the parts given up since the last call; they are no longer wanted."""
@@ -149,13 +162,19 @@ class WantList:
         want = self._wants.get(hash)
         return want is not None and want.in_flight is None
 
+    def _able(self, want: _Want) -> list[str]:
+        """Return the peers that can be asked, in order."""
+        able = [want.source] if want.source in self._queues else []
+        return able + [peer for peer in self._helpers if peer != want.source]
+
     def _pass_on(self, hash: bytes, now_ms: int) -> None:
         want = self._wants[hash]
-        able = [want.source] if want.source in self._queues else []
-        able += [peer for peer in self._helpers if peer != want.source]
+        able = self._able(want)
         fresh = [peer for peer in able if peer not in want.asked]
+        want.next_peer = ""
+        want.slow.clear()
         if fresh:
-            self._queues[fresh[0]].append(hash)
+            self._line_up(hash, want, fresh[0], now_ms)
         elif not able or want.rounds + 1 >= self._rounds_max:
             # Without any peer there is nobody to wait for: the next one to connect states its root
             # anew.
@@ -165,4 +184,24 @@ class WantList:
             rest_ms = self._rest_ms << want.rounds
             want.rounds += 1
             want.asked.clear()
-            heapq.heappush(self._resting, (now_ms + rest_ms, hash))
+            want.line_until_ms = now_ms + rest_ms
+            heapq.heappush(self._alarms, (want.line_until_ms, hash))
+
+    def _change_line(self, hash: bytes, want: _Want, now_ms: int) -> None:
+        """Try another peer's line: to wait is no answer, so no round ends by it."""
+        want.slow.add(want.next_peer)
+        able = self._able(want)
+        other = [peer for peer in able if peer not in want.asked and peer not in want.slow]
+        if not other:
+            # All the rest were asked, or are as slow. Somebody who was asked may have it by now,
+            # or lost the question.
+            want.slow = {want.next_peer}
+            other = [peer for peer in able if peer != want.next_peer] or [want.next_peer]
+        self._line_up(hash, want, other[0], now_ms)
+
+    def _line_up(self, hash: bytes, want: _Want, peer: str, now_ms: int) -> None:
+        if peer != want.next_peer:
+            want.next_peer = peer
+            self._queues[peer].append(hash)
+        want.line_until_ms = now_ms + LINE_MS
+        heapq.heappush(self._alarms, (want.line_until_ms, hash))

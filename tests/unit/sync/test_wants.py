@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datalattice.sync import WantList
+from datalattice.sync.wants import LINE_MS
 
 A, B, C = (bytes([n]) * 32 for n in (1, 2, 3))
 
@@ -99,3 +100,44 @@ def test_another_source_may_serve_what_rests() -> None:
     wants.failed(A, "s", 0)
     wants.add([A], "t")
     assert wants.take("t", 1) == [A]
+
+
+def test_a_want_leaves_the_line_of_a_peer_that_takes_only_its_own() -> None:
+    wants = WantList()
+    for peer in ("honest", "mute"):
+        wants.add_helper(peer)
+    wants.add([A], "honest")
+    assert wants.take("honest", 1) == [A]
+    wants.failed(A, "honest", 0)  # the answer was lost: now it is in the line of the mute peer
+    wants.wake(LINE_MS - 1)
+    assert wants.take("honest", 1) == []
+    assert wants.next_wake_ms() == LINE_MS
+    wants.wake(LINE_MS)
+    assert wants.take("honest", 1) == [A]
+    wants.found(A)
+    assert wants.take("mute", 1) == []
+
+
+def test_waiting_in_line_for_the_only_peer_costs_no_round() -> None:
+    wants = WantList()
+    wants.add_helper("busy")
+    wants.add([A], "gone")
+    wants.remove_peer("gone", 0)
+    for turn in range(1, 20):
+        wants.wake(turn * LINE_MS)
+    assert wants.take_lost() == ()
+    assert wants.take("busy", 9) == [A]
+    assert wants.take("busy", 9) == []
+
+
+def test_lines_are_changed_among_all_that_were_not_asked_before_anybody_is_asked_again() -> None:
+    wants = WantList()
+    for peer in ("first", "second", "third"):
+        wants.add_helper(peer)
+    wants.add([A], "first")
+    wants.take("first", 1)
+    wants.failed(A, "first", 0)
+    wants.wake(LINE_MS)
+    assert wants.take("first", 1) == []
+    wants.wake(2 * LINE_MS)
+    assert wants.take("first", 1) == [A]
