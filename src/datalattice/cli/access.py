@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 # Importing the applications registers their sections in the root lattice.
 from datalattice.apps.queue import QUEUE_SECTION, LatticeMQ
@@ -29,8 +29,10 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.node import ControlClient, NodeWriter, connect
 from datalattice.store import CellStore, Store
+
+if TYPE_CHECKING:
+    from datalattice.node import ControlClient
 
 LOCK_WAIT_S: Final = 10.0
 """How long a write waits for another process to finish its own."""
@@ -123,7 +125,9 @@ def writing(folder: Folder) -> Iterator[Writer]:
             writing.
     """
     found = _node_or_store(folder)
-    if isinstance(found, ControlClient):
+    if not isinstance(found, CellStore):
+        from datalattice.node import NodeWriter
+
         with found:
             yield NodeWriter(found)
         return
@@ -135,6 +139,8 @@ def writing(folder: Folder) -> Iterator[Writer]:
 
 def _node_or_store(folder: Folder) -> ControlClient | CellStore:
     """Return the running node, or else the store; wait for whoever else is writing."""
+    from datalattice.node import connect
+
     give_up_s = time.monotonic() + LOCK_WAIT_S
     while True:
         client = connect(folder.path)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer.exceptions import Exit
 
 from datalattice.cli.folder import JsonOption
 from datalattice.cli.render import print_json, print_lines, progress_bars
-from datalattice.conformance import Failure, FileReport, list_files, run_file
+
+if TYPE_CHECKING:
+    from datalattice.conformance import Failure, FileReport
 
 FAILURES_SHOWN_MAX: Final = 20
 """Failing vectors of one file that are listed; `--json` lists all."""
@@ -30,6 +32,8 @@ def conformance(paths: PathsArgument, json: JsonOption = False) -> None:
     Exit code 1 when anything failed. A vector of unknown kind, an unreadable file and a file
     or folder without vectors are failures.
     """
+    from datalattice.conformance import list_files, run_file
+
     reports: list[FileReport] = []
     files = list_files(paths)
     with progress_bars(quiet=json) as bars:

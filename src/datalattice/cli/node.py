@@ -61,6 +61,33 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", help="File of settings. Default: node.toml in the node's folder."),
 ]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--port", "-p", help="Port to listen at; 0: any free one. Default: 18888 or any free."
+    ),
+]
+BindOption = Annotated[
+    str | None, typer.Option("--bind", help="Local address to listen at. Default: 127.0.0.1.")
+]
+HttpPortOption = Annotated[
+    int | None,
+    typer.Option("--http-port", help="Serve /metrics and /health there; 0: any free port."),
+]
+LogLevelOption = Annotated[
+    str | None,
+    typer.Option("--log-level", help="debug, info, warning or error. Default: warning."),
+]
+LogFormatOption = Annotated[
+    str | None, typer.Option("--log-format", help="text or json. Default: text.")
+]
+AttachedOption = Annotated[
+    bool,
+    typer.Option(
+        "--attached",
+        help="End when standard input ends: for a program that must not leave its node behind.",
+    ),
+]
 PeerOption = Annotated[
     list[str] | None,
     typer.Option("--peer", help="A node to stay connected to, host:port. May be repeated."),
@@ -83,35 +110,14 @@ def settings_of(
 
 @app.command("start")
 def start(
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port", "-p", help="Port to listen at; 0: any free one. Default: 18888 or any free."
-        ),
-    ] = None,
-    bind: Annotated[
-        str | None, typer.Option("--bind", help="Local address to listen at. Default: 127.0.0.1.")
-    ] = None,
+    port: PortOption = None,
+    bind: BindOption = None,
     peer: PeerOption = None,
-    http_port: Annotated[
-        int | None,
-        typer.Option("--http-port", help="Serve /metrics and /health there; 0: any free port."),
-    ] = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option("--log-level", help="debug, info, warning or error. Default: warning."),
-    ] = None,
-    log_format: Annotated[
-        str | None, typer.Option("--log-format", help="text or json. Default: text.")
-    ] = None,
+    http_port: HttpPortOption = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
     config: ConfigOption = None,
-    attached: Annotated[
-        bool,
-        typer.Option(
-            "--attached",
-            help="End when standard input ends: for a program that must not leave its node behind.",
-        ),
-    ] = False,
+    attached: AttachedOption = False,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,11 @@ COMMANDS = [
     ["node", "start"],
     ["node", "status"],
     ["node", "pull"],
+    ["node", "config"],
+    ["node", "peers"],
+    ["node", "peers", "add"],
+    ["node", "peers", "remove"],
+    ["node", "watch"],
     ["queue", "offer"],
     ["queue", "peek"],
     ["queue", "range"],
@@ -108,3 +115,15 @@ def test_errors_become_codes_and_one_line_each(
     fail_with(KeyboardInterrupt())
     ran = lattice("queue", "topics")
     assert (ran.code, ran.out, ran.err) == (130, "", "")
+
+
+def test_the_command_line_starts_without_what_only_single_commands_need() -> None:
+    heavy = "asyncio cryptography ssl datalattice.node datalattice.conformance zeroconf pyspark"
+    program = (
+        "import sys, datalattice.cli.main\n"
+        f"print(*(name for name in {heavy.split()!r} if name in sys.modules))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True
+    )
+    assert ran.stdout.split() == []
