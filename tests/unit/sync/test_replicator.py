@@ -14,6 +14,7 @@ from datalattice.errors import BadFormat, ProtocolViolation
 from datalattice.sync import (
     BROADCAST_DELAY_MS,
     MALFORMED_MAX,
+    PENDING_MAX,
     REQUEST_TIMEOUT_MS,
     ROOT_SYNC_INTERVAL_MS,
     UNSENT_MAX,
@@ -452,3 +453,96 @@ def test_the_root_is_stated_every_thirty_seconds() -> None:
     for name in "ab":
         times = [time for sender, time in seen if sender == name]
         assert len(times) == 3
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+def test_so_many_requests_of_ours_wait_for_one_peer() -> None:
+    node = Replicator(CounterReplica(), JsonCodec())
+    node.open("p", 0, outbound=False)
+    for token in range(PENDING_MAX):
+        node.pull("p", token, 0)
+    effects = node.take_effects()
+    assert (len(effects.sends), effects.finished) == (PENDING_MAX, [])
+    node.pull("p", "one more", 0)
+    effects = node.take_effects()
+    assert effects.sends == []
+    assert effects.finished == [("one more", f"{PENDING_MAX} requests wait for this peer already")]
+
+
+def test_a_peer_whose_values_lack_too_many_parts_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datalattice.sync.replicator.WANTS_MAX", 10)
+    for count, ends in ((9, False), (10, False), (11, True)):
+        node = Replicator(CounterReplica(), JsonCodec())
+        node.open("p", 0, outbound=False)
+        ghosts = [hashlib.sha3_256(bytes([n])).hexdigest() for n in range(count)]
+        node.receive("p", _pack("offer", "00" * 32, ghosts, []), 0)
+        effects = node.take_effects()
+        assert bool(effects.closes) is ends
+        assert [note.kind for note in effects.notes] == (["closed-missing"] if ends else [])
+
+
+# --- healing --------------------------------------------------------------------------------------
+
+
+def _part_of(name: str, count: int) -> Part:
+    return _part(json.dumps([name, count]))
+
+
+def test_damaged_parts_are_asked_of_every_joined_peer_and_handed_over() -> None:
+    replica = CounterReplica()
+    node = Replicator(replica, JsonCodec())
+    for peer in "pqr":
+        node.open(peer, 0, outbound=peer != "r")
+    node.take_effects()
+    wanted = [_part_of("x", 1), _part_of("y", 2)]
+    node.heal([part.hash for part in wanted], 0)
+    effects = node.take_effects()
+    ((peer, payload),) = effects.sends
+    assert peer == "p"
+    assert json.loads(payload)[0] == "want"
+    _, id, hashes = json.loads(payload)
+    by_hash = {part.hash.hex(): part for part in wanted}
+    first = [
+        by_hash[hash].data.decode() if hash == wanted[0].hash.hex() else None for hash in hashes
+    ]
+    node.receive("p", _pack("answer", id, first), 0)
+    effects = node.take_effects()
+    assert (effects.healed, effects.unhealed) == ([wanted[0].hash], [])
+    assert replica.repaired == [wanted[0]]
+    ((peer, payload),) = [send for send in effects.sends if json.loads(send[1])[0] == "want"]
+    assert peer == "q"
+    _, id, hashes = json.loads(payload)
+    node.receive("q", _pack("answer", id, [wanted[1].data.decode()]), 0)
+    effects = node.take_effects()
+    assert effects.healed == [wanted[1].hash]
+    assert replica.repaired == wanted
+
+
+def test_what_no_peer_has_is_not_healed() -> None:
+    node = Replicator(CounterReplica(), JsonCodec())
+    hash = hashlib.sha3_256(b"gone").digest()
+    node.heal([hash, hash], 0)
+    assert node.take_effects().unhealed == [hash]  # nobody is there to be asked
+    node.open("p", 0, outbound=True)
+    node.heal([hash], 0)
+    unhealed: list[bytes] = []
+    now_ms = 0
+    while not unhealed:
+        for _, payload in node.take_effects().sends:
+            if json.loads(payload)[0] == "want":
+                node.receive("p", _pack("answer", json.loads(payload)[1], [None]), now_ms)
+        unhealed += node.take_effects().unhealed
+        now_ms += 300
+        node.tick(now_ms)
+    assert unhealed == [hash]
+
+
+def test_a_peer_that_leaves_while_healing_leaves_it_undone() -> None:
+    node = Replicator(CounterReplica(), JsonCodec())
+    node.open("p", 0, outbound=True)
+    hash = hashlib.sha3_256(b"gone").digest()
+    node.heal([hash], 0)
+    node.closed("p", 1)
+    assert node.take_effects().unhealed == [hash]
