@@ -1,0 +1,401 @@
+"""Nodes on disks that fill up, fail and lose bytes; nodes that heal themselves; backups."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from datalattice.cells import Map, Set, Value, encode, missing, novelty, same, value_hash
+from datalattice.crypto import SeededEntropy, sha3_256
+from datalattice.errors import Corruption, StoreError, UsageError
+from datalattice.lattice import LOCAL_KEY, SetLattice, replicable
+from datalattice.node import Backup, MemoryTransport, Node, NodeConfig, open_node
+from datalattice.store import CellStore, MemoryStore, Store
+from datalattice.store.packing import locate
+from datalattice.testing.disk import SimDisk
+
+T = TypeVar("T")
+LONG = "a text that is too long to stand inside its parent " * 4
+
+
+class FailingDisk(SimDisk):
+    """A disk that refuses everything while it is told to."""
+
+    def __init__(self, seed: int, code: int) -> None:
+        super().__init__(seed)
+        self.fail_errno = code
+        self.is_failing = False
+
+    def step(self) -> bool:
+        """Count an operation; return whether it is refused."""
+        return super().step() or self.is_failing
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(30):
+            return await work()
+
+    return asyncio.run(bounded())
+
+
+def set_node(
+    transport: MemoryTransport, store: Store | Path, *peers: Node, backups: tuple[Backup, ...] = ()
+) -> Node:
+    addresses = tuple(str(peer.address) for peer in peers)
+    config = NodeConfig(
+        port=0, bind="memory", peers=addresses, root_sync_interval_ms=200, request_timeout_ms=1_000
+    )
+    return open_node(
+        store, lattice=SetLattice(), transport=transport, config=config, backups=backups
+    )
+
+
+def elements(start: int, count: int) -> list[Value]:
+    return [f"{LONG} {number}" for number in range(start, start + count)]
+
+
+def add(node: Node, *added: Value) -> None:
+    def joined(value: Value) -> Value:
+        assert isinstance(value, Set)
+        return value.union(Set.of(added))
+
+    node.cursor.update(joined)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - health has no event
+        await asyncio.sleep(0.01)
+
+
+def open_sim(disk: SimDisk) -> CellStore:
+    return CellStore.open("store", disk=disk, entropy=SeededEntropy(1))
+
+
+# --- the disk is full, or fails ---
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "io"])
+def test_a_full_or_failing_disk_is_never_a_silent_loss(code: int) -> None:
+    disk = FailingDisk(1, code)
+
+    async def work() -> bytes:
+        transport = MemoryTransport()
+        store = open_sim(disk)
+        async with (
+            set_node(transport, store) as node,
+            set_node(transport, MemoryStore(), node) as peer,
+        ):
+            add(node, "before")
+            await node.sync()
+            await peer.wait_until(lambda peer: peer.root_hash == node.root_hash)
+            told = peer.root_hash
+            disk.is_failing = True
+            for number in range(3):
+                add(node, f"while {number}")
+                with pytest.raises(StoreError):
+                    await node.sync()
+                assert node.observer.health.startswith("degraded: Store")
+                assert node.root_hash == told, "nothing is announced that is not durable"
+                assert store.root_hash() == told
+            add(peer, "from the peer")
+            await peer.sync()
+            await asyncio.sleep(0.3)  # a root sync later
+            assert node.root_hash == told
+            disk.is_failing = False
+            await node.sync()
+            assert same(node.root, store.root())
+            assert node.observer.health == "ok"
+            await node.wait_until(lambda node: "from the peer" in node.root)  # type: ignore[operator]
+            await peer.wait_until(lambda peer: peer.root_hash == node.root_hash)
+            expected = Set.of(["before", "while 0", "while 1", "while 2", "from the peer"])
+            assert same(node.root, expected)
+            return node.root_hash
+
+    root_hash = run(work)
+    disk.restart(power_failure=True)
+    with open_sim(disk) as again:
+        assert again.root_hash() == root_hash
+        assert again.check().is_clean
+
+
+def test_a_node_goes_on_by_itself_when_there_is_room_again() -> None:
+    disk = FailingDisk(2, errno.ENOSPC)
+
+    async def work() -> None:
+        store = open_sim(disk)
+        async with set_node(MemoryTransport(), store) as node:
+            disk.is_failing = True
+            add(node, "kept")
+            with pytest.raises(StoreError):
+                await node.sync()
+            disk.is_failing = False
+            await until(lambda: node.observer.health == "ok")
+            assert same(store.root(), Set.of(["kept"]))
+
+    run(work)
+
+
+# --- cells of its own are damaged or missing ---
+
+
+def damage(disk: SimDisk, store: CellStore, hash: bytes) -> None:
+    segment, offset, length = locate(store._index.find(hash))
+    disk.flip(f"store/segments/{segment:08d}.seg", offset + length // 2)
+
+
+def test_a_node_heals_from_its_peers() -> None:
+    disk = SimDisk(3)
+    with open_sim(disk) as store:
+        store.commit(Set.of(elements(0, 200)))
+    store = open_sim(disk)
+    lost = [hash for hash, _, _ in novelty(Set.of(elements(0, 200)))][5:9]
+    for hash in lost[:2]:
+        damage(disk, store, hash)
+    store.discard(lost[2:])
+
+    async def work() -> None:
+        transport = MemoryTransport()
+        whole = MemoryStore()
+        whole.commit(Set.of(elements(0, 200)))
+        async with set_node(transport, store) as node:
+            for hash in lost[:2]:
+                with pytest.raises(Corruption):
+                    store.load(hash)
+            node._healer.note(lost[2:])
+            assert node.observer.health.startswith("degraded: ")
+            assert node.observer.counters["cells-damaged"] == 2
+            async with set_node(transport, whole, node) as peer:
+                await until(lambda: node.observer.health == "ok")
+                assert node.observer.counters["cells-healed"] >= 4
+                assert peer.root_hash == node.root_hash
+                assert missing(node.root) == []
+                healing = await node.heal()
+                assert healing.report.is_clean
+
+    run(work)
+    store.close()
+    with open_sim(disk) as again:
+        assert again.check().is_clean
+        assert same(again.root(), Set.of(elements(0, 200)))
+
+
+def test_a_lost_file_comes_back_from_the_peers(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with CellStore.open(path, segment_bytes=4_096) as store:
+        for count in range(100, 700, 100):
+            store.commit(Set.of(elements(0, count)))
+    (path / "segments" / "00000003.seg").unlink()
+
+    async def work() -> None:
+        transport = MemoryTransport()
+        whole = MemoryStore()
+        whole.commit(Set.of(elements(0, 600)))
+        async with set_node(transport, whole) as peer, set_node(transport, path, peer) as node:
+            await until(lambda: node.connection_count > 0)
+            healing = await node.heal()
+            assert healing.fetched > 50
+            assert healing.report.is_clean
+            assert node.observer.health == "ok"
+            assert missing(node.root) == []
+
+    run(work)
+    with CellStore.open(path) as store:
+        assert same(store.root(), Set.of(elements(0, 600)))
+
+
+def test_cells_that_no_peer_has_stay_a_trouble_and_are_asked_for_again() -> None:
+    disk = SimDisk(5)
+    with open_sim(disk) as store:
+        store.commit(Set.of(elements(0, 40)))
+    store = open_sim(disk)
+    lost = next(hash for hash, _, _ in novelty(Set.of(elements(0, 40))))
+    damage(disk, store, lost)
+
+    async def work() -> None:
+        transport = MemoryTransport()
+        async with (
+            set_node(transport, store) as node,
+            set_node(transport, MemoryStore(), node) as ignorant,
+        ):
+            await until(lambda: node.connection_count > 0)
+            healing = await node.heal()
+            assert [one.hash for one in healing.report.damage if one.hash] == [lost]
+            assert node.observer.health.startswith("degraded: ")
+            # The same elements come into being elsewhere: these are the same cells.
+            add(ignorant, *elements(0, 40))
+            await ignorant.sync()
+            await until(lambda: node.observer.health == "ok")
+            assert (await node.heal()).report.is_clean
+
+    run(work)
+    store.close()
+
+
+def test_a_store_that_was_opened_with_damage_is_checked_and_healed(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with CellStore.open(path) as store:
+        store.commit(Set.of(elements(0, 50)))
+        store.commit(Set.of(elements(0, 60)))
+    file = path / "segments" / "00000001.seg"
+    data = bytearray(file.read_bytes())
+    data[3_000] ^= 4
+    file.write_bytes(data)
+    for one in (path / "index").iterdir():
+        one.unlink()
+    (path / "index").rmdir()
+
+    async def work() -> None:
+        transport = MemoryTransport()
+        whole = MemoryStore()
+        whole.commit(Set.of(elements(0, 50)))
+        whole.commit(Set.of(elements(0, 60)))
+        async with set_node(transport, whole) as peer, set_node(transport, path, peer) as node:
+            assert node.damage
+            await until(lambda: node.observer.health == "ok" and not node.damage)
+            assert node.root_hash == peer.root_hash
+
+    run(work)
+    with CellStore.open(path) as store:
+        assert store.check().is_clean
+        assert same(store.root(), Set.of(elements(0, 60)))
+
+
+# --- backups ---
+
+
+def test_a_backup_follows_and_a_node_starts_on_it(tmp_path: Path) -> None:
+    async def work() -> bytes:
+        backup = Backup(tmp_path / "copy")
+        async with set_node(MemoryTransport(), tmp_path / "s", backups=(backup,)) as node:
+            for start in range(0, 500, 100):
+                add(node, *elements(start, 100))
+                await node.sync()
+            assert await asyncio.to_thread(backup.wait, 20)
+            with CellStore.open(tmp_path / "copy", read_only=True) as copy:
+                assert copy.root_hash() == node.root_hash
+            add(node, "the last")
+            await node.sync()
+            assert node.observer.health == "ok"
+            with pytest.raises(UsageError, match="belongs to a node"):
+                backup.start(MemoryStore(), node.observer)
+            return node.root_hash
+
+    last = run(work)
+    with CellStore.open(tmp_path / "copy") as copy:
+        assert copy.root_hash() == last, "closing waits for the last value"
+        assert missing(copy.root()) == []
+        assert copy.check().is_clean
+
+    async def recovered() -> None:
+        async with set_node(MemoryTransport(), tmp_path / "copy") as node:
+            assert node.root_hash == last
+            add(node, "after")
+            await node.sync()
+
+    run(recovered)
+
+
+def test_a_backup_catches_up_after_downtime_and_copies_only_what_is_new(tmp_path: Path) -> None:
+    counted = CountingStore()
+    with CellStore.open(tmp_path / "s") as store:
+        store.commit(Set.of(elements(0, 300)))
+
+    async def work() -> None:
+        async with set_node(MemoryTransport(), tmp_path / "s", backups=(Backup(counted),)) as node:
+            assert await asyncio.to_thread(node.backups[0].wait, 20)
+            assert counted.root_hash() == node.root_hash
+            assert counted.put_count > 300
+            counted.put_count = 0
+            add(node, f"{LONG} one more")
+            await node.sync()
+            assert await asyncio.to_thread(node.backups[0].wait, 20)
+            assert counted.root_hash() == node.root_hash
+            assert counted.put_count < 12
+
+    run(work)
+
+
+class CountingStore(MemoryStore):
+    """A store that counts what it is given."""
+
+    put_count = 0
+
+    def put_encodings(self, cells: object) -> int:
+        """Count and put."""
+        known = list(cells)  # type: ignore[call-overload]
+        self.put_count += len(known)
+        return super().put_encodings(known)
+
+
+def test_a_failing_backup_degrades_the_node_and_takes_the_latest_later() -> None:
+    disk = FailingDisk(6, errno.ENOSPC)
+    copy = open_sim(disk)
+
+    async def work() -> None:
+        transport = MemoryTransport()
+        async with set_node(transport, MemoryStore(), backups=(Backup(copy),)) as node:
+            assert await asyncio.to_thread(node.backups[0].wait, 20)
+            disk.is_failing = True
+            add(node, "one")
+            await node.sync()
+            await until(lambda: "backup store: StoreFull" in node.observer.health)
+            add(node, "two")
+            await node.sync()
+            disk.is_failing = False
+            await until(lambda: node.observer.health == "ok")
+            assert await asyncio.to_thread(node.backups[0].wait, 20)
+            assert same(copy.root(), Set.of(["one", "two"]))
+            assert node.observer.counters["backup-failures"] >= 1
+
+    run(work)
+    assert copy.check().is_clean
+
+
+def test_a_filter_keeps_private_parts_out(tmp_path: Path) -> None:
+    secret = Map.of([("note", LONG + "secret")])
+
+    def public(value: Value) -> Value:
+        return replicable(value)
+
+    async def work() -> None:
+        backups = (Backup(tmp_path / "all"), Backup(tmp_path / "public", public))
+        async with open_node(tmp_path / "s", port=-1, backups=backups) as node:
+            node.cursor.path(LOCAL_KEY).set(Map.of([("secret", secret)]))
+            await node.sync()
+            for backup in backups:
+                assert await asyncio.to_thread(backup.wait, 20)
+            assert node.observer.health == "ok"
+
+    run(work)
+    secrets = {hash for hash, _, _ in novelty(secret)} | {value_hash(LONG + "secret")}
+    with CellStore.open(tmp_path / "all") as full, CellStore.open(tmp_path / "s") as store:
+        assert full.root_hash() == store.root_hash()
+        assert full.has_many(secrets)
+    with CellStore.open(tmp_path / "public") as copy:
+        assert not copy.has_many(secrets)
+        assert missing(copy.root()) == []
+    for segment in (tmp_path / "public" / "segments").iterdir():
+        assert b"secret" not in segment.read_bytes()
+
+
+def test_a_filter_that_fails_or_is_not_idempotent_shows_in_health() -> None:
+    def worse(value: Value) -> Value:
+        assert isinstance(value, Set)
+        return value.union(Set.of([sha3_256(encode(value))]))
+
+    def broken(_: Value) -> Value:
+        raise ValueError("no such part")
+
+    async def work() -> None:
+        backups = (Backup(MemoryStore(), worse), Backup(MemoryStore(), broken))
+        async with set_node(MemoryTransport(), MemoryStore(), backups=backups) as node:
+            await until(lambda: node.observer.counters.get("backup-failures", 0) >= 2)
+            assert "backup a store in memory" in node.observer.health
+
+    run(work)
