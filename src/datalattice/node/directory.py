@@ -58,18 +58,19 @@ class Found:
 
 
 def publish(cursor: RootLattice, public_key: bytes, url: str, clock: Clock) -> None:
-    """Write a node's own entry, later than any it wrote before."""
+    """Write a node's own entry, later than any it wrote before; durable on return."""
     address = parse_address(url)
     text = str(Address(address.scheme, address.host, address.port))
-    before = get_in(cursor.get(), [P2P_KEY, NODES_KEY, public_key, Keyword("value")])
-    last = _stamp_of(before)
+    place = cursor.path(P2P_KEY, NODES_KEY, public_key, Keyword("value"))
+    last = _stamp_of(place.get())
     entry = node_info(
         max(clock.now_ms(), last + 1),
         [text if "://" in text else f"{address.scheme}://{text}"],
         KIND,
         datalattice.__version__,
     )
-    cursor.path(P2P_KEY, NODES_KEY, public_key, Keyword("value")).set(entry)
+    place.set(entry)
+    cursor.sync()
 
 
 def published(nodes: Value, own_key: bytes, *, near: bool) -> list[Found]:

@@ -182,13 +182,14 @@ class Node:
         for backup in self.backups:
             backup.start(self._store, self.observer)
             backup.offer(self._replica.root)
-        if self.config.url is not None and self.key_pair is not None:
-            await asyncio.to_thread(self._publish_url, self.config.url, self.key_pair.public_key)
-        await self._network.connect(lambda: self.root, self.changed)
-
-    def _publish_url(self, url: str, public_key: bytes) -> None:
-        publish(self.cursor, public_key, url, self.clock)
-        self.cursor.sync()
+        try:
+            if self.config.url is not None and self.key_pair is not None:
+                key = self.key_pair.public_key
+                await asyncio.to_thread(publish, self.cursor, key, self.config.url, self.clock)
+            await self._network.connect(lambda: self.root, self.changed)
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Make the last local writes durable, tell the peers, and end.

@@ -322,6 +322,7 @@ class Peers:
         while peer in self._peers:
             peer.news.clear()
             if self._inbound.get(peer.info.public_key or b""):
+                self._seen(peer, trusted=True)
                 peer.info.reason, peer.info.failures = "it is connected to us", 0
                 await peer.news.wait()
                 await asyncio.sleep(backoff_ms(0, self._entropy) / 1_000)
@@ -337,11 +338,12 @@ class Peers:
             await self._attempt(peer, place)
             if peer not in self._peers:
                 return
-            if peer.info.failures >= DISCOVERED_FAILURES_MAX and peer.info.source != ADDED:
+            failures = peer.info.failures + 1
+            if failures >= DISCOVERED_FAILURES_MAX and peer.info.source != ADDED:
                 self._forget(peer)
                 return
             pause_ms = peer.pause_ms or backoff_ms(peer.info.failures, self._entropy)
-            peer.info.failures += 1
+            peer.info.failures = failures
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_ms / 1_000):
                     await peer.news.wait()

@@ -40,8 +40,9 @@ def test_an_address_is_read_and_said_in_its_shortest_form(
     "text",
     [
         "", "host", "host:", ":1", "host:x", "host:-1", "host:1x", "a:b:1", "::1:1", "[::1]",
-        "h h:1",         "http://h:1", "://h:1", "tls:///h:1", "h/p:1", "u@h:1", "@h:1", f"{HEX[:-1]}@h:1",
-        f"{HEX}0@h:1", "[]:1", "h:\u0661", "x" * (HOST_CHARS_MAX + 1) + ":1", "h\n:1", "h:000001",
+        "h h:1", "http://h:1", "://h:1", "tls:///h:1", "h/p:1", "u@h:1", "@h:1",
+        f"{HEX[:-1]}@h:1", f"{HEX}0@h:1", "[]:1", "h:\u0661", "x" * (HOST_CHARS_MAX + 1) + ":1",
+        "h\n:1", "h:000001",
     ],
 )  # fmt: skip
 def test_what_is_no_address_is_refused_with_the_accepted_forms(text: str) -> None:

@@ -1,0 +1,281 @@
+"""Nodes on real sockets that know each other by their keys."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import datalattice.node.peers as peers_module
+from datalattice.apps.queue import LatticeMQ
+from datalattice.cells import Keyword
+from datalattice.crypto import KeyPair
+from datalattice.lattice import NODES_KEY, P2P_KEY, get_in
+from datalattice.node import MemoryTransport, Node, NodeConfig, TcpTransport, open_node, probe
+from datalattice.node.peers import OWN_KEY
+from datalattice.store import MemoryStore
+from datalattice.wire import FrameBuffer, Result, decode_payload, encode_frame, encode_ping
+
+ONE, TWO, THREE = sorted(
+    (KeyPair(bytes([seed]) * 32) for seed in (1, 2, 3)), key=lambda pair: pair.public_key
+)
+
+
+def node_of(key_pair: KeyPair | None, *peers: str, **options: object) -> Node:
+    config = NodeConfig(**{"port": 0, "peers": peers, **options})  # type: ignore[arg-type]
+    return open_node(MemoryStore(), key_pair=key_pair, config=config)
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(25):
+            await work()
+
+    asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - there is no event for what is looked at
+        await asyncio.sleep(0.01)
+
+
+def write(node: Node, text: str) -> None:
+    assert node.key_pair is not None
+    LatticeMQ.at(node.cursor, node.key_pair.public_key).partition("t", 0).offer(text)
+
+
+async def converge(*nodes: Node) -> None:
+    await until(lambda: len({node.root_hash for node in nodes}) == 1)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "BACKOFF_MS_MIN", 50)
+    monkeypatch.setattr(peers_module, "BACKOFF_MS_MAX", 100)
+
+
+@pytest.mark.parametrize("second", [TWO, None], ids=["key", "no key"])
+def test_nodes_converge_over_tls_and_know_each_other(second: KeyPair | None) -> None:
+    async def work() -> None:
+        async with node_of(ONE) as one, node_of(second, str(one.address)) as two:
+            write(one, "hello")
+            await one.sync()
+            await converge(one, two)
+            (peer,) = two.peers
+            assert peer.connected
+            assert peer.trusted
+            assert peer.public_key == ONE.public_key
+            assert peer.address == one.address
+
+    run(work)
+
+
+def test_a_node_is_pulled_from_by_its_key_and_not_by_another() -> None:
+    async def work() -> None:
+        async with node_of(ONE) as one:
+            right, wrong = (f"{key.public_key.hex()}@{one.address}" for key in (ONE, TWO))
+            async with node_of(THREE, right) as two, node_of(None, wrong) as three:
+                write(one, "hello")
+                await one.sync()
+                await until(lambda: two.peers[0].connected)
+                await two.pull(right)
+                await two.pull(one.address)
+                assert two.root_hash == one.root_hash
+                await until(lambda: "proved the key" in three.peers[0].reason)
+                assert three.root_hash != one.root_hash
+                assert one.observer.counters["handshakes-failed"] >= 1
+
+    run(work)
+
+
+def test_plain_streams_are_refused_unless_they_are_wanted() -> None:
+    async def ping(node: Node) -> object:
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+        writer.write(encode_frame(encode_ping(1)))
+        buffer = FrameBuffer()
+        try:
+            while (payload := buffer.next_payload()) is None:
+                data = await reader.read(1_000)
+                if not data:
+                    return None
+                buffer.feed(data)
+        except ConnectionError:
+            return None
+        finally:
+            writer.transport.abort()
+        message, _ = decode_payload(payload)
+        assert isinstance(message, Result)
+        return message.value
+
+    async def work() -> None:
+        async with node_of(ONE) as closed, node_of(TWO, plain=True) as opened:
+            assert await ping(closed) is None
+            assert closed.observer.counters["plain-refused"] == 1
+            assert await ping(opened) == "PONG"
+            for node, scheme in ((closed, ""), (opened, ""), (opened, "tcp://")):
+                report = await asyncio.to_thread(probe, f"{scheme}{node.address}")
+                assert report.root_hash == node.root_hash
+            # Between nodes a plain connection proves the key by a challenge.
+            async with node_of(THREE, f"tcp://{opened.address}") as dialler:
+                write(opened, "hello")
+                await opened.sync()
+                await converge(opened, dialler)
+                await until(lambda: dialler.peers[0].public_key == TWO.public_key)
+                assert dialler.peers[0].trusted
+
+    run(work)
+
+
+def test_only_those_who_are_allowed_come_in() -> None:
+    async def work() -> None:
+        allow = (TWO.public_key.hex(),)
+        async with (
+            node_of(ONE, allow=allow, plain=True) as one,
+            node_of(TWO, str(one.address)) as two,
+            node_of(THREE, str(one.address)) as three,
+            node_of(None, f"tcp://{one.address}") as nobody,
+        ):
+            write(one, "secret")
+            await one.sync()
+            await converge(one, two)
+            await until(lambda: one.observer.counters.get("peers-not-allowed", 0) >= 4)
+            assert {connection.id for connection in one.connections} == {
+                connection.id for connection in one.connections if connection.id.startswith("in ")
+            }
+            assert len(one.connections) == 1
+            assert three.root_hash != one.root_hash != nobody.root_hash
+
+    run(work)
+
+
+def test_two_nodes_that_want_each_other_keep_one_connection() -> None:
+    async def work() -> None:
+        async with node_of(ONE) as one, node_of(TWO) as two:
+            one.add_peer(two.address)
+            two.add_peer(one.address)
+            for number in range(5):
+                write(one, f"{number}")
+                write(two, f"{number}")
+                await one.sync()
+                await two.sync()
+                await converge(one, two)
+            await until(lambda: one.connection_count == two.connection_count == 1)
+            (stays,) = one.connections
+            assert stays.id.startswith("out "), "the connection of the smaller key"
+            assert one.peers[0].connected
+            assert two.peers[0].connected
+            await two.pull()
+            await two.pull(one.address)
+            await asyncio.sleep(0.3)  # several pauses
+            assert one.connection_count == two.connection_count == 1
+            assert one.connections == [stays]
+            # When that ends, for whatever reason, there is one again.
+            stays.cut("for a test")
+            await until(lambda: stays not in one.connections)
+            await until(lambda: one.peers[0].connected and two.peers[0].connected)
+            write(two, "more")
+            await two.sync()
+            await converge(one, two)
+            await one.remove_peer(public_key=TWO.public_key)
+            assert one.peers == []
+
+    run(work)
+
+
+def test_a_node_does_not_talk_to_itself() -> None:
+    async def work() -> None:
+        async with node_of(ONE) as one:
+            one.add_peer(one.address)
+            await until(lambda: one.peers[0].reason == OWN_KEY)
+            await until(lambda: one.connection_count == 0)
+            assert one.observer.counters["own-key-refused"] == 1
+            assert not one.observer.reasons
+
+    run(work)
+
+
+def test_nodes_find_each_other_by_what_one_of_them_publishes() -> None:
+    """Two know the third only; what they publish lets them connect to each other."""
+
+    async def work() -> None:
+        ports = []
+        for _ in range(2):
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                ports.append(free.getsockname()[1])
+        options = [{"port": port, "url": f"127.0.0.1:{port}", "discover": "p2p"} for port in ports]
+        async with node_of(ONE) as hub:
+            async with (
+                node_of(TWO, str(hub.address), **options[0]) as two,
+                node_of(THREE, str(hub.address), **options[1]) as three,
+            ):
+                await until(lambda: {peer.source for peer in two.peers} == {"added", "p2p"})
+                await until(lambda: {peer.source for peer in three.peers} == {"added", "p2p"})
+                await until(lambda: two.peers[1].connected and three.peers[1].connected)
+                assert two.peers[1].public_key == THREE.public_key
+                assert hub.peers == [], "the hub was not told to look"
+                entry = get_in(hub.root, [P2P_KEY, NODES_KEY, TWO.public_key])
+                assert get_in(getattr(entry, "value", None), [Keyword("timestamp")])
+            # The others are gone; a peer that is known by its key alone is found as well.
+            hub.add_peer(public_key=TWO.public_key)
+            assert hub.peers[0].address is None
+        with pytest.raises(ValueError, match="discover"):
+            NodeConfig(discover="dns")
+
+    run(work)
+
+
+def test_a_crowd_of_hostile_clients_leaves_the_node_well() -> None:
+    async def work() -> None:
+        async with node_of(ONE) as one:
+            writers = []
+            for number in range(60):
+                _, writer = await asyncio.open_connection("127.0.0.1", one.port)
+                writers.append(writer)
+                writer.write(b"\x16\x03" + os.urandom(number * 7))
+                if number % 2:
+                    writer.write_eof()
+                else:
+                    writer.transport.abort()
+            async with node_of(TWO, str(one.address)) as two:
+                write(one, "hello")
+                await one.sync()
+                await converge(one, two)
+            counters = one.observer.counters
+            await until(lambda: counters.get("handshakes-failed", 0) >= 30)
+            for writer in writers:
+                writer.transport.abort()
+            assert not one.observer.reasons
+
+    run(work)
+
+
+def test_links_in_memory_have_no_keys() -> None:
+    async def work() -> None:
+        net = MemoryTransport()
+        config = NodeConfig(bind="memory", port=0)
+        async with open_node(MemoryStore(), key_pair=ONE, config=config, transport=net) as one:
+            dialling = NodeConfig(bind="memory", port=0, peers=(str(one.address),))
+            async with open_node(MemoryStore(), config=dialling, transport=net) as two:
+                await until(lambda: two.peers[0].connected)
+                assert not two.peers[0].trusted
+                assert two.peers[0].public_key is None
+
+    run(work)
+
+
+def test_a_transport_of_ones_own_takes_the_place_of_the_usual_one() -> None:
+    async def work() -> None:
+        transport = TcpTransport(THREE)
+        config = NodeConfig(port=0)
+        async with open_node(
+            MemoryStore(), key_pair=ONE, config=config, transport=transport
+        ) as one:
+            link = await TcpTransport().dial(str(one.address))
+            assert link.public_key == THREE.public_key
+            await link.close()
+
+    run(work)
