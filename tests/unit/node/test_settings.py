@@ -116,3 +116,19 @@ def test_a_file_of_the_largest_size_is_read_and_a_folder_is_not(tmp_path: Path) 
     assert load_settings(file, {}, {}).config.port == 7
     with pytest.raises(UsageError, match="cannot be read"):
         load_settings(tmp_path, {}, {})
+
+
+def test_the_page_lists_every_setting_with_its_default() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "node.md"
+    table = page.read_text("utf-8").partition("## Configuration")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    shown = {row[0].strip("| `"): row[1].strip("`") for row in rows}
+    assert sorted(shown) == sorted(field.name for field in dataclasses.fields(NodeConfig))
+    for name, text in shown.items():
+        default = getattr(NodeConfig(), name)
+        if isinstance(default, bool):
+            assert text == str(default).lower(), name
+        elif isinstance(default, int):
+            assert text.partition(":")[0] == f"{default:,}", name
+        elif isinstance(default, str):
+            assert text == default, name
