@@ -19,7 +19,7 @@ from datalattice.cells import references
 from datalattice.errors import Corruption, MissingData, StoreClosed, StoreError, UsageError
 from datalattice.node.observe import WRITES, Observer
 from datalattice.node.worker import Worker
-from datalattice.store import CellStore, Damage, Healing, Store, heal_store
+from datalattice.store import CellStore, Damage, Fetch, Fetching, Healing, Store, heal_store
 from datalattice.sync import Effects, Replicator
 
 RETRY_S: Final = 2.0
@@ -46,6 +46,7 @@ class Healer:
         self._wanted: dict[bytes, bool] = {}  # hash -> whether peers are asked for it just now
         self._healed_count = 0
         self._healing = threading.Lock()
+        self._others: Fetching | None = None
         self._closed = threading.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -139,15 +140,17 @@ class Healer:
 
     # --- checks -------------------------------------------------------------------------------
 
-    def heal(self) -> Healing:
+    def heal(self, others: Fetch | None = None) -> Healing:
         """Check the store and repair it with the help of the peers. Blocks; not for the loop.
 
+        `others` is asked for what the peers do not have.
         Raises: UsageError: the store is in memory. StoreError: it cannot be written.
         """
         store = self._store
         if not isinstance(store, CellStore):
             raise UsageError("a store in memory has nothing to check")
         with self._healing:
+            self._others = None if others is None else Fetching(store, others)
             try:
                 healing = heal_store(store, self, self._go_on)
             except StoreError as error:
@@ -175,7 +178,11 @@ class Healer:
                 seen = self._healed_count
                 if not self._changed.wait(ANSWER_S) and seen == self._healed_count:
                     break
-        return self._healed_count - before
+            left = list(self._wanted)
+        found = self._healed_count - before
+        if self._others is not None and left:
+            found += self._others.acquire(left)
+        return found
 
     def _go_on(self, _done: int, _total: int) -> None:
         if self._closed.is_set():

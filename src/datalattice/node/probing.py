@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.cells import Value, value_hash
+from datalattice.cells import Parts, Value, value_hash
 from datalattice.errors import PeerError, PeerUnavailable, ProtocolViolation
 from datalattice.node.transport import READ_BYTES, open_stream
 from datalattice.wire import (
@@ -42,10 +42,10 @@ def probe(address: str, timeout_s: float = PROBE_TIMEOUT_S) -> NodeReport:
             buffer = FrameBuffer()
             began_ns = time.monotonic_ns()
             stream.sendall(encode_frame(encode_ping(1)))
-            pong = _result(stream, buffer, 1)
+            pong, _ = receive_result(stream, buffer, 1)
             took_ms = (time.monotonic_ns() - began_ns) / 1e6
             stream.sendall(encode_frame(encode_query(2, (), 0)))
-            root = _result(stream, buffer, 2)
+            root, _ = receive_result(stream, buffer, 2)
     except TimeoutError as error:
         raise PeerUnavailable(f"{address} did not answer in {timeout_s} s") from error
     except OSError as error:
@@ -57,16 +57,19 @@ def probe(address: str, timeout_s: float = PROBE_TIMEOUT_S) -> NodeReport:
     return NodeReport(address, root_hash, took_ms, pong.value)
 
 
-def _result(stream: socket.socket, buffer: FrameBuffer, id: int) -> Result:
-    """Return the answer to a request; other frames may come before it."""
+def receive_result(stream: socket.socket, buffer: FrameBuffer, id: int) -> tuple[Result, Parts]:
+    """Return the answer to a request, with its cells; other frames may come before it.
+
+    Raises: OSError: none came. PeerError: it is an error, or what came is no message.
+    """
     while True:
         while (payload := buffer.next_payload()) is None:
             data = stream.recv(READ_BYTES)
             if not data:
                 raise ConnectionResetError("it closed the connection")
             buffer.feed(data)
-        message, _ = decode_payload(payload)
+        message, parts = decode_payload(payload)
         if isinstance(message, Result) and type(message.id) is int and message.id == id:
             if message.error is not None:
                 raise ProtocolViolation(f"it answered {message.error.name}: {message.value}")
-            return message
+            return message, parts

@@ -11,7 +11,7 @@ from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Missing, Report
 from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View
-from datalattice.store.healing import Fetching, Healing, Source, heal_store, open_damaged
+from datalattice.store.healing import Fetch, Fetching, Healing, Source, heal_store, open_damaged
 from datalattice.store.memory import MemoryStore
 
 
@@ -39,6 +39,7 @@ __all__ = [
     "Damage",
     "Disk",
     "DiskFile",
+    "Fetch",
     "Fetching",
     "Healing",
     "Lock",
