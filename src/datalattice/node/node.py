@@ -40,7 +40,7 @@ from datalattice.node.peers import PeerInfo
 from datalattice.node.reading import Inside
 from datalattice.node.transport import TcpTransport, Transport
 from datalattice.node.worker import Worker
-from datalattice.store import CellStore, Healing, Store
+from datalattice.store import CellStore, Fetch, Healing, Store
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
 
 PULL_TIMEOUT_S: Final = 30.0
@@ -258,12 +258,12 @@ class Node:
         """
         await asyncio.to_thread(self.cursor.sync)
 
-    async def heal(self) -> Healing:
-        """Check the whole store, and repair it with the help of the peers.
+    async def heal(self, others: Fetch | None = None) -> Healing:
+        """Check the whole store, and repair it with the help of the peers, then of `others`.
 
         Raises: UsageError: the store is in memory. StoreError: it cannot be written.
         """
-        return await asyncio.to_thread(self._healer.heal)
+        return await asyncio.to_thread(self._healer.heal, others)
 
     async def changed(self) -> None:
         """Return at the next change of the announced value."""
