@@ -15,6 +15,7 @@ a name and a Map of arguments; its result is a value.
     node.remove_peer     address                                  nil
     node.pull            address?                                 root hash
     node.stop                                                     nil
+    store.heal           addresses? folder? timeout_ms            Map of what it did; nil: not yet
 
 Queues are those of the node's own key.
 """
@@ -39,7 +40,15 @@ from datalattice.cells import (
     to_text,
     value_hash,
 )
-from datalattice.errors import MissingData, NoSigningKey, Timeout, UnsupportedOperation, UsageError
+from datalattice.errors import (
+    Corruption,
+    MissingData,
+    NoSigningKey,
+    Timeout,
+    UnsupportedOperation,
+    UsageError,
+)
+from datalattice.node.fetching import HealingSources, healing_document
 from datalattice.node.node import Node
 
 WAIT_MS_MAX: Final = 30_000
@@ -55,6 +64,7 @@ class Operations:
         self._node = node
         self._stop = stop
         self._started_ms = node.clock.now_ms()
+        self._healing: asyncio.Task[Value] | None = None
 
     async def perform(self, name: str, arguments: Map) -> Value:
         """Do what `name` says; return its result when that is durable.
@@ -150,9 +160,7 @@ class Operations:
         )
 
     async def _wait(self, arguments: Map) -> Value:
-        known, timeout_ms = _text(arguments, "root_hash"), _need(arguments, "timeout_ms")
-        if type(timeout_ms) is not int or not 0 <= timeout_ms <= WAIT_MS_MAX:
-            raise UsageError(f"timeout_ms is a number from 0 to {WAIT_MS_MAX}, got {timeout_ms!r}")
+        known, timeout_ms = _text(arguments, "root_hash"), _timeout_ms(arguments)
         # Not having changed is an answer: whoever asked looks at the hash and asks again.
         with contextlib.suppress(Timeout):
             await self._node.wait_until(
@@ -173,6 +181,26 @@ class Operations:
         await self._node.pull(_text(arguments, "address") if has_address else None)
         return self._node.root_hash
 
+    async def _heal(self, arguments: Map) -> Value:
+        """Begin to heal the store, or wait for the end of what was begun."""
+        timeout_ms = _timeout_ms(arguments)
+        if self._healing is None:
+            addresses = _optional_vector(arguments, "addresses")
+            folder = _text(arguments, "folder") if arguments.get("folder") is not None else None
+            sources = HealingSources([str(one) for one in addresses or ()], folder)
+            self._healing = asyncio.ensure_future(self._heal_with(sources))
+        task = self._healing
+        done, _ = await asyncio.wait([task], timeout=timeout_ms / 1e3)
+        if not done:
+            return None
+        self._healing = None
+        return task.result()
+
+    async def _heal_with(self, sources: HealingSources) -> Value:
+        with sources:
+            healing = await self._node.heal(sources)
+            return to_cell(healing_document(healing, sources))
+
     async def _stop_node(self, arguments: Map) -> Value:
         self._stop()
         return None
@@ -190,6 +218,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "node.remove_peer": Operations._remove_peer,
     "node.pull": Operations._pull,
     "node.stop": Operations._stop_node,
+    "store.heal": Operations._heal,
 }
 
 
@@ -199,7 +228,7 @@ def _sections(root: Value) -> dict[str, str]:
         return {}
     try:
         return {to_text(key): value_hash(value).hex() for key, value in root.entries()}
-    except MissingData:
+    except (Corruption, MissingData):
         return {}  # of a damaged store; its health says so
 
 
@@ -208,6 +237,13 @@ def _need(arguments: Map, name: str) -> Value:
     if value is None:
         raise UsageError(f"the operation needs {name}")
     return value
+
+
+def _timeout_ms(arguments: Map) -> int:
+    timeout_ms = _need(arguments, "timeout_ms")
+    if type(timeout_ms) is not int or not 0 <= timeout_ms <= WAIT_MS_MAX:
+        raise UsageError(f"timeout_ms is a number from 0 to {WAIT_MS_MAX}, got {timeout_ms!r}")
+    return timeout_ms
 
 
 def _text(arguments: Map, name: str) -> str:
