@@ -1,0 +1,296 @@
+"""What one peer may do: its share per second, a frame's progress, its memory, its address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from datalattice.errors import UsageError
+from datalattice.node import NodeConfig
+from datalattice.node.bounds import (
+    ADDRESS_CONNECTIONS_MAX,
+    BURST_S,
+    PEER_BYTES_MAX,
+    PROGRESS_BYTES,
+    PROGRESS_S,
+    Addresses,
+    Bounds,
+    Bucket,
+    Progress,
+)
+from datalattice.node.connection import FRAME_BYTES, REST_S_MIN, Connection
+from datalattice.wire import encode_frame, encode_length
+
+T = TypeVar("T")
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(20):
+            return await work()
+
+    return asyncio.run(bounded())
+
+
+# --- shares ---------------------------------------------------------------------------------------
+
+
+def test_a_burst_is_free_and_what_is_more_has_to_wait() -> None:
+    bucket = Bucket(10, 0.0)
+    for _ in range(10 * BURST_S):
+        assert bucket.take(1, 0.0) == 0
+    assert bucket.take(1, 0.0) == pytest.approx(0.1)
+    assert bucket.take(10, 0.0) == pytest.approx(1.1)
+    assert bucket.take(1, 1.2) == 0
+
+
+def test_a_share_grows_back_no_further_than_a_burst() -> None:
+    bucket = Bucket(10, 0.0)
+    assert bucket.take(10 * BURST_S, 1_000.0) == 0
+    assert bucket.take(1, 1_000.0) > 0
+
+
+def test_one_message_that_is_larger_than_a_burst_is_taken_and_paid_for() -> None:
+    bucket = Bucket(10, 0.0)
+    assert bucket.take(100 * BURST_S, 0.0) == pytest.approx(9 * BURST_S)
+    assert bucket.take(1, 9.0 * BURST_S) == pytest.approx(0.1)
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+def test_a_frame_has_to_come_along() -> None:
+    progress = Progress(60.0)
+    assert progress.left_s(100.0) == PROGRESS_S
+    progress.came(PROGRESS_BYTES - 1, 105.0)
+    assert progress.left_s(105.0) == PROGRESS_S - 5
+    progress.came(1, 106.0)
+    assert progress.left_s(106.0) == PROGRESS_S
+    assert progress.left_s(106.0 + PROGRESS_S) == 0
+    for count in (PROGRESS_BYTES, PROGRESS_BYTES + 1):
+        progress.came(count, 120.0)
+        assert progress.left_s(120.0) == PROGRESS_S
+
+
+def test_a_frame_that_comes_along_still_has_to_end() -> None:
+    progress = Progress(60.0)
+    assert progress.left_s(0.0) == PROGRESS_S
+    for now in range(1, 60):
+        progress.came(PROGRESS_BYTES, float(now))
+    assert progress.left_s(59.0) == 1
+    assert progress.left_s(60.0) == 0
+    progress.reset()
+    assert progress.left_s(60.0) == PROGRESS_S
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+
+def test_so_many_connections_come_from_one_address() -> None:
+    addresses = Addresses(2)
+    assert addresses.admit("10.0.0.1:5000")
+    assert addresses.admit("10.0.0.1:5001")
+    assert not addresses.admit("10.0.0.1:5002")
+    assert addresses.admit("10.0.0.2:5002")
+    addresses.release("10.0.0.1:5000")
+    assert addresses.admit("10.0.0.1:5003")
+    assert not addresses.admit("10.0.0.1:5004")
+    for _ in range(2):
+        addresses.release("10.0.0.1:5001")
+    assert addresses.admit("10.0.0.1:5005")
+
+
+def test_this_machine_and_what_is_no_address_are_not_bounded() -> None:
+    addresses = Addresses(1)
+    for remote in (
+        "127.0.0.1:1",
+        "127.8.9.1:1",
+        "::1:1",
+        "[::1]:1",
+        "::ffff:127.0.0.1:1",
+        "memory:1",
+    ):
+        for _ in range(3):
+            assert addresses.admit(remote)
+        addresses.release(remote)
+    free = Addresses(0)
+    assert all(free.admit("10.0.0.1:1") for _ in range(ADDRESS_CONNECTIONS_MAX + 1))
+    free.release("10.0.0.1:1")
+
+
+def test_addresses_of_one_network_count_together_in_ipv6() -> None:
+    addresses = Addresses(1)
+    assert addresses.admit("2001:db8:0:1::1:5000")
+    assert not addresses.admit("2001:db8:0:1:ffff::2:5000")
+    assert addresses.admit("2001:db8:0:2::1:5000")
+    assert addresses.admit("::ffff:10.0.0.1:5000")
+    assert not addresses.admit("10.0.0.1:5000")
+    assert addresses.admit("fe80::1%eth0:5000")
+    assert not addresses.admit("fe80::2%eth1:5000")
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["messages_per_s_max", "bytes_per_s_max"])
+def test_a_share_is_at_least_one(name: str) -> None:
+    assert getattr(NodeConfig(**{name: 1}).bounds, name) == 1  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"{name} is at least 1"):
+        NodeConfig(**{name: 0})  # type: ignore[arg-type]
+
+
+def test_a_peer_has_room_for_two_messages() -> None:
+    config = NodeConfig(message_bytes_max=200_000, peer_bytes_max=400_000)
+    assert config.bounds == Bounds(200_000, 30.0, peer_bytes_max=400_000)
+    with pytest.raises(UsageError, match="peer_bytes_max is at least twice"):
+        NodeConfig(message_bytes_max=200_000, peer_bytes_max=399_999)
+    with pytest.raises(UsageError, match="connections_per_address_max is at least 0"):
+        NodeConfig(connections_per_address_max=-1)
+    assert NodeConfig().bounds.peer_bytes_max == PEER_BYTES_MAX
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+class FakeLink:
+    """A link that gives what it was given, then blocks."""
+
+    public_key = None
+    remote = "fake:1"
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = list(pieces)
+        self._open = asyncio.Event()
+        self.written = 0
+        self.can_write = asyncio.Event()
+
+    async def read(self) -> bytes:
+        if not self._pieces:
+            await self._open.wait()
+            return b""
+        return self._pieces.pop(0)
+
+    async def write(self, data: bytes) -> None:
+        await self.can_write.wait()
+        self.written += len(data)
+
+    async def close(self) -> None:
+        self._open.set()
+
+    def abort(self) -> None:
+        self._open.set()
+
+
+class Taker:
+    """Handles every frame at once."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.slowed_count = 0
+        self.held_bytes = 0
+        self.slow = asyncio.Event()
+
+    def frame(self, connection: Connection, payload: bytes) -> None:
+        self.frames.append(payload)
+        asyncio.get_running_loop().call_soon(connection.handled, len(payload))
+
+    def written(self, connection: Connection, count: int) -> None:
+        pass
+
+    def held(self, change: int) -> None:
+        self.held_bytes += change
+
+    def slowed(self, connection: Connection) -> None:
+        self.slowed_count += 1
+        self.slow.set()
+
+
+def served(bounds: Bounds, *pieces: bytes) -> tuple[Connection, Taker]:
+    taker = Taker()
+    return Connection("in fake #1", "fake", FakeLink(*pieces), taker, bounds), taker
+
+
+@pytest.mark.parametrize(
+    ("piece", "cause", "text"),
+    [
+        (encode_length(1_001) + b"x", "framing", "at most 1000"),
+        (b"\x80\x01", "framing", "superfluous octet"),
+        (encode_length(500) + b"x", "slow", "did not complete in time"),
+    ],
+)
+def test_what_a_peer_does_wrong_ends_it_with_a_cause(
+    piece: bytes, cause: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datalattice.node.bounds.PROGRESS_S", 0.05)
+
+    async def work() -> None:
+        connection, taker = served(Bounds(1_000, 30.0), encode_frame(b"whole"), piece)
+        await connection.run()
+        assert taker.frames == [b"whole"]
+        assert connection.cause == cause
+        assert text in connection.reason
+        if cause == "framing":
+            assert "(peer in fake #1)" in connection.reason
+        assert taker.held_bytes == 0
+
+    run(work)
+
+
+def test_an_end_of_the_stream_is_nobodys_fault() -> None:
+    async def work() -> None:
+        connection, _ = served(Bounds(1_000, 30.0), encode_frame(b"whole"), b"")
+        await connection.run()
+        assert (connection.cause, connection.reason) == (None, "closed by the peer")
+
+    run(work)
+
+
+def test_a_peer_that_sends_more_than_its_share_is_read_later_and_loses_nothing() -> None:
+    async def work() -> None:
+        count = 4 * BURST_S + 2
+        bounds = Bounds(1_000, 30.0, messages_per_s_max=4)
+        connection, taker = served(bounds, encode_frame(b"x") * count, b"")
+        began_s = asyncio.get_running_loop().time()
+        await connection.run()
+        assert len(taker.frames) == count
+        assert taker.slowed_count >= 1
+        assert asyncio.get_running_loop().time() - began_s >= 2 / 4 - REST_S_MIN
+        assert connection.cause is None
+
+    run(work)
+
+
+def test_bytes_have_a_share_too() -> None:
+    async def work() -> None:
+        size = 500
+        bounds = Bounds(1_000, 30.0, bytes_per_s_max=size + FRAME_BYTES)
+        for count in (BURST_S - 1, BURST_S):
+            connection, taker = served(bounds, encode_frame(bytes(size)) * count, b"")
+            await connection.run()
+            assert (len(taker.frames), taker.slowed_count) == (count, 0)
+        connection, taker = served(bounds, encode_frame(bytes(size)) * (BURST_S + 2))
+        task = asyncio.ensure_future(connection.run())
+        await taker.slow.wait()
+        assert len(taker.frames) == BURST_S + 1
+        connection.cut("the test is over")
+        await task
+
+    run(work)
+
+
+def test_a_peer_for_whom_too_much_waits_is_cut() -> None:
+    async def work() -> None:
+        for size, cut in ((9_990, False), (9_997, False), (9_998, False), (9_999, True)):
+            connection, taker = served(Bounds(1_000, 30.0, peer_bytes_max=10_000))
+            task = asyncio.ensure_future(connection.run())
+            connection.send(bytes(size))  # behind a length of two octets
+            assert taker.held_bytes == (0 if cut else size + 2)
+            assert connection.cause == ("memory" if cut else None)
+            if not cut:
+                connection.cut("the test is over")
+            await task
+
+    run(work)
