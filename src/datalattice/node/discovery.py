@@ -44,9 +44,10 @@ class Discovery:
         """
         config = self._config
         if config.discover in ("mdns", "all"):
-            mdns = Mdns(self._public_key, self._learn, self._clock, config.mdns_interfaces)
-            await mdns.start(config.bind, port)
-            self._mdns = mdns
+            self._mdns = Mdns(
+                self._public_key, self._learn, self._clock, self._failed, config.mdns_interfaces
+            )
+            await self._mdns.start(config.bind, port)
         if config.discover in ("p2p", "all"):
             near = is_near(config.bind)
             directory = Directory(look, changed, self._learn, self._public_key, near=near)

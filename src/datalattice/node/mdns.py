@@ -8,7 +8,8 @@ package `zeroconf`, which the extra `mdns` installs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import datalattice
@@ -33,18 +34,24 @@ _WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound t
 
 
 class Mdns:
-    """One node's registration and browsing. Lives on the event loop."""
+    """One node's registration and browsing. Lives on the event loop.
+
+    learn:      takes what is heard. failed: is told of faults.
+    interfaces: local addresses on which to speak; none: all but this machine's own.
+    """
 
     def __init__(
         self,
         public_key: bytes,
         learn: Callable[[Found], object],
         clock: Clock,
+        failed: Callable[[Exception], None],
         interfaces: Sequence[str] = (),
     ) -> None:
         self._public_key = public_key
         self._learn = learn
         self._clock = clock
+        self._failed = failed
         self._interfaces = list(interfaces)
         # On loopback only when that was asked for: then others there count.
         self._near = any(is_near(one) for one in interfaces)
@@ -68,11 +75,12 @@ class Mdns:
             raise UsageError(
                 "mDNS needs the package zeroconf; install it with the extra: datalattice[mdns]"
             ) from error
+        for one in self._interfaces:
+            _need_interface(one)
         try:
             self._zeroconf = AsyncZeroconf(interfaces=self._interfaces or InterfaceChoice.All)
         except (OSError, RuntimeError) as error:
-            where = ", ".join(self._interfaces) or "any interface"
-            raise UsageError(f"cannot speak mDNS on {where}: {error}") from error
+            raise UsageError(f"cannot speak mDNS here: {error}") from error
         addresses = self._reachable(bind)
         if port is not None and addresses:
             label = self._public_key.hex()[:LABEL_DIGITS]
@@ -107,11 +115,10 @@ class Mdns:
             return [bind] if self._near or not is_near(bind) else []
         if self._interfaces:
             return self._interfaces
-        from zeroconf import (  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
-            get_all_addresses,
-        )
+        import ifaddr  # noqa: PLC0415 - comes with zeroconf
 
-        return [one for one in get_all_addresses() if not is_near(one)]
+        found = (ip.ip for adapter in ifaddr.get_adapters() for ip in adapter.ips if ip.is_IPv4)
+        return [one for one in found if isinstance(one, str) and not is_near(one)]
 
     async def _register(self, own: AsyncServiceInfo) -> None:
         await self._zeroconf.async_register_service(own, allow_name_change=True)
@@ -145,7 +152,23 @@ class Mdns:
         address = Address(TLS, usable, port, public_key)
         return Found(public_key, address, self._clock.now_ms(), SOURCE)
 
-    def _run(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(self._guard(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - the node goes on and says what happened
+            self._failed(error)
+
+
+def _need_interface(address: str) -> None:
+    """Check that a local address is one; zeroconf would leave a socket behind."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(place)
+    except OSError as error:
+        raise UsageError(f"no local address to speak mDNS on: {address} ({error})") from error
