@@ -4,6 +4,7 @@ from datalattice.node.backup import Backup
 from datalattice.node.config import DEFAULT_PORT, NodeConfig
 from datalattice.node.control import ControlClient, NodeWriter
 from datalattice.node.daemon import Daemon, Running, connect, running
+from datalattice.node.fetching import HealingSources, healing_document, report_document
 from datalattice.node.node import Node, open_node
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
@@ -16,6 +17,7 @@ __all__ = [
     "Backup",
     "ControlClient",
     "Daemon",
+    "HealingSources",
     "MemoryTransport",
     "Node",
     "NodeConfig",
@@ -28,9 +30,11 @@ __all__ = [
     "TcpTransport",
     "Transport",
     "connect",
+    "healing_document",
     "load_settings",
     "open_node",
     "parse_address",
     "probe",
+    "report_document",
     "running",
 ]
