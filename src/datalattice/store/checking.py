@@ -29,6 +29,9 @@ from datalattice.store.segments import ROOM_BYTES, SegmentReader, segment_number
 Progress = Callable[[int, int], None]
 """Called with the bytes checked so far and all there are."""
 
+PROGRESS_BYTES: Final = 1 << 20
+"""Progress is told after so many bytes."""
+
 UNINDEXED_MAX: Final = 100_000
 """Cells remembered that are stored and not in the index; with more of them it is made again."""
 
@@ -127,6 +130,7 @@ class Checker:
         self._cells = 0
         self._done_bytes = 0
         self._total_bytes = 0
+        self._told_bytes = 0
         self._log_root: bytes | None = None
         self._gaps: list[tuple[Gap, int]] = []  # with the byte where the next good pack begins
         self._damaged: dict[bytes, Damage] = {}
@@ -145,6 +149,7 @@ class Checker:
         numbers = segment_numbers(self._disk, self._folder)
         self._total_bytes = sum(self._size(number) for number in numbers)
         verified = self._check_packs()
+        self._tell(self._total_bytes)
         self._cells = self._index.count()
         root = self._state.root
         suspect = self._gaps or self._absent or self._unindexed or self._lost_end
@@ -225,8 +230,13 @@ class Checker:
 
     def _advance(self, count: int) -> None:
         self._done_bytes += count
+        if self._done_bytes - self._told_bytes >= PROGRESS_BYTES:
+            self._tell(self._done_bytes)
+
+    def _tell(self, done_bytes: int) -> None:
+        self._told_bytes = done_bytes
         if self._progress is not None:
-            self._progress(self._done_bytes, max(self._done_bytes, self._total_bytes))
+            self._progress(done_bytes, max(done_bytes, self._total_bytes))
 
     def _check_pack(self, pack: Pack) -> int:
         if pack.root is not None:

@@ -1,0 +1,168 @@
+"""Commands `lattice store ...`: check a folder's store byte by byte, and heal what is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from typer.exceptions import Exit
+
+from datalattice.cli.folder import DirOption, Folder, JsonOption, existing_folder
+from datalattice.cli.render import (
+    Step,
+    print_lines,
+    print_notice,
+    print_pairs,
+    progress_bars,
+    show,
+    size_text,
+)
+from datalattice.cli.values import value_json
+from datalattice.errors import UsageError
+
+app = typer.Typer(help="Check a folder's store byte by byte, and heal what is damaged.")
+
+EXIT_FAILED: Final = 1
+
+WAIT_MS: Final = 20_000
+"""How long the running node is asked to wait with its answer; it is asked again."""
+
+LINES_MAX: Final = 20
+"""Damaged places and missing cells that are printed of each kind; --json has all."""
+
+
+@app.command("check")
+def check(dir: DirOption = None, json: JsonOption = False) -> None:
+    """Verify every byte of the store: checksums, encodings, hashes, index, and that all is here.
+
+    Works beside a running node. Exit code 1 when anything is damaged or missing.
+    """
+    from datalattice.cli.access import open_reader
+    from datalattice.node import report_document
+
+    folder = existing_folder(dir)
+    with progress_bars(quiet=json) as bars, open_reader(folder) as store:
+        bar = bars.add(f"check {folder.store_path}")
+        document = report_document(store.check(bar.to))
+    show(json, document, lambda: _print_report(document))
+    if not document["clean"]:
+        print_notice("the store is damaged; `lattice store heal` repairs it from peers")
+        raise Exit(EXIT_FAILED)
+
+
+@app.command("heal")
+def heal(
+    address: Annotated[
+        list[str] | None,
+        typer.Option("--from", help="A node to fetch cells from, host:port. May be repeated."),
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option("--from-store", help="Another node's folder, or store, on this machine."),
+    ] = None,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Repair the store: from its own intact bytes, another store, and nodes that have the cells.
+
+    Works through the running node, which asks its peers first, or without one. Exit code 1 when
+    something could not be had.
+    """
+    from datalattice.node import connect
+
+    folder = existing_folder(dir)
+    other = None if store is None else _store_in(store)
+    client = connect(folder.path)
+    with progress_bars(quiet=json) as bars:
+        bar = bars.add(f"heal {folder.store_path}")
+        if client is None:
+            document = _heal_alone(folder, address or [], other, bar)
+        else:
+            with client:
+                document = _heal_through(client, address or [], other)
+            bar.to(1, 1)
+    show(json, document, lambda: _print_healing(document))
+    if not document["clean"]:
+        print_notice("not everything could be had; name nodes that have it with --from")
+        raise Exit(EXIT_FAILED)
+
+
+def _store_in(path: Path) -> Path:
+    """Return the store that a folder is, or has.
+
+    Raises: UsageError: there is none.
+    """
+    for candidate in (path / "store", path):
+        if (candidate / "STORE").is_file():
+            return candidate.absolute()
+    raise UsageError(f"{path}: no store here; name a node's folder or a store's")
+
+
+def _heal_through(client: object, addresses: list[str], other: Path | None) -> dict[str, Any]:
+    from datalattice.node import ControlClient
+
+    assert isinstance(client, ControlClient)
+    where = None if other is None else str(other)
+    while True:
+        found = client.call("store.heal", addresses=addresses, folder=where, timeout_ms=WAIT_MS)
+        if found is not None:
+            document = value_json(found)
+            assert isinstance(document, dict)
+            return document
+
+
+def _heal_alone(
+    folder: Folder, addresses: list[str], other: Path | None, bar: Step
+) -> dict[str, Any]:
+    from datalattice.node import HealingSources, healing_document
+    from datalattice.store import Fetching, heal_store, open_damaged
+
+    where = None if other is None else str(other)
+    with HealingSources(addresses, where) as sources, open_damaged(folder.store_path) as store:
+        healing = heal_store(store, Fetching(store, sources), bar.to)
+        return healing_document(healing, sources)
+
+
+def _print_report(document: dict[str, Any]) -> None:
+    counts = {name: document[name] for name in ("segments", "packs", "cells")}
+    print_pairs({**counts, "size": size_text(document["bytes"])})
+    _print_some("damaged", [_place(one) for one in document["damaged"]])
+    _print_some("missing", [_way(one) for one in document["missing"]])
+    for name, meaning in (
+        ("endangered", "whole, but in a damaged pack or not in the index"),
+        ("unserved", "below the root, but not marked as announced"),
+    ):
+        if document[name]:
+            print_lines([f"{name}: {len(document[name])} cells, {meaning}"])
+    _print_some("scar", [_place(one) for one in document["scars"]])
+    print_lines(["clean" if document["clean"] else "damaged"])
+
+
+def _print_some(name: str, lines: list[str]) -> None:
+    print_lines(f"{name}: {line}" for line in lines[:LINES_MAX])
+    if len(lines) > LINES_MAX:
+        print_lines([f"{name}: {len(lines) - LINES_MAX} more; --json lists all"])
+
+
+def _place(one: dict[str, Any]) -> str:
+    cell = f" (cell 0x{one['hash']})" if one["hash"] else ""
+    return f"{one['file']} at byte {one['offset']}: {one['reason']}{cell}"
+
+
+def _way(one: dict[str, Any]) -> str:
+    above = " > ".join(f"0x{hash[:8]}" for hash in one["above"])
+    where = "below the root by" if one["below_root"] else "below an old cell,"
+    return f"0x{one['hash']}, {where} {above or 'nothing: it is the root'}"
+
+
+def _print_healing(document: dict[str, Any]) -> None:
+    print_pairs(
+        {
+            "written again": document["rescued"],
+            "fetched": document["fetched"],
+            "forgotten": document["forgotten"],
+        }
+    )
+    print_lines(f"not asked: {one}: {why}" for one, why in document["unreachable"].items())
+    _print_report(document)
