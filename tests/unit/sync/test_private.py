@@ -1,0 +1,92 @@
+"""What lies below `:local` alone is given to nobody, not even to who knows its hash."""
+
+from __future__ import annotations
+
+from datalattice.cells import Index, Keyword, Map, Value, encode, references, value_hash
+from datalattice.crypto import KeyPair
+from datalattice.lattice import LOCAL_KEY, MergeContext, get_in, local_slot, root_lattice, set_local
+from datalattice.store import MemoryStore
+from datalattice.sync import LatticeReplica
+
+KEYS = KeyPair(b"p" * 32)
+SECRET = "for this node alone ".ljust(300, "!")
+OPEN = "for everybody ".ljust(300, "?")
+
+
+def replica_over(store: MemoryStore) -> LatticeReplica:
+    return LatticeReplica(store, root_lattice(), MergeContext(key_pair=KEYS))
+
+
+def keep(replica: LatticeReplica, *texts: str) -> None:
+    slot = Map.of([(Keyword("note"), Map.of([(Keyword("timestamp"), 1), ("texts", list(texts))]))])
+    replica.cursor.update(lambda root: set_local(root, KEYS, slot))
+    replica.publish()
+
+
+def show(replica: LatticeReplica, text: str) -> None:
+    replica.cursor.path(Keyword("data")).merge(Index.of([(value_hash(text), text)]))
+    replica.publish()
+
+
+def gives(replica: LatticeReplica, hash: bytes) -> bool:
+    return replica.supply([hash], "peer") != [None]
+
+
+def private_hashes(replica: LatticeReplica) -> list[bytes]:
+    """Return the cells below `:local`, and the root that refers to them."""
+    root = replica.cursor.get()
+    slot = local_slot(root, KEYS.public_key)
+    section: Value = get_in(root, [LOCAL_KEY])
+    return [value_hash(root), value_hash(section), value_hash(slot), value_hash(SECRET)]
+
+
+def announced_is_complete(replica: LatticeReplica) -> bool:
+    front = references(encode(replica.announced))
+    while front:
+        (part,) = replica.supply([front.pop()], "peer")
+        if part is None:
+            return False
+        front.extend(references(part.data))
+    return True
+
+
+def test_private_cells_are_not_given() -> None:
+    replica = replica_over(MemoryStore())
+    show(replica, OPEN)
+    keep(replica, SECRET)
+    assert not any(gives(replica, hash) for hash in private_hashes(replica))
+    assert gives(replica, value_hash(OPEN))
+    assert announced_is_complete(replica)
+
+
+def test_what_is_public_too_is_given_whichever_came_first() -> None:
+    first, second = replica_over(MemoryStore()), replica_over(MemoryStore())
+    show(first, OPEN)
+    keep(first, SECRET, OPEN)
+    keep(second, SECRET, OPEN)
+    assert not gives(second, value_hash(OPEN))
+    show(second, OPEN)
+    for replica in (first, second):
+        assert gives(replica, value_hash(OPEN))
+        assert not gives(replica, value_hash(SECRET))
+        assert announced_is_complete(replica)
+
+
+def test_what_was_private_stays_so_when_it_is_replaced() -> None:
+    replica = replica_over(MemoryStore())
+    keep(replica, SECRET)
+    before = private_hashes(replica)
+    keep(replica, "something else ".ljust(300, "#"))
+    show(replica, OPEN)
+    assert not any(gives(replica, hash) for hash in before)
+
+
+def test_a_new_process_knows_what_is_private() -> None:
+    store = MemoryStore()
+    replica = replica_over(store)
+    show(replica, OPEN)
+    keep(replica, SECRET, OPEN)
+    again = replica_over(store)
+    assert not any(gives(again, hash) for hash in private_hashes(again))
+    assert gives(again, value_hash(OPEN))
+    assert announced_is_complete(again)
