@@ -11,6 +11,7 @@ from typing import Final
 from datalattice.sync.wants import ROUNDS_MAX
 
 BROADCAST_DELAY_MS: Final = 50
+BURST_MAX: Final = 8
 ROOT_SYNC_INTERVAL_MS: Final = 30_000
 REQUEST_TIMEOUT_MS: Final = 5_000
 ASK_TIMEOUT_MS: Final = 10_000
@@ -18,9 +19,15 @@ ASK_TIMEOUT_MS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The time constants of a replicator, in milliseconds."""
+    """The time constants of a replicator, in milliseconds.
+
+    broadcast_delay_ms: least time from one push to a peer to the next, on average. After a rest a
+                        peer of our kind gets up to `burst_max` of them faster, a tenth of that
+                        apart: what is written in one go arrives in one go.
+    """
 
     broadcast_delay_ms: int = BROADCAST_DELAY_MS
+    burst_max: int = BURST_MAX
     root_sync_interval_ms: int = ROOT_SYNC_INTERVAL_MS
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     ask_timeout_ms: int = ASK_TIMEOUT_MS

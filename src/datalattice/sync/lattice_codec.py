@@ -3,8 +3,9 @@
 Requests that need the replica's content only (PING, LATTICE_QUERY) are answered here. Two
 extensions ride on elements that every node of the protocol ignores when it does not know them:
 
-    [:PING id :PEER]      tell me of changes from now on; a connection that never says so is a mere
-                          client
+    [:PING id :PEER :LP]  tell me of changes from now on, in patches if they are shorter; whoever
+                          reads patches itself says so in the info of its answer. A connection that
+                          never says so is a mere client
     [:LQ id path bytes]   send at most so many bytes of cells along: with 0 the root alone, and the
                           asker fetches what it lacks
 """
@@ -15,12 +16,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.cells import Keyword, Parts, Value, Vector, encode, value_hash
+from datalattice.cells import (
+    Keyword,
+    Map,
+    Parts,
+    Value,
+    Vector,
+    decode_parts,
+    encode,
+    value_hash,
+)
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair, sha3_256
 from datalattice.errors import MissingData, NoSuchPath, ProtocolViolation, UsageError
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.sync.lattice_replica import Incoming, LatticeReplica
+from datalattice.sync.patch import read_patch, write_patch
 from datalattice.sync.replica import Offer, Part, Probe
 from datalattice.sync.session import (
     Answered,
@@ -39,6 +50,7 @@ from datalattice.wire import (
     Challenge,
     ErrorCode,
     Goodbye,
+    Patched,
     Ping,
     Query,
     Request,
@@ -51,16 +63,25 @@ from datalattice.wire import (
     encode_answer,
     encode_challenge,
     encode_failure,
+    encode_patched,
     encode_ping,
     encode_query,
     encode_request,
     encode_result,
     encode_supply,
+    join_cells,
 )
 
 PONG: Final = "PONG"
 PING_REPLIES: Final = ("pong", "timestamp")
 PEER: Final = Keyword("PEER")
+PATCHES: Final = Keyword("LP")
+PATCH_CELLS_MAX: Final = 4_096
+"""Most cells of a difference that is made a patch: that takes a look at as many old ones."""
+
+FIRST_BYTES_MAX: Final = 32_000_000
+"""Bytes of cells that a node without anything asks for at once."""
+
 ANSWER_RESERVE_BYTES: Final = 100_000
 """Room in an answer for what is not cells: the Result and lengths."""
 
@@ -98,23 +119,25 @@ class LatticeCodec:
         self._clock = clock
         self._dialect = dialect or Dialect()
 
-    def decode(self, payload: bytes) -> Heard:
-        """Return what the peer said."""
+    def decode(self, payload: bytes, peer: str) -> Heard:
+        """Return what `peer` said."""
         message, parts = decode_payload(payload, None, self._dialect.message_bytes_max)
         match message:
             case Ping():
                 return self._ping(message)
             case Query():
-                return Replied(self._query(message))
+                return Replied(self._query(message, peer))
             case Announcement(path, value, absent):
                 return Offered(self._offer(path, value, parts, absent))
+            case Patched():
+                return Offered(self._unpatched(message))
             case Request(id, hashes, fault):
                 if fault is not None:
                     return Replied(encode_failure(id, ErrorCode.ARGUMENT, fault))
                 return Wanted(id, hashes)
-            case Result(id, value, error, absent=absent):
+            case Result(id, value, error, info=info, absent=absent):
                 failure = None if error is None else error.name
-                return Answered(id, (value, parts, absent), failure)
+                return Answered(id, (value, parts, absent, info), failure)
             case Challenge():
                 return Challenged(message)
             case Goodbye():
@@ -126,13 +149,15 @@ class LatticeCodec:
         reply: Value = PONG
         if self._dialect.ping_reply == "timestamp":
             reply = self._clock.now_ms()
-        answer = encode_result(Result(ping.id, reply))
-        joins = len(ping.extra) > 0 and ping.extra[0] == PEER
-        return Joined(answer) if joins else Replied(answer)
+        if not ping.extra or ping.extra[0] != PEER:
+            return Replied(encode_result(Result(ping.id, reply)))
+        terse = PATCHES in ping.extra
+        info = Map.of([(PATCHES, True)]) if terse else None
+        return Joined(encode_result(Result(ping.id, reply, info=info)), terse)
 
-    def _query(self, query: Query) -> bytes:
+    def _query(self, query: Query, peer: str) -> bytes:
         try:
-            value = self._replica.query(query.path, strict=self._dialect.strict_paths)
+            value = self._replica.query(query.path, peer, strict=self._dialect.strict_paths)
         except NoSuchPath as error:
             return encode_failure(query.id, ErrorCode.ARGUMENT, str(error))
         room = self._dialect.message_bytes_max - ANSWER_RESERVE_BYTES
@@ -154,10 +179,31 @@ class LatticeCodec:
             key = sha3_256(encode(Vector.of(path)) + key)
         return Offer(Probe(key, Incoming(path, value, parts, absent)))
 
+    def _unpatched(self, message: Patched) -> Offer:
+        """Return what a patch says, or its hash alone where the base is not here or not the one.
+
+        Raises: BadFormat: it is no patch. LimitExceeded: it stands for too much.
+        """
+        absent = message.absent
+        base = encode(message.base) if absent is None else self._replica.load_encoding(absent)
+        nothing = Offer(Probe(message.hash, Incoming((), None, Parts(None), message.hash)))
+        if base is None:
+            return nothing
+        limit = self._dialect.message_bytes_max
+        try:
+            cells = read_patch(message.patch, base, self._replica.load_encoding, limit)
+        except MissingData:
+            return nothing
+        hash, top = cells.popitem()
+        if hash != message.hash:
+            return nothing
+        value, parts = decode_parts(join_cells(top, cells.values()), None, limit)
+        return self._offer((), value, parts)
+
     def parts(self, content: object, hashes: Sequence[bytes]) -> list[Part | None]:
         """Return the cells in an answer, checked against the hashes that were asked for."""
         assert isinstance(content, tuple)
-        value, parts, _ = content
+        value, parts, _, _ = content
         if not isinstance(value, Vector) or len(value) != len(hashes):
             raise ProtocolViolation(
                 f"the answer to a request of {len(hashes)} cells has not as many"
@@ -180,7 +226,7 @@ class LatticeCodec:
     def offer(self, content: object) -> Offer | None:
         """Return the root in an answer to `ask`; nil is a node that has nothing."""
         assert isinstance(content, tuple)
-        value, parts, absent = content
+        value, parts, absent, _ = content
         if value is None and absent is None:
             return None
         return self._offer((), value, parts, absent)
@@ -191,16 +237,33 @@ class LatticeCodec:
 
     def hello(self, id: int) -> bytes:
         """Return a PING that asks to be told of changes."""
-        return encode_ping(id, PEER)
+        return encode_ping(id, PEER, PATCHES)
+
+    def welcomed(self, content: object) -> bool:
+        """Return whether the info of an answer to `hello` has a word for patches."""
+        assert isinstance(content, tuple)
+        info = content[3]
+        return isinstance(info, Map) and PATCHES in info
 
     def ask(self, id: int) -> bytes:
-        """Return a query for the root, with as few cells as the peer is able to leave out."""
-        return encode_query(id, (), 0)
+        """Return a query for the root, with as few cells as the peer is able to leave out.
 
-    def push(self, offer: Offer) -> bytes:
-        """Return a LATTICE_VALUE."""
+        A node that has nothing yet lacks everything, so it asks for much at once.
+        """
+        return encode_query(id, (), FIRST_BYTES_MAX if self._replica.is_blank else 0)
+
+    def push(self, offer: Offer, *, terse: bool) -> bytes:
+        """Return a LATTICE_VALUE, or a LATTICE_PATCH where that is shorter."""
         assert offer.probe is not None
-        return encode_announcement((), offer.probe.data, [part.data for part in offer.parts])
+        value = offer.probe.data
+        whole = encode_announcement((), value, [part.data for part in offer.parts])
+        base = offer.base
+        if not terse or base is None or not 0 < len(offer.parts) <= PATCH_CELLS_MAX:
+            return whole
+        cells = {part.hash: part.data for part in offer.parts}
+        patch = write_patch(encode(value), cells, encode(base.data), self._replica.load_encoding)
+        short = encode_patched(base.data, offer.probe.key, patch)
+        return short if len(short) < len(whole) else whole
 
     def want(self, id: int, hashes: Sequence[bytes]) -> bytes:
         """Return a DATA_REQUEST."""

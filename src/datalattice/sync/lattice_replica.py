@@ -65,7 +65,6 @@ from datalattice.lattice import (
 from datalattice.store import Store
 from datalattice.sync.delta import beyond
 from datalattice.sync.outcome import REFUSED, Outcome
-from datalattice.sync.private import PrivateCells
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe
 from datalattice.sync.staging import Progress, Staging
 
@@ -170,7 +169,6 @@ class LatticeReplica:
         self._paths: dict[str, tuple[tuple[Value, ...], ...]] = {}
         self._views: dict[str, tuple[Value, Value]] = {}  # peer -> (announced, what it is told)
         self._announce()
-        self._private = PrivateCells(store, self.load_encoding, self._root, self._announced)
         # Whoever gives `on_sync` sees to it that `publish` is called, on the owner's thread.
         self.cursor = RootLattice(lattice, self._root, users, on_sync or self._publish_now)
 
@@ -227,13 +225,18 @@ class LatticeReplica:
         """Bytes of cells of such values that are here already."""
         return self._staging.size_bytes
 
-    def query(self, path: Sequence[Value], *, strict: bool = True) -> Value:
-        """Return what is announced at a path, nil where nothing is.
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing was written or taken in here so far."""
+        return same(self._root, self._lattice.zero())
+
+    def query(self, path: Sequence[Value], peer: str, *, strict: bool = True) -> Value:
+        """Return what is announced to `peer` at a path, nil where nothing is.
 
         Raises: NoSuchPath: `strict`, and a key names a section that the lattice does not have.
         """
         lattice: Lattice | None = self._lattice
-        value = self._announced
+        value = self._view(peer)
         for key in path:
             if lattice is not None:
                 below = lattice.child(key)
@@ -288,7 +291,7 @@ class LatticeReplica:
         return [None if data is None else Part(hash, data) for hash, data in found]
 
     def _supplied(self, hash: bytes) -> bytes | None:
-        if not self._store.announced(hash) or self._private.withholds(hash, self._announced):
+        if not self._store.announced(hash):
             return self._made.get(hash)
         try:
             return self._store.get_encoding(hash)
@@ -314,7 +317,8 @@ class LatticeReplica:
         cells = beyond(held, value, self._load_encodings, PUSH_BYTES_MAX)
         if cells is None:
             return self.begin(peer)
-        return Offer(probe, tuple(Part(hash, data) for hash, data in cells.items()))
+        parts = tuple(Part(hash, data) for hash, data in cells.items())
+        return Offer(probe, parts, base=known[0])
 
     def _load_encodings(self, hashes: Sequence[bytes]) -> list[bytes | None]:
         return [
@@ -436,11 +440,11 @@ class LatticeReplica:
         """Make `value` the durable root, then what is announced, then part of the live value."""
         before = self._root
         self._make_writable()
-        self._private.prepare(value)
-        parts = self._store.commit(value).novelty
+        self._store.commit(value)
         self._root = value
         self._announce()
-        self._private.follow(value, self._announced, self._made, parts)
+        if self.cursor.get() is value:
+            return  # whatever is written from now on is written on top of it
         lattice = self._lattice
         self.cursor.update(
             lambda live: value if live is before else lattice.merge(live, value, self._context)

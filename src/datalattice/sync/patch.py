@@ -27,7 +27,7 @@ from typing import Final
 
 from datalattice.cells import branch_hashes
 from datalattice.crypto import sha3_256
-from datalattice.errors import BadFormat, LimitExceeded
+from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CELL_BYTES_MAX, HASH_BYTES, VLQ_BYTES_MAX
 from datalattice.wire import encode_length
 
@@ -129,18 +129,17 @@ def read_patch(patch: bytes, base: bytes, load: Load, bytes_max: int) -> dict[by
     """Return the cells of a patch by hash, children before parents; the last one is its top.
 
     Shapes: base: an encoding.
-    Raises: BadFormat: not a patch, or not one of what is here below `base`.
+    Raises: BadFormat: not a patch, or not one of `base`. MissingData: not all of `base` is here.
             LimitExceeded: the cells have more than `bytes_max` bytes.
     Cost:   a load, a scan and a hash for each cell; memory for `bytes_max` bytes at most.
     """
     reader = _Reader(patch, bytes_max)
     cells: dict[bytes, bytes] = {}
-    frames = [reader.frame(base)]
+    frames = [reader.frame(_Old(None, load, base))]
     while True:
         frame = frames[-1]
         if frame.olds:
-            old_hash = frame.olds.pop()
-            frames.append(reader.frame(None if old_hash is None else load(old_hash)))
+            frames.append(reader.frame(_Old(frame.olds.pop(), load)))
             continue
         cell = bytes(frame.draft)
         hash = sha3_256(cell)
@@ -153,6 +152,29 @@ def read_patch(patch: bytes, base: bytes, load: Load, bytes_max: int) -> dict[by
         frames[-1].draft[place : place + HASH_BYTES] = hash
 
 
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """The cell that one of a patch may be made of."""
+
+    hash: bytes | None
+    load: Load
+    known: bytes | None = None
+
+    def encoding(self) -> bytes:
+        """Return its encoding.
+
+        Raises: BadFormat: there is none. MissingData: it is not here.
+        """
+        if self.known is not None:
+            return self.known
+        if self.hash is None:
+            raise BadFormat("a patch of a cell that does not exist")
+        found = self.load(self.hash)
+        if found is None:
+            raise MissingData([self.hash])
+        return found
+
+
 class _Reader:
     """A patch and how far it is read."""
 
@@ -161,7 +183,7 @@ class _Reader:
         self._room = bytes_max
         self._at = 0
 
-    def frame(self, old: bytes | None) -> _Frame:
+    def frame(self, old: _Old) -> _Frame:
         """Read a cell up to those below it."""
         count, kind = divmod(self._number(), 4)
         if count > CELL_BYTES_MAX // HASH_BYTES:
@@ -172,9 +194,7 @@ class _Reader:
             index += self._number()
             indexes.append(index)
             index += 1
-        if old is None and kind != WHOLE:
-            raise BadFormat("a patch of a cell that is not here")
-        draft = self._draft(kind, old or b"")
+        draft = self._draft(kind, b"" if kind == WHOLE else old.encoding())
         self._room -= len(draft)
         if self._room < 0:
             raise LimitExceeded("a patch stands for more bytes of cells than a message may have")

@@ -49,11 +49,15 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one side gives another: a probe and parts; or hashes that nobody could deliver."""
+    """What one side gives another: a probe and parts; or hashes that nobody could deliver.
+
+    base: of an answer, the later of the known states that it is the difference to.
+    """
 
     probe: Probe | None = None
     parts: tuple[Part, ...] = ()
     lost: tuple[bytes, ...] = ()
+    base: Probe | None = None
 
 
 @dataclass(frozen=True, slots=True)

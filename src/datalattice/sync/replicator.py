@@ -132,7 +132,7 @@ class Replicator:
         if session is None or session.closing:
             return
         try:
-            heard = self._codec.decode(payload)
+            heard = self._codec.decode(payload, id)
         except (BadFormat, LimitExceeded) as error:
             self._send(session, self._codec.refuse(str(error)))
             self._charge(session, MALFORMED, str(error))
@@ -149,7 +149,8 @@ class Replicator:
                 self._answered(session, request_id, content, error_text, now_ms)
             case Replied(reply):
                 self._send(session, reply)
-            case Joined(reply):
+            case Joined(reply, terse):
+                session.terse = terse
                 self._send(session, reply)
                 self._join(session, now_ms)
                 session.dirty = True
@@ -292,8 +293,7 @@ class Replicator:
     def _received(self, holder: str, probe: Probe) -> None:
         session = self._sessions.get(holder)
         if session is not None:
-            session.received = probe
-            session.dirty = True
+            session.heard(probe)
 
     def _changed(self, now_ms: int) -> None:
         self._effects.changed = True
@@ -318,10 +318,9 @@ class Replicator:
         self._push(session, self._replica.begin(session.id), now_ms)
 
     def _push(self, session: Session, offer: Offer, now_ms: int) -> None:
-        session.sent = offer.probe
-        session.push_after_ms = now_ms + self._pace.broadcast_delay_ms
-        session.sync_after_ms = now_ms + self._pace.root_sync_interval_ms
-        self._send(session, self._codec.push(offer))
+        assert offer.probe is not None
+        session.told(offer.probe, now_ms, self._pace)
+        self._send(session, self._codec.push(offer, terse=session.terse))
 
     def _join(self, session: Session, now_ms: int) -> None:
         session.joined = True
@@ -373,6 +372,8 @@ class Replicator:
             self._delivered(session, pending.hashes, content, error, now_ms)
         elif error is not None:
             self._effects.finish(pending.token, f"the peer answered {error}: {content}")
+        elif pending.purpose is Purpose.HELLO:
+            session.terse = self._codec.welcomed(content)
         elif pending.purpose is Purpose.ASK:
             offer = self._codec.offer(content)
             if offer is None:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from datalattice.crypto import KeyPair
 from datalattice.sync.conduct import Conduct
-from datalattice.sync.effects import Standing
+from datalattice.sync.effects import Pace, Standing
 from datalattice.sync.replica import Offer, Part, Probe
 
 UNSENT_MAX: Final = 128
@@ -25,6 +25,9 @@ BATCHES_MAX: Final = 4
 
 PENDING_MAX: Final = 64
 """Requests of ours that may wait for an answer of one peer."""
+
+BURST_SHARE: Final = 10
+"""Pushes of a burst are this part of the broadcast delay apart."""
 
 LATE_MAX: Final = 16
 """Requests for parts that timed out and whose answer is used all the same, for one peer."""
@@ -66,9 +69,10 @@ class Replied:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """It wants to be told of changes; send this."""
+    """It wants to be told of changes; send this. `terse`: it reads patches."""
 
     payload: bytes
+    terse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +100,8 @@ Heard = Offered | Wanted | Answered | Replied | Joined | Challenged | Left | Ign
 class Codec(Protocol):
     """One wire protocol: bytes of a peer to events, and what we say to bytes."""
 
-    def decode(self, payload: bytes) -> Heard:
-        """Return what the peer said.
+    def decode(self, payload: bytes, peer: str) -> Heard:
+        """Return what `peer` said.
 
         Raises: BadFormat: the payload is not a message.
         """
@@ -126,8 +130,12 @@ class Codec(Protocol):
         """Return the question for a peer's state."""
         ...
 
-    def push(self, offer: Offer) -> bytes:
-        """Return the message that carries an offer."""
+    def welcomed(self, content: object) -> bool:
+        """Return whether the content of an answer to `hello` says that the peer reads patches."""
+        ...
+
+    def push(self, offer: Offer, *, terse: bool) -> bytes:
+        """Return the message that carries an offer; `terse`: to one that reads patches."""
         ...
 
     def want(self, id: int, hashes: Sequence[bytes]) -> bytes:
@@ -190,6 +198,9 @@ class Session:
                     sent next is the difference to them. They are hints: a peer that lacks a cell
                     all the same asks for it.
     dirty:          there may be something to push.
+    sent_last:      which of the two is the later one.
+    terse:          it reads patches, so it is one of ours.
+    paced_ms:       when pushes that keep to the pace would have used up those that were made.
     late:           the parts of requests that timed out: an answer that comes too late is used.
     public_key:     the key that the other end has proved to hold, nil while it has not.
     pinned:         the key we insist on, if any.
@@ -203,7 +214,10 @@ class Session:
     pinned: bytes | None = None
     sent: Probe | None = None
     received: Probe | None = None
+    sent_last: bool = False
+    terse: bool = False
     dirty: bool = False
+    paced_ms: int = 0
     push_after_ms: int = 0
     sync_after_ms: int = 0
     unsent_count: int = 0
@@ -220,8 +234,9 @@ class Session:
 
     @property
     def known(self) -> tuple[Probe, ...]:
-        """The states that this peer is taken to hold."""
-        return tuple(probe for probe in (self.received, self.sent) if probe is not None)
+        """The states that this peer is taken to hold, the later one first."""
+        both = (self.sent, self.received) if self.sent_last else (self.received, self.sent)
+        return tuple(probe for probe in both if probe is not None)
 
     @property
     def is_unproved(self) -> bool:
@@ -241,6 +256,20 @@ class Session:
             yield self.sync_after_ms
             if self.dirty:
                 yield self.push_after_ms
+
+    def told(self, probe: Probe, now_ms: int, pace: Pace) -> None:
+        """Note that this peer was told a state; decides when it may be told the next one."""
+        self.sent, self.sent_last = probe, True
+        self.sync_after_ms = now_ms + pace.root_sync_interval_ms
+        self.paced_ms = max(self.paced_ms, now_ms) + pace.broadcast_delay_ms
+        ahead_ms = (pace.burst_max - 1) * pace.broadcast_delay_ms if self.terse else 0
+        gap_ms = pace.broadcast_delay_ms // BURST_SHARE if ahead_ms else pace.broadcast_delay_ms
+        self.push_after_ms = max(now_ms + gap_ms, self.paced_ms - ahead_ms)
+
+    def heard(self, probe: Probe) -> None:
+        """Note that all of a state that this peer told is here now."""
+        self.received, self.sent_last = probe, False
+        self.dirty = True
 
     def standing(self, key: bytes) -> Standing:
         """Return how it stands with this peer, when `key` is the key of our state's probe."""

@@ -1,5 +1,6 @@
 """Wire: bytes to messages and back, with no state beyond a buffer."""
 
+from datalattice.wire.answers import encode_answer, encode_supply
 from datalattice.wire.framing import (
     LENGTH_OCTETS_MAX,
     FrameBuffer,
@@ -15,6 +16,7 @@ from datalattice.wire.lattice import (
     Goodbye,
     Message,
     MessageNumber,
+    Patched,
     Ping,
     Query,
     Request,
@@ -22,14 +24,13 @@ from datalattice.wire.lattice import (
     Unknown,
     decode_payload,
     encode_announcement,
-    encode_answer,
     encode_failure,
     encode_goodbye,
+    encode_patched,
     encode_ping,
     encode_query,
     encode_request,
     encode_result,
-    encode_supply,
     join_cells,
 )
 
@@ -43,6 +44,7 @@ __all__ = [
     "Goodbye",
     "Message",
     "MessageNumber",
+    "Patched",
     "Ping",
     "Query",
     "Request",
@@ -58,6 +60,7 @@ __all__ = [
     "encode_frame",
     "encode_goodbye",
     "encode_length",
+    "encode_patched",
     "encode_ping",
     "encode_query",
     "encode_request",

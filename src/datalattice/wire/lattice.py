@@ -3,6 +3,7 @@
     [:PING id ...]              Result(id, "PONG" or a clock)
     [:LQ id path ...]           Result(id, value at the path, with its cells)
     [:LV path value]            nothing
+    [:LP base hash patch]       nothing; the value with this hash, as a patch of another one
     [:DR id hash ...]           Result(id, [cell or nil ...])
     [:CH id signed]             Result(id, signed), which prove who signed them
     [:BYE ...]                  nothing
@@ -23,6 +24,7 @@ from enum import IntEnum
 from typing import Final
 
 from datalattice.cells import (
+    Blob,
     Keyword,
     Loader,
     Parts,
@@ -33,11 +35,11 @@ from datalattice.cells import (
     decode_parts,
     encode,
     encode_message,
-    references,
+    make_blob,
+    novelty,
 )
-from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, MissingData, ProtocolViolation
-from datalattice.limits import EMBEDDED_BYTES_MAX, FAN_OUT, HASH_BYTES, MESSAGE_BYTES_MAX
+from datalattice.limits import HASH_BYTES, MESSAGE_BYTES_MAX
 from datalattice.wire.framing import encode_length
 
 REQUEST_HASHES_MAX: Final = 254
@@ -49,12 +51,6 @@ STATEMENT_MAX: Final = 3
 
 RESULT_DIGIT: Final = 0xD
 RESULT_FIELDS: Final = 5
-
-_TAG_RECORD: Final = 0xD0
-_TAG_VECTOR: Final = b"\x80"
-_TAG_REF: Final = b"\x20"
-_NIL: Final = b"\x00"
-_LENGTH_OCTETS: Final = 2  # before each branch: enough for a cell of 16,383 bytes
 
 
 class MessageNumber(IntEnum):
@@ -146,6 +142,19 @@ class Challenge:
 
 
 @dataclass(frozen=True, slots=True)
+class Patched:
+    """I have the value with this hash; `patch` makes it of `base`, which you should have.
+
+    base, absent: the base value, or its hash when its cell stands elsewhere.
+    """
+
+    hash: bytes
+    patch: bytes
+    base: Value
+    absent: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Goodbye:
     """The other side will close."""
 
@@ -158,11 +167,12 @@ class Unknown:
     reason: str
 
 
-Message = Ping | Query | Announcement | Request | Result | Challenge | Goodbye | Unknown
+Message = Ping | Query | Announcement | Patched | Request | Result | Challenge | Goodbye | Unknown
 
 _PING: Final = Keyword("PING")
 _QUERY: Final = Keyword("LQ")
 _VALUE: Final = Keyword("LV")
+_PATCH: Final = Keyword("LP")
 _REQUEST: Final = Keyword("DR")
 CHALLENGE: Final = Keyword("CH")
 _GOODBYE: Final = Keyword("BYE")
@@ -243,6 +253,18 @@ def _read_value(value: Vector) -> Message:
     return Announcement(keys, carried, absent)
 
 
+def _read_patch(value: Vector) -> Message:
+    if len(value) != 4:
+        return Unknown(value, "a LATTICE_PATCH that is not [:LP base hash patch]")
+    base, absent = _element(value, 1)
+    hash, patch = value[2], value[3]
+    if not isinstance(hash, bytes) or len(hash) != HASH_BYTES:
+        return Unknown(value, f"a LATTICE_PATCH without a hash of {HASH_BYTES} bytes")
+    if not isinstance(patch, (bytes, Blob)):
+        return Unknown(value, "a LATTICE_PATCH whose patch is no blob")
+    return Patched(hash, bytes(patch), base, absent)
+
+
 def _read_request(value: Vector) -> Message:
     if len(value) < 2:
         return Unknown(value, "a DATA_REQUEST without an id")
@@ -297,6 +319,7 @@ _READERS: Final[dict[str, Callable[[Vector], Message]]] = {
     "PING": _read_ping,
     "LQ": _read_query,
     "LV": _read_value,
+    "LP": _read_patch,
     "DR": _read_request,
     "CH": _read_challenge,
     "BYE": _read_goodbye,
@@ -344,6 +367,16 @@ def encode_announcement(path: Sequence[Value], value: Value, branches: Iterable[
     return join_cells(encode(Vector.of((_VALUE, Vector.of(path), value))), branches)
 
 
+def encode_patched(base: Value, hash: bytes, patch: bytes) -> bytes:
+    """Return a LATTICE_PATCH. The base itself is named, not sent.
+
+    Source: docs/node.md "Patches".
+    """
+    blob = make_blob(patch)
+    top = encode(Vector.of((_PATCH, base, hash, blob)))
+    return join_cells(top, [encoding for _, encoding, _ in novelty(blob)])
+
+
 def encode_request(id: Value, hashes: Sequence[bytes]) -> bytes:
     """Return a DATA_REQUEST for at most `REQUEST_HASHES_MAX` hashes.
 
@@ -384,96 +417,3 @@ def encode_failure(id: Value, code: Keyword, text: str) -> bytes:
     Source: docs/node.md "Results": on an error the value is its text.
     """
     return encode_result(Result(id, text, code))
-
-
-def encode_supply(id: Value, cells: Sequence[tuple[bytes, bytes | None]]) -> bytes:
-    """Return the answer to a DATA_REQUEST: the cells themselves, and nothing below them.
-
-    The answer is put together from encodings as they lie in the store; no cell is decoded for it.
-
-    Shapes: cells: (hash, encoding) in the order of the request; None for a cell that is not here.
-    Source: docs/node.md "Messages": the children of the answer are just the requested cells and,
-            for long vectors, the vector's own inner cells.
-    """
-    branches: dict[bytes, bytes] = {}
-    slots: list[bytes] = []
-    for hash, encoding in cells:
-        if encoding is None:
-            slots.append(_NIL)
-        elif len(encoding) <= EMBEDDED_BYTES_MAX:
-            slots.append(encoding)
-        else:
-            branches[hash] = encoding
-            slots.append(_TAG_REF + hash)
-    slot = _slot(_vector(slots, branches), branches)
-    top = bytes((_TAG_RECORD | RESULT_DIGIT, RESULT_FIELDS)) + encode(id) + slot + 3 * _NIL
-    return join_cells(top, branches.values())
-
-
-def _slot(encoding: bytes, branches: dict[bytes, bytes]) -> bytes:
-    """Return a cell as it stands in its parent, and note it among the branches if it is one."""
-    if len(encoding) <= EMBEDDED_BYTES_MAX:
-        return encoding
-    hash = sha3_256(encoding)
-    branches[hash] = encoding
-    return _TAG_REF + hash
-
-
-def _vector(slots: list[bytes], branches: dict[bytes, bytes]) -> bytes:
-    """Return the encoding of a vector of at most 255 elements, each as it stands in a parent.
-
-    Quoting the cell format: up to 16 elements are one leaf; a count that is no multiple of 16
-    writes its tail elements first and then the vector of the others; a multiple of 16 is a tree of
-    leaves.
-    """
-    assert len(slots) < FAN_OUT * FAN_OUT
-    head = _TAG_VECTOR + encode_length(len(slots))
-    tail = len(slots) % FAN_OUT
-    if len(slots) <= FAN_OUT:
-        return head + b"".join(slots)
-    if tail:
-        prefix = _slot(_vector(slots[:-tail], branches), branches)
-        return head + b"".join(slots[-tail:]) + prefix
-    leaves = (
-        _slot(_vector(slots[start : start + FAN_OUT], branches), branches)
-        for start in range(0, len(slots), FAN_OUT)
-    )
-    return head + b"".join(leaves)
-
-
-def encode_answer(
-    id: Value,
-    value: Value,
-    load: Callable[[bytes], bytes | None],
-    branches_bytes_max: int,
-) -> bytes:
-    """Return the answer to a LATTICE_QUERY: `value` and cells below it, as far as the bytes go.
-
-    Breadth first; the value's own cell is always sent. A cell that `load` does not have is left
-    out, with what is below it: the asker gets it by DATA_REQUEST, here or elsewhere.
-
-    Source: docs/node.md "Queries": every cell below the value as far as the limit goes; a partial
-            answer where cells are missing (decision).
-    """
-    cell = result_cell(Result(id, value))
-    top = encode(cell)
-    branches: list[bytes] = []
-    seen: set[bytes] = set()
-    level = references(top)
-    size = 0
-    while level:
-        below: list[bytes] = []
-        for hash in level:
-            if hash in seen:
-                continue
-            seen.add(hash)
-            encoding = load(hash)
-            if encoding is None:
-                continue
-            if branches and size + len(encoding) > branches_bytes_max:
-                return join_cells(top, branches)
-            size += len(encoding) + _LENGTH_OCTETS
-            branches.append(encoding)
-            below.extend(references(encoding))
-        level = below
-    return join_cells(top, branches)

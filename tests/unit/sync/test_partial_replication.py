@@ -32,7 +32,7 @@ class Pair:
 
     def write(self, side: int, keys: KeyPair, text: str) -> None:
         cursor = self.replicas[side].cursor
-        cursor = cursor.with_context(MergeContext(key_pair=keys)) and cursor
+        cursor.with_context(MergeContext(key_pair=keys))
         LatticeMQ.at(cursor, keys.public_key).partition("t", 0).offer(text)
         self.nodes[side].publish(self.now_ms)
 

@@ -111,7 +111,7 @@ class JsonCodec:
 
     batch_max = 3
 
-    def decode(self, payload: bytes) -> Heard:
+    def decode(self, payload: bytes, peer: str) -> Heard:
         match json.loads(payload):
             case ["offer", key, hashes, parts]:
                 return Offered(self._offer(key, hashes, parts))
@@ -146,7 +146,10 @@ class JsonCodec:
     def ask(self, id: int) -> bytes:
         return _pack("ask", id)
 
-    def push(self, offer: Offer) -> bytes:
+    def welcomed(self, content: object) -> bool:
+        return False
+
+    def push(self, offer: Offer, *, terse: bool) -> bytes:
         assert offer.probe is not None
         parts = [part.data.decode() for part in offer.parts]
         return _pack("offer", offer.probe.key.hex(), offer.probe.data, parts)

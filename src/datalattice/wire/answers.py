@@ -1,0 +1,111 @@
+"""Answers: what is handed out of a store, put together from encodings without decoding a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from datalattice.cells import Value, encode, references
+from datalattice.crypto import sha3_256
+from datalattice.limits import EMBEDDED_BYTES_MAX, FAN_OUT
+from datalattice.wire.framing import encode_length
+from datalattice.wire.lattice import RESULT_DIGIT, RESULT_FIELDS, Result, join_cells, result_cell
+
+_TAG_RECORD: Final = 0xD0
+_TAG_VECTOR: Final = b"\x80"
+_TAG_REF: Final = b"\x20"
+_NIL: Final = b"\x00"
+_LENGTH_OCTETS: Final = 2  # before each branch: enough for a cell of 16,383 bytes
+
+
+def encode_supply(id: Value, cells: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+    """Return the answer to a DATA_REQUEST: the cells themselves, and nothing below them.
+
+    The answer is put together from encodings as they lie in the store; no cell is decoded for it.
+
+    Shapes: cells: (hash, encoding) in the order of the request; None for a cell that is not here.
+    Source: docs/node.md "Messages": the children of the answer are just the requested cells and,
+            for long vectors, the vector's own inner cells.
+    """
+    branches: dict[bytes, bytes] = {}
+    slots: list[bytes] = []
+    for hash, encoding in cells:
+        if encoding is None:
+            slots.append(_NIL)
+        elif len(encoding) <= EMBEDDED_BYTES_MAX:
+            slots.append(encoding)
+        else:
+            branches[hash] = encoding
+            slots.append(_TAG_REF + hash)
+    slot = _slot(_vector(slots, branches), branches)
+    top = bytes((_TAG_RECORD | RESULT_DIGIT, RESULT_FIELDS)) + encode(id) + slot + 3 * _NIL
+    return join_cells(top, branches.values())
+
+
+def _slot(encoding: bytes, branches: dict[bytes, bytes]) -> bytes:
+    """Return a cell as it stands in its parent, and note it among the branches if it is one."""
+    if len(encoding) <= EMBEDDED_BYTES_MAX:
+        return encoding
+    hash = sha3_256(encoding)
+    branches[hash] = encoding
+    return _TAG_REF + hash
+
+
+def _vector(slots: list[bytes], branches: dict[bytes, bytes]) -> bytes:
+    """Return the encoding of a vector of at most 255 elements, each as it stands in a parent.
+
+    Quoting the cell format: up to 16 elements are one leaf; a count that is no multiple of 16
+    writes its tail elements first and then the vector of the others; a multiple of 16 is a tree of
+    leaves.
+    """
+    assert len(slots) < FAN_OUT * FAN_OUT
+    head = _TAG_VECTOR + encode_length(len(slots))
+    tail = len(slots) % FAN_OUT
+    if len(slots) <= FAN_OUT:
+        return head + b"".join(slots)
+    if tail:
+        prefix = _slot(_vector(slots[:-tail], branches), branches)
+        return head + b"".join(slots[-tail:]) + prefix
+    leaves = (
+        _slot(_vector(slots[start : start + FAN_OUT], branches), branches)
+        for start in range(0, len(slots), FAN_OUT)
+    )
+    return head + b"".join(leaves)
+
+
+def encode_answer(
+    id: Value,
+    value: Value,
+    load: Callable[[bytes], bytes | None],
+    branches_bytes_max: int,
+) -> bytes:
+    """Return the answer to a LATTICE_QUERY: `value` and cells below it, as far as the bytes go.
+
+    Breadth first; the value's own cell is always sent. A cell that `load` does not have is left
+    out, with what is below it: the asker gets it by DATA_REQUEST, here or elsewhere.
+
+    Source: docs/node.md "Queries": every cell below the value as far as the limit goes; a partial
+            answer where cells are missing (decision).
+    """
+    cell = result_cell(Result(id, value))
+    top = encode(cell)
+    branches: list[bytes] = []
+    seen: set[bytes] = set()
+    level = references(top)
+    size = 0
+    while level:
+        below: list[bytes] = []
+        for hash in level:
+            if hash in seen:
+                continue
+            seen.add(hash)
+            encoding = load(hash)
+            if encoding is None:
+                continue
+            if branches and size + len(encoding) > branches_bytes_max:
+                return join_cells(top, branches)
+            size += len(encoding) + _LENGTH_OCTETS
+            branches.append(encoding)
+            below.extend(references(encoding))
+        level = below
+    return join_cells(top, branches)
