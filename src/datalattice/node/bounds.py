@@ -10,7 +10,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Final
 
-MESSAGES_PER_S_MAX: Final = 5_000
+MESSAGES_PER_S_MAX: Final = 10_000
 """Messages of one peer that are taken in a second, in the long run."""
 
 BYTES_PER_S_MAX: Final = 100_000_000
