@@ -65,6 +65,7 @@ from datalattice.lattice import (
 from datalattice.store import Store
 from datalattice.sync.delta import beyond
 from datalattice.sync.outcome import REFUSED, Outcome
+from datalattice.sync.private import PrivateCells
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe
 from datalattice.sync.staging import Progress, Staging
 
@@ -169,6 +170,7 @@ class LatticeReplica:
         self._paths: dict[str, tuple[tuple[Value, ...], ...]] = {}
         self._views: dict[str, tuple[Value, Value]] = {}  # peer -> (announced, what it is told)
         self._announce()
+        self._private = PrivateCells(store, self.load_encoding, self._root, self._announced)
         # Whoever gives `on_sync` sees to it that `publish` is called, on the owner's thread.
         self.cursor = RootLattice(lattice, self._root, users, on_sync or self._publish_now)
 
@@ -291,7 +293,7 @@ class LatticeReplica:
         return [None if data is None else Part(hash, data) for hash, data in found]
 
     def _supplied(self, hash: bytes) -> bytes | None:
-        if not self._store.announced(hash):
+        if not self._store.announced(hash) or self._private.withholds(hash, self._announced):
             return self._made.get(hash)
         try:
             return self._store.get_encoding(hash)
@@ -440,9 +442,11 @@ class LatticeReplica:
         """Make `value` the durable root, then what is announced, then part of the live value."""
         before = self._root
         self._make_writable()
-        self._store.commit(value)
+        self._private.prepare(value)
+        parts = self._store.commit(value).novelty
         self._root = value
         self._announce()
+        self._private.follow(value, self._announced, self._made, parts)
         if self.cursor.get() is value:
             return  # whatever is written from now on is written on top of it
         lattice = self._lattice
