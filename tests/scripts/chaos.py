@@ -1,7 +1,7 @@
 """Five nodes in five processes, and all that can happen to them; at the end all must be well.
 
-    chaos.py [--seconds 600] [--topology ring|star|line|all] [--seed 1] [--scheme tls|tcp]
-             [--folder DIR]
+    chaos.py [--seconds 600] [--topology ring|star|line|all] [--seed 1]
+             [--scheme tls|tcp|mixed] [--folder DIR]
 
 Each node writes signed queue records all the time; a record counts as acknowledged when its node
 has said so. Every link goes through a proxy. Meanwhile nodes are killed with SIGKILL and started
@@ -63,8 +63,18 @@ STOP_S: Final = 30.0
 SAMPLE_S: Final = 0.5
 MEMORY_GROWTH_MB_MAX: Final = 24.0
 FILES_GROWTH_MAX: Final = 8
+MEMORY_MB_MAX: Final = 150.0
+FILES_MAX: Final = 64
+"""What any process may use at any time."""
+
 CACHE_BYTES: Final = 4_000_000
 """Memory of a node for decoded cells: small, so that it is full before memory is compared."""
+
+SCHEMES: Final = ("tls", "tcp")
+"""How links are spoken over."""
+
+MIXED: Final = "mixed"
+"""Each link one of them, by chance."""
 
 LINKS: Final = {
     "ring": [(number, (number + 1) % NODES) for number in range(NODES)],
@@ -298,9 +308,12 @@ class Chaos:
             mine = list(zip(pairs, self._links, strict=True))
             outbound = [link for (dialler, _), link in mine if dialler == number]
             inbound = [link for (_, dialled), link in mine if dialled == number]
-            peers = [f"{self._scheme}://127.0.0.1:{link.port}" for link in outbound]
+            peers = [f"{self._chosen_scheme()}://127.0.0.1:{link.port}" for link in outbound]
             folder = self._folder / f"node{number}"
             self._nodes.append(ChaosNode(number, folder, peers, inbound, outbound + inbound))
+
+    def _chosen_scheme(self) -> str:
+        return self._chance.choice(SCHEMES) if self._scheme == MIXED else self._scheme
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s
@@ -505,6 +518,8 @@ class Chaos:
         }
         if growth[0] > MEMORY_GROWTH_MB_MAX or growth[1] > FILES_GROWTH_MAX:
             raise Violation(f"memory or files grew: {summary}")
+        if max(memory, default=0.0) > MEMORY_MB_MAX or max(files, default=0) > FILES_MAX:
+            raise Violation(f"a process used too much: {summary}")
         return summary
 
 
@@ -568,7 +583,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--topology", choices=[*LINKS, "all"], default="all")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--scheme", choices=["tls", "tcp"], default="tls")
+    parser.add_argument("--scheme", choices=[*SCHEMES, MIXED], default=MIXED)
     parser.add_argument("--folder", type=Path, help="kept; a temporary one when not given")
     options = parser.parse_args()
     wanted = list(LINKS) if options.topology == "all" else [options.topology]
