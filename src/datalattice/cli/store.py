@@ -16,8 +16,8 @@ from datalattice.cli.render import (
     print_pairs,
     progress_bars,
     show,
-    size_text,
 )
+from datalattice.cli.running import size_text
 from datalattice.cli.values import value_json
 from datalattice.errors import UsageError
 
