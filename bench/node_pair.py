@@ -181,7 +181,8 @@ async def visibility(
             found = []
             for begin, hash in reversed(begins):
                 # A root that was skipped was seen in the one that came after it.
-                end = await asyncio.to_thread(follower.seen, hash) or end
+                seen = await asyncio.to_thread(follower.seen, hash)
+                end = seen or end
                 found.append(end - begin)
             return found
 
