@@ -19,7 +19,7 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.running import size_text
 from datalattice.cli.values import value_json
-from datalattice.errors import UsageError
+from datalattice.errors import StoreFailed, UsageError
 
 app = typer.Typer(help="Check a folder's store byte by byte, and heal what is damaged.")
 
@@ -89,12 +89,18 @@ def heal(
 
 
 def _store_in(path: Path) -> Path:
-    """Return the store that a folder is, or has.
+    """Return the store that a folder is, or has; a copy's index is made again first.
 
-    Raises: UsageError: there is none.
+    Raises: UsageError: there is none. StoreError: it cannot be read.
     """
+    from datalattice.store import CellStore
+
     for candidate in (path / "store", path):
         if (candidate / "STORE").is_file():
+            try:
+                CellStore.open(candidate, read_only=True).close()
+            except StoreFailed:
+                CellStore.open(candidate).close()
             return candidate.absolute()
     raise UsageError(f"{path}: no store here; name a node's folder or a store's")
 

@@ -1,0 +1,146 @@
+"""Commands `lattice store ...`: what is damaged is named, and comes back from a store or a node."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from datalattice.node import Daemon, Node, NodeConfig, Running, connect
+from datalattice.store import CellStore
+
+
+def filled(lattice: Any, tmp_path: Path) -> Path:
+    """Make a node's folder with a queue of records, and a whole copy of it; return the folder."""
+    home = tmp_path / "home"
+    lattice("key", "new")
+    records = [f"record {n} ".ljust(300, "x") for n in range(200)]
+    lattice("queue", "offer", "log", stdin="\n".join(records) + "\n")
+    lattice("queue", "offer", "log", "the last")
+    shutil.copytree(home, tmp_path / "whole")
+    return home
+
+
+def root_of(home: Path) -> bytes | None:
+    with CellStore.open(home / "store") as store:
+        return store.root_hash()
+
+
+def flip(home: Path, offset: int = 20_000) -> Path:
+    file = home / "store" / "segments" / "00000001.seg"
+    data = bytearray(file.read_bytes())
+    data[offset] ^= 16
+    with file.open("r+b") as handle:
+        handle.write(data)
+    return file
+
+
+@contextmanager
+def running(home: Path, *peers: str) -> Iterator[Running]:
+    """Run the node of a folder in a thread."""
+    ready = threading.Event()
+    found: list[Running] = []
+
+    def told(one: Running, _: Node) -> None:
+        found.append(one)
+        ready.set()
+
+    daemon = Daemon(home, NodeConfig(port=0, peers=peers), ready=told)
+    thread = threading.Thread(target=daemon.run)
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield found[0]
+    finally:
+        client = connect(home)
+        assert client is not None
+        with client:
+            client.call("node.stop")
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_a_whole_store_is_clean(lattice: Any, tmp_path: Path) -> None:
+    filled(lattice, tmp_path)
+    ran = lattice("store", "check")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines()[-1] == "clean"
+    document = lattice("store", "check", "--json").document
+    assert document["clean"]
+    assert document["packs"] == 2
+    assert document["cells"] > 50
+    assert document["damaged"] == document["missing"] == document["scars"] == []
+    assert lattice("store", "heal").code == 0
+
+
+def test_damage_is_named_and_healed_from_another_store(lattice: Any, tmp_path: Path) -> None:
+    home = filled(lattice, tmp_path)
+    whole = root_of(home)
+    file = flip(home)
+    ran = lattice("store", "check")
+    assert ran.code == 1
+    assert f"damaged: {file} at byte " in ran.out
+    assert "does not fit its hash (cell 0x" in ran.out
+    assert ran.out.splitlines()[-1] == "damaged"
+    assert ran.line().startswith("the store is damaged; `lattice store heal`")
+    damaged = lattice("store", "check", "--json")
+    assert damaged.code == 1
+    assert [one for one in damaged.document["damaged"] if one["hash"]]
+    alone = lattice("store", "heal", "--json")
+    assert alone.code == 1
+    assert alone.document["rescued"] > 0, "what is whole in the damaged pack"
+    healed = lattice("store", "heal", "--from-store", tmp_path / "whole", "--json")
+    assert healed.code == 0
+    assert healed.document["fetched"] >= 1
+    assert lattice("store", "check").code == 0
+    assert root_of(home) == whole
+    assert len(lattice("queue", "range", "log").out.splitlines()) == 201
+
+
+def test_a_lost_file_is_healed_from_a_node(lattice: Any, tmp_path: Path) -> None:
+    home = filled(lattice, tmp_path)
+    whole = root_of(home)
+    (home / "store" / "segments" / "00000001.seg").unlink()
+    assert lattice("store", "check").code == 1
+    with running(tmp_path / "whole") as node:
+        ran = lattice("store", "heal", "--from", "127.0.0.1:1", "--from", node.address)
+        assert ran.code == 0, ran.err
+        assert "not asked: 127.0.0.1:1: " in ran.out
+        assert root_of(home) == whole
+        assert lattice("store", "check").code == 0
+
+
+def test_a_running_node_is_checked_and_heals_itself(lattice: Any, tmp_path: Path) -> None:
+    home = filled(lattice, tmp_path)
+    flip(home)
+    with running(home):
+        assert lattice("store", "check").code == 1
+        alone = lattice("store", "heal", "--json")
+        assert alone.code == 1
+        assert alone.document["damaged"]
+        assert lattice("node", "status", "--json").document["health"].startswith("degraded")
+        ran = lattice("store", "heal", "--from-store", tmp_path / "whole")
+        assert ran.code == 0, ran.err
+        assert lattice("node", "status", "--json").document["health"] == "ok"
+        assert lattice("store", "check").code == 0
+    assert lattice("store", "check").code == 0
+    flip(home, 30_000)
+    with running(tmp_path / "whole") as other, running(home):
+        assert lattice("store", "heal", "--from", other.address).code == 0
+        assert lattice("store", "check").code == 0
+
+
+def test_wrong_calls(lattice: Any, tmp_path: Path) -> None:
+    assert lattice("store", "check").code == 2
+    filled(lattice, tmp_path)
+    ran = lattice("store", "heal", "--from-store", tmp_path)
+    assert (ran.code, ran.line()) == (
+        2,
+        f"{tmp_path}: no store here; name a node's folder or a store's",
+    )
+    assert lattice("store", "heal", "--from", "nowhere").code == 2
+    (tmp_path / "home" / "store" / "STORE").write_text("datalattice")
+    assert lattice("store", "check").code == 1
