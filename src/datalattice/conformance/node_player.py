@@ -23,18 +23,27 @@ from datalattice.conformance.checks import (
     only_fields,
     shown,
 )
-from datalattice.conformance.registry import Fields, Mismatch, register_kind
+from datalattice.conformance.registry import (
+    Case,
+    Fields,
+    Format,
+    Mismatch,
+    register_format,
+    register_kind,
+)
 from datalattice.conformance.transcripts import (
     KIND,
     RECEIVES,
     SENDS,
     bytes_of,
+    cases,
     cells_of,
     compare_frame,
     compare_ours,
     compare_state,
     compare_volatile,
     pings_in,
+    recognises,
     steps_of,
 )
 from datalattice.conformance.typed import build
@@ -62,6 +71,9 @@ ANSWER_S: Final = 5.0
 
 SILENCE_MS: Final = 500
 """How long nothing must come before that counts as silence."""
+
+AT_ONCE_MAX: Final = 12
+"""Transcripts of one file that are played at the same time: most of it is waiting for nothing."""
 
 POLL_S: Final = 0.01
 READ_BYTES: Final = 1 << 18
@@ -279,4 +291,20 @@ def play(transcript: Fields) -> None:
     asyncio.run(_play(transcript))
 
 
+async def _play_all(found: list[Case]) -> list[BaseException | None]:
+    room = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def one(case: Case) -> None:
+        async with room:
+            await _play(case.fields)
+
+    return await asyncio.gather(*map(one, found), return_exceptions=True)
+
+
+def play_all(found: list[Case]) -> list[BaseException | None]:
+    """Play the transcripts of a file, each against a node of its own; return what each raised."""
+    return asyncio.run(_play_all(found))
+
+
 register_kind(KIND, play)
+register_format(Format("node transcripts", recognises, cases, play_all))

@@ -47,11 +47,16 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A family of files: how to recognise one and how to list its cases."""
+    """A family of files: how to recognise one and how to list its cases.
+
+    `together`, when there is one, runs all cases of a file at once and returns what each raised:
+    for cases that mostly wait.
+    """
 
     name: str
     recognises: Callable[[Fields], bool]
     cases: Callable[[Fields], Iterable[Case]]
+    together: Callable[[list[Case]], list[BaseException | None]] | None = None
 
 
 _formats: list[Format] = []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from datalattice.conformance.registry import (
+    Case,
     Fields,
     Mismatch,
     Skipped,
@@ -65,29 +66,39 @@ def run_file(path: Path) -> FileReport:
         return _broken(path, "no .json file in this folder")
     try:
         document = _read(path)
-        cases = list(find_format(document).cases(document))
+        format = find_format(document)
+        cases = list(format.cases(document))
     except Mismatch as mismatch:
         return _broken(path, str(mismatch))
     if not cases:
         return _broken(path, "the file holds no vectors")
     passed = skipped = 0
     failures: list[Failure] = []
-    for case in cases:
-        try:
-            runner = find_runner(case.kind)
-            if case.inspect is not None:
-                case.inspect()
-            runner(case.fields)
+    raised = map(_run, cases) if format.together is None else format.together(cases)
+    for case, error in zip(cases, raised, strict=True):
+        if error is None:
             passed += 1
-        except Skipped:
+        elif isinstance(error, Skipped):
             skipped += 1
-        except Mismatch as mismatch:
-            failures.append(Failure(case.id, str(mismatch)))
-        except Exception as error:  # noqa: BLE001 - whatever a vector provokes is that vector's failure
+        elif isinstance(error, Mismatch):
+            failures.append(Failure(case.id, str(error)))
+        else:
             failures.append(Failure(case.id, f"{type(error).__name__}: {error}"))
     if not passed and not failures:
         failures.append(Failure("", "every vector was skipped"))
     return FileReport(path, passed, skipped, tuple(failures))
+
+
+def _run(case: Case) -> Exception | None:
+    """Run one case; return what it raised."""
+    try:
+        runner = find_runner(case.kind)
+        if case.inspect is not None:
+            case.inspect()
+        runner(case.fields)
+    except Exception as error:  # noqa: BLE001 - whatever a vector provokes is that vector's failure
+        return error
+    return None
 
 
 def listed_vectors(document: Fields) -> Iterator[tuple[str, Fields]]:

@@ -26,7 +26,7 @@ from datalattice.conformance.checks import (
     only_fields,
     shown,
 )
-from datalattice.conformance.registry import Case, Fields, Format, Mismatch, register_format
+from datalattice.conformance.registry import Case, Fields, Mismatch
 from datalattice.errors import PeerError
 from datalattice.wire import FrameBuffer, Ping, Result, decode_payload, encode_length
 
@@ -49,11 +49,13 @@ _OURS_FIELDS: Final = (
 )
 
 
-def _recognises(document: Fields) -> bool:
+def recognises(document: Fields) -> bool:
+    """Return whether a file holds transcripts."""
     return document.get("schema") == SCHEMA
 
 
-def _cases(document: Fields) -> Iterator[Case]:
+def cases(document: Fields) -> Iterator[Case]:
+    """Yield the transcripts that are to be played; the others do not count."""
     for position, node in enumerate(need_list(document, "transcripts")):
         transcript = as_fields(node, f"transcript {position}")
         run = need_text(transcript, "run")
@@ -61,9 +63,6 @@ def _cases(document: Fields) -> Iterator[Case]:
             yield Case(need_text(transcript, "name"), KIND, transcript)
         elif run != "skip":
             raise Mismatch(f"run: 'server' or 'skip' is needed, got {shown(run)}")
-
-
-register_format(Format("node transcripts", _recognises, _cases))
 
 
 # --- what a transcript says ---------------------------------------------------------------------
