@@ -68,9 +68,36 @@ def add(node: Node, *added: Value) -> None:
     node.cursor.update(joined)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - health has no event
-        await asyncio.sleep(0.01)
+async def until(node: Node, condition: Callable[[], bool]) -> None:
+    """Return when `condition` holds; it is looked at whenever the node notes something."""
+    loop, noted, observer = asyncio.get_running_loop(), asyncio.Event(), node.observer
+    names = ("count", "measure", "degrade", "recover")
+
+    def told(original: Callable[..., None]) -> Callable[..., None]:
+        def note(*arguments: object) -> None:
+            original(*arguments)
+            loop.call_soon_threadsafe(noted.set)
+
+        return note
+
+    for name in names:
+        setattr(observer, name, told(getattr(observer, name)))
+    try:
+        while not condition():
+            await noted.wait()
+            noted.clear()
+    finally:
+        for name in names:
+            delattr(observer, name)
+
+
+def is_well(node: Node) -> Callable[[], bool]:
+    return lambda: node.observer.health == "ok"
+
+
+def heard(node: Node) -> Callable[[], bool]:
+    """Return whether a node has heard a peer."""
+    return lambda: "frame" in node.observer.times
 
 
 def open_sim(disk: SimDisk) -> CellStore:
@@ -104,8 +131,9 @@ def test_a_full_or_failing_disk_is_never_a_silent_loss(code: int) -> None:
                 assert node.root_hash == told, "nothing is announced that is not durable"
                 assert store.root_hash() == told
             add(peer, "from the peer")
+            faults = node.observer.counters["faults"]
             await peer.sync()
-            await asyncio.sleep(0.3)  # a root sync later
+            await until(node, lambda: node.observer.counters["faults"] > faults)
             assert node.root_hash == told
             disk.is_failing = False
             await node.sync()
@@ -135,7 +163,7 @@ def test_a_node_goes_on_by_itself_when_there_is_room_again() -> None:
             with pytest.raises(StoreError):
                 await node.sync()
             disk.is_failing = False
-            await until(lambda: node.observer.health == "ok")
+            await until(node, is_well(node))
             assert same(store.root(), Set.of(["kept"]))
 
     run(work)
@@ -171,7 +199,7 @@ def test_a_node_heals_from_its_peers() -> None:
             assert node.observer.health.startswith("degraded: ")
             assert node.observer.counters["cells-damaged"] == 2
             async with set_node(transport, whole, node) as peer:
-                await until(lambda: node.observer.health == "ok")
+                await until(node, is_well(node))
                 assert node.observer.counters["cells-healed"] >= 4
                 assert peer.root_hash == node.root_hash
                 assert missing(node.root) == []
@@ -197,7 +225,7 @@ def test_a_lost_file_comes_back_from_the_peers(tmp_path: Path) -> None:
         whole = MemoryStore()
         whole.commit(Set.of(elements(0, 600)))
         async with set_node(transport, whole) as peer, set_node(transport, path, peer) as node:
-            await until(lambda: node.connection_count > 0)
+            await until(node, heard(node))
             healing = await node.heal()
             assert healing.fetched > 50
             assert healing.report.is_clean
@@ -223,14 +251,14 @@ def test_cells_that_no_peer_has_stay_a_trouble_and_are_asked_for_again() -> None
             set_node(transport, store) as node,
             set_node(transport, MemoryStore(), node) as ignorant,
         ):
-            await until(lambda: node.connection_count > 0)
+            await until(node, heard(node))
             healing = await node.heal()
             assert [one.hash for one in healing.report.damage if one.hash] == [lost]
             assert node.observer.health.startswith("degraded: ")
             # The same elements come into being elsewhere: these are the same cells.
             add(ignorant, *elements(0, 40))
             await ignorant.sync()
-            await until(lambda: node.observer.health == "ok")
+            await until(node, is_well(node))
             assert (await node.heal()).report.is_clean
 
     run(work)
@@ -257,7 +285,7 @@ def test_a_store_that_was_opened_with_damage_is_checked_and_healed(tmp_path: Pat
         whole.commit(Set.of(elements(0, 60)))
         async with set_node(transport, whole) as peer, set_node(transport, path, peer) as node:
             assert node.damage
-            await until(lambda: node.observer.health == "ok" and not node.damage)
+            await until(node, lambda: is_well(node)() and not node.damage)
             assert node.root_hash == peer.root_hash
 
     run(work)
@@ -344,11 +372,11 @@ def test_a_failing_backup_degrades_the_node_and_takes_the_latest_later() -> None
             disk.is_failing = True
             add(node, "one")
             await node.sync()
-            await until(lambda: "backup store: StoreFull" in node.observer.health)
+            await until(node, lambda: "backup store: StoreFull" in node.observer.health)
             add(node, "two")
             await node.sync()
             disk.is_failing = False
-            await until(lambda: node.observer.health == "ok")
+            await until(node, is_well(node))
             assert await asyncio.to_thread(node.backups[0].wait, 20)
             assert same(copy.root(), Set.of(["one", "two"]))
             assert node.observer.counters["backup-failures"] >= 1
@@ -395,7 +423,7 @@ def test_a_filter_that_fails_or_is_not_idempotent_shows_in_health() -> None:
     async def work() -> None:
         backups = (Backup(MemoryStore(), worse), Backup(MemoryStore(), broken))
         async with set_node(MemoryTransport(), MemoryStore(), backups=backups) as node:
-            await until(lambda: node.observer.counters.get("backup-failures", 0) >= 2)
+            await until(node, lambda: node.observer.counters.get("backup-failures", 0) >= 2)
             assert "backup a store in memory" in node.observer.health
 
     run(work)
