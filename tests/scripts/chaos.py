@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import platform
@@ -103,6 +104,12 @@ def serve(folder: str, seed: str, *peers: str) -> None:
     def ready(_running: Running, node: Node) -> None:
         say(str(node.port))
 
+    def end_with_parent() -> None:
+        sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
     config = NodeConfig(port=0, plain=True, peers=peers, cache_bytes=CACHE_BYTES)
     Daemon(folder, config, key_pair=KeyPair(bytes([int(seed)]) * 32), ready=ready).run()
 
@@ -162,6 +169,7 @@ class ChaosNode:
                 str(self.folder),
                 str(self.number + 1),
                 *self.peers,
+                stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
             )
@@ -238,11 +246,8 @@ class ChaosNode:
                 return {}
             with client:
                 found = client.call("node.status")
-            return (
-                {str(name): value for name, value in found.items()}
-                if isinstance(found, Map)
-                else {}
-            )
+            assert isinstance(found, Map)
+            return {str(name): value for name, value in found.items()}
 
         try:
             return await asyncio.to_thread(ask)
@@ -297,7 +302,9 @@ class Chaos:
         finally:
             stopping.set()
             sampler.cancel()
-            await self._clean()
+            left = await self._clean()
+        if left:
+            raise Violation(f"processes are left: {left}")
         root_hash, records = await asyncio.to_thread(self._check_stores)
         return self._summary(took_s, root_hash, records)
 
@@ -460,7 +467,8 @@ class Chaos:
             if code != 0:
                 raise Violation(f"node {node.number} ended with {code}: {node.last_words()}")
 
-    async def _clean(self) -> None:
+    async def _clean(self) -> list[int]:
+        """End everything; return the processes that nobody knew of."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -471,8 +479,10 @@ class Chaos:
         for link in self._links:
             await link.close()
         left = list(processes_of(self._folder))
-        if left:
-            raise Violation(f"processes are left: {left}")
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return left
 
     def _check_stores(self) -> tuple[str, int]:
         hashes = set()
@@ -579,6 +589,7 @@ def main() -> int:
     if len(sys.argv) > 1 and sys.argv[1] == "node":
         serve(*sys.argv[2:])
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--topology", choices=[*LINKS, "all"], default="all")
