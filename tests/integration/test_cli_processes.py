@@ -161,7 +161,7 @@ def test_pull_works_with_a_node_and_without_and_for_one_without_a_key(
     _, address = node(start, home)
     lattice(home, "queue", "offer", "t", "a", "b")
     follower = tmp_path / "follower"
-    alone = lattice(follower, "node", "pull", f"tcp://{address}", "--json")
+    alone = lattice(follower, "node", "pull", f"tls://{address}", "--json")
     assert alone.returncode == 0, alone.stderr
     assert records(follower, "t") == ["a", "b"]
     nobody = lattice(follower, "queue", "offer", "t", "c")
@@ -170,7 +170,7 @@ def test_pull_works_with_a_node_and_without_and_for_one_without_a_key(
     process, _ = node(start, follower, "--peer", address)
     assert "no key at" in pipe(process.stderr).readline()
     lattice(home, "queue", "offer", "t", "c")
-    for arguments in ([], [address], [f"tcp://{address}"]):
+    for arguments in ([], [address], [f"tls://{address}"]):
         pulled = lattice(follower, "node", "pull", *arguments)
         assert pulled.returncode == 0, pulled.stderr
     assert records(follower, "t") == ["a", "b", "c"]
@@ -434,7 +434,8 @@ def test_damage_that_a_start_finds_is_said_and_shows_in_the_status(
     node(start, home)
     status = json.loads(lattice(home, "node", "status", "--json").stdout)
     assert status["damage"]
-    assert status["health"].startswith("degraded: Corruption")
+    assert status["health"].startswith("degraded: ")
+    assert set(status["reasons"]) == {"damage", "missing"}
     assert "damaged: " in lattice(home, "node", "status").stdout
 
 

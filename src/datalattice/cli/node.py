@@ -309,10 +309,10 @@ def pull(
     Works through the running node of the folder, or without one: then the folder's store is
     brought up to date and closed again.
     """
-    from datalattice.node import connect
+    from datalattice.node import connect, parse_address
 
     folder = folder_of(dir)
-    address = None if address is None else address.removeprefix("tcp://")
+    address = None if address is None else str(parse_address(address))
     client = connect(folder.path)
     with progress_bars(quiet=json) as bars:
         bar = bars.add(f"pull {address or 'from all peers'}")

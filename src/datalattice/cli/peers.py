@@ -15,7 +15,12 @@ app = typer.Typer(help="List, add and remove the peers of the running node.")
 _START = "start one with `lattice node start`"
 _KEEP = "put it into `peers` of node.toml, or start one with `lattice node start --peer`"
 
-AddressArgument = Annotated[str, typer.Argument(help="The peer's address, such as host:port.")]
+PeerArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PEER", help="The peer's address, such as host:port, or its public key in hex."
+    ),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -39,16 +44,16 @@ def peers(context: typer.Context, dir: DirOption = None, json: JsonOption = Fals
 
 
 @app.command("add")
-def add(address: AddressArgument, dir: DirOption = None, json: JsonOption = False) -> None:
+def add(peer: PeerArgument, dir: DirOption = None, json: JsonOption = False) -> None:
     """Have the running node stay connected to a peer, until it ends or the peer is removed."""
     with running_node(folder_of(dir), _KEEP) as client:
-        client.call("node.add_peer", address=address)
-    show(json, {"added": address}, lambda: print_lines([f"added {address}"]))
+        client.call("node.add_peer", address=peer)
+    show(json, {"added": peer}, lambda: print_lines([f"added {peer}"]))
 
 
 @app.command("remove")
-def remove(address: AddressArgument, dir: DirOption = None, json: JsonOption = False) -> None:
+def remove(peer: PeerArgument, dir: DirOption = None, json: JsonOption = False) -> None:
     """Have the running node close its connection to a peer, and want it no more."""
     with running_node(folder_of(dir), _START) as client:
-        client.call("node.remove_peer", address=address)
-    show(json, {"removed": address}, lambda: print_lines([f"removed {address}"]))
+        client.call("node.remove_peer", address=peer)
+    show(json, {"removed": peer}, lambda: print_lines([f"removed {peer}"]))

@@ -156,7 +156,8 @@ def _peers(reading: Reading) -> Iterator[Family]:
     yield _gauge(
         "peers_equal", "Wanted peers taken to have all.", sum(bool(p.equal) for p in peers)
     )
-    shown = [(str(one.info["address"]), one) for one in peers[:PEER_SERIES_MAX]]
+    # By name: two peers that are one node may have the same address for a moment.
+    shown = list({one.name: one for one in peers[:PEER_SERIES_MAX]}.items())
     if not shown:
         return
     connected = [(address, int(one.info["connected"] is True)) for address, one in shown]

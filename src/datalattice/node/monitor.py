@@ -65,6 +65,10 @@ class Subject(Protocol):
         """Its connections in either direction."""
         ...
 
+    def link_to(self, peer: PeerInfo) -> Connection | None:
+        """Return its connection with a wanted peer."""
+        ...
+
     @property
     def past_traffic(self) -> Traffic:
         """What went over connections that ended."""
@@ -180,18 +184,13 @@ class Monitor:
         )
 
     def _peer(self, info: PeerInfo) -> PeerReading:
-        traffic = Traffic()
-        equal: bool | None = None
-        pending = 0
-        standings = {one.id: one for one in self._inside.standings}
-        for connection in self._node.connections:
-            if connection.id.startswith("out ") and connection.name == info.address:
-                traffic.add(connection.traffic)
-                standing = standings.get(connection.id)
-                if standing is not None:
-                    equal = standing.equal
-                    pending += standing.pending_count
-        return PeerReading(dataclasses.asdict(info), traffic, equal, pending)
+        connection = self._node.link_to(info)
+        fields = dataclasses.asdict(info)
+        if connection is None:
+            return PeerReading(fields, Traffic(), None)
+        standings = self._inside.standings
+        equal = next((one.equal for one in standings if one.id == connection.id), None)
+        return PeerReading(fields, connection.traffic, equal)
 
     # --- pages --------------------------------------------------------------------------------
 

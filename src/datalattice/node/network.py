@@ -24,7 +24,7 @@ from datalattice.node.discovery import Discovery
 from datalattice.node.files import FILES_RESERVED, files_max
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
-from datalattice.node.peers import Call, Peers
+from datalattice.node.peers import Call, PeerInfo, Peers
 from datalattice.node.transport import Address, Link, Listener, Transport, parse_key
 from datalattice.node.worker import Worker
 from datalattice.sync import Note, Replicator
@@ -132,6 +132,12 @@ class Network:
             return []
         ids = self.peers.connection_ids(peer)
         return [self.connections[id] for id in ids if id in self.connections]
+
+    def link_to(self, info: PeerInfo) -> Connection | None:
+        """Return the connection with a wanted peer, whoever made it."""
+        peer = self.peers.find(info.address, public_key=info.public_key)
+        ids = [] if peer is None else self.peers.connection_ids(peer)
+        return next((self.connections[id] for id in ids if id in self.connections), None)
 
     def _learn(self, found: Found) -> None:
         if self.peers.learn(found.public_key, found.address, found.stamp, found.source):

@@ -328,6 +328,10 @@ class Node:
         """The connections in either direction."""
         return list(self._network.connections.values())
 
+    def link_to(self, peer: PeerInfo) -> Connection | None:
+        """Return the connection with a wanted peer, whoever made it."""
+        return self._network.link_to(peer)
+
     @property
     def held_bytes(self) -> int:
         """Bytes that wait here to be received, handled or sent, over all connections."""

@@ -11,8 +11,8 @@ a name and a Map of arguments; its result is a value.
     topic.set_meta       topic key value                          nil
     node.status                                                   Map
     node.wait            root_hash timeout_ms                     root hash, once it is another one
-    node.add_peer        address                                  nil
-    node.remove_peer     address                                  nil
+    node.add_peer        address, or a key in hex                 nil
+    node.remove_peer     address, or a key in hex                 nil
     node.pull            address?                                 root hash
     node.stop                                                     nil
     store.heal           addresses? folder? timeout_ms            Map of what it did; nil: not yet
@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -50,6 +51,9 @@ from datalattice.errors import (
 )
 from datalattice.node.fetching import HealingSources, healing_document
 from datalattice.node.node import Node
+from datalattice.node.transport import parse_key
+
+_KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 WAIT_MS_MAX: Final = 30_000
 """Longest `node.wait`: shorter than the time after which a client gives up."""
@@ -169,11 +173,13 @@ class Operations:
         return self._node.root_hash.hex()
 
     async def _add_peer(self, arguments: Map) -> Value:
-        self._node.add_peer(_text(arguments, "address"))
+        address, key = _peer(arguments)
+        self._node.add_peer(address, public_key=key)
         return None
 
     async def _remove_peer(self, arguments: Map) -> Value:
-        await self._node.remove_peer(_text(arguments, "address"))
+        address, key = _peer(arguments)
+        await self._node.remove_peer(address, public_key=key)
         return None
 
     async def _pull(self, arguments: Map) -> Value:
@@ -251,6 +257,12 @@ def _text(arguments: Map, name: str) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{name} is a text, got {value!r}")
     return value
+
+
+def _peer(arguments: Map) -> tuple[str | None, bytes | None]:
+    """Return the address or the key that names a peer."""
+    text = _text(arguments, "address")
+    return (None, parse_key(text)) if _KEY.fullmatch(text) else (text, None)
 
 
 def _vector(arguments: Map, name: str) -> Vector:

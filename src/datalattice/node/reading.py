@@ -32,7 +32,12 @@ class PeerReading:
     info: Mapping[str, object]
     traffic: Traffic
     equal: bool | None
-    pending_count: int
+
+    @property
+    def name(self) -> str:
+        """Its address, or its key in hex where no address is known."""
+        key = self.info.get("public_key")
+        return str(self.info["address"] or (key.hex() if isinstance(key, bytes) else ""))
 
     def document(self) -> dict[str, object]:
         """Return it for JSON."""

@@ -218,7 +218,7 @@ def test_any_name_of_a_counter_and_any_address_are_well_formed(parse: Parse) -> 
         exposition(
             reading(
                 counters=counters,
-                peers=[PeerReading(info, Traffic(), True, 0)],
+                peers=[PeerReading(info, Traffic(), True)],
                 reasons={hostile: "x"},
             )
         )
@@ -235,9 +235,7 @@ def test_any_name_of_a_counter_and_any_address_are_well_formed(parse: Parse) -> 
 @pytest.mark.parametrize("count", [PEER_SERIES_MAX - 1, PEER_SERIES_MAX, PEER_SERIES_MAX + 1])
 def test_series_of_single_peers_are_bounded(parse: Parse, count: int) -> None:
     peers = [
-        PeerReading(
-            {"address": f"h:{number}", "connected": False, "failures": 0}, Traffic(), None, 0
-        )
+        PeerReading({"address": f"h:{number}", "connected": False, "failures": 0}, Traffic(), None)
         for number in range(count)
     ]
     families = parse(exposition(reading(peers=peers)))
