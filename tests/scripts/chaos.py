@@ -105,7 +105,7 @@ def serve(folder: str, seed: str, *peers: str) -> None:
         say(str(node.port))
 
     def end_with_parent() -> None:
-        sys.stdin.buffer.read()
+        os.read(sys.stdin.fileno(), 1)
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
