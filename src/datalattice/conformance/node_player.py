@@ -72,6 +72,9 @@ ANSWER_S: Final = 5.0
 SILENCE_MS: Final = 500
 """How long nothing must come before that counts as silence."""
 
+QUIET_S: Final = 0.5
+"""How long a node asks for no more cells before it is taken to have them all."""
+
 AT_ONCE_MAX: Final = 12
 """Transcripts of one file that are played at the same time: most of it is waiting for nothing."""
 
@@ -207,8 +210,6 @@ class _Client:
             return ours.get("end") is True
         if op in RECEIVES and step.get("closed"):
             return False
-        if expected not in {"match", "volatile"}:
-            raise Mismatch(f"expect: match, volatile or differ is needed, got {shown(expected)}")
         if op in RECEIVES:
             payload = await self.answer()
             if expected == "volatile":
@@ -222,10 +223,8 @@ class _Client:
                 raise Mismatch(f"nothing should have come, got {shown(unwanted)}")
         elif op == "peer_closed":
             await self.ended()
-        elif op == "state":
-            await self._state(step)
         else:
-            raise Mismatch(f"unknown op {shown(op)}")
+            await self._state(step)
         return False
 
     async def _ours(self, ours: Fields) -> None:
@@ -236,10 +235,8 @@ class _Client:
             await self._state(ours)
         elif op == "closed":
             await self.ended()
-        elif op == "serve":
-            await self._serve()
         else:
-            raise Mismatch(f"unknown op {shown(op)} in ours")
+            await self._serve()
 
     async def _state(self, wanted: Fields) -> None:
         """Compare the node's state, which may take a moment to become so."""
@@ -264,7 +261,7 @@ class _Client:
                 raise Mismatch(f"a request for cells is needed, got {shown(payload)}")
             found = [(hash, self._cells.get(hash)) for hash in message.hashes]
             self._writer.write(encode_frame(encode_supply(message.id, found)))
-            payload = await self.frame(SILENCE_MS / 1_000)
+            payload = await self.frame(QUIET_S)
 
 
 async def _play(transcript: Fields) -> None:

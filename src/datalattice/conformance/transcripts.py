@@ -35,6 +35,8 @@ KIND: Final = "node-transcript"
 
 SENDS: Final = ("send", "client_to_server")
 RECEIVES: Final = ("recv", "server_to_client")
+OPS: Final = (*SENDS, *RECEIVES, "silence", "peer_closed", "state", "note")
+OURS_OPS: Final = ("recv", "state", "closed", "serve")
 SLOTS: Final = ("id", "result", "error", "log", "info")
 
 CONSTRUCTED_MAX: Final = 50_000_000
@@ -69,13 +71,44 @@ def cases(document: Fields) -> Iterator[Case]:
 
 
 def steps_of(transcript: Fields) -> list[Fields]:
-    """Return the steps, each of a known form."""
+    """Return the steps, each of a known form: those that are not reached in the end, too."""
     steps = [as_fields(node, f"step {n}") for n, node in enumerate(need_list(transcript, "steps"))]
-    for step in steps:
-        only_fields(step, _STEP_FIELDS)
-        if "ours" in step:
-            only_fields(need_fields(step, "ours"), _OURS_FIELDS)
+    for number, step in enumerate(steps):
+        try:
+            _check_step(step)
+        except Mismatch as mismatch:
+            raise Mismatch(f"step {number}: {mismatch}") from mismatch
     return steps
+
+
+def _check_step(step: Fields) -> None:
+    only_fields(step, _STEP_FIELDS)
+    op = need_text(step, "op")
+    if op not in OPS:
+        raise Mismatch(f"op: one of {', '.join(OPS)} is needed, got {shown(op)}")
+    if op in (*SENDS, "note") or step.get("closed"):
+        return
+    expected = need_text(step, "expect")
+    if expected == "differ":
+        ours = need_fields(step, "ours")
+        only_fields(ours, _OURS_FIELDS)
+        if need_text(ours, "op") not in OURS_OPS:
+            raise Mismatch(f"ours: one of {', '.join(OURS_OPS)} is needed, got {shown(ours['op'])}")
+    elif expected == "volatile":
+        for entry in _volatile(step):
+            if need_text(entry, "field") not in SLOTS:
+                raise Mismatch(f"volatile: one of {', '.join(SLOTS)} is needed, got {shown(entry)}")
+    elif expected != "match":
+        raise Mismatch(f"expect: match, volatile or differ is needed, got {shown(expected)}")
+    if op in RECEIVES:
+        _recorded(step)
+
+
+def _volatile(step: Fields) -> list[Fields]:
+    entries = [as_fields(node, "volatile") for node in need_list(step, "volatile")]
+    for entry in entries:
+        only_fields(entry, ("what", "field", "allow"))
+    return entries
 
 
 def cells_of(transcript: Fields) -> dict[bytes, bytes]:
@@ -135,13 +168,8 @@ def compare_volatile(step: Fields, payload: bytes, pings: set[bytes]) -> None:
     recorded, own = result_in(_recorded(step)), result_in(payload)
     free: set[str] = set()
     allowed: set[str] = set()
-    for node in need_list(step, "volatile"):
-        entry = as_fields(node, "volatile")
-        only_fields(entry, ("what", "field", "allow"))
-        slot = need_text(entry, "field")
-        if slot not in SLOTS:
-            raise Mismatch(f"volatile: one of {', '.join(SLOTS)} is needed, got {shown(slot)}")
-        free.add(slot)
+    for entry in _volatile(step):
+        free.add(need_text(entry, "field"))
         allowed |= {as_text(word, "allow") for word in as_list(entry.get("allow", []), "allow")}
     wanted, got = _slots(recorded), _slots(own)
     for slot in SLOTS:

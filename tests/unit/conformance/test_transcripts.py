@@ -174,3 +174,21 @@ def test_a_run_that_is_neither_is_a_failure(tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     (failure,) = run_file(path).failures
     assert "'server' or 'skip'" in failure.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"op": "receive"}, "step 0: op: one of"),
+        ({"expect": "equal"}, "step 0: expect: match, volatile or differ"),
+        ({"expect": "differ", "ours": {"op": "wait"}}, "step 0: ours: one of"),
+        ({"expect": "differ", "ours": {"op": "recv", "hash": "00"}}, "unknown field 'hash'"),
+        ({"expect": "volatile", "volatile": [{"field": "value"}]}, "step 0: volatile: one of"),
+        ({"op": "recv", "expect": "match", "bytes": "05dd"}, "one whole frame is needed"),
+    ],
+)
+def test_a_step_of_an_unknown_form_fails_before_anything_is_played(change: Any, text: str) -> None:
+    transcript = transcript_of("node-ping.json", "ping-ids")
+    transcript["steps"] = [{"op": "state", "root_hash": "", "announced_hash": "", **change}]
+    with pytest.raises(Mismatch, match=text):
+        node_player.play(transcript)
