@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import sys
 
@@ -21,7 +20,6 @@ from datalattice.store import MemoryStore
 KEY = KeyPair(b"k" * 32).public_key
 OWN = KeyPair(b"o" * 32).public_key
 LOOPBACK = "127.0.0.1"
-GROUP = ("224.0.0.251", 5353)
 
 pytest.importorskip("zeroconf")
 
@@ -32,24 +30,6 @@ def failed(error: Exception) -> None:
 
 def mdns(*interfaces: str) -> Mdns:
     return Mdns(OWN, lambda _found: None, SystemClock(), failed, interfaces)
-
-
-def has_multicast() -> bool:
-    """Return whether this machine carries multicast on loopback: not every container does."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)) for _ in range(2)]
-        one, two = sockets
-        member = socket.inet_aton(GROUP[0]) + socket.inet_aton(LOOPBACK)
-        try:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind(("", 0))
-            one.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
-            one.settimeout(1)
-            two.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOOPBACK))
-            two.sendto(b"?", (GROUP[0], one.getsockname()[1]))
-            return one.recv(1) == b"?"
-        except OSError:
-            return False
 
 
 def test_a_service_is_read_as_the_node_it_says_it_is() -> None:
@@ -113,33 +93,5 @@ def test_an_interface_that_is_not_here_is_named() -> None:
         with pytest.raises(UsageError, match=r"203\.0\.113\.77"):
             await one.start(LOOPBACK, 1)
         await one.close()
-
-    asyncio.run(work())
-
-
-def test_nodes_on_one_network_find_each_other() -> None:
-    if not has_multicast():
-        pytest.skip("this machine carries no multicast on loopback")
-
-    async def work() -> None:
-        nodes = [
-            open_node(
-                MemoryStore(),
-                key_pair=KeyPair(bytes([seed]) * 32),
-                config=NodeConfig(port=0, discover="mdns", mdns_interfaces=(LOOPBACK,)),
-            )
-            for seed in (1, 2)
-        ]
-        async with asyncio.timeout(25), nodes[0] as one, nodes[1] as two:
-            while not (one.connection_count and two.connection_count):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            for node, other in ((one, two), (two, one)):
-                while not (node.peers and node.peers[0].connected):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-                (peer,) = node.peers
-                assert other.key_pair is not None
-                assert peer.public_key == other.key_pair.public_key
-                assert peer.source == "mdns"
-                assert node.observer.counters["peers-found-mdns"] == 1
 
     asyncio.run(work())
