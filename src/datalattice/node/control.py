@@ -79,7 +79,12 @@ class ControlServer:
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = asyncio.ensure_future(_serve(reader, writer, self._operations))
         self._clients.add(client)
-        client.add_done_callback(self._clients.discard)
+
+        def ended(client: asyncio.Task[None]) -> None:
+            self._clients.discard(client)
+            writer.transport.abort()  # it may have been cancelled before it began
+
+        client.add_done_callback(ended)
 
     async def close(self) -> None:
         """Accept no more, and leave the clients there are; what they began may still happen."""

@@ -106,7 +106,12 @@ class HttpListener:
             return
         client = asyncio.ensure_future(self._serve(reader, writer))
         self._clients.add(client)
-        client.add_done_callback(self._clients.discard)
+
+        def ended(client: asyncio.Task[None]) -> None:
+            self._clients.discard(client)
+            writer.transport.abort()  # it may have been cancelled before it began
+
+        client.add_done_callback(ended)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -125,8 +130,6 @@ class HttpListener:
             self._count("http-timeout")
         except OSError:
             self._count("http-broken")
-        finally:
-            writer.transport.abort()  # does nothing where it is closed already
 
     async def _answer(self, head: bytes) -> bytes:
         """Return the bytes that answer a request."""

@@ -1,0 +1,110 @@
+"""Daemon: how it ends, and what it takes over when its settings are read again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from datalattice.errors import UsageError
+from datalattice.node import Daemon, Node, NodeConfig, Running, connect, running
+from datalattice.node.daemon import SIGNAL_REST_S
+
+
+def serving(
+    folder: Path,
+    work: Callable[[Daemon, Node], Awaitable[None]],
+    config: NodeConfig | None = None,
+    reload: Callable[[], NodeConfig] | None = None,
+) -> None:
+    """Do something to a daemon that serves, then have it end in order."""
+
+    async def run() -> None:
+        ready: asyncio.Future[Node] = asyncio.get_running_loop().create_future()
+
+        def serves(_: Running, node: Node) -> None:
+            ready.set_result(node)
+
+        daemon = Daemon(folder, config or NodeConfig(port=-1), ready=serves, reload=reload)
+        assert not daemon.stop()
+        async with asyncio.timeout(30):
+            serve = asyncio.ensure_future(daemon.serve())
+            await asyncio.wait((serve, ready), return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await work(daemon, await ready)
+            finally:
+                assert daemon.stop()
+                await serve
+
+    asyncio.run(run())
+    assert not (folder / "running.json").exists()
+    assert not (folder / "control.sock").exists()
+
+
+def test_stop_ends_it_in_order_from_any_thread(tmp_path: Path) -> None:
+    async def work(daemon: Daemon, _node: Node) -> None:
+        found = await asyncio.to_thread(running, tmp_path)
+        assert found is not None
+        assert (found.pid, found.address, found.http) == (os.getpid(), None, None)
+        assert await asyncio.to_thread(daemon.stop)
+
+    serving(tmp_path, work)
+    assert connect(tmp_path) is None
+
+
+def test_signals_that_come_together_are_one_and_a_later_one_ends_it_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+
+    class Time:
+        now = 5.0
+
+        def time(self) -> float:
+            return self.now
+
+    async def work(daemon: Daemon, _node: Node) -> None:
+        time = Time()
+
+        def signalled(number: signal.Signals) -> None:
+            daemon._told_to_end(number, time)  # type: ignore[arg-type]
+
+        signalled(signal.SIGTERM)
+        time.now += SIGNAL_REST_S - 0.01
+        signalled(signal.SIGTERM)
+        signalled(signal.SIGINT)
+        assert codes == []
+        time.now += 0.01
+        signalled(signal.SIGINT)
+        assert codes == [130]
+
+    serving(tmp_path, work)
+
+
+def test_settings_that_are_read_again_change_the_wanted_peers(tmp_path: Path) -> None:
+    first = NodeConfig(port=-1, peers=("127.0.0.1:1", "127.0.0.1:2"))
+    found = [NodeConfig(port=-1, peers=("127.0.0.1:2", "127.0.0.1:3"))]
+
+    def reload() -> NodeConfig:
+        if not found:
+            raise UsageError("node.toml is wrong")
+        return found.pop()
+
+    async def work(daemon: Daemon, node: Node) -> None:
+        def peers() -> list[str | None]:
+            return [one.address for one in node.peers]
+
+        node.add_peer("127.0.0.1:9")
+        await node.remove_peer("127.0.0.1:1")
+        for _ in range(2):  # the second time it is wrong, and nothing changes
+            daemon._told_to_reload()
+            assert daemon._reloading is not None
+            await daemon._reloading
+            assert peers() == ["127.0.0.1:2", "127.0.0.1:9", "127.0.0.1:3"]
+
+    serving(tmp_path, work, first, reload)
