@@ -22,7 +22,6 @@ NOT_RUN = {"broadcast-set", "broadcast-root", "broadcast-with-key"}
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is known sooner here: the subject is that what comes is compared."""
     monkeypatch.setattr(node_player, "SILENCE_MS", 40)
-    monkeypatch.setattr(node_player, "ANSWER_S", 2.0)
 
 
 def document_of(name: str) -> Any:

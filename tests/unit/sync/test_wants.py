@@ -141,3 +141,16 @@ def test_lines_are_changed_among_all_that_were_not_asked_before_anybody_is_asked
     assert wants.take("first", 1) == []
     wants.wake(2 * LINE_MS)
     assert wants.take("first", 1) == [A]
+
+
+def test_wants_are_counted_by_who_made_them() -> None:
+    wants = WantList()
+    wants.add_helper("q")
+    wants.add([A, B], "p")
+    wants.add([B, C], "q")
+    assert (wants.count("p"), wants.count("q"), wants.count("r")) == (2, 1, 0)
+    wants.found(A)
+    wants.found(A)
+    assert wants.count("p") == 1
+    wants.found(B)
+    assert (wants.count("p"), wants.count("q")) == (0, 1)

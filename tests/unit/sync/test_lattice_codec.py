@@ -1,0 +1,93 @@
+"""Answers to requests for cells: what was asked for, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from datalattice.cells import Text, Value, Vector, encode, value_hash
+from datalattice.errors import ProtocolViolation
+from datalattice.lattice import SetLattice
+from datalattice.store import MemoryStore
+from datalattice.sync import Answered, LatticeCodec, LatticeReplica, Part, Replicator
+from datalattice.wire import (
+    Request,
+    Result,
+    decode_payload,
+    encode_announcement,
+    encode_result,
+    encode_supply,
+)
+
+LONG = Text.of("long " * 100)
+OTHER = Text.of("other " * 100)
+
+
+class FixedClock:
+    def now_ms(self) -> int:
+        return 1_800_000_000_000
+
+
+def codec() -> LatticeCodec:
+    return LatticeCodec(LatticeReplica(MemoryStore(), SetLattice()), FixedClock())
+
+
+def parts_of(payload: bytes, *wanted: Value) -> list[Part | None]:
+    one = codec()
+    heard = one.decode(payload, "p")
+    assert isinstance(heard, Answered)
+    return one.parts(heard.content, [value_hash(value) for value in wanted])
+
+
+def supplied(*cells: Value | None) -> bytes:
+    return encode_supply(
+        1, [(value_hash(cell), None if cell is None else encode(cell)) for cell in cells]
+    )
+
+
+def test_cells_come_by_their_hash_embedded_ones_too() -> None:
+    assert parts_of(supplied(LONG, 5, None), LONG, 5, OTHER) == [
+        Part(value_hash(LONG), encode(LONG)),
+        Part(value_hash(5), encode(5)),
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        (supplied(LONG), "the answer to a request of 2 cells"),
+        (supplied(LONG, LONG, LONG), "the answer to a request of 2 cells"),
+        (encode_result(Result(1, 5)), "the answer to a request of 2 cells"),
+        (supplied(LONG, 5), "a cell that was not asked for"),
+        (encode_result(Result(1, Vector.of([LONG, LONG]))), "a cell that was not asked for"),
+    ],
+)
+def test_an_answer_of_another_form_or_with_other_cells_is_refused(
+    payload: bytes, text: str
+) -> None:
+    with pytest.raises(ProtocolViolation, match=text):
+        parts_of(payload, LONG, OTHER)
+
+
+def test_a_reference_whose_cell_did_not_come_along_is_none() -> None:
+    bare = b"\xdd\x05" + encode(1) + encode(Vector.of([LONG, OTHER])) + bytes(3)
+    assert parts_of(bare, LONG, OTHER) == [None, None]
+
+
+def test_who_sends_other_cells_is_blamed_and_others_are_asked() -> None:
+    replica = LatticeReplica(MemoryStore(), SetLattice())
+    node = Replicator(replica, LatticeCodec(replica, FixedClock()))
+    for peer in "pq":
+        node.open(peer, 0, outbound=True)
+    node.take_effects()
+    # A root that is not there: both peers may have it, and p named it.
+    node.receive("p", encode_announcement((), Text.of("root " * 100), ()), 0)
+    ((peer, payload),) = node.take_effects().sends
+    message, _ = decode_payload(payload)
+    assert isinstance(message, Request)
+    assert peer == "p"
+    node.receive("p", encode_result(Result(message.id, Vector.of([OTHER]))), 1)
+    effects = node.take_effects()
+    assert [note.kind for note in effects.notes] == ["refused", "undelivered"]
+    assert "(peer p)" in effects.notes[0].text
+    assert [peer for peer, _ in effects.sends] == ["q"]
