@@ -30,7 +30,8 @@ from datalattice.clock import Clock
 from datalattice.crypto import KeyPair, sha3_256
 from datalattice.errors import MissingData, NoSuchPath, ProtocolViolation, UsageError
 from datalattice.limits import MESSAGE_BYTES_MAX
-from datalattice.sync.lattice_replica import Incoming, LatticeReplica
+from datalattice.sync.incoming import Incoming
+from datalattice.sync.lattice_replica import LatticeReplica
 from datalattice.sync.patch import read_patch, write_patch
 from datalattice.sync.replica import Offer, Part, Probe
 from datalattice.sync.session import (

@@ -17,13 +17,11 @@ synced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from datalattice.cells import (
     Index,
     Keyword,
-    Parts,
     Signed,
     Value,
     Vector,
@@ -64,6 +62,7 @@ from datalattice.lattice import (
 )
 from datalattice.store import Store
 from datalattice.sync.delta import beyond
+from datalattice.sync.incoming import Claim, Incoming, Waiting
 from datalattice.sync.outcome import REFUSED, Outcome
 from datalattice.sync.private import PrivateCells
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe
@@ -88,42 +87,6 @@ MADE_MAX: Final = 1_000
 """Cells remembered that exist only because something was cut off the root."""
 
 _SIGNED_FIELDS: Final = {"public-key", "signature", "value"}
-
-
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """What a message brought: a value at a path, or its hash when its own cell was left out."""
-
-    path: tuple[Value, ...]
-    value: Value
-    cells: Parts
-    absent: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """A foreign root that waits for cells.
-
-    One peer has one for each path; a newer one replaces it.
-    """
-
-    peer: str
-    place: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A claimed value: the key it was offered under, its path, and its top.
-
-    `top` is its encoding, or the hash of a value whose own cell is waited for. It is `wrapped`
-    already unless that took cells that are not here yet.
-    """
-
-    key: bytes
-    path: tuple[Value, ...]
-    top: bytes
-    is_hash: bool
-    is_wrapped: bool
 
 
 class LatticeReplica:
@@ -158,7 +121,7 @@ class LatticeReplica:
         self.on_loss: Callable[[Sequence[bytes]], None] | None = None
         """Called, on the owner's thread, with cells of this store that turned out to be missing."""
         self._staging = Staging(store)
-        self._waiting: dict[_Claim, _Waiting] = {}
+        self._waiting: dict[Claim, Waiting] = {}
         self._root: Value = store.root()
         if store.root_hash() is None:
             # A node without history announces the zero at once: whoever asks learns that nothing is
@@ -337,13 +300,13 @@ class LatticeReplica:
         incoming = probe.data
         assert isinstance(incoming, Incoming)
         place = sha3_256(encode(Vector.of(incoming.path)))
-        claim = _Claim(peer, place)
+        claim = Claim(peer, place)
         if claim not in self._waiting and self._claim_count(peer) >= CLAIMS_MAX:
             outcome.refuse(probe.key, f"{CLAIMS_MAX} values of this peer are incomplete already")
             return
         cells = dict(incoming.cells.encodings())
         if incoming.absent is not None:
-            waiting = _Waiting(probe.key, incoming.path, incoming.absent, True, False)
+            waiting = Waiting(probe.key, incoming.path, incoming.absent, True, False)
             refs = [incoming.absent]
         else:
             try:
@@ -357,7 +320,7 @@ class LatticeReplica:
             refs = references(top) if is_embedded(value) else [value_hash(value)]
             # What wrapping made is here in memory only; all other cells came with the message.
             cells.update((hash, data) for hash, data, _ in novelty(value, incoming.cells))
-            waiting = _Waiting(probe.key, incoming.path, top, False, is_wrapped)
+            waiting = Waiting(probe.key, incoming.path, top, False, is_wrapped)
         if claim in self._waiting:
             # A peer's newer value contains its older one; the cells fetched so far serve both.
             outcome.finished.append(self._waiting[claim].key)
@@ -400,11 +363,11 @@ class LatticeReplica:
             self._store.put_encodings(progress.stored)
         outcome.missing.extend(progress.missing)
         for claim in progress.complete:
-            assert isinstance(claim, _Claim)
+            assert isinstance(claim, Claim)
             waiting = self._waiting.pop(claim)
             self._merge(claim.peer, waiting, outcome)
 
-    def _merge(self, peer: str, waiting: _Waiting, outcome: Outcome) -> None:
+    def _merge(self, peer: str, waiting: Waiting, outcome: Outcome) -> None:
         outcome.finished.append(waiting.key)
         store = self._store
         try:
@@ -472,7 +435,7 @@ class LatticeReplica:
 
     def _give_up(self, claims: Iterable[object], outcome: Outcome) -> None:
         for claim in claims:
-            assert isinstance(claim, _Claim)
+            assert isinstance(claim, Claim)
             outcome.dropped.append(self._waiting.pop(claim).key)
         self._staging.drop(claims)
 

@@ -1,0 +1,43 @@
+"""Incoming: foreign values on their way in, and what is noted of those that wait for cells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from datalattice.cells import Parts, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """What a message brought: a value at a path, or its hash when its own cell was left out."""
+
+    path: tuple[Value, ...]
+    value: Value
+    cells: Parts
+    absent: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A foreign root that waits for cells.
+
+    One peer has one for each path; a newer one replaces it.
+    """
+
+    peer: str
+    place: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A claimed value: the key it was offered under, its path, and its top.
+
+    `top` is its encoding, or the hash of a value whose own cell is waited for. It is `wrapped`
+    already unless that took cells that are not here yet.
+    """
+
+    key: bytes
+    path: tuple[Value, ...]
+    top: bytes
+    is_hash: bool
+    is_wrapped: bool
