@@ -300,7 +300,7 @@ class Chaos:
                 await asyncio.to_thread(writer.join)
             took_s = await self._converge()
             sampler.cancel()
-            await self._check_status()
+            await self._recover()
             await self._stop()
         finally:
             stopping.set()
@@ -458,11 +458,14 @@ class Chaos:
                 raise Violation(f"no common root after {CONVERGE_S} s: {found}")
             await asyncio.sleep(0.1)
 
-    async def _check_status(self) -> None:
+    async def _recover(self) -> None:
+        """Wait until all nodes are well: one may be about to dial a peer that is back."""
+        began_s = time.monotonic()
         for node in self._nodes:
-            status = await node.status()
-            if status.get("health") != "ok":
-                raise Violation(f"node {node.number} is not well: {status}")
+            while (status := await node.status()).get("health") != "ok":
+                if time.monotonic() - began_s > CONVERGE_S:
+                    raise Violation(f"node {node.number} is not well: {status}")
+                await asyncio.sleep(0.1)
 
     async def _stop(self) -> None:
         for node in self._nodes:
