@@ -7,8 +7,8 @@ Each node writes signed queue records all the time; a record counts as acknowled
 has said so. Every link goes through a proxy. Meanwhile nodes are killed with SIGKILL and started
 again, or stopped and continued; links are held in one direction or both, delayed, refused, and cut
 at any byte; sometimes a node is cut off from all others. Then everything heals, and must come to
-one root on all nodes, which holds every acknowledged record; nodes must have no faults, memory and
-open files must not have grown, and no process may be left.
+one root on all nodes, which holds every acknowledged record; nodes must be well, memory and open
+files must not have grown, and no process may be left.
 
 Prints what happens, then one JSON document for each topology; exit code 1 when something is wrong.
 """
@@ -275,6 +275,7 @@ class Chaos:
         self._nodes: list[ChaosNode] = []
         self._running: set[asyncio.Task[None]] = set()
         self._done: Counter[str] = Counter()
+        self._counted: Counter[str] = Counter()
         self._began_s = time.monotonic()
 
     async def run(self) -> dict[str, Any]:
@@ -466,6 +467,9 @@ class Chaos:
                 if time.monotonic() - began_s > CONVERGE_S:
                     raise Violation(f"node {node.number} is not well: {status}")
                 await asyncio.sleep(0.1)
+            self._counted.update(
+                {str(name): count for name, count in status.get("counters", Map()).items()}
+            )
 
     async def _stop(self) -> None:
         for node in self._nodes:
@@ -530,6 +534,7 @@ class Chaos:
             "memory_growth_mb": round(growth[0], 1),
             "files_max": max(files, default=0),
             "files_growth": round(growth[1]),
+            "counters": dict(sorted(self._counted.items())),
             "root": root_hash[:16],
         }
         grew = growth[0] > MEMORY_GROWTH_MB_MAX or growth[1] > FILES_GROWTH_MAX
