@@ -37,6 +37,7 @@ _COUNTERS_HELP: Final = {
     "addresses-refused": "Inbound connections refused because of how many one address has.",
     "peers-slowed": "Times that a peer sent more than its share and was read later.",
     "malformed": "Payloads that were no message.",
+    "pushes": "Messages that tell a peer a state or a difference.",
     "refused": "Offers and answers of peers that were illegal.",
     "value-refused": "Values of peers that were not taken.",
     "entry-dropped": "Entries of peers that are of no kind their place has.",

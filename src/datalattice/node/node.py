@@ -428,6 +428,8 @@ class Node:
     def _carry_out(self, effects: Effects) -> None:
         for note in effects.notes:
             self.observer.note(note)
+        if effects.push_count:
+            self.observer.count("pushes", effects.push_count)
         for id, payload in effects.sends:
             connection = self._network.connections.get(id)
             if connection is not None:

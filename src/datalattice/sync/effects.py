@@ -74,6 +74,7 @@ class Effects:
     changed:    whether the replica's state is another one.
     notes:      events to count and log.
     identified: (session, public key) that a challenge proved.
+    push_count: states and differences among the sends.
     healed, unhealed: parts that `heal` asked for, and got or did not get.
     """
 
@@ -85,6 +86,7 @@ class Effects:
     identified: list[tuple[str, bytes]] = field(default_factory=list)
     healed: list[bytes] = field(default_factory=list)
     unhealed: list[bytes] = field(default_factory=list)
+    push_count: int = 0
 
     def note(self, kind: str, peer: str, text: str, count: int = 1) -> None:
         """Have something counted and logged."""

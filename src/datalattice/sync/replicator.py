@@ -320,6 +320,7 @@ class Replicator:
     def _push(self, session: Session, offer: Offer, now_ms: int) -> None:
         assert offer.probe is not None
         session.told(offer.probe, now_ms, self._pace)
+        self._effects.push_count += 1
         self._send(session, self._codec.push(offer, terse=session.terse))
 
     def _join(self, session: Session, now_ms: int) -> None:

@@ -108,6 +108,7 @@ def test_the_metrics_of_two_nodes_add_up(parse: Parse) -> None:
                 assert set(values.values()) == {1}
                 assert families["datalattice_connections"].by("direction") == {"in": 0, "out": 1}
                 assert families["datalattice_sent_bytes_total"].value > 0
+                assert families["datalattice_pushes_total"].value >= 1
                 assert families["datalattice_sent_frames_total"].value >= 3
                 published = families["datalattice_publish_seconds"]
                 assert published.kind == "histogram"
