@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -11,6 +12,7 @@ import pytest
 
 import datalattice.node.connection
 import datalattice.node.network
+import datalattice.sync.conduct
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
     Index,
@@ -26,7 +28,8 @@ from datalattice.cells import (
 from datalattice.crypto import KeyPair
 from datalattice.lattice import SetLattice, root_lattice
 from datalattice.node import MemoryTransport, Node, NodeConfig, TcpTransport, open_node
-from datalattice.node.transport import Link, Transport
+from datalattice.node.transport import Accept, Link, Listener, Refused, Transport
+from datalattice.node.transport.memory import MemoryLink
 from datalattice.store import MemoryStore
 from datalattice.wire import (
     FrameBuffer,
@@ -340,5 +343,72 @@ def test_a_set_is_not_broken_by_values_of_other_kinds() -> None:
                 assert await answer_to(link, encode_ping(id), id) is not None
             assert node.root_hash == before == value_hash(node.root)
             await link.close()
+
+    run(work)
+
+
+# --- floods --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind"),
+    [
+        (encode_message(Vector.of([Keyword("NEWS"), 1])), "ignored"),
+        (encode_result(Result(1, "PONG")), "unasked"),
+        (encode_message(Vector.of([Keyword("LV"), Vector.of(()), 5])), "refused"),
+        (b"\xff", "malformed"),
+    ],
+)
+def test_a_flood_of_useless_messages_ends_with_a_counted_reason(
+    payload: bytes, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = datalattice.sync.conduct._LIMITS
+    monkeypatch.setitem(limits, kind, (min(limits[kind][0], 300), limits[kind][1]))
+
+    async def work() -> None:
+        transport = MemoryTransport()
+        async with root_node(transport) as node:
+            link = await transport.dial(str(node.address))
+            with contextlib.suppress(OSError):  # it may be closed before all is written
+                for _ in range(10):
+                    await link.write(encode_frame(payload) * 30)
+            while await link.read():
+                pass
+            counters = node.observer.counters
+            assert counters[f"closed-{kind}"] == 1
+            assert "faults" not in counters
+            assert await is_well(transport, node)
+
+    run(work)
+
+
+def test_as_many_addresses_as_are_allowed_come_in() -> None:
+    class Elsewhere(MemoryTransport):
+        """A network in which everybody dials from one place."""
+
+        async def listen(
+            self, bind: str, port: int, accept: Accept, refused: Refused | None = None
+        ) -> Listener:
+            async def moved(link: Link) -> None:
+                assert isinstance(link, MemoryLink)
+                link.remote = "10.1.2.3:4"
+                await accept(link)
+
+            return await super().listen(bind, port, moved, refused)
+
+    async def work() -> None:
+        transport = Elsewhere()
+        async with root_node(transport, connections_per_address_max=2) as node:
+            links = [await transport.dial(str(node.address)) for _ in range(2)]
+            for link in links:
+                found = await answer_to(link, encode_ping(1), 1)
+                assert found is not None
+            third = await transport.dial(str(node.address))
+            assert await third.read() == b""
+            assert node.observer.counters["addresses-refused"] == 1
+            await links[0].close()
+            while node.connection_count == 2:
+                await asyncio.wait(node._network._serving, return_when=asyncio.FIRST_COMPLETED)
+            assert await is_well(transport, node)
 
     run(work)
