@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
+import datalattice.node.mdns as mdns_module
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.node import NodeConfig, open_node
 from datalattice.node.directory import Found
-from datalattice.node.mdns import Mdns
+from datalattice.node.mdns import SERVICE, Mdns
 from datalattice.node.transport import Address
 from datalattice.store import MemoryStore
 
@@ -93,5 +94,60 @@ def test_an_interface_that_is_not_here_is_named() -> None:
         with pytest.raises(UsageError, match=r"203\.0\.113\.77"):
             await one.start(LOOPBACK, 1)
         await one.close()
+
+    asyncio.run(work())
+
+
+class Change:
+    """What zeroconf says when a service came, changed or went."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def test_services_that_are_looked_up_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mdns_module, "RESOLVING_MAX", 3)
+
+    async def work() -> None:
+        asked: list[str] = []
+        going_on = asyncio.Event()
+
+        async def resolve(_zeroconf: object, _kind: str, name: str) -> None:
+            asked.append(name)
+            await going_on.wait()
+
+        one = mdns()
+        monkeypatch.setattr(one, "_resolve", resolve)
+        one._heard(None, SERVICE, "gone", Change("Removed"))
+        for number in range(5):
+            one._heard(None, SERVICE, f"{number}", Change("Added"))
+        await asyncio.sleep(0)
+        assert asked == ["0", "1", "2"]
+        going_on.set()
+        while one._tasks:  # noqa: ASYNC110 - they end by themselves
+            await asyncio.sleep(0)
+        one._heard(None, SERVICE, "5", Change("Updated"))
+        await asyncio.sleep(0)
+        assert asked[3:] == ["5"]
+        await one.close()
+
+    asyncio.run(work())
+
+
+def test_a_fault_while_looking_up_is_told_and_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        told: list[Exception] = []
+
+        async def resolve(_zeroconf: object, _kind: str, _name: str) -> None:
+            raise OSError("the network is down")
+
+        one = Mdns(OWN, lambda _found: None, SystemClock(), told.append)
+        monkeypatch.setattr(one, "_resolve", resolve)
+        one._heard(None, SERVICE, "x", Change("Added"))
+        while one._tasks:  # noqa: ASYNC110 - they end by themselves
+            await asyncio.sleep(0)
+        assert [str(error) for error in told] == ["the network is down"]
 
     asyncio.run(work())

@@ -440,3 +440,18 @@ def test_peers_that_are_found_are_bounded_and_forgotten() -> None:
         assert len(world.peers.infos) == 2, "one that was added is never forgotten"
 
     play(scene)
+
+
+def test_who_was_forgotten_is_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "FORGOTTEN_MAX", 2)
+    monkeypatch.setattr(peers_module, "DISCOVERED_FAILURES_MAX", 1)
+
+    async def scene(world: World) -> None:
+        for number in range(1, 4):
+            world.peers.learn(key(number), parse_address(f"nowhere:{number}"), 7, "p2p")
+            await world.until(lambda: not world.peers.infos)
+        for number in (2, 3):
+            assert not world.peers.learn(key(number), parse_address("nowhere:1"), 7, "p2p")
+        assert world.peers.learn(key(1), parse_address("nowhere:1"), 7, "p2p"), "the oldest is not"
+
+    play(scene)
