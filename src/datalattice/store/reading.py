@@ -19,6 +19,11 @@ from datalattice.store.packing import locate
 from datalattice.store.recovery import LogReader, Recovery
 from datalattice.store.segments import SegmentReader, segment_path
 
+CHECK_RESIDENT_BYTES: Final = 32 * 1024 * 1024
+CHECK_RESIDENT_READS: Final = 512
+"""As those of other reads (see `segments`), but a check reads all of a store and soon comes to the
+bound."""
+
 _sha3: Final = hashlib.sha3_256
 
 
@@ -191,7 +196,12 @@ class Reading(Store):
             folder=self._folder,
             store_id=self._opened.store_id,
             index=self._index,
-            segments=self._segments,
+            segments=SegmentReader(
+                self._disk,
+                self._folder,
+                resident_bytes=CHECK_RESIDENT_BYTES,
+                resident_reads=CHECK_RESIDENT_READS,
+            ),
             state=self._state.watermark(),
             progress=progress,
         ).run()
