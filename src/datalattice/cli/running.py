@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.table import Table
 
@@ -16,7 +17,9 @@ from datalattice.errors import UsageError
 if TYPE_CHECKING:
     from datalattice.node import ControlClient
 
-KEY_DIGITS_SHOWN = 16
+KEY_DIGITS_SHOWN: Final = 16
+
+_KEY_BEFORE: Final = re.compile(r"[0-9a-fA-F]{64}@")
 
 
 @contextmanager
@@ -50,7 +53,7 @@ def peers_table(peers: Sequence[Mapping[str, Any]]) -> Table:
 def _row(peer: Mapping[str, Any]) -> tuple[object, ...]:
     key = peer.get("public_key") or ""
     return (
-        peer.get("address") or "",
+        _KEY_BEFORE.sub("", peer.get("address") or ""),  # it has a column of its own
         key[:KEY_DIGITS_SHOWN],
         peer.get("connected", False),
         peer.get("trusted", False),

@@ -34,7 +34,7 @@ from datalattice.node.files import FILES_RESERVED, allow_files
 from datalattice.node.logs import log_event, logging_to, set_level
 from datalattice.node.node import Node
 from datalattice.node.operations import Operations
-from datalattice.node.transport import Transport
+from datalattice.node.transport import Transport, parse_address
 
 STORE_NAME: Final = "store"
 RUNNING_NAME: Final = "running.json"
@@ -169,13 +169,13 @@ class Daemon:
             return
         before, self._config = self._config, fresh
         set_level(fresh.log_level)
-        for address in fresh.peers:
-            if address not in before.peers:
-                self._node.add_peer(address)
-        for address in before.peers:
-            if address not in fresh.peers:
-                with contextlib.suppress(UsageError):  # the owner removed it meanwhile
-                    await self._node.remove_peer(address)
+        # An address may be written in several ways.
+        old, new = ({str(parse_address(peer)) for peer in one.peers} for one in (before, fresh))
+        for address in sorted(new - old):
+            self._node.add_peer(address)
+        for address in sorted(old - new):
+            with contextlib.suppress(UsageError):  # the owner removed it meanwhile
+                await self._node.remove_peer(address)
         log_event(logging.INFO, "reloaded", peers=len(fresh.peers), log_level=fresh.log_level)
 
     def _describe(self, node: Node, control: ControlServer) -> Running:

@@ -217,7 +217,7 @@ class Network:
             self.past_traffic.add(connection.traffic)
             if outbound:
                 self.linked()
-            log_event(level, "disconnected", peer=id, reason=connection.reason)
+            log_event(level, "disconnected", peer=id, reason=connection.reason or "closed here")
         return connection.reason
 
     def frame(self, connection: Connection, payload: bytes) -> None:

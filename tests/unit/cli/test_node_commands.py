@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from datalattice.cli import watch
-from datalattice.cli.running import peer_state, size_text
+from datalattice.cli.running import peer_state, peers_table, size_text
 
 
 def test_settings_are_printed_with_where_they_come_from(
@@ -81,6 +81,15 @@ def test_without_a_running_node_the_remedy_is_said(
 )
 def test_sizes_have_three_digits_and_a_unit(count: float, text: str) -> None:
     assert size_text(count) == text
+
+
+def test_a_pinned_key_stands_in_its_own_column() -> None:
+    key = "ab" * 32
+    shown = Console(file=io.StringIO(), width=100)
+    shown.print(peers_table([{"address": f"tcp://{key}@h:1", "public_key": key}]))
+    text = shown.file.getvalue()  # type: ignore[attr-defined]
+    assert " tcp://h:1 " in text
+    assert f" {key[:16]} " in text
 
 
 def test_the_state_of_a_peer_in_words() -> None:

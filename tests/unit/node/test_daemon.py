@@ -88,7 +88,7 @@ def test_signals_that_come_together_are_one_and_a_later_one_ends_it_at_once(
 
 def test_settings_that_are_read_again_change_the_wanted_peers(tmp_path: Path) -> None:
     first = NodeConfig(port=-1, peers=("127.0.0.1:1", "127.0.0.1:2"))
-    found = [NodeConfig(port=-1, peers=("127.0.0.1:2", "127.0.0.1:3"))]
+    found = [NodeConfig(port=-1, peers=("tls://127.0.0.1:2", "127.0.0.1:3"))]
 
     def reload() -> NodeConfig:
         if not found:
