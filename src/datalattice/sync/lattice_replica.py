@@ -217,7 +217,7 @@ class LatticeReplica:
         encoding = self._made.get(hash)
         return self._store.get_encoding(hash) if encoding is None else encoding
 
-    # --- the five methods ---------------------------------------------------------------------
+    # --- the six methods ----------------------------------------------------------------------
 
     def publish(self) -> Change:
         """Commit the live value and announce it."""

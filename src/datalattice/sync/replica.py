@@ -1,16 +1,14 @@
 """Replica: the seam between something that replicates and everything that moves messages.
 
 A replica keeps content-addressed *parts* and can say how far it has come in a *probe*. Two replicas
-have converged when their probes are equal. Five methods are all that a `Replicator` needs of one:
+have converged when their probes are equal. Six methods are all that a `Replicator` needs of one:
 
     publish   make local writes durable                     -> Change
     absorb    take in what a peer sent                      -> Absorbed
     supply    hand out parts by hash                        -> parts
     begin     the message that opens a comparison           -> Offer
     answer    what a peer known to hold these probes lacks  -> Offer or nothing
-
-And one for repair: parts that turned out to be damaged here are asked of peers, and `repair` takes
-them.
+    repair    take parts in the place of damaged ones
 
 What is missing is a value in Absorbed, never an exception. All of them may block on storage and
 none of them knows the network. When `publish` or `absorb` returns, what it reports is durable:
