@@ -198,7 +198,7 @@ def bomb(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
 
 def flood(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     """Send many questions at once."""
-    for number in range(40):
+    for number in range(25):
         kind = dice.below(3)
         if kind == 0:
             yield encode_frame(encode_ping(number))
@@ -226,8 +226,8 @@ def babble(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
 def dribble(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     """Begin a frame that never ends, or one that is too long to begin with."""
     length = dice.pick((MESSAGE_BYTES_MAX - 1, MESSAGE_BYTES_MAX + 1, 2**34))
-    yield encode_length(length) + dice.bytes(100)
-    yield dice.bytes(2_000)
+    yield encode_length(length) + bytes(100)
+    yield bytes(250_000)
 
 
 Attack = Callable[[Knowledge, Dice], Iterator[bytes]]

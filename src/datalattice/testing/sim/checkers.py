@@ -73,7 +73,7 @@ class Observed(Protocol):
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that it holds of frames that are not whole."""
+        """Most bytes that it holds of a frame that is not whole."""
         ...
 
     @property
@@ -254,7 +254,7 @@ class BoundedMemory(Checker):
     """
 
     def __init__(
-        self, *, wants: int = 20_000, requests: int = 64, frame_bytes: int = 1_100_000
+        self, *, wants: int = 20_000, requests: int = 64, frame_bytes: int = 1_300_000
     ) -> None:
         self._wants = wants
         self._requests = requests
@@ -268,7 +268,7 @@ class BoundedMemory(Checker):
             self._bound(node, "staged bytes", replica._staging.size_bytes, STAGED_BYTES_MAX)
             self._bound(node, "made cells", len(replica._made), 2 * MADE_MAX)
         self._bound(node, "wanted parts", replicator.missing_count, self._wants * peers)
-        self._bound(node, "unfinished frames", node.buffered_bytes, self._frame_bytes * peers)
+        self._bound(node, "bytes of a frame", node.buffered_bytes, self._frame_bytes)
         self._bound(node, "sessions", len(replicator._sessions), peers)
         for session in replicator._sessions.values():
             self._bound(node, "open requests", len(session.pending), self._requests)

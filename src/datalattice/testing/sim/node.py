@@ -172,8 +172,8 @@ class SimNode:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that it holds of frames that are not whole."""
-        return sum(buffer.buffered_bytes for buffer in self._buffers.values())
+        """Most bytes that it holds of a frame that is not whole."""
+        return max((buffer.buffered_bytes for buffer in self._buffers.values()), default=0)
 
     @property
     def peers_count(self) -> int:

@@ -44,6 +44,9 @@ HOP_MS: Final = BROADCAST_DELAY_MS + 60
 """Time within which a change must pass one link when nothing goes wrong: the pace window and a few
 round trips."""
 
+WRITES: Final = 300
+"""Writes in a faulty time, times nodes: each reaches each node."""
+
 EVENTS_MAX: Final = 1_000_000
 """More events than any run has that goes forward."""
 
@@ -82,6 +85,8 @@ class Simulation:
     settle:            whether faults stop in the end and all must become equal (liveness), or go on
                        to the end (safety).
     disks:             whether nodes keep their data on simulated disks, or in memory.
+    writes:            how many there are in a faulty time of `duration_ms`; there are as many of
+                       these as it takes for `events_min` events.
     keep:              how many of the last events to keep as lines.
     """
 
@@ -98,7 +103,7 @@ class Simulation:
         hostile: int = 0,
         settle: bool = True,
         disks: bool = True,
-        writes: int = 60,
+        writes: int | None = None,
         duration_ms: int = 8_000,
         events_min: int = 1_000,
         pace: Pace | None = None,
@@ -134,7 +139,7 @@ class Simulation:
         self.links = draw_links(nodes, dice.fork("links")) if links is None else links
         self._workload = workload or standard_workload
         self._settle = settle
-        self._writes = writes
+        self._writes = WRITES // max(1, nodes) if writes is None else writes
         self._duration_ms = duration_ms
         self._events_min = events_min
         self._redials = dice.fork("redials")
