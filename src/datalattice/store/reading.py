@@ -20,7 +20,7 @@ from datalattice.store.recovery import LogReader, Recovery
 from datalattice.store.segments import SegmentReader, segment_path
 
 CHECK_RESIDENT_BYTES: Final = 32 * 1024 * 1024
-CHECK_RESIDENT_READS: Final = 512
+CHECK_RESIDENT_READS: Final = 64
 """As those of other reads (see `segments`), but a check reads all of a store and soon comes to the
 bound."""
 
