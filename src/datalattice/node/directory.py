@@ -1,7 +1,7 @@
 """Directory: where nodes say they are reached, under `:p2p :nodes`, each below its own key.
 
 A node with a public address writes its entry when it starts. A node that looks for others there
-reads all entries after every change of the section. Who may write there is anybody with a key, so
+reads them after every change of the section. Who may write there is anybody with a key, so
 what is read is a claim: an address that no node can have is passed over, the others are dialled for
 the key that published them and count for nothing unless that key answers.
 """
@@ -9,12 +9,15 @@ the key that published them and count for nothing unless that key answers.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import ipaddress
-from collections.abc import Awaitable, Callable
+import itertools
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, TypeGuard
 
 import datalattice
 from datalattice.cells import Keyword, Map, Signed, Value, Vector, value_hash
@@ -26,7 +29,10 @@ from datalattice.lattice import NODES_KEY, P2P_KEY, get_in, node_info
 from datalattice.node.transport import Address, parse_address
 
 NODES_READ_MAX: Final = 10_000
-"""Entries that are looked at."""
+"""Entries among which those to read through are chosen."""
+
+CANDIDATES_MAX: Final = 256
+"""Entries that are read through at a time, beside those of wanted peers."""
 
 TRANSPORTS_MAX: Final = 8
 """Addresses of one entry that are looked at."""
@@ -73,25 +79,33 @@ def publish(cursor: RootLattice, public_key: bytes, url: str, clock: Clock) -> N
     cursor.sync()
 
 
-def published(nodes: Value, own_key: bytes, *, near: bool) -> list[Found]:
-    """Return who published where they are, without this node.
+def published(
+    nodes: Value, own_key: bytes, wanted: Collection[bytes] = (), *, near: bool, turn: int = 0
+) -> list[Found]:
+    """Return where nodes say they are: those with a `wanted` key, and some of the others.
 
-    Every node gets another order: which of very many are dialled is not for them to say.
+    Which others differs from node to node and from turn to turn: it is not for them to say, and
+    each of very many has its turn.
 
     near: whether this node itself can be reached from this machine only, so that others here count.
     """
     if not isinstance(nodes, Map):
         return []
+    salt = own_key + turn.to_bytes(8, "big")
+    keys = [key for key in islice(nodes, NODES_READ_MAX) if _is_public_key(key)]
+    others = heapq.nsmallest(CANDIDATES_MAX, keys, key=lambda one: sha3_256(salt + one))
     found = []
-    for key, slot in islice(nodes.items(), NODES_READ_MAX):
-        public_key = bytes(key) if isinstance(key, bytes) else b""
-        if len(public_key) != PUBLIC_KEY_BYTES or public_key == own_key:
-            continue
-        entry = slot.value if isinstance(slot, Signed) else None
+    for public_key in dict.fromkeys([*wanted, *others]):
+        slot = nodes.get(public_key)
+        entry = slot.value if isinstance(slot, Signed) and public_key != own_key else None
         address = _first_usable(get_in(entry, [_TRANSPORTS]), public_key, near=near)
         if address is not None:
             found.append(Found(public_key, address, _stamp_of(entry), P2P_SOURCE))
-    return sorted(found, key=lambda one: sha3_256(own_key + one.public_key))
+    return found
+
+
+def _is_public_key(key: Value) -> TypeGuard[bytes]:
+    return isinstance(key, bytes) and len(key) == PUBLIC_KEY_BYTES
 
 
 def _stamp_of(entry: Value) -> int:
@@ -151,6 +165,7 @@ class Directory:
         look: Look,
         changed: Changed,
         learn: Callable[[Found], object],
+        wanted: Callable[[], Collection[bytes]],
         own_key: bytes,
         *,
         near: bool,
@@ -158,14 +173,16 @@ class Directory:
         self._look = look
         self._changed = changed
         self._learn = learn
+        self._wanted = wanted
         self._own_key = own_key
         self._near = near
 
     async def follow(self) -> None:
         """Read it now and after every change, for ever."""
-        while True:
+        for turn in itertools.count():
             nodes = self._nodes()
-            for found in await asyncio.to_thread(published, nodes, self._own_key, near=self._near):
+            read = partial(published, near=self._near, turn=turn)
+            for found in await asyncio.to_thread(read, nodes, self._own_key, self._wanted()):
                 self._learn(found)
             known = value_hash(nodes)
             with suppress(TimeoutError):

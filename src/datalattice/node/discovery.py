@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from datalattice.clock import Clock
 from datalattice.node.config import NodeConfig
@@ -17,7 +17,8 @@ Learn = Callable[[Found], object]
 class Discovery:
     """The ways that one node uses. Lives on the event loop.
 
-    learn: takes what is heard. failed: is told when listening came to an end by a fault.
+    learn: takes what is heard. wanted: returns the keys of peers whose address is of interest.
+    failed: is told when listening came to an end by a fault.
     """
 
     def __init__(
@@ -26,12 +27,14 @@ class Discovery:
         public_key: bytes,
         clock: Clock,
         learn: Learn,
+        wanted: Callable[[], Collection[bytes]],
         failed: Callable[[Exception], None],
     ) -> None:
         self._config = config
         self._public_key = public_key
         self._clock = clock
         self._learn = learn
+        self._wanted = wanted
         self._failed = failed
         self._mdns: Mdns | None = None
         self._following: asyncio.Task[None] | None = None
@@ -50,7 +53,9 @@ class Discovery:
             await self._mdns.start(config.bind, port)
         if config.discover in ("p2p", "all"):
             near = is_near(config.bind)
-            directory = Directory(look, changed, self._learn, self._public_key, near=near)
+            directory = Directory(
+                look, changed, self._learn, self._wanted, self._public_key, near=near
+            )
             self._following = asyncio.ensure_future(self._follow(directory))
 
     async def _follow(self, directory: Directory) -> None:

@@ -63,7 +63,9 @@ class Network:
             own_key=own_key,
             clock=clock,
         )
-        self._discovery = Discovery(config, own_key, clock, self._learn, observer.failed)
+        self._discovery = Discovery(
+            config, own_key, clock, self._learn, self.peers.keys, observer.failed
+        )
         self.connections: dict[str, Connection] = {}
         self._numbers = itertools.count(1)
         self._inbound_count = 0

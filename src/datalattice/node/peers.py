@@ -164,6 +164,10 @@ class Peers:
         """The wanted peers, in the order they were added."""
         return [peer.info for peer in self._peers]
 
+    def keys(self) -> list[bytes]:
+        """Return the keys of the wanted peers, as far as they are known."""
+        return [info.public_key for info in self.infos if info.public_key is not None]
+
     # --- wanting ------------------------------------------------------------------------------
 
     def add(self, address: str | None = None, *, public_key: bytes | None = None) -> None:

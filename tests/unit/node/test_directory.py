@@ -136,14 +136,23 @@ def test_hosts_that_are_no_place_for_a_stranger_to_name() -> None:
 def test_very_many_entries_are_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     section = nodes_of(*((keys(number), info(f"h:{number}")) for number in range(1, 101)))
     orders = [
-        [one.address.port for one in published(section, own, near=False)]
-        for own in (OWN, bytes(32))
+        [one.address.port for one in published(section, own, near=False, turn=turn)]
+        for own, turn in ((OWN, 0), (bytes(32), 0), (OWN, 1))
     ]
-    assert sorted(orders[0]) == sorted(orders[1]) == list(range(1, 101))
+    for order in orders:
+        assert sorted(order) == list(range(1, 101))
     assert orders[0] != orders[1], "each node dials others of them"
+    assert orders[0] != orders[2], "and others from time to time"
     for limit, count in ((99, 99), (100, 100), (101, 100)):
         monkeypatch.setattr(directory_module, "NODES_READ_MAX", limit)
         assert len(published(section, OWN, near=False)) == count
+    for limit, count in ((99, 99), (100, 100), (101, 100)):
+        monkeypatch.setattr(directory_module, "CANDIDATES_MAX", limit)
+        assert len(published(section, OWN, near=False)) == count
+    monkeypatch.setattr(directory_module, "CANDIDATES_MAX", 0)
+    wanted = [keys(number).public_key for number in (7, 101, 3)]
+    found = published(section, OWN, wanted, near=False)
+    assert [one.address.port for one in found] == [7, 3], "who is wanted is always read"
 
 
 def test_every_change_of_the_section_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +162,7 @@ def test_every_change_of_the_section_is_followed(monkeypatch: pytest.MonkeyPatch
         cursor = RootLattice(root_lattice())
         changes: asyncio.Queue[None] = asyncio.Queue()
         heard: asyncio.Queue[Found] = asyncio.Queue()
-        directory = Directory(cursor.get, changes.get, heard.put_nowait, OWN, near=False)
+        directory = Directory(cursor.get, changes.get, heard.put_nowait, list, OWN, near=False)
         following = asyncio.ensure_future(directory.follow())
         for number in (1, 2):
             pair = keys(number)
