@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import io
 import json
 import os
 import signal
@@ -16,6 +18,7 @@ from typing import IO, Any
 import pytest
 
 from datalattice.cli.folder import write_key
+from datalattice.cli.main import run
 from datalattice.cli.running import status_of
 from datalattice.crypto import KeyPair
 from datalattice.node import connect
@@ -32,17 +35,12 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def lattice(folder: Path, *arguments: str) -> str:
-    """Run one command that succeeds; return what it printed."""
-    ran = subprocess.run(
-        [*COMMAND, *arguments],
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    """Run one command that succeeds, in this process; return what it printed."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run([*arguments, "--dir", str(folder)])
+    assert code == 0, err.getvalue()
+    return out.getvalue()
 
 
 class Node:
