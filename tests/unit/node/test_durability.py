@@ -12,11 +12,12 @@ import pytest
 
 from datalattice.cells import Map, Set, Value, encode, missing, novelty, same, value_hash
 from datalattice.crypto import SeededEntropy, sha3_256
-from datalattice.errors import Corruption, StoreError, UsageError
+from datalattice.errors import BadFormat, Corruption, StoreError, UsageError
 from datalattice.lattice import LOCAL_KEY, SetLattice, replicable
 from datalattice.node import Backup, MemoryTransport, Node, NodeConfig, open_node
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.store.packing import locate
+from datalattice.sync import LatticeReplica, Part
 from datalattice.testing.disk import SimDisk
 
 T = TypeVar("T")
@@ -427,3 +428,20 @@ def test_a_filter_that_fails_or_is_not_idempotent_shows_in_health() -> None:
             assert "backup a store in memory" in node.observer.health
 
     run(work)
+
+
+def test_wrong_cells_of_peers_change_nothing() -> None:
+    disk = SimDisk(8)
+    with open_sim(disk) as store:
+        store.commit(Set.of(elements(0, 40)))
+    store = open_sim(disk)
+    lost = next(hash for hash, _, _ in novelty(Set.of(elements(0, 40))))
+    damage(disk, store, lost)
+    replica = LatticeReplica(store, SetLattice())
+    before = store.check()
+    for data in (b"", b"\xff", encode("another"), encode(Set.of([1])) + b"!"):
+        with pytest.raises(BadFormat):
+            replica.repair([Part(lost, data)])
+    assert store.check() == before
+    assert replica.supply([lost], "peer") == [None], "what is damaged is not served"
+    store.close()
