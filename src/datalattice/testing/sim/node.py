@@ -264,7 +264,7 @@ class SimNode:
             return
         buffer.feed(data)
         try:
-            while self.is_up and (payload := buffer.next_payload()) is not None:
+            while connection in self._buffers and (payload := buffer.next_payload()) is not None:
                 self._do(
                     f"hears {connection}",
                     partial(self.replicator.receive, connection, payload, self.steady_ms()),
