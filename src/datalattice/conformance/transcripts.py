@@ -114,7 +114,7 @@ def _volatile(step: Fields) -> list[Fields]:
 def cells_of(transcript: Fields) -> dict[bytes, bytes]:
     """Return the cells that our node may ask for: encodings by hash, each checked."""
     cells = {}
-    for name, text in (transcript.get("cells") or {}).items():
+    for name, text in as_fields(transcript.get("cells", {}), "cells").items():
         encoding = as_hex(text, f"cell {name}")
         hash = value_hash(decode(encoding))
         expect(f"hash of cell {name}", name, hash.hex())

@@ -135,7 +135,7 @@ class Replicator:
             heard = self._codec.decode(payload, id)
         except (BadFormat, LimitExceeded) as error:
             self._send(session, self._codec.refuse(str(error)))
-            self._charge(session, MALFORMED, str(error))
+            self._blame(session, error, MALFORMED)
             return
         if session.is_unproved and not isinstance(heard, Answered | Challenged):
             heard = Ignored("said before the wanted key is proved")
@@ -467,9 +467,9 @@ class Replicator:
 
     # --- small things -------------------------------------------------------------------------
 
-    def _blame(self, session: Session, error: PeerError) -> None:
+    def _blame(self, session: Session, error: PeerError, kind: str = REFUSED) -> None:
         error.peer = session.id
-        self._charge(session, REFUSED, str(error))
+        self._charge(session, kind, str(error))
 
     def _charge(self, session: Session, kind: str, text: str) -> None:
         self._effects.note(kind, session.id, text)
