@@ -14,6 +14,7 @@ import datalattice.node.peers as peers_module
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Keyword
 from datalattice.crypto import KeyPair
+from datalattice.errors import NoSigningKey, UsageError
 from datalattice.lattice import NODES_KEY, P2P_KEY, get_in
 from datalattice.node import MemoryTransport, Node, NodeConfig, TcpTransport, open_node, probe
 from datalattice.node.peers import OWN_KEY
@@ -231,8 +232,10 @@ def test_nodes_find_each_other_by_what_one_of_them_publishes() -> None:
             # The others are gone; a peer that is known by its key alone is found as well.
             hub.add_peer(public_key=TWO.public_key)
             assert hub.peers[0].address is None
-        with pytest.raises(ValueError, match="discover"):
+        with pytest.raises(UsageError, match="discover"):
             NodeConfig(discover="dns")
+        with pytest.raises(NoSigningKey, match="url"):
+            node_of(None, url="example.org:1")
 
     run(work)
 

@@ -53,7 +53,7 @@ class Network:
     ) -> None:
         self._config = config
         self._transport = transport
-        self._own_key = own_key
+        self.own_key = own_key
         self._observer = observer
         self.peers = Peers(
             transport,
@@ -153,7 +153,7 @@ class Network:
             link.abort()
             return
         key = link.public_key
-        if key == self._own_key:
+        if key == self.own_key:
             self._turned_away("own-key-refused", link.remote)
             link.abort()
             return

@@ -25,7 +25,7 @@ from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.cursors import RootLattice
-from datalattice.errors import PeerUnavailable, Timeout
+from datalattice.errors import NoSigningKey, PeerUnavailable, Timeout
 from datalattice.lattice import Lattice, MergeContext, root_lattice
 from datalattice.node.backup import Backup
 from datalattice.node.config import NodeConfig
@@ -108,6 +108,8 @@ class Node:
         transport: Transport | None = None,
         backups: Iterable[Backup] = (),
     ) -> None:
+        if config.url is not None and key_pair is None:
+            raise NoSigningKey("a node signs the url it publishes, so it needs a key pair")
         self.config = config
         self.key_pair = key_pair
         self.clock = clock or SystemClock()
@@ -183,8 +185,8 @@ class Node:
             backup.start(self._store, self.observer)
             backup.offer(self._replica.root)
         try:
-            if self.config.url is not None and self.key_pair is not None:
-                key = self.key_pair.public_key
+            if self.config.url is not None:
+                key = self._network.own_key
                 await asyncio.to_thread(publish, self.cursor, key, self.config.url, self.clock)
             await self._network.connect(lambda: self.root, self.changed)
         except BaseException:
