@@ -87,23 +87,24 @@ class Backup:
     def wait(self, timeout_s: float) -> bool:
         """Return whether everything offered so far is in the backup, waiting for it for a while."""
         with self._changed:
-            return self._changed.wait_for(
-                lambda: not self._waiting and not self._is_busy, timeout_s
-            )
+            return self._changed.wait_for(lambda: self.is_current, timeout_s)
 
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
-        """Take what still waits, for a while, and end; return whether nothing was left."""
+    @property
+    def is_current(self) -> bool:
+        """Whether everything offered so far is in the backup."""
+        return not (self._waiting or self._is_busy)
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Take what still waits, for a while, and end; `is_current` tells whether it was taken."""
         thread = self._thread
         if thread is None:
-            return True
+            return
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
         thread.join(timeout_s)
-        if thread.is_alive():
-            return False
-        self._thread = None
-        return not self._waiting
+        if not thread.is_alive():
+            self._thread = None
 
     # --- on the thread ------------------------------------------------------------------------
 

@@ -129,6 +129,7 @@ class Node:
             self._entropy,
         )
         self.backups = tuple(backups)
+        self._backing: list[Backup] = []  # those that were started
         self._pulls: dict[object, asyncio.Future[str | None]] = {}
         self._changed = asyncio.Event()
         self._watcher_count = 0
@@ -181,10 +182,11 @@ class Node:
             raise
         self._worker.start()
         self._healer.start()
-        for backup in self.backups:
-            backup.start(self._store, self.observer)
-            backup.offer(self._replica.root)
         try:
+            for backup in self.backups:
+                backup.start(self._store, self.observer)
+                self._backing.append(backup)
+                backup.offer(self._replica.root)
             if self.config.url is not None:
                 key = self._network.own_key
                 await asyncio.to_thread(publish, self.cursor, key, self.config.url, self.clock)
@@ -210,7 +212,10 @@ class Node:
             await self._network.close()
             await self._healer.close()
             await asyncio.to_thread(self._worker.stop)
-            await asyncio.gather(*(asyncio.to_thread(one.close) for one in self.backups))
+            await asyncio.gather(*(asyncio.to_thread(one.close) for one in self._backing))
+            for backup in self._backing:
+                if not backup.is_current:
+                    log_event(logging.ERROR, "backup-behind", backup=backup.name)
             if self._owned is not None:
                 await asyncio.to_thread(self._owned.close)
 
@@ -417,7 +422,7 @@ class Node:
     def _deliver(self, effects: Effects) -> None:
         if effects.changed:
             self.observer.changed()
-            for backup in self.backups:
+            for backup in self._backing:
                 backup.offer(self._replica.root)
         self._healer.settle(effects)
         if not self._watcher_count and effects.is_silent:
