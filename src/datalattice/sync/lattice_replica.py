@@ -283,7 +283,9 @@ class LatticeReplica:
         if cells is None:
             return self.begin(peer)
         parts = tuple(Part(hash, data) for hash, data in cells.items())
-        return Offer(probe, parts, base=known[0])
+        # A patch of next to nothing, which is what a new peer states first, spares nothing.
+        bases = (base for base in known if not is_embedded(base.data))
+        return Offer(probe, parts, base=next(bases, known[0]))
 
     def _load_encodings(self, hashes: Sequence[bytes]) -> list[bytes | None]:
         return [

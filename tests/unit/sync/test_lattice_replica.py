@@ -1,12 +1,13 @@
-"""The cursor of a replica decides about owners as the replica does."""
+"""The cursor of a replica decides about owners as the replica does; what a peer is told of changes."""
 
 from __future__ import annotations
 
 from datalattice.apps.queue import LatticeMQ
+from datalattice.cells import Map, value_hash
 from datalattice.crypto import KeyPair
-from datalattice.lattice import MergeContext, did_of, root_lattice
+from datalattice.lattice import MapLattice, MaxLattice, MergeContext, did_of, root_lattice
 from datalattice.store import MemoryStore
-from datalattice.sync import LatticeReplica
+from datalattice.sync import LatticeReplica, Probe
 
 KEYS = KeyPair(b"k" * 32)
 
@@ -22,3 +23,16 @@ def test_an_owner_named_by_did_keeps_the_writes_of_a_fork_and_of_its_parent() ->
     queues = LatticeMQ.at(replica.cursor, owner)
     assert list(queues.partition("mine", 0)) == ["in the fork"]
     assert list(queues.partition("other", 0)) == ["in the parent"]
+
+
+def test_a_change_is_told_against_what_a_new_peer_was_given_not_its_beginning() -> None:
+    lattice = MapLattice(MaxLattice())
+    replica = LatticeReplica(MemoryStore(), lattice)
+    zero = Probe(value_hash(lattice.zero()), lattice.zero())
+    replica.cursor.set(Map.of([(f"key {number}", number) for number in range(1_000)]))
+    given = replica.publish().probe
+    replica.cursor.path("key 5").set(9_999)
+    replica.publish()
+    offer = replica.answer((zero, given), "peer")
+    assert offer is not None
+    assert offer.base is given
