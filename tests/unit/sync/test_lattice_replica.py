@@ -1,4 +1,4 @@
-"""The cursor of a replica decides about owners as the replica does; what a peer is told of changes."""
+"""The cursor of a replica decides about owners as the replica does, and what peers are told."""
 
 from __future__ import annotations
 
