@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -445,3 +446,29 @@ def test_wrong_cells_of_peers_change_nothing() -> None:
     assert store.check() == before
     assert replica.supply([lost], "peer") == [None], "what is damaged is not served"
     store.close()
+
+
+def test_a_backup_serves_one_node_and_a_hanging_one_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Backup.close, "__defaults__", (0.05,))
+    held = threading.Event()
+
+    def hanging(value: Value) -> Value:
+        held.wait(20)
+        return value
+
+    async def work() -> None:
+        transport = MemoryTransport()
+        backup = Backup(tmp_path / "copy", hanging)
+        async with set_node(transport, MemoryStore(), backups=(backup,)) as node:
+            with pytest.raises(UsageError, match="belongs to a node"):
+                await set_node(transport, MemoryStore(), backups=(backup,)).start()
+            add(node, "x")
+            await node.sync()
+        assert not backup.is_current
+        held.set()
+        assert await asyncio.to_thread(backup.wait, 20), "it still ends its work"
+
+    run(work)
+    assert f"backup-behind backup={tmp_path / 'copy'}" in caplog.text
