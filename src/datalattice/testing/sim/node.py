@@ -206,7 +206,7 @@ class SimNode:
                 recent_entries=RECENT_ENTRIES,
             )
         self.replica, codec = world.open_replica(self)
-        self.replicator = Replicator(self.replica, codec, world.pace)
+        self.replicator = Replicator(self.replica, codec, world.pace, self.keys, self._dice)
         # A steady clock begins anywhere, and anew with each process.
         self._origin_ms = self._dice.below(1_000_000) - world.timeline.now_ms
         self._alarm_ms = None
