@@ -9,9 +9,10 @@ from the leaves up, hashing on the way, and the hash of the top tells whether al
     cell   = head, one gap for each replaced reference, edit, one cell for each of them
     head   = VLQ of (replaced references * 4 + kind of edit)
     gap    = VLQ: references between this one and the one replaced before it
-    edit   = SAME:   nothing, the bytes of the old cell
-             SPLICE: VLQ prefix, VLQ suffix, VLQ length, bytes: what stands between them is new
-             WHOLE:  VLQ length, bytes: there is no old cell
+    edit   = SAME:  nothing, the bytes of the old cell
+             HUNKS: VLQ hunks, then for each VLQ copied, VLQ skipped, VLQ length, bytes: bytes of
+                    the old cell that stay and that go, and new ones; its rest stays
+             WHOLE: VLQ length, bytes: there is no old cell
 
 The old cell of the first one is the base; of those below, what the reference with the same number
 in the cell above referred to. Where there is none a constant stands for the hash to be computed.
@@ -32,8 +33,17 @@ from datalattice.limits import CELL_BYTES_MAX, HASH_BYTES, VLQ_BYTES_MAX
 from datalattice.wire import encode_length
 
 SAME: Final = 0
-SPLICE: Final = 1
+HUNKS: Final = 1
 WHOLE: Final = 2
+
+MATCH_BYTES: Final = 6
+"""Bytes that must agree for a place to count as the same in the old and the new cell."""
+
+SKIP_MAX: Final = 64
+"""Bytes of the old cell that are tried as gone before its rest counts as gone."""
+
+HUNKS_MAX: Final = 256
+"""Most hunks of one edit; a cell that differs in more places is written whole."""
 
 _REFERENCE: Final = b"\x20"
 _UNKNOWN: Final = sha3_256(b"a hash to be computed")
@@ -89,28 +99,53 @@ def _places(cell: bytes) -> list[tuple[int, bytes]]:
 
 
 def _edit(draft: bytes, old: bytes) -> tuple[int, bytes]:
-    """Return (kind, bytes) of the shortest way from `old` to `draft`."""
+    """Return (kind, bytes) of a short way from `old` to `draft`."""
     if draft == old:
         return SAME, b""
-    prefix = _shared(draft, old)
-    suffix = _shared(draft[prefix:][::-1], old[prefix:][::-1])
-    if prefix + suffix <= 2:  # no shorter than the whole
-        return WHOLE, encode_length(len(draft)) + draft
-    middle = draft[prefix : len(draft) - suffix]
-    lengths = (prefix, suffix, len(middle))
-    return SPLICE, b"".join(map(encode_length, lengths)) + middle
+    whole = encode_length(len(draft)) + draft
+    hunks: list[bytes] = []
+    at = new_at = 0
+    while len(hunks) < HUNKS_MAX:
+        copied = _run(old, at, draft, new_at)
+        at, new_at = at + copied, new_at + copied
+        if at == len(old) and new_at == len(draft):
+            break
+        skipped, next_at = _resume(old, at, draft, new_at)
+        added = draft[new_at:next_at]
+        hunks.append(b"".join(map(encode_length, (copied, skipped, len(added)))) + added)
+        at, new_at = at + skipped, next_at
+    else:
+        return WHOLE, whole
+    edit = encode_length(len(hunks)) + b"".join(hunks)
+    return (HUNKS, edit) if len(edit) < len(whole) else (WHOLE, whole)
 
 
-def _shared(left: bytes, right: bytes) -> int:
-    """Return the length of the common start, by halving."""
-    low, high = 0, min(len(left), len(right))
+def _run(old: bytes, at: int, new: bytes, new_at: int) -> int:
+    """Return how many bytes agree from these places on, by halving."""
+    low, high = 0, min(len(old) - at, len(new) - new_at)
     while low < high:
         middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
+        if old[at + low : at + middle] == new[new_at + low : new_at + middle]:
             low = middle
         else:
             high = middle - 1
     return low
+
+
+def _resume(old: bytes, at: int, new: bytes, new_at: int) -> tuple[int, int]:
+    """Return (bytes of `old` to skip, place in `new`) from where the two agree again."""
+    best = (len(old) - at, len(new))
+    cost = sum(best) - new_at
+    for skipped in range(min(SKIP_MAX, len(old) - at - MATCH_BYTES) + 1):
+        if skipped >= cost:
+            break
+        start = at + skipped
+        # Only what is nearer than the best so far: equal bytes further on may be chance.
+        end = new_at + cost - skipped + MATCH_BYTES - 1
+        found = new.find(old[start : start + MATCH_BYTES], new_at, end)
+        if found >= 0:
+            best, cost = (skipped, found), skipped + found - new_at
+    return best
 
 
 @dataclass(slots=True)
@@ -212,15 +247,21 @@ class _Reader:
             return bytearray(old)
         if kind == WHOLE:
             return bytearray(self._bytes(self._number()))
-        if kind != SPLICE:
+        if kind != HUNKS:
             raise BadFormat(f"a patch has edits of kinds 0 to 2, got {kind}")
-        prefix, suffix = self._number(), self._number()
-        if prefix + suffix > len(old):
-            raise BadFormat(f"a patch keeps {prefix} + {suffix} bytes of {len(old)}")
-        middle = self._bytes(self._number())
-        if prefix + len(middle) + suffix > CELL_BYTES_MAX:
+        draft = bytearray()
+        at = 0
+        for _ in range(self._number()):
+            copied, skipped = self._number(), self._number()
+            draft += old[at : at + copied]
+            draft += self._bytes(self._number())
+            at += copied + skipped
+            if at > len(old) or len(draft) > CELL_BYTES_MAX:
+                raise BadFormat(f"a patch edits {at} bytes of a cell of {len(old)}")
+        draft += old[at:]
+        if len(draft) > CELL_BYTES_MAX:
             raise BadFormat(f"a patch makes a cell of more than {CELL_BYTES_MAX} bytes")
-        return bytearray(old[:prefix] + middle + old[len(old) - suffix :])
+        return draft
 
     def _bytes(self, length: int) -> bytes:
         end = self._at + length

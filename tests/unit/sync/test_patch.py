@@ -174,7 +174,23 @@ WIDE = to_cell(["x" * 200, "y" * 200])
         (head(1, 0) + b"\x02", "reference 2 of 2"),
         (head(1, 0) + b"\x00", "cut off"),
         (head(1_000, 0), "1000 references"),
-        (head(0, 1) + encode_length(60) + encode_length(60) + b"\x00", "60 \\+ 60 bytes"),
+        (head(0, 1) + b"\x01" + encode_length(60) + encode_length(60) + b"\x00", "120 bytes of"),
+        (
+            head(0, 1)
+            + b"\x02"
+            + b"\x00\x00"
+            + encode_length(16_000)
+            + b"z" * 16_000
+            + b"\x00\x00"
+            + encode_length(384)
+            + b"z" * 384,
+            "16384|edits",
+        ),
+        (
+            head(0, 1) + b"\x01\x00\x00" + encode_length(CELL_BYTES_MAX - 10) + b"z" * 16_373,
+            "more than",
+        ),
+        (head(0, 1) + b"\x7f", "cut off"),
         (head(0, 2) + b"\x05\x00", "cut off"),
         (head(0, 2) + encode_length(CELL_BYTES_MAX + 1) + b"\x00" * 20_000, "for one cell"),
         (head(1, 0) + b"\x00" + head(1, 2) + b"\x00\x01\x00", "reference 0 of 0"),
