@@ -11,7 +11,12 @@ from datalattice.sync.effects import (
     Standing,
 )
 from datalattice.sync.lattice_codec import PING_REPLIES, Dialect, LatticeCodec
-from datalattice.sync.lattice_replica import LatticeReplica
+from datalattice.sync.lattice_replica import (
+    CLAIMS_MAX,
+    MADE_MAX,
+    STAGED_BYTES_MAX,
+    LatticeReplica,
+)
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe, Remark, Replica
 from datalattice.sync.replicator import Replicator
 from datalattice.sync.session import (
@@ -32,7 +37,9 @@ from datalattice.sync.wants import ROUNDS_MAX, WANTS_MAX, WantList
 
 __all__ = [
     "BROADCAST_DELAY_MS",
+    "CLAIMS_MAX",
     "IGNORED_MAX",
+    "MADE_MAX",
     "MALFORMED_MAX",
     "PENDING_MAX",
     "PING_REPLIES",
@@ -40,6 +47,7 @@ __all__ = [
     "REQUEST_TIMEOUT_MS",
     "ROOT_SYNC_INTERVAL_MS",
     "ROUNDS_MAX",
+    "STAGED_BYTES_MAX",
     "UNASKED_MAX",
     "UNSENT_MAX",
     "WANTS_MAX",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -33,7 +33,8 @@ from datalattice.sync import (
     Wanted,
 )
 from datalattice.sync.session import LATE_MAX, Pending, Purpose, Session
-from datalattice.testing.simnet import SimNetwork
+from datalattice.testing.sim import Checker, Faults, Observed, SimNode, Simulation
+from datalattice.wire import encode_frame
 
 
 class CounterReplica:
@@ -189,18 +190,68 @@ def _part(text: str) -> Part:
     return Part(hashlib.sha3_256(data).digest(), data)
 
 
+class Net(Checker):
+    """The steps of a simulation whose nodes have one letter each."""
+
+    def __init__(self, names: str, seed: int, **faults: Any) -> None:
+        self.on_frame: Callable[[str, bytes], None] = lambda _from, _payload: None
+        self._names = names
+        self._replicas = {name: CounterReplica() for name in names}
+        self._simulation = Simulation(
+            seed,
+            len(names),
+            Faults(**{"delay_ms": 1, **faults}),
+            replica=self._open,
+            links=[],
+            disks=False,
+            checkers=[self],
+        )
+        self._simulation.begin()
+
+    def _open(self, node: SimNode) -> tuple[CounterReplica, JsonCodec]:
+        return self._replicas[self._names[int(node.name[1:])]], JsonCodec()
+
+    def on_send(self, node: Observed, payload: bytes) -> None:
+        self.on_frame(self._names[int(node.name[1:])], payload)
+
+    @property
+    def replicas(self) -> dict[str, CounterReplica]:
+        return self._replicas
+
+    @property
+    def nodes(self) -> dict[str, SimNode]:
+        return dict(zip(self._names, self._simulation.nodes, strict=True))
+
+    @property
+    def now_ms(self) -> int:
+        return self._simulation.timeline.now_ms
+
+    def connect(self, dialler: str, acceptor: str) -> None:
+        self._simulation.connect(self._names.index(dialler), self._names.index(acceptor))
+
+    def cut(self, dialler: str, acceptor: str) -> None:
+        self._simulation.cut(self._names.index(dialler), self._names.index(acceptor))
+
+    def calm(self) -> None:
+        self._simulation.network.calm()
+
+    def run(self, until_ms: int) -> None:
+        self._simulation.run_for(until_ms - self.now_ms)
+
+    def trace(self) -> str:
+        return self._simulation.timeline.trace
+
+
 class Cluster:
     """Counters in a simulated network."""
 
     def __init__(self, names: str, seed: int = 1, **faults: Any) -> None:
-        self.net = SimNetwork(seed, **faults)
-        self.replicas = {name: CounterReplica() for name in names}
-        for name, replica in self.replicas.items():
-            self.net.add(name, Replicator(replica, JsonCodec()))
+        self.net = Net(names, seed, **faults)
+        self.replicas = self.net.replicas
 
     def write(self, name: str, amount: int = 1) -> None:
         self.replicas[name].add(name, amount)
-        self.net.publish(name)
+        self.net.nodes[name].publish()
 
     @property
     def states(self) -> list[dict[str, int]]:
@@ -214,7 +265,7 @@ def offers(cluster: Cluster) -> list[tuple[str, int]]:
     """Record (sender, time) of every push from now on."""
     seen: list[tuple[str, int]] = []
 
-    def note(sender: str, _to: str, payload: bytes) -> None:
+    def note(sender: str, payload: bytes) -> None:
         if json.loads(payload)[0] == "offer":
             seen.append((sender, cluster.net.now_ms))
 
@@ -266,7 +317,7 @@ def test_nothing_is_sent_back_to_where_it_came_from() -> None:
 
 def test_a_client_that_did_not_join_is_left_alone() -> None:
     cluster = Cluster("ab")
-    node = cluster.net.nodes["b"]
+    node = cluster.net.nodes["b"].replicator
     node.open("client", 0, outbound=False)
     assert node.take_effects().sends == []
     cluster.write("b")
@@ -282,7 +333,7 @@ def test_lost_frames_are_made_good_by_the_next_root_sync(seed: int) -> None:
     for turn in range(60):
         cluster.write("abc"[turn % 3])
         cluster.net.run(cluster.net.now_ms + 13)
-    cluster.net.loss = 0.0
+    cluster.net.calm()
     cluster.net.run(cluster.net.now_ms + 2 * ROOT_SYNC_INTERVAL_MS)
     assert cluster.states == [{"a": 20, "b": 20, "c": 20}] * 3
 
@@ -361,11 +412,10 @@ def test_the_next_peer_is_asked_when_one_does_not_answer() -> None:
     cluster.net.connect("b", "a")
     cluster.replicas["b"].counts.clear()
     node = cluster.net.nodes["b"]
-    node.open("mute", cluster.net.now_ms, outbound=False)
+    node.opened("mute", "nobody", outbound=False)
     probe = cluster.replicas["c"].begin("").probe
     assert probe is not None
-    node.receive("mute", _pack("offer", probe.key.hex(), probe.data, []), cluster.net.now_ms)
-    cluster.net.collect("b")
+    node.arrived("mute", encode_frame(_pack("offer", probe.key.hex(), probe.data, [])))
     cluster.net.run(cluster.net.now_ms + 2 * REQUEST_TIMEOUT_MS)
     assert cluster.replicas["b"].counts == {"c": 9}
 

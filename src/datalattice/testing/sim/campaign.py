@@ -5,12 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-from datalattice.cells import cell as kernel
+from datalattice.cells import Cell
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.faults import Faults
 from datalattice.testing.sim.simulation import Outcome, Simulation
@@ -83,7 +84,7 @@ def run_campaign(seeds: range, jobs: int, out: TextIO, command: str) -> int:
 
     `command` replays a seed when the seed is put behind it.
     """
-    compiled = not (kernel.__file__ or "").endswith(".py")
+    compiled = not (sys.modules[Cell.__module__].__file__ or "").endswith(".py")
     out.write(
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
         f"kernel {'compiled' if compiled else 'pure'}; {len(seeds)} seeds from {seeds.start}, "

@@ -12,11 +12,22 @@ from typing import NoReturn, Protocol
 from datalattice.cells import Index, Map, Signed, Value, encode, references, same, value_hash
 from datalattice.crypto import KeyPair, verify
 from datalattice.lattice import KeyedLattice, Lattice, OwnerLattice, replicable
-from datalattice.sync import UNSENT_MAX, LatticeReplica, Replica, Replicator
-from datalattice.sync.lattice_replica import CLAIMS_MAX, MADE_MAX, STAGED_BYTES_MAX
+from datalattice.sync import (
+    CLAIMS_MAX,
+    MADE_MAX,
+    STAGED_BYTES_MAX,
+    UNSENT_MAX,
+    LatticeReplica,
+    Replica,
+    Replicator,
+)
 
 LOCAL_MARK = b"datalattice-sim-private"
 """In every text that a simulation keeps in `:local`."""
+
+
+TURNS_PER_LOOK = 7
+"""Memory is measured after one turn of a node in so many."""
 
 
 class Violation(Exception):
@@ -259,9 +270,13 @@ class BoundedMemory(Checker):
         self._wants = wants
         self._requests = requests
         self._frame_bytes = frame_bytes
+        self._turns = 0
 
     def on_turn(self, node: Observed) -> None:
-        """Measure."""
+        """Measure, now and then."""
+        self._turns += 1
+        if self._turns % TURNS_PER_LOOK:
+            return
         replica, replicator, peers = node.replica, node.replicator, max(1, node.peers_count)
         if isinstance(replica, LatticeReplica):
             self._bound(node, "incomplete values", replica.missing_count, CLAIMS_MAX * peers)

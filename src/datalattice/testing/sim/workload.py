@@ -54,7 +54,7 @@ def offer_records(node: SimNode, dice: Dice) -> None:
 
 def put_content(node: SimNode, dice: Dice) -> None:
     """Put a blob under its hash, sometimes one of several cells."""
-    blob = dice.bytes(dice.pick((20, 300, 300, 9_000)))
+    blob = dice.bytes(20) * dice.pick((1, 15, 15, 450))
     content = Index.of([(value_hash(blob), blob)])
     node.cursor.path(DATA).merge(content)
 
