@@ -329,3 +329,36 @@ def test_nodes_on_one_network_find_each_other() -> None:
                 assert node.observer.counters["peers-found-mdns"] == 1
 
     run(work)
+
+
+@pytest.mark.parametrize("scheme", ["tls", "tcp"])
+def test_with_a_peer_of_that_key_only_some_paths_are_exchanged(scheme: str) -> None:
+    async def work() -> None:
+        config = NodeConfig(port=0, plain=True)
+        one = open_node(MemoryStore(), key_pair=ONE, config=config)
+        async with one:
+            address = f"{scheme}://{ONE.public_key.hex()}@{one.address}"
+            two = open_node(
+                MemoryStore(),
+                key_pair=TWO,
+                config=NodeConfig(port=0, peers=(address,)),
+                partial={ONE.public_key: [("queue", TWO.public_key)]},
+            )
+            write(one, "stays here")
+            await one.sync()
+            async with two, node_of(THREE, str(one.address)) as three:
+                write(two, "goes there")
+                await two.sync()
+                await converge(one, three)
+                queues = LatticeMQ.at(one.cursor, TWO.public_key)
+                await until(lambda: list(queues.partition("t", 0)) == ["goes there"])
+                assert get_in(two.root, [Keyword("queue"), ONE.public_key]) is None
+
+    run(work)
+
+
+def test_the_paths_of_a_partial_peer_are_checked() -> None:
+    with pytest.raises(UsageError, match="64 hex digits"):
+        open_node(MemoryStore(), partial={b"short": [("queue",)]})
+    with pytest.raises(UsageError, match="nothing at 'nonsense'"):
+        open_node(MemoryStore(), partial={TWO.public_key: [("nonsense",)]})

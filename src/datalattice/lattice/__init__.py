@@ -33,7 +33,7 @@ from datalattice.lattice.identity import (
 from datalattice.lattice.jsonvalue import JSONIndexLattice, JSONLattice
 from datalattice.lattice.keyed import KeyedLattice, StringKeyedLattice, name_bytes
 from datalattice.lattice.owned import VALUE, OwnerLattice, SignedLattice
-from datalattice.lattice.paths import assoc, assoc_in, get_in, select, step
+from datalattice.lattice.paths import assoc, assoc_in, canonical_path, get_in, select, step
 from datalattice.lattice.regions import (
     LOCAL,
     LOCAL_KEY,
@@ -102,6 +102,7 @@ __all__ = [
     "as_operand",
     "assoc",
     "assoc_in",
+    "canonical_path",
     "did_of",
     "discard",
     "get_in",

@@ -9,10 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, List, Map, Set, Value, Vector, same
-from datalattice.errors import NoSuchPath, TypeMismatch
+from datalattice.cells import (
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    List,
+    Map,
+    Set,
+    Value,
+    Vector,
+    same,
+    to_cell,
+)
+from datalattice.errors import NoSuchPath, TypeMismatch, UsageError
 from datalattice.lattice.base import Lattice, as_integer
 from datalattice.lattice.keyed import name_bytes
+from datalattice.lattice.owned import SignedLattice
 
 KINDS: Final = "Map, Index, Vector, List or Set"
 
@@ -76,6 +88,26 @@ def select(value: Value, paths: Sequence[Sequence[Value]]) -> Value:
         else:
             kept = (kept if isinstance(kept, Map) else EMPTY_MAP).put(key, part)
     return kept
+
+
+def canonical_path(lattice: Lattice, path: Sequence[object]) -> tuple[Value, ...]:
+    """Return the keys of a path from the root as they stand in a value of `lattice`.
+
+    Raises: NoSuchPath: a key that the lattice does not have. UsageError: one inside a signed value.
+    Source: docs/node.md "Partial replication".
+    """
+    keys: list[Value] = []
+    below: Lattice | None = lattice
+    for given in path:
+        if isinstance(below, SignedLattice):
+            raise UsageError(f"{path!r} enters a signed value, which is replicated as a whole")
+        key = to_cell(given)
+        key = key if below is None else below.canonical_key(key)
+        below = None if below is None else below.child(key)
+        if below is None:
+            raise NoSuchPath(f"the lattice has nothing at {given!r} of {path!r}")
+        keys.append(key)
+    return tuple(keys)
 
 
 def assoc_in(

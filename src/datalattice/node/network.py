@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from datalattice.clock import Clock
@@ -33,14 +33,20 @@ HELD_BYTES_MAX: Final = 256_000_000
 """Bytes that wait here to be received, handled or sent, over all connections: five of the largest
 messages, whatever the number of peers."""
 
+Paths = Sequence[Sequence[object]]
+"""Paths from the root, each a sequence of keys."""
+
 
 class Network:
     """The connections of one node. Lives on the event loop.
 
-    linked: called when a connection to a wanted peer has ended.
+    linked:   called when a connection to a wanted peer has ended.
+    restrict: called by the worker with the id of a connection, before it is used and after its end,
+              and the paths that are replicated over it if not everything is.
     """
 
     linked: Callable[[], None]
+    restrict: Callable[[str, Paths | None], None]
 
     def __init__(
         self,
@@ -50,8 +56,10 @@ class Network:
         observer: Observer,
         clock: Clock,
         entropy: Entropy,
+        partial: Mapping[bytes, Paths],
     ) -> None:
         self._config = config
+        self._partial = dict(partial)
         self._transport = transport
         self.own_key = own_key
         self._observer = observer
@@ -203,6 +211,9 @@ class Network:
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
         key, pinned = link.public_key, None if dialled is None else dialled.public_key
+        paths = self._partial.get(key or pinned or b"")
+        if paths is not None:
+            self._worker.submit(lambda _replicator, _now: self.restrict(id, paths))
         self._worker.submit(
             lambda replicator, now: replicator.open(
                 id, now, outbound=outbound, public_key=key, pinned=pinned
@@ -213,6 +224,8 @@ class Network:
         finally:
             del self.connections[id]
             self._worker.submit(lambda replicator, now: replicator.closed(id, now))
+            if paths is not None:
+                self._worker.submit(lambda _replicator, _now: self.restrict(id, None))
             self._observer.count("connections-closed")
             if connection.cause is not None:
                 self._observer.note(Note(f"closed-{connection.cause}", id, connection.reason))

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Self
 
@@ -26,7 +26,7 @@ from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.cursors import RootLattice
 from datalattice.errors import NoSigningKey, PeerUnavailable, Timeout
-from datalattice.lattice import Lattice, MergeContext, root_lattice
+from datalattice.lattice import Lattice, MergeContext, canonical_path, root_lattice
 from datalattice.node.backup import Backup
 from datalattice.node.config import NodeConfig
 from datalattice.node.connection import Connection, Traffic
@@ -34,11 +34,11 @@ from datalattice.node.directory import publish
 from datalattice.node.heal import Healer
 from datalattice.node.logs import log_event
 from datalattice.node.monitor import Monitor
-from datalattice.node.network import Network
+from datalattice.node.network import Network, Paths
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
 from datalattice.node.reading import Inside
-from datalattice.node.transport import TcpTransport, Transport
+from datalattice.node.transport import TcpTransport, Transport, parse_key
 from datalattice.node.worker import Worker
 from datalattice.store import CellStore, Fetch, Healing, Store
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
@@ -64,6 +64,7 @@ def open_node(
     entropy: Entropy | None = None,
     transport: Transport | None = None,
     backups: Iterable[Backup] = (),
+    partial: Mapping[bytes, Paths] | None = None,
     config: NodeConfig | None = None,
 ) -> Node:
     """Return a node, to be started by `async with`.
@@ -72,6 +73,7 @@ def open_node(
     key_pair: signs what is written below owners; without it such writes fail.
     lattice:  of the whole value; the standard root when not given.
     backups:  further stores that are kept at the latest value.
+    partial:  by public key, the paths that are replicated with a peer, when not everything is.
     config:   everything else; `port`, `bind` and `peers` are not looked at when it is given.
     Raises: UsageError: an option is wrong. What is wrong with the folder shows at the start.
     """
@@ -86,6 +88,7 @@ def open_node(
         entropy=entropy,
         transport=transport,
         backups=backups,
+        partial=partial,
     )
 
 
@@ -107,6 +110,7 @@ class Node:
         entropy: Entropy | None = None,
         transport: Transport | None = None,
         backups: Iterable[Backup] = (),
+        partial: Mapping[bytes, Paths] | None = None,
     ) -> None:
         if config.url is not None and key_pair is None:
             raise NoSigningKey("a node signs the url it publishes, so it needs a key pair")
@@ -118,6 +122,10 @@ class Node:
         self._where = store
         self._lattice = lattice or root_lattice()
         self._context = MergeContext(key_pair=key_pair, verifier=verifier)
+        selected = {
+            parse_key(key.hex()): [canonical_path(self._lattice, path) for path in paths]
+            for key, paths in (partial or {}).items()
+        }
         # A node without a key encrypts with one that is gone at its end.
         identity = key_pair or KeyPair.generate()
         self._network = Network(
@@ -127,6 +135,7 @@ class Node:
             self.observer,
             self.clock,
             self._entropy,
+            selected,
         )
         self.backups = tuple(backups)
         self._backing: list[Backup] = []  # those that were started
@@ -173,6 +182,7 @@ class Node:
                 self._store, self._worker, self.observer, self.config.check_interval_ms / 1_000
             )
             self._replica.on_loss = self._healer.note
+            self._network.restrict = self._replica.restrict
             await self._network.listen(self._worker)
             await self.monitor.start(self.config.http_bind, self.config.http_port)
         except BaseException:

@@ -31,7 +31,6 @@ from datalattice.cells import (
     novelty,
     references,
     same,
-    to_cell,
     value_hash,
 )
 from datalattice.crypto import sha3_256
@@ -51,9 +50,9 @@ from datalattice.lattice import (
     Lattice,
     MergeContext,
     Report,
-    SignedLattice,
     StringKeyedLattice,
     assoc_in,
+    canonical_path,
     name_bytes,
     replicable,
     select,
@@ -443,25 +442,6 @@ class LatticeReplica:
 
     def _report(self, report: Report) -> None:
         self._outcome.remark(report.kind, repr(report))
-
-
-def canonical_path(lattice: Lattice, path: Sequence[object]) -> tuple[Value, ...]:
-    """Return the keys of a path from the root as they stand in the value.
-
-    Raises: UsageError: a key that the lattice does not have, or one inside a signed value.
-    """
-    keys: list[Value] = []
-    below: Lattice | None = lattice
-    for given in path:
-        if isinstance(below, SignedLattice):
-            raise UsageError(f"{path!r} enters a signed value, which replicates as a whole")
-        key = to_cell(given)
-        key = key if below is None else below.canonical_key(key)
-        below = None if below is None else below.child(key)
-        if below is None:
-            raise NoSuchPath(f"the lattice has nothing at {given!r} of {path!r}")
-        keys.append(key)
-    return tuple(keys)
 
 
 def _field(signed: Signed, key: Value) -> Value:
