@@ -35,7 +35,7 @@ from datalattice.testing.sim import (
 from datalattice.wire import FrameBuffer
 
 COMPILED = not (sys.modules[Cell.__module__].__file__ or "").endswith(".py")
-CHUNK = 8
+CHUNK = 5
 BLOB_TAG = 0x31
 
 

@@ -27,6 +27,7 @@ from datalattice.testing.sim.node import EPOCH_MS, MESSAGE_BYTES_MAX, SimNode
 from datalattice.wire import (
     Result,
     encode_announcement,
+    encode_challenge,
     encode_frame,
     encode_goodbye,
     encode_length,
@@ -230,6 +231,14 @@ def dribble(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     yield bytes(250_000)
 
 
+def use_as_oracle(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
+    """Have a node sign things, as answers to challenges."""
+    for number in range(3):
+        token = dice.pick((b"", dice.bytes(32), dice.bytes(200)))
+        wanted = dice.pick((None, dice.pick(knowledge.victims).keys.public_key))
+        yield encode_frame(encode_challenge(number, knowledge.keys, token, wanted))
+
+
 Attack = Callable[[Knowledge, Dice], Iterator[bytes]]
 
 ATTACKS: Final[tuple[Attack, ...]] = (
@@ -244,4 +253,5 @@ ATTACKS: Final[tuple[Attack, ...]] = (
     flood,
     babble,
     dribble,
+    use_as_oracle,
 )
