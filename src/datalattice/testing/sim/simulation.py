@@ -44,6 +44,9 @@ HOP_MS: Final = BROADCAST_DELAY_MS + 60
 """Time within which a change must pass one link when nothing goes wrong: the pace window and a few
 round trips."""
 
+VOID_MS: Final = 200
+"""Time for which all frames are lost at the end of the faulty time, in half of the runs."""
+
 WRITES: Final = 300
 """Writes in a faulty time, times nodes: each reaches each node."""
 
@@ -171,6 +174,7 @@ class Simulation:
                 self._plan()
                 self.timeline.run(self.timeline.now_ms + self._duration_ms)
             if self._settle:
+                self._speak_into_the_void()
                 self._heal()
                 self._converge()
                 self._be_quick()
@@ -342,6 +346,20 @@ class Simulation:
         self.timeline.after(self._redials.between(20, 400), partial(self._dial, dialler, acceptor))
 
     # --- afterwards ---------------------------------------------------------------------------
+
+    def _speak_into_the_void(self) -> None:
+        """Lose what is said last, so that nothing but the periodic statement can make it good."""
+        dice = self._dice.fork("void")
+        if dice.chance(0.5):
+            return
+        names = [node.name for node in self.nodes]
+        pairs = [(one, other) for one in names for other in names if one != other]
+        self.timeline.record("", "nobody hears anybody")
+        self.network.block(pairs, self.timeline.now_ms + VOID_MS, lossy=True)
+        for node in self.nodes:
+            if node.is_up and node.idle_until_ms <= self.timeline.now_ms:
+                self.write(node, dice)
+        self.timeline.run(self.timeline.now_ms + VOID_MS)
 
     def _heal(self) -> None:
         """Stop all faults."""
