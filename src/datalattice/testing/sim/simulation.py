@@ -38,14 +38,14 @@ CONVERGE_MS: Final = 100_000
 and the requests that were under way when faults stopped run out."""
 
 CALM_MS: Final = 12_000
-"""Time for greetings that were lost to be sent again, before speed is expected."""
+"""Time for greetings that were lost to be sent again, and for requests to run out."""
 
 HOP_MS: Final = BROADCAST_DELAY_MS + 60
 """Time within which a change must pass one link when nothing goes wrong: the pace window and a few
 round trips."""
 
 VOID_MS: Final = 200
-"""Time for which all frames are lost at the end of the faulty time, in half of the runs."""
+"""Time for which all frames are lost after the faulty time, in half of the runs."""
 
 WRITES: Final = 300
 """Writes in a faulty time, times nodes: each reaches each node."""
@@ -174,8 +174,8 @@ class Simulation:
                 self._plan()
                 self.timeline.run(self.timeline.now_ms + self._duration_ms)
             if self._settle:
-                self._speak_into_the_void()
                 self._heal()
+                self._speak_into_the_void()
                 self._converge()
                 self._be_quick()
                 self._restart_all()
@@ -352,12 +352,13 @@ class Simulation:
         dice = self._dice.fork("void")
         if dice.chance(0.5):
             return
+        self.timeline.run(self.timeline.now_ms + CALM_MS)
         names = [node.name for node in self.nodes]
         pairs = [(one, other) for one in names for other in names if one != other]
         self.timeline.record("", "nobody hears anybody")
         self.network.block(pairs, self.timeline.now_ms + VOID_MS, lossy=True)
         for node in self.nodes:
-            if node.is_up and node.idle_until_ms <= self.timeline.now_ms:
+            if node.is_up:
                 self.write(node, dice)
         self.timeline.run(self.timeline.now_ms + VOID_MS)
 
