@@ -239,16 +239,12 @@ class Network:
         """Hand a frame to the worker."""
         size = len(payload)
 
-        def handled(_: Replicator, __: int) -> None:
-            self._loop.call_soon_threadsafe(connection.handled, size)
-
         def receive(replicator: Replicator, now_ms: int) -> None:
             began_s = time.perf_counter()
             replicator.receive(connection.id, payload, now_ms)
             self._observer.measure("frame", time.perf_counter() - began_s)
 
-        self._worker.submit(receive)
-        self._worker.submit(handled)  # an action of its own: the answers were handed out before it
+        self._worker.submit(receive, lambda: connection.handled(size))
 
     def written(self, connection: Connection, count: int) -> None:
         """Tell the worker that frames have left."""

@@ -39,7 +39,7 @@ from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
 from datalattice.node.reading import Inside
 from datalattice.node.transport import TcpTransport, Transport, parse_key
-from datalattice.node.worker import Worker
+from datalattice.node.worker import Done, Worker
 from datalattice.store import CellStore, Fetch, Healing, Store
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
 
@@ -429,20 +429,20 @@ class Node:
 
     # --- what the worker wants done -----------------------------------------------------------
 
-    def _deliver(self, effects: Effects) -> None:
+    def _deliver(self, effects: Effects, done: Done | None) -> None:
         if effects.changed:
             self.observer.changed()
             for backup in self._backing:
                 backup.offer(self._replica.root)
         self._healer.settle(effects)
-        if not self._watcher_count and effects.is_silent:
+        if not self._watcher_count and effects.is_silent and done is None:
             return
-        self._loop.call_soon_threadsafe(self._carry_out, effects)
+        self._loop.call_soon_threadsafe(self._carry_out, effects, done)
 
     def _failed(self, error: Exception) -> None:
         self._healer.failed(error)
 
-    def _carry_out(self, effects: Effects) -> None:
+    def _carry_out(self, effects: Effects, done: Done | None) -> None:
         for note in effects.notes:
             self.observer.note(note)
         if effects.push_count:
@@ -456,11 +456,13 @@ class Node:
             if connection is not None:
                 connection.close(reason)
         for token, error in effects.finished:
-            done = self._pulls.get(token)
-            if done is not None and not done.done():
-                done.set_result(error)
+            pull = self._pulls.get(token)
+            if pull is not None and not pull.done():
+                pull.set_result(error)
         for id, public_key in effects.identified:
             self._network.peers.identified(id, public_key)
         if effects.changed:
             self._changed.set()
             self._changed = asyncio.Event()
+        if done is not None:
+            done()

@@ -24,6 +24,12 @@ from datalattice.sync import Effects, Replicator
 Action = Callable[[Replicator, int], None]
 """Something to do to the replicator, at a time."""
 
+Done = Callable[[], None]
+"""Told when an action is done, together with what came of it."""
+
+Item = tuple[Action, "Done | None"] | Future[None] | None
+"""What waits in line: an action, a publication, the end."""
+
 TURN_ACTIONS_MAX: Final = 64
 """Actions of one turn: how long waiting publications and effects are put off at most."""
 
@@ -47,7 +53,7 @@ class Worker:
     def __init__(
         self,
         replicator: Replicator,
-        deliver: Callable[[Effects], None],
+        deliver: Callable[[Effects, Done | None], None],
         failed: Callable[[Exception], None],
         clock: Clock | None = None,
     ) -> None:
@@ -55,7 +61,7 @@ class Worker:
         self._deliver = deliver
         self._failed = failed
         self._clock = clock or SteadyClock()
-        self._queue: queue.SimpleQueue[Action | Future[None] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="datalattice-replica", daemon=True)
         self._lock = threading.Lock()
         self._holder = 0  # the thread that has the lock
@@ -68,9 +74,12 @@ class Worker:
         self._deadline_ms = self._replicator.next_deadline()
         self._thread.start()
 
-    def submit(self, action: Action) -> None:
-        """Have `action` done soon; after `stop` it is not done."""
-        self._queue.put(action)
+    def submit(self, action: Action, done: Done | None = None) -> None:
+        """Have `action` done soon; after `stop` it is not done.
+
+        `done` goes with the effects to whoever they are handed out to: one call for both.
+        """
+        self._queue.put((action, done))
 
     def publish(self, timeout_s: float | None = None) -> None:
         """Return when every local write made before the call is durable.
@@ -124,7 +133,7 @@ class Worker:
                 sleeps_until_ms is None or deadline_ms < sleeps_until_ms
             ):
                 self._deadline_ms = deadline_ms
-                self._queue.put(_wake)
+                self._queue.put((_wake, None))
 
     def _release(self) -> None:
         self._holder = 0
@@ -135,10 +144,10 @@ class Worker:
         if busy_ms >= BUSY_MS_MIN:
             self._replicator.excuse(busy_ms)
 
-    def _hand_out(self) -> None:
+    def _hand_out(self, done: Done | None = None) -> None:
         effects = self._replicator.take_effects()
-        if effects:
-            self._deliver(effects)
+        if effects or done is not None:
+            self._deliver(effects, done)
 
     def _refuse_rest(self) -> None:
         while True:
@@ -167,13 +176,13 @@ class Worker:
                 self._release()
         self._refuse_rest()
 
-    def _take(self) -> list[Action | Future[None] | None]:
+    def _take(self) -> list[Item]:
         """Return what is to be done now: wait for something, or for the next deadline."""
         deadline_ms = self._deadline_ms
         wait_s = None
         if deadline_ms is not None:
             wait_s = max(0, deadline_ms - self._clock.now_ms()) / 1_000
-        taken: list[Action | Future[None] | None] = []
+        taken: list[Item] = []
         try:
             taken.append(self._queue.get(timeout=wait_s))
             while len(taken) < TURN_ACTIONS_MAX:
@@ -182,7 +191,7 @@ class Worker:
             return taken
         return taken
 
-    def _turn(self, taken: list[Action | Future[None] | None]) -> bool:
+    def _turn(self, taken: list[Item]) -> bool:
         replicator = self._replicator
         began_ms = self._clock.now_ms()
         waiting: list[Future[None]] = []
@@ -193,8 +202,9 @@ class Worker:
             elif isinstance(item, Future):
                 waiting.append(item)
             else:
-                self._guard(item)
-                self._hand_out()  # at once: answers may be long, and many would pile up here
+                action, done = item
+                self._guard(action)
+                self._hand_out(done)  # at once: answers may be long, and many would pile up here
         if waiting:
             self._publish(waiting)
         self._excuse(began_ms)

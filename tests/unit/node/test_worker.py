@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
+import time
 from collections.abc import Iterator
 from typing import cast
 
@@ -11,7 +13,7 @@ import pytest
 
 from datalattice.errors import StoreClosed, StoreFull
 from datalattice.lattice import root_lattice
-from datalattice.node.worker import BUSY_MS_MIN, Worker
+from datalattice.node.worker import BUSY_MS_MIN, SteadyClock, Worker
 from datalattice.store import MemoryStore
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
 from datalattice.sync.effects import ASK_TIMEOUT_MS
@@ -41,11 +43,16 @@ def test_the_time_a_node_was_busy_is_not_held_against_its_peers(
     replica = LatticeReplica(MemoryStore(), root_lattice())
     replicator = Replicator(replica, LatticeCodec(replica, clock))
     seen: list[Effects] = []
-    worker = Worker(replicator, seen.append, lambda error: pytest.fail(str(error)), clock)
+    worker = Worker(
+        replicator,
+        lambda effects, _done: seen.append(effects),
+        lambda error: pytest.fail(str(error)),
+        clock,
+    )
     # It asks two things at once: to be told of changes, and for the root.
-    worker._turn([lambda node, now_ms: node.open("p", now_ms, outbound=True)])
+    worker._turn([(lambda node, now_ms: node.open("p", now_ms, outbound=True), None)])
     clock.advance(ASK_TIMEOUT_MS - BUSY_MS_MIN + 1)
-    worker._turn([lambda _node, _now_ms: clock.advance(busy_ms)])
+    worker._turn([(lambda _node, _now_ms: clock.advance(busy_ms), None)])
     assert [note.kind for effects in seen for note in effects.notes] == notes
     clock.advance(BUSY_MS_MIN)
     worker._turn([])
@@ -82,7 +89,7 @@ class Counting:
 
 @contextlib.contextmanager
 def running(replicator: Counting, failed: list[Exception]) -> Iterator[Worker]:
-    worker = Worker(cast("Replicator", replicator), lambda _: None, failed.append)
+    worker = Worker(cast("Replicator", replicator), lambda *_: None, failed.append)
     worker.start()
     try:
         yield worker
@@ -121,6 +128,21 @@ def test_a_publication_waits_in_line_behind_what_was_submitted() -> None:
     assert threading.get_ident() not in node.threads
 
 
+def test_a_publication_does_not_overtake_what_peers_said() -> None:
+    node = Counting()
+    before: list[int] = []
+    worker = Worker(cast("Replicator", node), lambda _: None, lambda _: None)
+    worker.submit(lambda _node, _now_ms: before.append(len(node.threads)))
+    # The worker has not begun, so whoever waits for it waits in vain.
+    with pytest.raises(TimeoutError):
+        worker.publish(timeout_s=0)
+    assert node.threads == []
+    worker.start()
+    worker.stop()
+    assert before == [0]
+    assert len(node.threads) == 1
+
+
 def test_a_thread_that_publishes_all_the_time_lets_others_have_their_turn() -> None:
     node = Counting()
     done = threading.Event()
@@ -146,6 +168,18 @@ def test_a_deadline_that_a_publication_brings_wakes_the_thread() -> None:
     with running(node, []) as worker:
         worker.publish()
         assert node.ticks.wait(10)
+
+
+def test_timers_do_not_notice_that_the_wall_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    hour_ns = 3_600 * 10**9
+    for step_ns in (-hour_ns, hour_ns):
+        wall = itertools.count(1_800_000_000 * 10**9, step_ns)
+        monkeypatch.setattr(time, "time_ns", lambda wall=wall: next(wall))
+        monkeypatch.setattr(time, "time", lambda wall=wall: next(wall) / 10**9)
+        clock = SteadyClock()
+        times_ms = [clock.now_ms() for _ in range(3)]
+        assert times_ms == sorted(times_ms)
+        assert times_ms[-1] - times_ms[0] < hour_ns // 10**6
 
 
 def test_nothing_is_published_after_the_end() -> None:
