@@ -48,10 +48,13 @@ VOID_MS: Final = 200
 """Time for which all frames are lost after the faulty time, in half of the runs."""
 
 WRITES: Final = 300
-"""Writes in a faulty time, times nodes: each reaches each node."""
+"""Writes in a faulty time, times nodes and hostile peers: each write is told to all."""
 
 EVENTS_MAX: Final = 1_000_000
 """More events than any run has that goes forward."""
+
+SLICE_MS: Final = 500
+"""How often it is looked whether there were events enough."""
 
 LOOK_MS: Final = 250
 """How often it is looked whether all are equal."""
@@ -142,7 +145,7 @@ class Simulation:
         self.links = draw_links(nodes, dice.fork("links")) if links is None else links
         self._workload = workload or standard_workload
         self._settle = settle
-        self._writes = WRITES // max(1, nodes) if writes is None else writes
+        self._writes = WRITES // (nodes + hostile) if writes is None else writes
         self._duration_ms = duration_ms
         self._events_min = events_min
         self._redials = dice.fork("redials")
@@ -170,9 +173,10 @@ class Simulation:
         outcome = Outcome(self.seed)
         try:
             self.begin()
+            self._plan()
+            self.run_for(self._duration_ms)
             while self.timeline.events < self._events_min:
-                self._plan()
-                self.timeline.run(self.timeline.now_ms + self._duration_ms)
+                self._go_on()
             if self._settle:
                 self._heal()
                 self._speak_into_the_void()
@@ -207,6 +211,13 @@ class Simulation:
                 pair = (peer.name, node.name) if dice.chance(0.5) else (node.name, peer.name)
                 self.timeline.after(dice.below(20), partial(self._link, *pair))
             self.timeline.after(dice.below(2_000), peer.begin)
+
+    def _go_on(self) -> None:
+        """Add another faulty time, or as much of it as it takes to have events enough."""
+        self._plan()
+        end_ms = self.timeline.now_ms + self._duration_ms
+        while self.timeline.now_ms < end_ms and self.timeline.events < self._events_min:
+            self.run_for(SLICE_MS)
 
     def _plan(self) -> None:
         """Decide when what happens in the next faulty time."""
@@ -248,7 +259,7 @@ class Simulation:
 
     def _write_somewhere(self, dice: Dice) -> None:
         node = dice.pick(self.nodes)
-        if node.is_up and node.idle_until_ms <= self.timeline.now_ms:
+        if self._faulty and node.is_up and node.idle_until_ms <= self.timeline.now_ms:
             self.write(node, dice, publish=not dice.chance(0.05))
 
     def write(self, node: SimNode, dice: Dice, *, publish: bool = True) -> None:
