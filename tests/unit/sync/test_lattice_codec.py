@@ -8,12 +8,15 @@ from datalattice.cells import Text, Value, Vector, encode, value_hash
 from datalattice.errors import ProtocolViolation
 from datalattice.lattice import SetLattice
 from datalattice.store import MemoryStore
-from datalattice.sync import Answered, LatticeCodec, LatticeReplica, Part, Replicator
+from datalattice.sync import Answered, LatticeCodec, LatticeReplica, Offered, Part, Replicator
+from datalattice.sync.incoming import Incoming
+from datalattice.sync.patch import write_patch
 from datalattice.wire import (
     Request,
     Result,
     decode_payload,
     encode_announcement,
+    encode_patched,
     encode_result,
     encode_supply,
 )
@@ -91,3 +94,23 @@ def test_who_sends_other_cells_is_blamed_and_others_are_asked() -> None:
     assert [note.kind for note in effects.notes] == ["refused", "undelivered"]
     assert "(peer p)" in effects.notes[0].text
     assert [peer for peer, _ in effects.sends] == ["q"]
+
+
+def patched(hash: bytes) -> Incoming:
+    """Return what a patch from a short value to a long one says, when it claims this hash."""
+    base, value = Vector.of([1]), Vector.of([1, "x" * 50])
+    patch = write_patch(encode(value), {}, encode(base), lambda _: None)
+    heard = codec().decode(encode_patched(base, hash, patch), "p")
+    assert isinstance(heard, Offered)
+    assert heard.offer.probe is not None
+    incoming = heard.offer.probe.data
+    assert isinstance(incoming, Incoming)
+    return incoming
+
+
+def test_a_patch_that_makes_something_else_counts_as_its_hash_alone() -> None:
+    made = Vector.of([1, "x" * 50])
+    assert patched(value_hash(made)).value == made
+    claimed = value_hash(OTHER)
+    incoming = patched(claimed)
+    assert (incoming.value, incoming.absent) == (None, claimed)

@@ -437,6 +437,15 @@ def _asking() -> tuple[Replicator, CounterReplica, list[Any]]:
     return node, replica, request
 
 
+def test_what_a_peer_that_leaves_was_asked_for_is_asked_of_another() -> None:
+    node, _, (_, _, wanted) = _asking()
+    node.open("q", 0, outbound=True)
+    node.take_effects()
+    node.closed("p", 1)
+    requests = [(peer, json.loads(payload)) for peer, payload in node.take_effects().sends]
+    assert [(peer, body[0], body[2]) for peer, body in requests] == [("q", "want", wanted)]
+
+
 def test_an_answer_that_comes_too_late_is_used() -> None:
     node, replica, (_, id, _) = _asking()
     node.tick(REQUEST_TIMEOUT_MS)

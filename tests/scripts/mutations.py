@@ -1,0 +1,491 @@
+"""Put faults into a copy of the product, one at a time, and see that tests notice each.
+
+    mutations.py [WORD ...] [--jobs 2] [--check]
+
+A mutation replaces a piece of a module that occurs in it exactly once. Then the few tests run that
+are named with it, and every one of them has to fail; where it is said so, the simulation has to
+notice as well, within a few seeds. Words choose the mutations whose titles contain one of them;
+`--check` only looks whether all pieces and tests are still where they are said to be.
+
+First everything is run without any fault, since a test that always fails notices nothing. Exit code
+0 when all mutations were noticed, else 1. The checkout is not touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGE: Final = ROOT / "src" / "datalattice"
+TEST_TIMEOUT_S: Final = 30
+RUN_TIMEOUT_S: Final = 240
+"""Longest run of the tests of one mutation: a fault may make a test hang, which fails it too."""
+
+SEEDS: Final = 8
+"""Seeds in which the simulation has to notice what it is said to notice."""
+
+FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+?::\w+)", re.MULTILINE)
+
+SIMULATE: Final = f"""
+import sys
+from datalattice.testing.sim import scenario
+for seed in range({SEEDS}):
+    violation = scenario(seed).run().violation
+    if violation is not None:
+        print(violation.rule, "at seed", seed)
+        sys.exit(1)
+"""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A fault: in `module` the text `old` becomes `new`, and all of `tests` fail.
+
+    simulated: whether the simulation notices, too.
+    """
+
+    title: str
+    module: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    simulated: bool = False
+
+
+UNIT: Final = "tests/unit/"
+
+MUTATIONS: Final = (
+    # --- durability -------------------------------------------------------------------------------
+    Mutation(
+        "acknowledge before the file is synced",
+        "store/committer.py",
+        "            if file is not None:\n                file.sync()\n",
+        "            pass\n",
+        ("tests/sim/test_store_crash.py::test_a_crash_at_any_step_loses_nothing_acknowledged",),
+        simulated=True,
+    ),
+    Mutation(
+        "take a failed sync for a good one",
+        "store/committer.py",
+        "            if failure is not None:\n",
+        "            if failure is not None and self.epoch < 0:\n",
+        (UNIT + "store/test_resume.py::test_each_operation_that_fails_is_survived",),
+    ),
+    Mutation(
+        "announce a value before it is durable",
+        "sync/lattice_replica.py",
+        "        parts = self._store.commit(value).novelty\n"
+        "        self._root = value\n        self._announce()\n",
+        "        self._root = value\n        self._announce()\n"
+        "        parts = self._store.commit(value).novelty\n",
+        (UNIT + "node/test_node.py::test_a_failing_store_is_the_writer_s_error_and_shows",),
+    ),
+    Mutation(
+        "swallow a full disk",
+        "node/worker.py",
+        "            self._failed(error)\n            raise\n",
+        "            self._failed(error)\n",
+        (
+            UNIT + "node/test_worker.py"
+            "::test_a_failed_publication_is_raised_where_it_was_asked_for_and_reported",
+        ),
+    ),
+    Mutation(
+        "commit with a missing cell",
+        "sync/staging.py",
+        "        if is_alone and len(self._home.has_many(outside)) == len(outside):\n",
+        "        if is_alone:\n",
+        (UNIT + "sync/test_staging.py::test_cells_may_come_in_any_order_and_portions",),
+        simulated=True,
+    ),
+    # --- authority --------------------------------------------------------------------------------
+    Mutation(
+        "believe the signature of a relayed value",
+        "lattice/owned.py",
+        "        if not isinstance(other, Signed) or not other.verify():\n",
+        "        if not isinstance(other, Signed):\n",
+        (
+            UNIT + "lattice/test_owned.py::test_attacks_on_an_owner_leave_own_and_are_reported",
+            UNIT + "node/test_hostile_peers.py"
+            "::test_nothing_forged_is_accepted_and_what_is_right_is",
+        ),
+        simulated=True,
+    ),
+    Mutation(
+        "let anybody sign for an owner",
+        "lattice/owned.py",
+        " or not above.verify_owner(key, other.public_key):\n",
+        ":\n",
+        (UNIT + "lattice/test_owned.py::test_attacks_on_an_owner_leave_own_and_are_reported",),
+        simulated=True,
+    ),
+    Mutation(
+        "take the key of a challenge's answer whatever key is wanted",
+        "wire/identity.py",
+        "    if wanted is not None and signed.public_key != wanted:\n",
+        "    if wanted is not None and not signed.public_key:\n",
+        (UNIT + "wire/test_identity.py::test_an_answer_to_something_else_proves_nothing",),
+    ),
+    Mutation(
+        "take an answer to another challenge",
+        "wire/identity.py",
+        "    if not same(Vector.of(terms), Vector.of((token, asker, *context))):\n",
+        "    if not same(terms[1], asker):\n",
+        (UNIT + "wire/test_identity.py::test_an_answer_to_something_else_proves_nothing",),
+    ),
+    Mutation(
+        "take an answer to a challenge of somebody else",
+        "wire/identity.py",
+        "    if not same(Vector.of(terms), Vector.of((token, asker, *context))):\n",
+        "    if not same(terms[0], token):\n",
+        (UNIT + "wire/test_identity.py::test_an_answer_to_something_else_proves_nothing",),
+    ),
+    Mutation(
+        "take an answer to a challenge that nobody signed",
+        "wire/identity.py",
+        '    if not signed.verify():\n        raise BadSignature("the answer',
+        '    if signed is None:\n        raise BadSignature("the answer',
+        (UNIT + "wire/test_identity.py::test_a_forged_answer_proves_nothing",),
+    ),
+    Mutation(
+        "ignore a pinned key that the transport did not prove",
+        "sync/session.py",
+        "        return self.pinned is not None and self.public_key != self.pinned\n",
+        "        return False\n",
+        (
+            UNIT + "sync/test_handshake.py"
+            "::test_a_wanted_key_is_proved_before_anything_else_is_said",
+            UNIT + "node/test_challenges.py"
+            "::test_who_does_not_prove_the_pinned_key_is_told_nothing",
+        ),
+    ),
+    Mutation(
+        "ignore the pinned key of a peer",
+        "node/peers.py",
+        "            if peer.pinned:\n                return f",
+        "            if peer.pinned and not key:\n                return f",
+        (UNIT + "node/test_peers.py::test_a_wrong_key_is_not_the_peer",),
+    ),
+    Mutation(
+        "let everybody in that has a key",
+        "node/network.py",
+        "        if self._allowed and key not in self._allowed:\n",
+        "        if self._allowed and key is None:\n",
+        ("tests/integration/test_identity.py::test_only_those_who_are_allowed_come_in",),
+    ),
+    # --- convergence ------------------------------------------------------------------------------
+    Mutation(
+        "forget what is written within the broadcast window",
+        "sync/replicator.py",
+        "        if now_ms < session.push_after_ms:\n            return\n"
+        "        session.dirty = False\n",
+        "        session.dirty = False\n"
+        "        if now_ms < session.push_after_ms:\n            return\n",
+        (
+            UNIT + "sync/test_replicator.py"
+            "::test_writes_in_the_window_are_one_push_at_its_end_and_the_last_is_not_lost",
+        ),
+        simulated=True,
+    ),
+    Mutation(
+        "never state the root again",
+        "sync/replicator.py",
+        " and not session.is_full:\n                self._state(session, now_ms)\n",
+        ":\n                session.sync_after_ms += self._pace.root_sync_interval_ms\n",
+        (
+            UNIT + "sync/test_replicator.py::test_the_root_is_stated_every_thirty_seconds",
+            UNIT + "sync/test_replicator.py::test_lost_frames_are_made_good_by_the_next_root_sync",
+        ),
+        simulated=True,
+    ),
+    Mutation(
+        "ask nobody else for what a lost peer was to deliver",
+        "sync/replicator.py",
+        "        self._wants.remove_peer(id, now_ms)\n",
+        "",
+        (
+            UNIT + "sync/test_replicator.py"
+            "::test_what_a_peer_that_leaves_was_asked_for_is_asked_of_another",
+        ),
+    ),
+    Mutation(
+        "run timers by the wall clock",
+        "node/worker.py",
+        "        return time.monotonic_ns() // 1_000_000\n",
+        "        return time.time_ns() // 1_000_000\n",
+        (UNIT + "node/test_worker.py::test_timers_do_not_notice_that_the_wall_clock_is_set",),
+    ),
+    Mutation(
+        "let a back-off grow without end",
+        "node/peers.py",
+        "    full_ms = min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(attempt, 16))\n",
+        "    full_ms = BACKOFF_MS_MIN << min(attempt, 16)\n",
+        (UNIT + "node/test_peers.py::test_the_pause_doubles_up_to_its_limit",),
+    ),
+    Mutation(
+        "let a writer starve the peers",
+        "node/worker.py",
+        "        is_idle = not self._wanted and self._queue.empty()\n",
+        "        is_idle = True\n",
+        (UNIT + "node/test_worker.py::test_a_publication_does_not_overtake_what_peers_said",),
+    ),
+    Mutation(
+        "leave the collector off after an error",
+        "node/collector.py",
+        "            if not self._depth and self._was_enabled:\n",
+        "            if not self._depth and self._was_enabled and exc[0] is None:\n",
+        (UNIT + "node/test_collector.py::test_an_error_does_not_leave_it_off",),
+    ),
+    # --- what is believed of peers ----------------------------------------------------------------
+    Mutation(
+        "take cells that were not asked for",
+        "sync/lattice_codec.py",
+        "                if cell is not None and value_hash(cell) != hash:\n",
+        "                if cell is not None and not hash:\n",
+        (
+            UNIT + "sync/test_lattice_codec.py"
+            "::test_an_answer_of_another_form_or_with_other_cells_is_refused",
+            UNIT + "sync/test_lattice_codec.py"
+            "::test_who_sends_other_cells_is_blamed_and_others_are_asked",
+        ),
+    ),
+    Mutation(
+        "take what a patch makes whatever its hash",
+        "sync/lattice_codec.py",
+        "        if hash != message.hash:\n            return nothing\n",
+        "",
+        (
+            UNIT + "sync/test_lattice_codec.py"
+            "::test_a_patch_that_makes_something_else_counts_as_its_hash_alone",
+        ),
+    ),
+    Mutation(
+        "give cells of :local by their hash",
+        "sync/lattice_replica.py",
+        "        if not self._store.announced(hash)"
+        " or self._private.withholds(hash, self._announced):\n",
+        "        if not self._store.announced(hash):\n",
+        (UNIT + "sync/test_private.py::test_private_cells_are_not_given",),
+        simulated=True,
+    ),
+    Mutation(
+        "send :local",
+        "sync/lattice_replica.py",
+        "            announced = replicable(announced)\n",
+        "            pass\n",
+        (UNIT + "sync/test_private.py::test_private_cells_are_not_given",),
+        simulated=True,
+    ),
+    Mutation(
+        "take :local of others",
+        "sync/lattice_replica.py",
+        " - {name_bytes(LOCAL_KEY)}\n",
+        "\n",
+        ("tests/sim/test_clusters.py::test_what_is_local_is_not_accepted",),
+    ),
+    # --- bounds -----------------------------------------------------------------------------------
+    Mutation(
+        "take frames of any length",
+        "wire/framing.py",
+        "            if value > self._limit:\n",
+        "            if value > self._limit << 40:\n",
+        (UNIT + "wire/test_framing.py::test_the_limit_counts_payload_bytes",),
+        simulated=True,
+    ),
+    Mutation(
+        "let a patch stand for any number of bytes",
+        "sync/patch.py",
+        "        if self._room < 0:\n",
+        "        if self._room < -(1 << 60):\n",
+        (UNIT + "sync/test_patch.py::test_the_bytes_a_patch_stands_for_are_limited",),
+    ),
+    Mutation(
+        "let a peer send more than its share",
+        "node/connection.py",
+        "        if wait_s > REST_S_MIN:\n",
+        "        if wait_s > 1e9:\n",
+        (
+            UNIT + "node/test_bounds.py"
+            "::test_a_peer_that_sends_more_than_its_share_is_read_later_and_loses_nothing",
+        ),
+    ),
+    Mutation(
+        "hold what a peer does not read",
+        "node/connection.py",
+        "        if held > self._bounds.peer_bytes_max:\n",
+        "        if held > self._bounds.peer_bytes_max << 40:\n",
+        (UNIT + "node/test_bounds.py::test_a_peer_for_whom_too_much_waits_is_cut",),
+    ),
+    Mutation(
+        "bear with a peer that speaks nonsense",
+        "sync/conduct.py",
+        "        self._counts[kind] += 1\n",
+        "",
+        (
+            UNIT + "sync/test_conduct.py::test_each_kind_is_bounded_in_a_row",
+            UNIT + "sync/test_replicator.py::test_eight_malformed_frames_end_a_connection",
+        ),
+    ),
+)
+
+
+# --- what is where --------------------------------------------------------------------------------
+
+
+def misplaced(mutations: Iterable[Mutation]) -> Iterator[str]:
+    """Yield what is not where a mutation says it is."""
+    for mutation in mutations:
+        text = (PACKAGE / mutation.module).read_text(encoding="utf-8")
+        count = text.count(mutation.old)
+        if count != 1:
+            yield f"{mutation.title}: its piece occurs {count} times in {mutation.module}"
+        if mutation.old == mutation.new:
+            yield f"{mutation.title}: it changes nothing"
+        for test in mutation.tests:
+            file, _, name = test.partition("::")
+            path = ROOT / file
+            if not path.is_file() or f"def {name}(" not in path.read_text(encoding="utf-8"):
+                yield f"{mutation.title}: there is no test {test}"
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def copied(mutation: Mutation | None) -> Iterator[Path]:
+    """Give a copy of the sources as plain Python, with a fault in it."""
+    with tempfile.TemporaryDirectory(prefix="datalattice-mutation-") as folder:
+        package = Path(folder) / PACKAGE.name
+        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("*.so"))
+        if mutation is not None:
+            module = package / mutation.module
+            text = module.read_text(encoding="utf-8")
+            module.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
+            # Compiled code is trusted by date and size, and those may be the same by chance.
+            shutil.rmtree(module.parent / "__pycache__", ignore_errors=True)
+        yield Path(folder)
+
+
+def python(sources: Path, *arguments: str) -> tuple[int, str]:
+    """Run Python over a copy of the sources; return its exit code and what it said."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(sources),
+        "DATALATTICE_EXPECT_COMPILED": "0",
+        "DATALATTICE_PROFILE": "quick",
+    }
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def run_tests(sources: Path, tests: Iterable[str]) -> tuple[set[str], str]:
+    """Return which tests failed, and what was said.
+
+    Raises: RuntimeError: the tests could not be run.
+    """
+    options = ("-q", "--tb=line", "-p", "no:randomly", "-p", "no:cacheprovider")
+    code, told = python(
+        sources, "-m", "pytest", *options, f"--timeout={TEST_TIMEOUT_S}", *dict.fromkeys(tests)
+    )
+    if code not in (0, 1):
+        raise RuntimeError(f"pytest ended with {code}:\n{told}")
+    return set(FAILED.findall(told)), told
+
+
+def complaints(mutations: list[Mutation]) -> Iterator[str]:
+    """Yield what is wrong before there is any fault."""
+    with copied(None) as sources:
+        _, told = python(sources, "-c", "import datalattice; print(datalattice.__file__)")
+        if not told.startswith(str(sources)):
+            yield f"not the copy is imported but {told}"
+        failed, told = run_tests(sources, (test for one in mutations for test in one.tests))
+        if failed:
+            yield f"without any fault these fail: {', '.join(sorted(failed))}\n{told}"
+        if any(one.simulated for one in mutations):
+            code, told = python(sources, "-c", SIMULATE)
+            if code:
+                yield f"without any fault the simulation complains: {told}"
+
+
+def judge(mutation: Mutation) -> tuple[bool, str]:
+    """Return whether a mutation is noticed by all that should, and a line about it."""
+    began = time.monotonic()
+    marks: list[str] = []
+    is_noticed = True
+    with copied(mutation) as sources:
+        try:
+            failed, _ = run_tests(sources, mutation.tests)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            return False, f"BROKEN            {mutation.title} ({mutation.module}): {error}"
+        for test in mutation.tests:
+            is_noticed = is_noticed and test in failed
+            marks.append(f"{'red' if test in failed else 'SURVIVED'} {test}")
+        if mutation.simulated:
+            code, told = python(sources, "-c", SIMULATE)
+            is_noticed = is_noticed and code == 1
+            marks.append(f"red simulation: {told.strip()}" if code == 1 else "SURVIVED simulation")
+    took = time.monotonic() - began
+    verdict = "red" if is_noticed else "SURVIVED"
+    return is_noticed, (
+        f"{verdict:8} {took:5.1f} s  {mutation.title} ({mutation.module}): {'; '.join(marks)}"
+    )
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("words", nargs="*", metavar="WORD", help="run those with it in their title")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
+    parser.add_argument("--check", action="store_true", help="run nothing")
+    given = parser.parse_args()
+    chosen = [
+        one for one in MUTATIONS if not given.words or any(w in one.title for w in given.words)
+    ]
+    wrong = list(misplaced(chosen)) or ([] if chosen else ["no mutation has such a title"])
+    if not (wrong or given.check):
+        wrong = list(complaints(chosen))
+    for text in wrong:
+        say(text)
+    if wrong or given.check:
+        return 1 if wrong else 0
+    began = time.monotonic()
+    survived = 0
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for is_noticed, line in pool.map(judge, chosen):
+            survived += not is_noticed
+            say(line)
+    took = time.monotonic() - began
+    say(f"{len(chosen)} mutations, {survived} survived, {took:.0f} s")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
