@@ -432,6 +432,7 @@ class LatticeReplica:
         Peers will ask for them, and for those of the state before this one, too.
         """
         made = {hash: encoding for hash, encoding, _ in novelty(value, self._store)}
+        made[value_hash(value)] = encode(value)  # asked for by hash even where it is no branch
         self._made = {**made, **self._made} if len(self._made) < MADE_MAX else made
 
     def _give_up(self, claims: Iterable[object], outcome: Outcome) -> None:

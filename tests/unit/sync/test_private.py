@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from datalattice.cells import Index, Keyword, Map, Value, encode, references, value_hash
+from datalattice.cells import (
+    Index,
+    Keyword,
+    Map,
+    Value,
+    decode,
+    encode,
+    is_embedded,
+    references,
+    value_hash,
+)
 from datalattice.crypto import KeyPair
 from datalattice.lattice import LOCAL_KEY, MergeContext, get_in, local_slot, root_lattice, set_local
 from datalattice.store import MemoryStore
@@ -90,3 +100,16 @@ def test_a_new_process_knows_what_is_private() -> None:
     assert not any(gives(again, hash) for hash in private_hashes(again))
     assert gives(again, value_hash(OPEN))
     assert announced_is_complete(again)
+
+
+def test_an_announced_value_is_given_by_its_hash_however_short_it_is() -> None:
+    replica = replica_over(MemoryStore())
+    keep(replica, SECRET)
+    show(replica, OPEN)
+    assert is_embedded(replica.announced)
+    before = replica.announced_hash
+    show(replica, "more " * 100)
+    for hash in (before, replica.announced_hash):
+        (part,) = replica.supply([hash], "peer")
+        assert part is not None
+        assert value_hash(decode(part.data)) == hash

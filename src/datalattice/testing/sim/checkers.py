@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn, Protocol
 
-from datalattice.cells import Index, Map, Signed, Value, encode, references, same, value_hash
+from datalattice.cells import Index, Map, Signed, Value, references, same, value_hash
 from datalattice.crypto import KeyPair, verify
 from datalattice.lattice import KeyedLattice, Lattice, OwnerLattice, replicable
 from datalattice.sync import (
@@ -235,7 +235,8 @@ class Completeness(Checker):
         """Ask for every cell that was not asked for before."""
         served = self._served[node.name]
         top = node.data.begin("checker").parts
-        names = [part.hash for part in top] or references(encode(node.data.announced))
+        # The announced value may be asked for by its hash even where it has no cell of its own.
+        names = [part.hash for part in top] or [node.data.announced_hash]
         while names:
             names = [name for name in dict.fromkeys(names) if name not in served]
             parts = node.data.supply(names, "checker")
