@@ -26,7 +26,8 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.crypto import KeyPair
-from datalattice.lattice import SetLattice, root_lattice
+from datalattice.cursors import RootLattice
+from datalattice.lattice import MergeContext, SetLattice, get_in, root_lattice
 from datalattice.node import MemoryTransport, Node, NodeConfig, TcpTransport, open_node
 from datalattice.node.transport import Accept, Link, Listener, Refused, Transport
 from datalattice.node.transport.memory import MemoryLink
@@ -199,8 +200,17 @@ def queues(owner: Value, signed: Value) -> Index:
     return Index.of([(QUEUE, Map.of([(owner, signed)]))])
 
 
+def topics_of_a_queue() -> Value:
+    """Return what an owner signs whose queue has a record, in a topic that nobody else has."""
+    cursor = RootLattice(root_lattice(), None, MergeContext(key_pair=FORGER))
+    LatticeMQ.at(cursor, FORGER.public_key).partition("forged", 0).offer("a lie")
+    signed = get_in(cursor.get(), [QUEUE, FORGER.public_key])
+    assert isinstance(signed, Signed)
+    return signed.value
+
+
 def test_nothing_forged_is_accepted_and_what_is_right_is() -> None:
-    topics = Map.of([("t", Vector.of([]))])
+    topics = topics_of_a_queue()
     false = Signed(KEYS.public_key, Signed.sign(FORGER, topics).signature, topics)
     stolen = Signed(KEYS.public_key, Signed.sign(KEYS, "other").signature, topics)
     other = Signed.sign(FORGER, topics)

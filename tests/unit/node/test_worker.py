@@ -131,7 +131,7 @@ def test_a_publication_waits_in_line_behind_what_was_submitted() -> None:
 def test_a_publication_does_not_overtake_what_peers_said() -> None:
     node = Counting()
     before: list[int] = []
-    worker = Worker(cast("Replicator", node), lambda _: None, lambda _: None)
+    worker = Worker(cast("Replicator", node), lambda *_: None, lambda _: None)
     worker.submit(lambda _node, _now_ms: before.append(len(node.threads)))
     # The worker has not begun, so whoever waits for it waits in vain.
     with pytest.raises(TimeoutError):

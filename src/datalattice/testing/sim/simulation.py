@@ -414,8 +414,16 @@ class Simulation:
             for node in self.nodes:
                 self.write(node, dice)
             self.timeline.run(self.timeline.now_ms + dice.below(BROADCAST_DELAY_MS))
-        hops = diameter(len(self.nodes), self.links)
-        within_ms = hops * HOP_MS
+        self._expect_last_update()
+        # Alone, too: an update that is forgotten here travels along with one that comes back.
+        self.timeline.run(self.timeline.now_ms + CALM_MS)
+        writer = dice.pick(self.nodes)
+        for _ in range(3):
+            self.write(writer, dice)
+        self._expect_last_update()
+
+    def _expect_last_update(self) -> None:
+        within_ms = diameter(len(self.nodes), self.links) * HOP_MS
         if not self._await_equal(within_ms, 10):
             self._fail_equal("last update", within_ms)
 
