@@ -92,12 +92,21 @@ class Staging:
                 elif hash not in stored:
                     outside[hash] = None
             front = below
-        waited_for = self._waiting.keys()
-        is_alone = waited_for.isdisjoint(outside) and waited_for.isdisjoint(reached)
+        is_alone = self._waiting.keys().isdisjoint(outside)
         if is_alone and len(self._home.has_many(outside)) == len(outside):
-            return Progress(stored=_upwards(hashes, reached), complete=[claim])
+            return self._pass(claim, hashes, reached)
         self._claims[claim] = hashes
         return self._add(reached, claim, hashes)
+
+    def _pass(self, claim: object, hashes: list[bytes], cells: Mapping[bytes, _Cell]) -> Progress:
+        """Pass on a claim that has no gap below it, and what these cells complete."""
+        progress = Progress(stored=_upwards(hashes, cells), complete=[claim])
+        ready: list[object] = []
+        if self._waiting:
+            for hash in cells:
+                self._fill(hash, ready)
+        self._advance(ready, progress)
+        return progress
 
     def add(self, cells: Mapping[bytes, bytes]) -> Progress:
         """Take cells that something waits for; others are not kept."""
@@ -150,10 +159,14 @@ class Staging:
             cell = self._cells.pop(key)
             self.size_bytes -= cell.size_bytes
             progress.stored.append((key, cell.encoding))
-            for parent in self._waiting.pop(key, ()):
-                self._gaps[parent] -= 1
-                if not self._gaps[parent]:
-                    ready.append(parent)
+            self._fill(key, ready)
+
+    def _fill(self, hash: bytes, ready: list[object]) -> None:
+        """Close the gaps that a cell leaves which is stored now."""
+        for parent in self._waiting.pop(hash, ()):
+            self._gaps[parent] -= 1
+            if not self._gaps[parent]:
+                ready.append(parent)
 
     def claims_above(self, hashes: Iterable[bytes]) -> list[object]:
         """Return the claims that cannot complete without these cells."""
@@ -207,15 +220,19 @@ class Staging:
 def _upwards(hashes: list[bytes], cells: Mapping[bytes, _Cell]) -> list[tuple[bytes, bytes]]:
     """Return the cells below `hashes`, each after those that it refers to."""
     found: dict[bytes, bytes] = {}
-    stack = [(hash, False) for hash in hashes]
+    stack = [(hash, cells[hash], False) for hash in hashes if hash in cells]
     while stack:
-        hash, is_done = stack.pop()
-        cell = cells.get(hash)
-        if cell is None or hash in found:
-            continue
+        hash, cell, is_done = stack.pop()
         if is_done:
             found[hash] = cell.encoding
-        else:
-            stack.append((hash, True))
-            stack.extend((ref, False) for ref in cell.below)
+        elif hash not in found:
+            stack.append((hash, cell, True))
+            for ref in cell.below:
+                child = cells.get(ref)
+                if child is None or ref in found:
+                    continue
+                if child.below:
+                    stack.append((ref, child, False))
+                else:
+                    found[ref] = child.encoding
     return list(found.items())
