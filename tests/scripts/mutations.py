@@ -168,16 +168,14 @@ MUTATIONS: Final = (
         (
             UNIT + "sync/test_handshake.py"
             "::test_a_wanted_key_is_proved_before_anything_else_is_said",
-            UNIT + "node/test_challenges.py"
-            "::test_who_does_not_prove_the_pinned_key_is_told_nothing",
         ),
     ),
     Mutation(
-        "ignore the pinned key of a peer",
-        "node/peers.py",
-        "            if peer.pinned:\n                return f",
-        "            if peer.pinned and not key:\n                return f",
-        (UNIT + "node/test_peers.py::test_a_wrong_key_is_not_the_peer",),
+        "ignore the pinned key of a peer behind TLS",
+        "node/transport/tls.py",
+        "    if expected is not None and found != expected:\n",
+        "    if expected is not None and not found:\n",
+        (UNIT + "node/transport/test_tls.py::test_a_wrong_key_is_named_and_does_not_learn_ours",),
     ),
     Mutation(
         "let everybody in that has a key",

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn, Protocol
 
-from datalattice.cells import Index, Map, Signed, Value, references, same, value_hash
+from datalattice.cells import Index, Map, Signed, Value, novelty, references, same, value_hash
 from datalattice.crypto import KeyPair, verify
-from datalattice.lattice import KeyedLattice, Lattice, OwnerLattice, replicable
+from datalattice.lattice import KeyedLattice, Lattice, OwnerLattice, local_slot, replicable
 from datalattice.sync import (
     CLAIMS_MAX,
     MADE_MAX,
@@ -250,7 +250,21 @@ class Completeness(Checker):
 
 
 class LocalStays(Checker):
-    """No message carries anything of `:local`."""
+    """No message carries anything of `:local`, and nobody is given its cells by their hashes."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, Value] = {}
+
+    def on_commit(self, node: Observed) -> None:
+        """Ask for the cells of a new `:local`, as who has learnt their hashes would."""
+        slot = local_slot(node.data.root, node.keys.public_key)
+        if slot is self._asked.get(node.name):
+            return
+        self._asked[node.name] = slot
+        names = [name for name, _, _ in novelty(slot)]
+        for part in node.data.supply(names, "checker"):
+            if part is not None and LOCAL_MARK in part.data:
+                self.fail(f"{node.name} gives a cell of :local to whoever has its hash")
 
     def on_send(self, node: Observed, payload: bytes) -> None:
         """Look for the mark."""
