@@ -4,7 +4,7 @@
 #   make test    the suite, pure and compiled        make build   compiled kernel in place
 #   make check   format, lint, types, contracts      make clean   take it away again
 #   make bench   measurements                        make fmt     format the code
-#   make sim     clusters from SEEDS=1000 seeds
+#   make sim     clusters from SEEDS=1000 seeds      make mutations   faults for tests to notice
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,12 +20,13 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 SEEDS ?= 1000
 SIM_ARGS ?=
+MUTATIONS_ARGS ?=
 
 # A C compiler that finds the headers of this Python. Asked when needed, once the environment is there.
 HAS_COMPILER = printf '\#include <Python.h>\n' | $${CC:-cc} -x c -fsyntax-only \
 	-I"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')" - 2>/dev/null
 
-.PHONY: env demo test test-pure test-compiled check build clean bench sim fmt
+.PHONY: env demo test test-pure test-compiled check build clean bench sim mutations fmt
 
 env: $(READY)
 
@@ -116,3 +117,6 @@ sim: $(READY)
 	@path=src; \
 	if $(HAS_COMPILER); then $(MAKE) --no-print-directory build/compiled/.ready && path=build/compiled || exit 1; fi; \
 	PYTHONPATH="$$PWD/$$path" $(BIN)/python -m datalattice.testing.sim --seeds $(SEEDS) $(SIM_ARGS)
+
+mutations: $(READY)
+	@$(BIN)/python tests/scripts/mutations.py $(MUTATIONS_ARGS)
