@@ -63,7 +63,7 @@ class HostilePeer:
         self._knowledge = Knowledge(KeyPair(dice.bytes(32)), victims, deque(maxlen=CAPTURED_MAX))
         self._arms = [dice.pick(ATTACKS) for _ in range(3)]
         self._manner = dice.pick(MANNERS)
-        self._pause_ms = dice.pick((400, 1_000, 2_500))
+        self._pause_ms = dice.pick((600, 1_500, 4_000))
         self._id = 0
 
     def begin(self) -> None:
