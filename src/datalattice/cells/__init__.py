@@ -46,7 +46,7 @@ from datalattice.cells.scalars import (
 )
 from datalattice.cells.scan import branch_hashes, read_vlq, skip_kid
 from datalattice.cells.tagged import Coded, Record, Signed, Syntax
-from datalattice.cells.text import from_json, to_json, to_text
+from datalattice.cells.text import brief, from_json, to_json, to_text
 from datalattice.cells.triejoin import ABSENT
 from datalattice.cells.validation import validate
 from datalattice.cells.vectors import EMPTY_LIST, EMPTY_VECTOR, List, Vector, vector_fork_offset
@@ -99,6 +99,7 @@ __all__ = [
     "Vector",
     "branch_count",
     "branch_hashes",
+    "brief",
     "columns",
     "decode",
     "decode_message",

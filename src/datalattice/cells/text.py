@@ -29,6 +29,27 @@ _PRINT_TABLE: Final = str.maketrans(_PRINT_ESCAPES)
 _JSON_TABLE: Final = str.maketrans(_JSON_ESCAPES)
 JOINED_PIECES: Final = 10_000
 PIECE_MIN: Final = 8  # characters that even the smallest piece counts as
+BRIEF_ITEMS_MAX: Final = 16
+BRIEF_LENGTH_MAX: Final = 100
+BRIEF_BITS_MAX: Final = 256
+
+
+def brief(value: object) -> str:
+    """Return a short text of a value, or of a tuple of some, for errors and logs.
+
+    Whoever sent it may have made it as long as a cell can be.
+    Source: docs/cells.md "Printed form".
+    """
+    if isinstance(value, tuple):
+        shown = [brief(one) for one in value[:BRIEF_ITEMS_MAX]]
+        if len(value) > BRIEF_ITEMS_MAX:
+            shown.append(f"... {len(value)} in all")
+        return "(" + ", ".join(shown) + ("," if len(value) == 1 else "") + ")"
+    if isinstance(value, int) and value.bit_length() > BRIEF_BITS_MAX:
+        return f"<Integer of {value.bit_length()} bits>"
+    if isinstance(value, str | bytes) and len(value) > BRIEF_LENGTH_MAX:
+        return f"{value[:BRIEF_LENGTH_MAX]!r}... of {len(value)}"
+    return repr(value)
 
 
 def integer_text(number: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from datalattice.cells import Value, same
+from datalattice.cells import Value, brief, same
 from datalattice.crypto import PUBLIC_KEY_BYTES, KeyPair
 
 ENTRY_DROPPED: Final = "entry-dropped"
@@ -50,7 +50,7 @@ class Report:
         return hash((type(self).__name__, len(self.path)))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(path={self.path!r})"
+        return f"{type(self).__name__}(path={brief(self.path)})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.path,)
@@ -88,7 +88,7 @@ class QueueForked(Report):
         return (*self.path, self.offset)
 
     def __repr__(self) -> str:
-        return f"QueueForked(path={self.path!r}, offset={self.offset})"
+        return f"QueueForked(path={brief(self.path)}, offset={brief(self.offset)})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return QueueForked, (self.path, self.offset)
@@ -112,7 +112,7 @@ class OwnerForked(Report):
         return (*self.path, self.owner)
 
     def __repr__(self) -> str:
-        return f"OwnerForked(owner={self.owner!r}, path={self.path!r})"
+        return f"OwnerForked(owner={brief(self.owner)}, path={brief(self.path)})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return OwnerForked, (self.owner, self.path)

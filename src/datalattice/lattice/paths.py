@@ -18,6 +18,7 @@ from datalattice.cells import (
     Set,
     Value,
     Vector,
+    brief,
     same,
     to_cell,
 )
@@ -161,7 +162,7 @@ def assoc(container: Value, key: Value, new: Value) -> Value:
     if isinstance(container, Index):
         if name_bytes(key) is None:
             raise TypeMismatch(
-                f"a key of an Index is bytes, str, Keyword, Symbol or Address, got {key!r}"
+                f"a key of an Index is bytes, str, Keyword, Symbol or Address, got {brief(key)}"
             )
         return container.put(key, new)
     if isinstance(container, Vector):
@@ -179,7 +180,7 @@ def assoc(container: Value, key: Value, new: Value) -> Value:
             return container.add(key)
         if new is False:
             return container.remove(key)
-        raise TypeMismatch(f"a Set holds True (member) or False at a key, got {new!r}")
+        raise TypeMismatch(f"a Set holds True (member) or False at a key, got {brief(new)}")
     raise TypeMismatch(f"cannot write into a {type(container).__name__}: a {KINDS} is needed")
 
 
@@ -187,7 +188,7 @@ def _position(key: Value, end: int) -> int:
     position = as_integer(key)
     if position is not None and 0 <= position < end:
         return position
-    raise TypeMismatch(f"a position here is an int from 0 to {end - 1}, got {key!r}")
+    raise TypeMismatch(f"a position here is an int from 0 to {end - 1}, got {brief(key)}")
 
 
 def _create(lattice: Lattice | None, keys: Sequence[Value], depth: int) -> Value:
@@ -201,4 +202,4 @@ def _create(lattice: Lattice | None, keys: Sequence[Value], depth: int) -> Value
 
 
 def _show(keys: Sequence[Value]) -> str:
-    return "[" + ", ".join([repr(key) for key in keys]) + "]"
+    return "[" + brief(tuple(keys))[1:-1].rstrip(",") + "]"

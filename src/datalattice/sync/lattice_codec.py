@@ -22,6 +22,7 @@ from datalattice.cells import (
     Parts,
     Value,
     Vector,
+    brief,
     decode_parts,
     encode,
     value_hash,
@@ -32,7 +33,7 @@ from datalattice.errors import MissingData, NoSuchPath, ProtocolViolation, Usage
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.sync.incoming import Incoming
 from datalattice.sync.lattice_replica import LatticeReplica
-from datalattice.sync.patch import read_patch, write_patch
+from datalattice.sync.patch import PATCH_CELLS_MAX, read_patch, write_patch
 from datalattice.sync.replica import Offer, Part, Probe
 from datalattice.sync.session import (
     Answered,
@@ -46,6 +47,7 @@ from datalattice.sync.session import (
     Wanted,
 )
 from datalattice.wire import (
+    PATCH_BYTES_MAX,
     REQUEST_HASHES_MAX,
     Announcement,
     Challenge,
@@ -77,9 +79,6 @@ PONG: Final = "PONG"
 PING_REPLIES: Final = ("pong", "timestamp")
 PEER: Final = Keyword("PEER")
 PATCHES: Final = Keyword("LP")
-PATCH_CELLS_MAX: Final = 4_096
-"""Most cells of a difference that is made a patch: that takes a look at as many old ones."""
-
 FIRST_BYTES_MAX: Final = 32_000_000
 """Bytes of cells that a node without anything asks for at once."""
 
@@ -137,7 +136,7 @@ class LatticeCodec:
                     return Replied(encode_failure(id, ErrorCode.ARGUMENT, fault))
                 return Wanted(id, hashes)
             case Result(id, value, error, info=info, absent=absent):
-                failure = None if error is None else error.name
+                failure = None if error is None else f"{error.name}: {brief(value)}"
                 return Answered(id, (value, parts, absent, info), failure)
             case Challenge():
                 return Challenged(message)
@@ -157,6 +156,8 @@ class LatticeCodec:
         return Joined(encode_result(Result(ping.id, reply, info=info)), terse)
 
     def _query(self, query: Query, peer: str) -> bytes:
+        if query.fault is not None:
+            return encode_failure(query.id, ErrorCode.ARGUMENT, query.fault)
         try:
             value = self._replica.query(query.path, peer, strict=self._dialect.strict_paths)
         except NoSuchPath as error:
@@ -190,7 +191,7 @@ class LatticeCodec:
         nothing = Offer(Probe(message.hash, Incoming((), None, Parts(None), message.hash)))
         if base is None:
             return nothing
-        limit = self._dialect.message_bytes_max
+        limit = min(self._dialect.message_bytes_max, PATCH_BYTES_MAX)
         try:
             cells = read_patch(message.patch, base, self._replica.load_encoding, limit)
         except MissingData:
@@ -198,7 +199,8 @@ class LatticeCodec:
         hash, top = cells.popitem()
         if hash != message.hash:
             return nothing
-        value, parts = decode_parts(join_cells(top, cells.values()), None, limit)
+        made = join_cells(top, cells.values())
+        value, parts = decode_parts(made, None, self._dialect.message_bytes_max)
         return self._offer((), value, parts)
 
     def parts(self, content: object, hashes: Sequence[bytes]) -> list[Part | None]:

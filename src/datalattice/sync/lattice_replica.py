@@ -25,6 +25,7 @@ from datalattice.cells import (
     Signed,
     Value,
     Vector,
+    brief,
     decode,
     encode,
     is_embedded,
@@ -121,6 +122,7 @@ class LatticeReplica:
         """Called, on the owner's thread, with cells of this store that turned out to be missing."""
         self._staging = Staging(store)
         self._waiting: dict[Claim, Waiting] = {}
+        self._next: dict[Claim, Probe] = {}  # what is known by its hash alone, and comes after
         self._root: Value = store.root()
         if store.root_hash() is None:
             # A node without history announces the zero at once: whoever asks learns that nothing is
@@ -206,7 +208,7 @@ class LatticeReplica:
                 below = lattice.child(key)
                 named = isinstance(lattice, (KeyedLattice, StringKeyedLattice))
                 if strict and named and below is None:
-                    raise NoSuchPath(f"the lattice has nothing at {key!r}")
+                    raise NoSuchPath(f"the lattice has nothing at {brief(key)}")
                 lattice = below
             value = _field(value, key) if isinstance(value, Signed) else step(value, key)
         return value
@@ -305,6 +307,14 @@ class LatticeReplica:
         if claim not in self._waiting and self._claim_count(peer) >= CLAIMS_MAX:
             outcome.refuse(probe.key, f"{CLAIMS_MAX} values of this peer are incomplete already")
             return
+        before = self._waiting.get(claim)
+        if before is not None and incoming.absent is not None:
+            # It would be fetched from its top. A peer that writes faster than that takes would
+            # never be heard if the last value always took the place of the one before.
+            self._forget_next(claim, outcome)
+            if before.key != probe.key:
+                self._next[claim] = probe
+            return
         cells = dict(incoming.cells.encodings())
         if incoming.absent is not None:
             waiting = Waiting(probe.key, incoming.path, incoming.absent, True, False)
@@ -315,19 +325,28 @@ class LatticeReplica:
             except MissingData:
                 value, is_wrapped = incoming.value, False
             except UsageError as error:
-                outcome.refuse(probe.key, f"a value at {incoming.path!r} is not taken: {error}")
+                outcome.refuse(
+                    probe.key, f"a value at {brief(incoming.path)} is not taken: {error}"
+                )
                 return
             top = encode(value)
             refs = references(top) if is_embedded(value) else [value_hash(value)]
             # What wrapping made is here in memory only; all other cells came with the message.
             cells.update((hash, data) for hash, data, _ in novelty(value, incoming.cells))
             waiting = Waiting(probe.key, incoming.path, top, False, is_wrapped)
-        if claim in self._waiting:
+        if before is not None:
             # A peer's newer value contains its older one; the cells fetched so far serve both.
-            outcome.finished.append(self._waiting[claim].key)
+            outcome.finished.append(before.key)
+            self._forget_next(claim, outcome)
             self._staging.release(claim)
         self._waiting[claim] = waiting
         self._proceed(self._staging.claim(claim, refs, cells), outcome)
+
+    def _forget_next(self, claim: Claim, outcome: Outcome) -> None:
+        """Pass over a value that a newer one contains."""
+        after = self._next.pop(claim, None)
+        if after is not None:
+            outcome.finished.append(after.key)
 
     def _claim_count(self, peer: str) -> int:
         return sum(claim.peer == peer for claim in self._waiting)
@@ -367,6 +386,9 @@ class LatticeReplica:
             assert isinstance(claim, Claim)
             waiting = self._waiting.pop(claim)
             self._merge(claim.peer, waiting, outcome)
+            after = self._next.pop(claim, None)
+            if after is not None:
+                self._consider(after, claim.peer, outcome)
 
     def _merge(self, peer: str, waiting: Waiting, outcome: Outcome) -> None:
         outcome.finished.append(waiting.key)
@@ -380,7 +402,7 @@ class LatticeReplica:
             if isinstance(error, MissingData) and self.on_loss is not None:
                 self.on_loss(error.hashes)  # the foreign value is complete: it is ours
             # Parts that do not fit together show only when they are looked at.
-            outcome.remark(REFUSED, f"a value at {waiting.path!r} is not taken: {error}")
+            outcome.remark(REFUSED, f"a value at {brief(waiting.path)} is not taken: {error}")
             return
         if not waiting.path:
             outcome.holds.append((peer, Probe(value_hash(other), other)))
@@ -439,6 +461,9 @@ class LatticeReplica:
         for claim in claims:
             assert isinstance(claim, Claim)
             outcome.dropped.append(self._waiting.pop(claim).key)
+            after = self._next.pop(claim, None)
+            if after is not None:
+                outcome.dropped.append(after.key)
         self._staging.drop(claims)
 
     def _report(self, report: Report) -> None:

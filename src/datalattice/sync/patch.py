@@ -45,6 +45,9 @@ SKIP_MAX: Final = 64
 HUNKS_MAX: Final = 256
 """Most hunks of one edit; a cell that differs in more places is written whole."""
 
+PATCH_CELLS_MAX: Final = 4_096
+"""Most cells of a patch below its top: that takes a look at as many old ones."""
+
 _REFERENCE: Final = b"\x20"
 _UNKNOWN: Final = sha3_256(b"a hash to be computed")
 
@@ -216,10 +219,14 @@ class _Reader:
     def __init__(self, patch: bytes, bytes_max: int) -> None:
         self._patch = patch
         self._room = bytes_max
+        self._cell_room = PATCH_CELLS_MAX + 1
         self._at = 0
 
     def frame(self, old: _Old) -> _Frame:
         """Read a cell up to those below it."""
+        self._cell_room -= 1
+        if self._cell_room < 0:
+            raise LimitExceeded(f"a patch makes more than {PATCH_CELLS_MAX} cells below its top")
         count, kind = divmod(self._number(), 4)
         if count > CELL_BYTES_MAX // HASH_BYTES:
             raise BadFormat(f"a patch replaces {count} references of one cell")
@@ -251,7 +258,10 @@ class _Reader:
             raise BadFormat(f"a patch has edits of kinds 0 to 2, got {kind}")
         draft = bytearray()
         at = 0
-        for _ in range(self._number()):
+        hunks = self._number()
+        if hunks > HUNKS_MAX:
+            raise BadFormat(f"a patch has at most {HUNKS_MAX} hunks for a cell, got {hunks}")
+        for _ in range(hunks):
             copied, skipped = self._number(), self._number()
             draft += old[at : at + copied]
             draft += self._bytes(self._number())

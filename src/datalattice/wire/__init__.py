@@ -9,6 +9,9 @@ from datalattice.wire.framing import (
 )
 from datalattice.wire.identity import answer_challenge, check_answer, encode_challenge
 from datalattice.wire.lattice import (
+    EXTRA_MAX,
+    PATCH_BYTES_MAX,
+    PATH_KEYS_MAX,
     REQUEST_HASHES_MAX,
     Announcement,
     Challenge,
@@ -35,7 +38,10 @@ from datalattice.wire.lattice import (
 )
 
 __all__ = [
+    "EXTRA_MAX",
     "LENGTH_OCTETS_MAX",
+    "PATCH_BYTES_MAX",
+    "PATH_KEYS_MAX",
     "REQUEST_HASHES_MAX",
     "Announcement",
     "Challenge",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from datalattice.cells import Value, encode, references
+from datalattice.cells import Value, encode, novelty, references
 from datalattice.crypto import sha3_256
 from datalattice.limits import EMBEDDED_BYTES_MAX, FAN_OUT
 from datalattice.wire.framing import encode_length
@@ -27,7 +27,7 @@ def encode_supply(id: Value, cells: Sequence[tuple[bytes, bytes | None]]) -> byt
     Source: docs/node.md "Messages": the children of the answer are just the requested cells and,
             for long vectors, the vector's own inner cells.
     """
-    branches: dict[bytes, bytes] = {}
+    branches = _cells_of(id)
     slots: list[bytes] = []
     for hash, encoding in cells:
         if encoding is None:
@@ -38,8 +38,18 @@ def encode_supply(id: Value, cells: Sequence[tuple[bytes, bytes | None]]) -> byt
             branches[hash] = encoding
             slots.append(_TAG_REF + hash)
     slot = _slot(_vector(slots, branches), branches)
-    top = bytes((_TAG_RECORD | RESULT_DIGIT, RESULT_FIELDS)) + encode(id) + slot + 3 * _NIL
+    top = (
+        bytes((_TAG_RECORD | RESULT_DIGIT, RESULT_FIELDS))
+        + _slot(encode(id), branches)
+        + slot
+        + 3 * _NIL
+    )
     return join_cells(top, branches.values())
+
+
+def _cells_of(id: Value) -> dict[bytes, bytes]:
+    """Return what an id has of cells of its own."""
+    return {hash: encoding for hash, encoding, _ in novelty(id)}
 
 
 def _slot(encoding: bytes, branches: dict[bytes, bytes]) -> bytes:
@@ -89,8 +99,10 @@ def encode_answer(
     """
     cell = result_cell(Result(id, value))
     top = encode(cell)
-    branches: list[bytes] = []
-    seen: set[bytes] = set()
+    of_id = _cells_of(id)
+    branches = list(of_id.values())
+    seen = set(of_id)
+    is_first = True
     level = references(top)
     size = 0
     while level:
@@ -102,10 +114,11 @@ def encode_answer(
             encoding = load(hash)
             if encoding is None:
                 continue
-            if branches and size + len(encoding) > branches_bytes_max:
+            if not is_first and size + len(encoding) > branches_bytes_max:
                 return join_cells(top, branches)
             size += len(encoding) + _LENGTH_OCTETS
             branches.append(encoding)
+            is_first = False
             below.extend(references(encoding))
         level = below
     return join_cells(top, branches)

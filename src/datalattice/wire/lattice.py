@@ -45,6 +45,15 @@ from datalattice.wire.framing import encode_length
 REQUEST_HASHES_MAX: Final = 254
 """Most hashes in one DATA_REQUEST."""
 
+PATH_KEYS_MAX: Final = 1_000
+"""Most keys of a path. A vector whose parts repeat has any length in a few hundred bytes."""
+
+EXTRA_MAX: Final = 16
+"""Elements behind those of a PING or a LATTICE_QUERY that are looked at."""
+
+PATCH_BYTES_MAX: Final = 8_000_000
+"""Longest patch, and the most bytes of cells it may make: a larger difference is not pushed."""
+
 STATEMENT_MIN: Final = 2
 STATEMENT_MAX: Final = 3
 """Elements of what a challenge and its answer sign: a token, a key, and perhaps a context."""
@@ -84,11 +93,15 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is at `path`? `extra` holds what follows the path."""
+    """What is at `path`? `extra` holds what follows the path.
+
+    `fault` says why it cannot be answered.
+    """
 
     id: Value
     path: tuple[Value, ...] = ()
     extra: tuple[Value, ...] = ()
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +239,17 @@ def _element(cell: Vector | Record, position: int) -> tuple[Value, bytes | None]
         return None, error.hashes[0]
 
 
+def _id(message: Vector) -> Value:
+    """Return the id of a request: it goes back as it came, so all of it has to be here."""
+    id = message[1]
+    novelty(id)
+    return id
+
+
 def _read_ping(value: Vector) -> Message:
     if len(value) < 2:
         return Unknown(value, "a PING without an id")
-    return Ping(value[1], tuple(value.iter_range(2, len(value))))
+    return Ping(_id(value), tuple(value.iter_range(2, 2 + EXTRA_MAX)))
 
 
 def _read_query(value: Vector) -> Message:
@@ -237,8 +257,11 @@ def _read_query(value: Vector) -> Message:
         return Unknown(value, "a LATTICE_QUERY without an id")
     path = value[2] if len(value) > 2 else None
     # The reference checks two elements and takes anything but a vector as the root.
+    if isinstance(path, Vector) and len(path) > PATH_KEYS_MAX:
+        fault = f"a path of {len(path)} keys, at most {PATH_KEYS_MAX} are followed"
+        return Query(_id(value), fault=fault)
     keys = tuple(path) if isinstance(path, Vector) else ()
-    return Query(value[1], keys, tuple(value.iter_range(3, len(value))))
+    return Query(_id(value), keys, tuple(value.iter_range(3, 3 + EXTRA_MAX)))
 
 
 def _read_value(value: Vector) -> Message:
@@ -248,6 +271,8 @@ def _read_value(value: Vector) -> Message:
     path = value[1]
     if path is None:
         return Announcement((), carried, absent)
+    if isinstance(path, Vector) and len(path) > PATH_KEYS_MAX:
+        return Unknown(value, f"a LATTICE_VALUE with a path of more than {PATH_KEYS_MAX} keys")
     # Quoting the reference's behaviour: any other non-vector value counts as a one-key path.
     keys = tuple(path) if isinstance(path, Vector) else (path,)
     return Announcement(keys, carried, absent)
@@ -262,13 +287,15 @@ def _read_patch(value: Vector) -> Message:
         return Unknown(value, f"a LATTICE_PATCH without a hash of {HASH_BYTES} bytes")
     if not isinstance(patch, (bytes, Blob)):
         return Unknown(value, "a LATTICE_PATCH whose patch is no blob")
+    if len(patch) > PATCH_BYTES_MAX:
+        return Unknown(value, f"a LATTICE_PATCH of more than {PATCH_BYTES_MAX} bytes")
     return Patched(hash, bytes(patch), base, absent)
 
 
 def _read_request(value: Vector) -> Message:
     if len(value) < 2:
         return Unknown(value, "a DATA_REQUEST without an id")
-    id = value[1]
+    id = _id(value)
     count = len(value) - 2
     if count > REQUEST_HASHES_MAX:
         fault = f"{count} hashes requested, at most {REQUEST_HASHES_MAX} are answered"
@@ -284,7 +311,7 @@ def _read_request(value: Vector) -> Message:
 def _read_challenge(value: Vector) -> Message:
     if len(value) < 2:
         return Unknown(value, "a CHALLENGE without an id")
-    id = value[1]
+    id = _id(value)
     if len(value) < 3:
         return Challenge(id, None, (), "a challenge is [:CH id signed]")
     try:

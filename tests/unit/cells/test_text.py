@@ -26,6 +26,7 @@ from datalattice.cells import (
     Syntax,
     Value,
     Vector,
+    brief,
     encode,
     from_json,
     same,
@@ -291,3 +292,21 @@ def test_nesting_costs_python_objects_no_stack() -> None:
         assert isinstance(made, list)
         (made,) = made
     assert made == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("x" * 100, repr("x" * 100)),
+        ("x" * 101, repr("x" * 100) + "... of 101"),
+        (b"x" * 101, repr(b"x" * 100) + "... of 101"),
+        (2**256 - 1, str(2**256 - 1)),
+        (-(2**256), "<Integer of 257 bits>"),
+        ((), "()"),
+        (("a",), "('a',)"),
+        ((1, 2**40_000, None), "(1, <Integer of 40001 bits>, None)"),
+        (tuple(range(17)), "(" + "".join(f"{n}, " for n in range(16)) + "... 17 in all)"),
+    ],
+)
+def test_a_brief_text_is_short_for_any_value(value: object, text: str) -> None:
+    assert brief(value) == text

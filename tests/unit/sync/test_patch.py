@@ -26,7 +26,7 @@ from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store import MemoryStore
 from datalattice.sync.delta import beyond
-from datalattice.sync.patch import read_patch, write_patch
+from datalattice.sync.patch import HUNKS_MAX, PATCH_CELLS_MAX, read_patch, write_patch
 from datalattice.wire import encode_length
 
 ROOM = 10_000_000
@@ -228,3 +228,28 @@ def test_an_empty_map_is_made_from_nothing() -> None:
     patch = head(0, 2) + encode_length(len(encode(EMPTY_MAP))) + encode(EMPTY_MAP)
     made = read_patch(patch, encode(WIDE), store.get_encoding, ROOM)
     assert made == {value_hash(EMPTY_MAP): encode(EMPTY_MAP)}
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_the_hunks_of_an_edit_are_limited(more: int) -> None:
+    hunks = HUNKS_MAX + more
+    patch = head(0, 1) + encode_length(hunks) + b"\x00\x00\x00" * hunks
+    if more <= 0:
+        assert list(read_patch(patch, encode(WIDE), {}.get, ROOM).values()) == [encode(WIDE)]
+        return
+    with pytest.raises(BadFormat, match="at most 256 hunks for a cell, got 257"):
+        read_patch(patch, encode(WIDE), {}.get, ROOM)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_the_cells_of_a_patch_are_limited(more: int) -> None:
+    # A chain of cells below the top, each of one reference to the next.
+    count = PATCH_CELLS_MAX + more
+    link = b"\x80\x01\x20" + sha3_256(b"a hash to be computed")
+    cell = head(1, 2) + b"\x00" + encode_length(len(link)) + link
+    patch = cell * count + head(0, 2) + b"\x03\x80\x01\x00"
+    if more <= 0:
+        assert len(read_patch(patch, b"", {}.get, ROOM)) == count + 1
+        return
+    with pytest.raises(LimitExceeded, match="more than 4096 cells"):
+        read_patch(patch, b"", {}.get, ROOM)

@@ -23,12 +23,16 @@ from datalattice.cells import (
 )
 from datalattice.errors import BadFormat
 from datalattice.wire import (
+    EXTRA_MAX,
+    PATCH_BYTES_MAX,
+    PATH_KEYS_MAX,
     REQUEST_HASHES_MAX,
     Announcement,
     ErrorCode,
     Goodbye,
     Message,
     MessageNumber,
+    Patched,
     Ping,
     Query,
     Request,
@@ -39,11 +43,13 @@ from datalattice.wire import (
     encode_answer,
     encode_failure,
     encode_goodbye,
+    encode_patched,
     encode_ping,
     encode_query,
     encode_request,
     encode_result,
     encode_supply,
+    join_cells,
 )
 
 
@@ -222,3 +228,54 @@ def test_an_announcement_carries_just_the_cells_it_is_given() -> None:
     assert parts == {value_hash(value): top}
     complete = encode_message(Vector.of([Keyword("LV"), Vector.of([]), value]))
     assert same(decode_message(complete), Vector.of([Keyword("LV"), Vector.of([]), value]))
+
+
+def test_a_path_has_a_thousand_keys_at_most() -> None:
+    for ok in (PATH_KEYS_MAX - 1, PATH_KEYS_MAX):
+        path = Vector.of(range(ok))
+        found = read(encode_message(Vector.of((Keyword("LQ"), 1, path))))
+        assert found == Query(1, tuple(range(ok)))
+        taken = read(encode_message(Vector.of((Keyword("LV"), path, "v"))))
+        assert taken == Announcement(tuple(range(ok)), "v")
+    above = Vector.of(range(PATH_KEYS_MAX + 1))
+    refused = read(encode_message(Vector.of((Keyword("LQ"), 1, above))))
+    assert isinstance(refused, Query)
+    assert refused.fault == "a path of 1001 keys, at most 1000 are followed"
+    assert isinstance(read(encode_message(Vector.of((Keyword("LV"), above, "v")))), Unknown)
+
+
+@pytest.mark.parametrize("count", [EXTRA_MAX - 1, EXTRA_MAX, EXTRA_MAX + 1])
+def test_of_what_follows_a_request_so_much_is_looked_at(count: int) -> None:
+    extra = tuple(range(count))
+    assert read(encode_ping(1, *extra)) == Ping(1, extra[:EXTRA_MAX])
+    assert read(encode_query(1, (), *extra)) == Query(1, (), extra[:EXTRA_MAX])
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_a_patch_has_a_bounded_length(more: int) -> None:
+    patch = bytes(PATCH_BYTES_MAX + more)
+    kind = Unknown if more > 0 else Patched
+    assert isinstance(read(encode_patched(None, b"h" * 32, patch)), kind)
+
+
+@pytest.mark.parametrize("kind", ["PING", "LQ", "DR", "CH"])
+def test_an_id_has_to_be_here_with_all_its_cells(kind: str) -> None:
+    id = Vector.of([Vector.of(["x" * 100, "y" * 100]), "z" * 130])
+    whole = Vector.of((Keyword(kind), id, Vector.of([])))
+    assert not isinstance(read(encode_message(whole)), Unknown)
+    with pytest.raises(BadFormat, match="lacks cells of its own"):
+        decode_payload(join_cells(encode(whole), [encode(id)]))
+
+
+def test_an_id_of_several_cells_comes_back() -> None:
+    id = Vector.of([Vector.of(["x" * 100, "y" * 100]), "z" * 130])
+    value = Vector.of(["v" * 100, "w" * 100])
+    cells = cells_of(value)
+    for payload in (
+        encode_supply(id, [(value_hash(value), encode(value))]),
+        encode_answer(id, value, cells.get, 0),
+    ):
+        result = read(payload)
+        assert isinstance(result, Result)
+        assert same(result.id, id)
+        assert result.value is not None
