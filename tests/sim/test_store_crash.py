@@ -140,9 +140,7 @@ def test_a_second_crash_while_opening_loses_nothing_either(power_failure: bool, 
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_refused_operation_latches_the_store_until_it_is_opened_again(
-    code: int, steps: int
-) -> None:
+def test_a_refused_operation_loses_nothing_acknowledged(code: int, steps: int) -> None:
     for step in range(1, steps + 1):
         disk = SimDisk(step)
         run = Run(disk)
