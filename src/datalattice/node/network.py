@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from datalattice.cells import Value
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy
 from datalattice.errors import UsageError
@@ -26,15 +27,12 @@ from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
 from datalattice.node.peers import Call, PeerInfo, Peers
 from datalattice.node.transport import Address, Link, Listener, Transport, parse_key
-from datalattice.node.worker import Worker
+from datalattice.node.worker import Action, Done, Worker
 from datalattice.sync import Note, Replicator
 
 HELD_BYTES_MAX: Final = 256_000_000
 """Bytes that wait here to be received, handled or sent, over all connections: five of the largest
 messages, whatever the number of peers."""
-
-Paths = Sequence[Sequence[object]]
-"""Paths from the root, each a sequence of keys."""
 
 
 class Network:
@@ -46,7 +44,7 @@ class Network:
     """
 
     linked: Callable[[], None]
-    restrict: Callable[[str, Paths | None], None]
+    restrict: Callable[[str, Sequence[Sequence[Value]] | None], None]
 
     def __init__(
         self,
@@ -56,7 +54,7 @@ class Network:
         observer: Observer,
         clock: Clock,
         entropy: Entropy,
-        partial: Mapping[bytes, Paths],
+        partial: Mapping[bytes, Sequence[Sequence[Value]]],
     ) -> None:
         self._config = config
         self._partial = dict(partial)
@@ -81,6 +79,7 @@ class Network:
         self._allowed = frozenset(parse_key(one) for one in config.allow)
         self._inbound_max = min(config.connections_max, max(1, files_max() - FILES_RESERVED))
         self.held_bytes = 0
+        self._chosen: set[str] = set()  # connections with peers that this node wants
         self.past_traffic = Traffic()  # of connections that ended
         self._serving: set[asyncio.Task[Any]] = set()
         self._listener: Listener | None = None
@@ -211,21 +210,26 @@ class Network:
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
         key, pinned = link.public_key, None if dialled is None else dialled.public_key
+        wanted_keys = self.peers.keys()
+        if outbound or key in wanted_keys:
+            self._chosen.add(id)
         paths = self._partial.get(key or pinned or b"")
         if paths is not None:
-            self._worker.submit(lambda _replicator, _now: self.restrict(id, paths))
-        self._worker.submit(
+            self._submit(id, lambda _replicator, _now: self.restrict(id, paths))
+        self._submit(
+            id,
             lambda replicator, now: replicator.open(
                 id, now, outbound=outbound, public_key=key, pinned=pinned
-            )
+            ),
         )
         try:
             await connection.run()
         finally:
             del self.connections[id]
-            self._worker.submit(lambda replicator, now: replicator.closed(id, now))
+            self._submit(id, lambda replicator, now: replicator.closed(id, now))
             if paths is not None:
-                self._worker.submit(lambda _replicator, _now: self.restrict(id, None))
+                self._submit(id, lambda _replicator, _now: self.restrict(id, None))
+            self._chosen.discard(id)
             self._observer.count("connections-closed")
             if connection.cause is not None:
                 self._observer.note(Note(f"closed-{connection.cause}", id, connection.reason))
@@ -234,6 +238,10 @@ class Network:
                 self.linked()
             log_event(level, "disconnected", peer=id, reason=connection.reason or "closed here")
         return connection.reason
+
+    def _submit(self, id: str, action: Action, done: Done | None = None) -> None:
+        """Have the worker do something for a connection; those we chose come first."""
+        self._worker.submit(action, done, stranger=id not in self._chosen)
 
     def frame(self, connection: Connection, payload: bytes) -> None:
         """Hand a frame to the worker."""
@@ -244,11 +252,13 @@ class Network:
             replicator.receive(connection.id, payload, now_ms)
             self._observer.measure("frame", time.perf_counter() - began_s)
 
-        self._worker.submit(receive, lambda: connection.handled(size))
+        self._submit(connection.id, receive, lambda: connection.handled(size))
 
     def written(self, connection: Connection, count: int) -> None:
         """Tell the worker that frames have left."""
-        self._worker.submit(lambda replicator, now: replicator.written(connection.id, count, now))
+        self._submit(
+            connection.id, lambda replicator, now: replicator.written(connection.id, count, now)
+        )
 
     def held(self, change: int) -> None:
         """Keep what all peers together make us hold within bounds: cut the largest."""

@@ -4,10 +4,15 @@ Frames and timers are the business of one thread. A publication of local writes 
 thread that asks for it when nothing else is going on, which saves two changes of thread; otherwise
 it waits in line, and callers that wait at the same time are served by one commit. Effects are
 handed out after each action, when what they say is durable.
+
+What strangers say waits while there is anything else to do: a question of a few bytes may take a
+long time to answer, many of them ask, and neither writers here nor the peers that this node chose
+should stand in line behind them. One thing of theirs is done in every turn all the same.
 """
 
 from __future__ import annotations
 
+import collections
 import logging
 import queue
 import threading
@@ -32,6 +37,9 @@ Item = tuple[Action, "Done | None"] | Future[None] | None
 
 TURN_ACTIONS_MAX: Final = 64
 """Actions of one turn: how long waiting publications and effects are put off at most."""
+
+STRANGERS_MS_MAX: Final = 50
+"""Time of one turn after which nothing more of strangers is begun in it."""
 
 BUSY_MS_MIN: Final = 500
 """A turn this long is not held against peers whose answers could not be heard meanwhile."""
@@ -62,6 +70,7 @@ class Worker:
         self._failed = failed
         self._clock = clock or SteadyClock()
         self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._strangers: collections.deque[tuple[Action, Done | None]] = collections.deque()
         self._thread = threading.Thread(target=self._run, name="datalattice-replica", daemon=True)
         self._lock = threading.Lock()
         self._holder = 0  # the thread that has the lock
@@ -74,12 +83,18 @@ class Worker:
         self._deadline_ms = self._replicator.next_deadline()
         self._thread.start()
 
-    def submit(self, action: Action, done: Done | None = None) -> None:
-        """Have `action` done soon; after `stop` it is not done.
+    def submit(self, action: Action, done: Done | None = None, *, stranger: bool = False) -> None:
+        """Have `action` done soon, after what is in line; after `stop` it is not done.
 
         `done` goes with the effects to whoever they are handed out to: one call for both.
+        `stranger`: it has a line of its own, which waits for the other one; for one thread only.
         """
-        self._queue.put((action, done))
+        if stranger:
+            self._strangers.append((action, done))
+            if len(self._strangers) == 1:  # before that, the thread had no reason to look
+                self._queue.put((_wake, None))
+        else:
+            self._queue.put((action, done))
 
     def publish(self, timeout_s: float | None = None) -> None:
         """Return when every local write made before the call is durable.
@@ -182,6 +197,8 @@ class Worker:
         wait_s = None
         if deadline_ms is not None:
             wait_s = max(0, deadline_ms - self._clock.now_ms()) / 1_000
+        if self._strangers:
+            wait_s = 0
         taken: list[Item] = []
         try:
             taken.append(self._queue.get(timeout=wait_s))
@@ -207,6 +224,7 @@ class Worker:
                 self._hand_out(done)  # at once: answers may be long, and many would pile up here
         if waiting:
             self._publish(waiting)
+        self._serve_strangers(began_ms, everything=not running)
         self._excuse(began_ms)
         deadline_ms = replicator.next_deadline()
         if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
@@ -215,6 +233,17 @@ class Worker:
         self._deadline_ms = deadline_ms
         self._hand_out()
         return running
+
+    def _serve_strangers(self, began_ms: int, *, everything: bool) -> None:
+        """Do what strangers want: one thing at least, more while nobody else waits."""
+        end_ms = began_ms + STRANGERS_MS_MAX
+        while self._strangers:
+            action, done = self._strangers.popleft()
+            self._guard(action)
+            self._hand_out(done)
+            is_over = self._clock.now_ms() >= end_ms or not self._queue.empty()
+            if is_over and not everything:
+                return
 
     def _publish(self, waiting: list[Future[None]]) -> None:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
     Keyword,
     Map,
@@ -153,4 +154,26 @@ def test_a_small_message_does_no_harm(what: str, payload: bytes) -> None:
             link.abort()
 
     assert len(payload) < 20_000
+    asyncio.run(work())
+
+
+def test_who_is_not_wanted_waits_in_a_line_of_its_own() -> None:
+    async def work() -> None:
+        friend = KeyPair(b"w" * 32)
+        async with open_node(MemoryStore(), key_pair=KEYS, port=0) as node:
+            node.add_peer(public_key=friend.public_key)
+            address = str(node.address)
+            async with (
+                open_node(MemoryStore(), key_pair=friend, port=-1, peers=[address]) as wanted,
+                open_node(MemoryStore(), key_pair=FORGER, port=-1, peers=[address]) as other,
+            ):
+                LatticeMQ.at(node.cursor, KEYS.public_key).partition("t", 0).offer("news")
+                await node.sync()
+                for one in (wanted, other):
+                    await one.wait_until(lambda one: one.root_hash == node.root_hash, 10)
+                known = set(node._network._chosen)
+                assert len(known) == 1
+                assert known == set(node._network.peers.connection_ids())
+                assert other._network._chosen == {one.id for one in other.connections}
+
     asyncio.run(work())

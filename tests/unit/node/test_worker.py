@@ -13,7 +13,13 @@ import pytest
 
 from datalattice.errors import StoreClosed, StoreFull
 from datalattice.lattice import root_lattice
-from datalattice.node.worker import BUSY_MS_MIN, SteadyClock, Worker
+from datalattice.node.worker import (
+    BUSY_MS_MIN,
+    STRANGERS_MS_MAX,
+    Action,
+    SteadyClock,
+    Worker,
+)
 from datalattice.store import MemoryStore
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
 from datalattice.sync.effects import ASK_TIMEOUT_MS
@@ -189,3 +195,60 @@ def test_nothing_is_published_after_the_end() -> None:
     with pytest.raises(StoreClosed):
         worker.publish()
     assert node.threads == []
+
+
+def test_strangers_wait_for_all_others() -> None:
+    order: list[str] = []
+
+    def say(word: str) -> Action:
+        return lambda _node, _now_ms: order.append(word)
+
+    worker = Worker(cast("Replicator", Counting()), lambda *_: None, lambda _: None)
+    for word in ("a", "b", "c"):
+        worker.submit(say(word), stranger=True)
+    worker.submit(say("peer"))
+    worker.start()
+    worker.stop()
+    assert order == ["peer", "a", "b", "c"]
+
+
+def test_strangers_have_their_turn_when_others_never_rest() -> None:
+    done = threading.Event()
+    node = Counting()
+    with running(node, []) as worker:
+
+        def again(_node: Replicator, _now_ms: int) -> None:
+            if not done.is_set():
+                worker.submit(again)
+
+        worker.submit(again)
+        worker.submit(lambda _node, _now_ms: done.set(), stranger=True)
+        assert done.wait(10)
+
+
+def test_a_stranger_wakes_the_thread_however_often() -> None:
+    with running(Counting(), []) as worker:
+        for _ in range(100):
+            done = threading.Event()
+            worker.submit(lambda _node, _now_ms, done=done: done.set(), stranger=True)  # type: ignore[misc]
+            assert done.wait(10)
+
+
+@pytest.mark.parametrize(
+    ("cost_ms", "count"),
+    [(STRANGERS_MS_MAX - 1, 2), (STRANGERS_MS_MAX, 1), (STRANGERS_MS_MAX + 1, 1)],
+)
+def test_the_time_of_strangers_in_one_turn_is_bounded(cost_ms: int, count: int) -> None:
+    clock = Clock()
+    done: list[int] = []
+
+    def toil(_node: Replicator, now_ms: int) -> None:
+        done.append(now_ms)
+        clock.advance(cost_ms)
+
+    worker = Worker(cast("Replicator", Counting()), lambda *_: None, lambda _: None, clock)
+    for _ in range(5):
+        worker.submit(toil, stranger=True)
+    worker._queue.get_nowait()
+    worker._turn([])
+    assert len(done) == count
