@@ -341,8 +341,11 @@ def test_with_a_peer_of_that_key_only_some_paths_are_exchanged(scheme: str) -> N
             two = open_node(
                 MemoryStore(),
                 key_pair=TWO,
-                config=NodeConfig(port=0, peers=(address,)),
-                partial={ONE.public_key: [("queue", TWO.public_key)]},
+                config=NodeConfig(
+                    port=0,
+                    peers=(address,),
+                    partial=(f"{ONE.public_key.hex()} queue/{TWO.public_key.hex()}",),
+                ),
             )
             write(one, "stays here")
             await one.sync()
@@ -357,8 +360,16 @@ def test_with_a_peer_of_that_key_only_some_paths_are_exchanged(scheme: str) -> N
     run(work)
 
 
-def test_the_paths_of_a_partial_peer_are_checked() -> None:
-    with pytest.raises(UsageError, match="64 hex digits"):
-        open_node(MemoryStore(), partial={b"short": [("queue",)]})
-    with pytest.raises(UsageError, match="nothing at 'nonsense'"):
-        open_node(MemoryStore(), partial={TWO.public_key: [("nonsense",)]})
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("short queue", "64 hex digits"),
+        ("00" * 32, "KEY PATH"),
+        ("00" * 32 + " queue//x", "KEY PATH"),
+        ("00" * 32 + " nonsense", "nothing at 'nonsense'"),
+        ("00" * 32 + " queue/" + "11" * 32 + "/value", "enters a signed value"),
+    ],
+)
+def test_the_paths_of_a_partial_peer_are_checked(text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        open_node(MemoryStore(), config=NodeConfig(partial=(text,)))

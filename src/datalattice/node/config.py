@@ -34,6 +34,21 @@ DISCOVER: Final = ("none", "p2p", "mdns", "all")
 MESSAGE_BYTES_MIN: Final = 100_000
 
 
+def split_partial(text: str) -> tuple[bytes, list[str]]:
+    """Return (public key, keys of a path) of `KEY section/key`.
+
+    Raises: UsageError: anything else.
+    """
+    key, _, path = text.partition(" ")
+    keys = path.strip().split("/")
+    if not all(keys):
+        raise UsageError(
+            f"what a peer partially replicates is KEY PATH, such as its key in hex and "
+            f"queue/OWNER, got {text!r}"
+        )
+    return parse_key(key), keys
+
+
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
     """How a node listens, speaks and waits.
@@ -44,6 +59,7 @@ class NodeConfig:
     peers: addresses of nodes to stay connected to.
     plain: whether inbound connections may be plain TCP; else they have to be TLS.
     allow: public keys, in hex, that may connect; none: everybody may. Plain ones prove no key.
+    partial: `KEY PATH`: with the peer of this key only such paths are exchanged, in both directions.
     url:   where others reach this node, published in `:p2p` below its key; None: not published.
     discover: where to look for further nodes to connect to: in `:p2p`, by mDNS on the local
            network, both, or nowhere.
@@ -84,6 +100,7 @@ class NodeConfig:
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     rounds_max: int = ROUNDS_MAX
     check_interval_ms: int = 0
+    partial: tuple[str, ...] = ()
     cache_bytes: int = CACHE_BYTES_MAX
     http_port: int | None = None
     http_bind: str = "127.0.0.1"
@@ -102,6 +119,8 @@ class NodeConfig:
             parse_address(peer)
         for key in self.allow:
             parse_key(key)
+        for text in self.partial:
+            split_partial(text)
         if self.url is not None:
             parse_address(self.url)
         for name, choices in (

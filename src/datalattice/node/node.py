@@ -16,7 +16,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -28,17 +28,17 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import NoSigningKey, PeerUnavailable, Timeout
 from datalattice.lattice import Lattice, MergeContext, canonical_path, root_lattice
 from datalattice.node.backup import Backup
-from datalattice.node.config import NodeConfig
+from datalattice.node.config import NodeConfig, split_partial
 from datalattice.node.connection import Connection, Traffic
 from datalattice.node.directory import publish
 from datalattice.node.heal import Healer
 from datalattice.node.logs import log_event
 from datalattice.node.monitor import Monitor
-from datalattice.node.network import Network, Paths
+from datalattice.node.network import Network
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
 from datalattice.node.reading import Inside
-from datalattice.node.transport import TcpTransport, Transport, parse_key
+from datalattice.node.transport import TcpTransport, Transport
 from datalattice.node.worker import Done, Worker
 from datalattice.store import CellStore, Fetch, Healing, Store
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
@@ -64,7 +64,6 @@ def open_node(
     entropy: Entropy | None = None,
     transport: Transport | None = None,
     backups: Iterable[Backup] = (),
-    partial: Mapping[bytes, Paths] | None = None,
     config: NodeConfig | None = None,
 ) -> Node:
     """Return a node, to be started by `async with`.
@@ -73,7 +72,6 @@ def open_node(
     key_pair: signs what is written below owners; without it such writes fail.
     lattice:  of the whole value; the standard root when not given.
     backups:  further stores that are kept at the latest value.
-    partial:  by public key, the paths that are replicated with a peer, when not everything is.
     config:   everything else; `port`, `bind` and `peers` are not looked at when it is given.
     Raises: UsageError: an option is wrong. What is wrong with the folder shows at the start.
     """
@@ -88,7 +86,6 @@ def open_node(
         entropy=entropy,
         transport=transport,
         backups=backups,
-        partial=partial,
     )
 
 
@@ -110,7 +107,6 @@ class Node:
         entropy: Entropy | None = None,
         transport: Transport | None = None,
         backups: Iterable[Backup] = (),
-        partial: Mapping[bytes, Paths] | None = None,
     ) -> None:
         if config.url is not None and key_pair is None:
             raise NoSigningKey("a node signs the url it publishes, so it needs a key pair")
@@ -122,10 +118,11 @@ class Node:
         self._where = store
         self._lattice = lattice or root_lattice()
         self._context = MergeContext(key_pair=key_pair, verifier=verifier)
-        selected = {
-            parse_key(key.hex()): [canonical_path(self._lattice, path) for path in paths]
-            for key, paths in (partial or {}).items()
-        }
+        partial: dict[bytes, list[Sequence[Value]]] = {}
+        for text in config.partial:
+            key, keys = split_partial(text)
+            path = canonical_path(self._lattice, self._lattice.resolve_path(keys) or keys)
+            partial.setdefault(key, []).append(path)
         # A node without a key encrypts with one that is gone at its end.
         identity = key_pair or KeyPair.generate()
         self._network = Network(
@@ -135,7 +132,7 @@ class Node:
             self.observer,
             self.clock,
             self._entropy,
-            selected,
+            partial,
         )
         self.backups = tuple(backups)
         self._backing: list[Backup] = []  # those that were started
