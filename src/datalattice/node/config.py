@@ -59,7 +59,7 @@ class NodeConfig:
     peers: addresses of nodes to stay connected to.
     plain: whether inbound connections may be plain TCP; else they have to be TLS.
     allow: public keys, in hex, that may connect; none: everybody may. Plain ones prove no key.
-    partial: `KEY PATH`: with the peer of this key only such paths are exchanged, in both directions.
+    partial: `KEY PATH`: with the peer of this key only such paths are exchanged, both ways.
     url:   where others reach this node, published in `:p2p` below its key; None: not published.
     discover: where to look for further nodes to connect to: in `:p2p`, by mDNS on the local
            network, both, or nowhere.
