@@ -25,11 +25,11 @@ from dataclasses import replace
 from typing import Final
 
 from datalattice.crypto import Entropy, KeyPair
-from datalattice.errors import BadFormat, LimitExceeded, PeerError
+from datalattice.errors import BadFormat, DataLatticeError, LimitExceeded, PeerError
 from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED
 from datalattice.sync.effects import Effects, Pace, Standing
 from datalattice.sync.handshake import Handshake
-from datalattice.sync.replica import Absorbed, Offer, Part, Probe, Replica
+from datalattice.sync.replica import Absorbed, Offer, Part, Replica
 from datalattice.sync.session import (
     BATCHES_MAX,
     PENDING_MAX,
@@ -113,10 +113,7 @@ class Replicator:
             self._state(session, now_ms)
 
     def closed(self, id: str, now_ms: int) -> None:
-        """Forget a connection that is gone.
-
-        Its requests fail, and what it was to deliver is asked of others.
-        """
+        """Forget a connection that is gone: its requests fail, and others are asked for parts."""
         session = self._sessions.pop(id, None)
         if session is None:
             return
@@ -203,6 +200,7 @@ class Replicator:
         if session is not None:
             session.unsent_count = max(0, session.unsent_count - count)
             self._flush(session, now_ms)
+            self._fetch(now_ms)
 
     def tick(self, now_ms: int) -> None:
         """Do what is due. To be called at `next_deadline`, or more often."""
@@ -281,7 +279,8 @@ class Replicator:
         elif session is not None and any(one.is_refusal for one in absorbed.reports):
             self._judge(session, REFUSED)
         for holder, probe in absorbed.holds:
-            self._received(holder, probe)
+            if holder in self._sessions:
+                self._sessions[holder].heard(probe)
         for key in absorbed.finished:
             self._finish_pulls(key, None)
         for key in absorbed.dropped:
@@ -290,15 +289,11 @@ class Replicator:
         if absorbed.changed:
             self._changed(now_ms)
 
-    def _received(self, holder: str, probe: Probe) -> None:
-        session = self._sessions.get(holder)
-        if session is not None:
-            session.heard(probe)
-
     def _changed(self, now_ms: int) -> None:
         self._effects.changed = True
         for session in self._sessions.values():
             session.dirty = True
+        for session in self._sessions.values():
             self._flush(session, now_ms)
 
     def _flush(self, session: Session, now_ms: int) -> None:
@@ -372,7 +367,7 @@ class Replicator:
         elif pending.purpose is Purpose.WANT:
             self._delivered(session, pending.hashes, content, error, now_ms)
         elif error is not None:
-            self._effects.finish(pending.token, f"the peer answered {error}: {content}")
+            self._effects.finish(pending.token, f"the peer answered {error}")
         elif pending.purpose is Purpose.HELLO:
             session.terse = self._codec.welcomed(content)
         elif pending.purpose is Purpose.ASK:
@@ -430,9 +425,14 @@ class Replicator:
         """Hand over the parts that are to heal the replica."""
         healing = [part for part in parts if part.hash in self._healing]
         if healing:
-            self._replica.repair(healing)
-            self._healing.difference_update(part.hash for part in healing)
-            self._effects.healed += (part.hash for part in healing)
+            hashes = [part.hash for part in healing]
+            self._healing.difference_update(hashes)
+            try:
+                self._replica.repair(healing)
+            except DataLatticeError:
+                self._effects.unhealed += hashes
+                raise
+            self._effects.healed += hashes
 
     def _drop_lost(self, peer: str, now_ms: int) -> None:
         lost = self._wants.take_lost()

@@ -252,7 +252,7 @@ class Session:
         """Yield the times at which there is something to do for this peer."""
         for pending in self.pending.values():
             yield pending.deadline_ms
-        if self.joined and not self.is_full:
+        if self.joined and not (self.is_full or self.closing):
             yield self.sync_after_ms
             if self.dirty:
                 yield self.push_after_ms

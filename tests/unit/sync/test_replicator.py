@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from datalattice.crypto import KeyPair
-from datalattice.errors import BadFormat, ProtocolViolation
+from datalattice.errors import BadFormat, ProtocolViolation, StoreFull
 from datalattice.sync import (
     BROADCAST_DELAY_MS,
     MALFORMED_MAX,
@@ -620,3 +620,45 @@ def test_a_peer_that_leaves_while_healing_leaves_it_undone() -> None:
     node.heal([hash], 0)
     node.closed("p", 1)
     assert node.take_effects().unhealed == [hash]
+
+
+def test_a_part_that_cannot_be_kept_is_not_healed() -> None:
+    class Full(CounterReplica):
+        def repair(self, parts: Sequence[Part]) -> None:
+            raise StoreFull("the disk is full")
+
+    node = Replicator(Full(), JsonCodec())
+    node.open("p", 0, outbound=True)
+    node.take_effects()
+    part = _part_of("x", 1)
+    node.heal([part.hash], 0)
+    ((_, payload),) = node.take_effects().sends
+    with pytest.raises(StoreFull):
+        node.receive("p", _pack("answer", json.loads(payload)[1], [part.data.decode()]), 0)
+    effects = node.take_effects()
+    assert (effects.healed, effects.unhealed) == ([], [part.hash])
+
+
+# --- sessions that are full, or at their end ------------------------------------------------------
+
+
+def test_parts_are_asked_for_as_soon_as_a_full_peer_reads_again() -> None:
+    other = CounterReplica()
+    other.add("x", 3)
+    probe = other.publish().probe
+    node = Replicator(CounterReplica(), JsonCodec())
+    node.open("p", 0, outbound=False)
+    for _ in range(UNSENT_MAX):
+        node.receive("p", _pack("want", 1, []), 0)
+    node.receive("p", _pack("offer", probe.key.hex(), probe.data, []), 0)
+    assert len(node.take_effects().sends) == UNSENT_MAX
+    node.written("p", 1, 1)
+    ((_, payload),) = node.take_effects().sends
+    assert json.loads(payload)[0] == "want"
+
+
+def test_a_connection_that_is_closing_has_nothing_due() -> None:
+    session = Session("p", outbound=True, joined=True, opened_ms=0, dirty=True)
+    assert list(session.deadlines()) == [0, 0]
+    session.closing = True
+    assert list(session.deadlines()) == []
