@@ -41,6 +41,7 @@ from datalattice.errors import (
     Corruption,
     MissingData,
     NoSuchPath,
+    StoreError,
     TypeMismatch,
     UsageError,
 )
@@ -84,7 +85,7 @@ They are inner nodes, so the values above them may be far larger.
 """
 
 MADE_MAX: Final = 1_000
-"""Cells remembered that exist only because something was cut off the root."""
+"""Cells remembered that exist only because something was cut off the root, for each view of it."""
 
 _SIGNED_FIELDS: Final = {"public-key", "signature", "value"}
 
@@ -129,6 +130,7 @@ class LatticeReplica:
             # here.
             self._root = lattice.zero()
             store.commit(self._root)
+        self._joined = self._root  # the last root that is part of the live value
         self._announced: Value = None
         self._made: dict[bytes, bytes] = {}
         self._paths: dict[str, tuple[tuple[Value, ...], ...]] = {}
@@ -214,14 +216,18 @@ class LatticeReplica:
         return value
 
     def load_encoding(self, hash: bytes) -> bytes | None:
-        """Return the encoding of a cell, or None when it is not here."""
+        """Return the encoding of a cell, or None when it is not here, or damaged."""
         encoding = self._made.get(hash)
-        return self._store.get_encoding(hash) if encoding is None else encoding
+        try:
+            return self._store.get_encoding(hash) if encoding is None else encoding
+        except Corruption:
+            return None  # the store tells whoever is to heal it
 
     # --- the six methods ----------------------------------------------------------------------
 
     def publish(self) -> Change:
         """Commit the live value and announce it."""
+        self._join()
         value = self.cursor.get()
         changed = value is not self._root and not same(value, self._root)
         if changed:
@@ -236,9 +242,18 @@ class LatticeReplica:
         """Take in a foreign value, or cells that one waits for.
 
         Raises: BadFormat: a value that is not what its encoding claims.
+                StoreError: the store cannot keep it. All that waits for cells is given up.
         """
-        outcome = Outcome()
-        self._outcome = outcome
+        outcome = self._outcome = Outcome()
+        try:
+            self._take_in(offer, peer, outcome)
+        except StoreError:
+            # Staging has let go of cells that the store may not have: nothing may rest on them.
+            self._give_up(list(self._waiting), outcome)
+            raise
+        return outcome.absorbed()
+
+    def _take_in(self, offer: Offer, peer: str, outcome: Outcome) -> None:
         if offer.parts:
             progress = self._staging.add({part.hash: part.data for part in offer.parts})
             self._proceed(progress, outcome)
@@ -249,7 +264,6 @@ class LatticeReplica:
         if self._staging.size_bytes > STAGED_BYTES_MAX:
             mine = [claim for claim in self._waiting if claim.peer == peer]
             self._give_up(mine or list(self._waiting), outcome)
-        return outcome.absorbed()
 
     def supply(self, want: Sequence[bytes], peer: str) -> list[Part | None]:
         """Return cells by hash."""
@@ -259,10 +273,7 @@ class LatticeReplica:
     def _supplied(self, hash: bytes) -> bytes | None:
         if not self._store.announced(hash) or self._private.withholds(hash, self._announced):
             return self._made.get(hash)
-        try:
-            return self._store.get_encoding(hash)
-        except Corruption:
-            return None  # the store tells whoever is to heal it; the peer asks another one
+        return self.load_encoding(hash)
 
     def begin(self, peer: str) -> Offer:
         """Return the root alone."""
@@ -289,9 +300,13 @@ class LatticeReplica:
         return Offer(probe, parts, base=next(bases, known[0]))
 
     def _load_encodings(self, hashes: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            found = self._store.get_encodings(hashes)
+        except Corruption:
+            return [self.load_encoding(hash) for hash in hashes]
         return [
             self._made.get(hash) if encoding is None else encoding
-            for hash, encoding in zip(hashes, self._store.get_encodings(hashes), strict=True)
+            for hash, encoding in zip(hashes, found, strict=True)
         ]
 
     # --- inside -------------------------------------------------------------------------------
@@ -311,7 +326,7 @@ class LatticeReplica:
         if before is not None and incoming.absent is not None:
             # It would be fetched from its top. A peer that writes faster than that takes would
             # never be heard if the last value always took the place of the one before.
-            self._forget_next(claim, outcome)
+            self._forget_next(claim, outcome.finished)
             if before.key != probe.key:
                 self._next[claim] = probe
             return
@@ -337,16 +352,15 @@ class LatticeReplica:
         if before is not None:
             # A peer's newer value contains its older one; the cells fetched so far serve both.
             outcome.finished.append(before.key)
-            self._forget_next(claim, outcome)
+            self._forget_next(claim, outcome.finished)
             self._staging.release(claim)
         self._waiting[claim] = waiting
         self._proceed(self._staging.claim(claim, refs, cells), outcome)
 
-    def _forget_next(self, claim: Claim, outcome: Outcome) -> None:
-        """Pass over a value that a newer one contains."""
-        after = self._next.pop(claim, None)
-        if after is not None:
-            outcome.finished.append(after.key)
+    def _forget_next(self, claim: Claim, keys: list[bytes]) -> None:
+        """Pass over a value, and note its key."""
+        if claim in self._next:
+            keys.append(self._next.pop(claim).key)
 
     def _claim_count(self, peer: str) -> int:
         return sum(claim.peer == peer for claim in self._waiting)
@@ -381,6 +395,7 @@ class LatticeReplica:
         if progress.stored:
             self._make_writable()
             self._store.put_encodings(progress.stored)
+            self._private.admit(encoding for _, encoding in progress.stored)
         outcome.missing.extend(progress.missing)
         for claim in progress.complete:
             assert isinstance(claim, Claim)
@@ -426,19 +441,23 @@ class LatticeReplica:
 
     def _commit(self, value: Value) -> None:
         """Make `value` the durable root, then what is announced, then part of the live value."""
-        before = self._root
         self._make_writable()
         self._private.prepare(value)
         parts = self._store.commit(value).novelty
         self._root = value
         self._announce()
         self._private.follow(value, self._announced, self._made, parts)
-        if self.cursor.get() is value:
-            return  # whatever is written from now on is written on top of it
-        lattice = self._lattice
-        self.cursor.update(
-            lambda live: value if live is before else lattice.merge(live, value, self._context)
-        )
+        self._join()
+
+    def _join(self) -> None:
+        """Make the root part of the live value, if it is not: what is published must contain it."""
+        before, root, lattice = self._joined, self._root, self._lattice
+        if before is not root and self.cursor.get() is not root:
+            # Whatever is written from now on is written on top of it.
+            self.cursor.update(
+                lambda live: root if live is before else lattice.merge(live, root, self._context)
+            )
+        self._joined = root
 
     def _announce(self) -> None:
         announced = self._root
@@ -455,15 +474,15 @@ class LatticeReplica:
         """
         made = {hash: encoding for hash, encoding, _ in novelty(value, self._store)}
         made[value_hash(value)] = encode(value)  # asked for by hash even where it is no branch
-        self._made = {**made, **self._made} if len(self._made) < MADE_MAX else made
+        known = {hash: encoding for hash, encoding in self._made.items() if hash not in made}
+        room = MADE_MAX * (1 + len(self._paths))  # the views of all peers are kept, too
+        self._made = dict([*known.items(), *made.items()][-max(room, len(made)) :])
 
     def _give_up(self, claims: Iterable[object], outcome: Outcome) -> None:
         for claim in claims:
             assert isinstance(claim, Claim)
             outcome.dropped.append(self._waiting.pop(claim).key)
-            after = self._next.pop(claim, None)
-            if after is not None:
-                outcome.dropped.append(after.key)
+            self._forget_next(claim, outcome.dropped)
         self._staging.drop(claims)
 
     def _report(self, report: Report) -> None:

@@ -78,11 +78,17 @@ class PrivateCells:
         if root is not announced:
             self._cells.add(value_hash(root))
 
+    def admit(self, cells: Iterable[bytes]) -> None:
+        """Take note of encodings that came from peers: they may refer to what was private."""
+        if self._is_proven and self._cells:
+            self._is_proven = all(self._cells.isdisjoint(references(cell)) for cell in cells)
+
     def withholds(self, hash: bytes, announced: Value) -> bool:
         """Return whether a cell is private.
 
         Cost: the first question for what was private when the process began looks at everything
-              that is announced: it may lie there, too.
+              that is announced: it may lie there, too. So does the next one after cells of a peer
+              referred to something private.
         """
         if hash not in self._cells:
             return False

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import pytest
+
 from datalattice.apps.queue import LatticeMQ
-from datalattice.cells import Map, value_hash
+from datalattice.cells import (
+    Map,
+    Parts,
+    Value,
+    decode_parts,
+    encode,
+    encode_message,
+    references,
+    same,
+    value_hash,
+)
 from datalattice.crypto import KeyPair
-from datalattice.lattice import MapLattice, MaxLattice, MergeContext, did_of, root_lattice
+from datalattice.errors import Corruption, StoreFull
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    MapLattice,
+    MaxLattice,
+    MergeContext,
+    did_of,
+    root_lattice,
+)
 from datalattice.store import MemoryStore
-from datalattice.sync import LatticeReplica, Probe
+from datalattice.sync import LatticeReplica, Offer, Probe, lattice_replica
+from datalattice.sync.incoming import Incoming
 
 KEYS = KeyPair(b"k" * 32)
 
@@ -36,3 +59,168 @@ def test_a_change_is_told_against_what_a_new_peer_was_given_not_its_beginning() 
     offer = replica.answer((zero, given), "peer")
     assert offer is not None
     assert offer.base is given
+
+
+# --- what others say ------------------------------------------------------------------------------
+
+
+class Numbers(MapLattice):
+    """Greatest numbers by name; `failures` merges from `fail_after` on fail."""
+
+    def __init__(self) -> None:
+        super().__init__(MaxLattice())
+        self.fail_after = 0
+        self.failures = 0
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        self.fail_after -= 1
+        if self.fail_after < 0 < self.failures:
+            self.failures -= 1
+            raise Corruption("a cell of the live value is damaged")
+        return super().merge(own, other, context)
+
+
+class FaultyStore(MemoryStore):
+    """A store that is full now and then, and has damaged cells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full_at: set[int] = set()
+        self.damaged: set[bytes] = set()
+        self._puts = 0
+
+    def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
+        self._puts += 1
+        if self._puts in self.full_at:
+            raise StoreFull("the disk is full")
+        return super().put_encodings(cells)
+
+    def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
+        if hash in self.damaged:
+            raise Corruption("damaged")
+        return super().get_encoding(hash, verify=verify)
+
+
+def numbered(count: int, begin: int = 0) -> LatticeReplica:
+    replica = LatticeReplica(MemoryStore(), Numbers())
+    replica.cursor.set(Map.of([(f"key {number}", number + begin) for number in range(count)]))
+    replica.publish()
+    return replica
+
+
+def by_hash(source: LatticeReplica) -> Offer:
+    """Return what a message says that a patch could not be read of."""
+    hash = source.announced_hash
+    return Offer(Probe(hash, Incoming((), None, Parts(None), hash)))
+
+
+def whole(value: Value) -> Offer:
+    found, parts = decode_parts(encode_message(value))
+    return Offer(Probe(value_hash(found), Incoming((), found, parts)))
+
+
+def given(source: LatticeReplica, hashes: Iterable[bytes]) -> Offer:
+    parts = source.supply(tuple(hashes), "peer")
+    return Offer(None, tuple(part for part in parts if part is not None))
+
+
+def is_complete(replica: LatticeReplica) -> bool:
+    front = [replica.announced_hash]
+    while front:
+        encoding = replica.load_encoding(front.pop())
+        if encoding is None:
+            return False
+        front.extend(references(encoding))
+    return True
+
+
+def test_a_value_that_is_being_fetched_is_taken_in_though_newer_ones_are_stated() -> None:
+    source, target = numbered(300), LatticeReplica(MemoryStore(), Numbers())
+    first = source.announced
+    missing = list(target.absorb(by_hash(source), "peer").missing)
+    changed, number = False, 1_000
+    while not changed:
+        number += 1
+        source.cursor.path("key 7").set(number)
+        source.publish()
+        assert target.absorb(by_hash(source), "peer").missing == ()
+        absorbed = target.absorb(given(source, missing), "peer")
+        missing, changed = list(absorbed.missing), absorbed.changed
+    assert same(target.announced, first)
+    assert missing == [source.announced_hash]  # and the newest of them is fetched next
+    while missing:
+        missing = list(target.absorb(given(source, missing), "peer").missing)
+    assert same(target.announced, source.announced)
+    assert target.missing_count == 0
+
+
+@pytest.mark.parametrize("full_at", range(1, 12))
+def test_nothing_rests_on_cells_that_a_full_disk_did_not_take(full_at: int) -> None:
+    source, store = numbered(300), FaultyStore()
+    target = LatticeReplica(store, Numbers())
+    store.full_at = {full_at}
+    failures = 0
+    missing = list(target.absorb(by_hash(source), "peer").missing)
+    while missing:
+        try:
+            # One by one, so that some of it is complete long before the rest.
+            missing += target.absorb(given(source, [missing.pop()]), "peer").missing
+        except StoreFull:
+            failures += 1
+            assert target.missing_count == 0
+        assert is_complete(target)
+    assert failures == 1
+    assert target.staged_bytes == 0
+    missing = list(target.absorb(by_hash(source), "peer").missing)
+    while missing:
+        missing += target.absorb(given(source, [missing.pop()]), "peer").missing
+    assert same(target.announced, source.announced)
+    assert is_complete(target)
+
+
+def test_what_was_taken_in_is_not_lost_when_the_live_value_cannot_have_it_at_once() -> None:
+    lattice = Numbers()
+    replica = LatticeReplica(MemoryStore(), lattice)
+    replica.cursor.path("mine").set(1)
+    lattice.fail_after, lattice.failures = 1, 1  # the root takes it in, the live value does not
+    with pytest.raises(Corruption):
+        replica.absorb(whole(Map.of([("theirs", 2)])), "peer")
+    replica.publish()
+    assert same(replica.root, Map.of([("mine", 1), ("theirs", 2)]))
+
+
+def test_a_damaged_cell_does_not_keep_a_change_from_being_told() -> None:
+    store = FaultyStore()
+    replica = LatticeReplica(store, Numbers())
+    replica.cursor.set(Map.of([(f"key {number}", number) for number in range(300)]))
+    before = replica.publish().probe
+    replica.cursor.path("key 5").set(9_999)
+    replica.publish()
+    store.damaged = set(references(encode(before.data)))
+    offer = replica.answer((before,), "peer")
+    assert offer is not None
+    assert offer.probe is not None
+    assert offer.probe.key == replica.announced_hash
+
+
+def test_what_every_restricted_peer_is_told_can_be_had_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lattice_replica, "MADE_MAX", 4)
+    replica = numbered(300)
+    peers = [f"peer {number}" for number in range(3)]
+    for number, peer in enumerate(peers):
+        replica.restrict(peer, [[f"key {key}"] for key in range(number, 60, 3)])
+    for change in range(5):
+        replica.cursor.path("key 1").set(1_000 + change)
+        replica.publish()
+        for peer in peers:
+            assert replica.begin(peer).probe is not None
+        for peer in peers:
+            probe = replica.begin(peer).probe
+            assert probe is not None
+            front = [probe.key]
+            while front:
+                (part,) = replica.supply([front.pop()], peer)
+                assert part is not None
+                front.extend(references(part.data))

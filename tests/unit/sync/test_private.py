@@ -7,8 +7,11 @@ from datalattice.cells import (
     Keyword,
     Map,
     Value,
+    Vector,
     decode,
+    decode_parts,
     encode,
+    encode_message,
     is_embedded,
     references,
     value_hash,
@@ -16,7 +19,8 @@ from datalattice.cells import (
 from datalattice.crypto import KeyPair
 from datalattice.lattice import LOCAL_KEY, MergeContext, get_in, local_slot, root_lattice, set_local
 from datalattice.store import MemoryStore
-from datalattice.sync import LatticeReplica
+from datalattice.sync import LatticeReplica, Offer, Probe
+from datalattice.sync.incoming import Incoming
 
 KEYS = KeyPair(b"p" * 32)
 SECRET = "for this node alone ".ljust(300, "!")
@@ -113,3 +117,18 @@ def test_an_announced_value_is_given_by_its_hash_however_short_it_is() -> None:
         (part,) = replica.supply([hash], "peer")
         assert part is not None
         assert value_hash(decode(part.data)) == hash
+
+
+def test_what_a_peer_shows_is_given_though_it_was_private_here() -> None:
+    first, second = replica_over(MemoryStore()), replica_over(MemoryStore())
+    keep(first, SECRET, OPEN)
+    assert not gives(first, value_hash(OPEN))
+    shown = Vector.of([OPEN, *(f"and more {n}".ljust(300, ".") for n in range(8))])
+    assert not is_embedded(shown)
+    second.cursor.path(Keyword("data")).merge(Index.of([(value_hash(shown), shown)]))
+    second.publish()
+    value, parts = decode_parts(encode_message(second.announced))
+    absorbed = first.absorb(Offer(Probe(value_hash(value), Incoming((), value, parts))), "peer")
+    assert absorbed.changed
+    assert announced_is_complete(first)
+    assert not gives(first, value_hash(SECRET))
