@@ -34,7 +34,7 @@ TEST_TIMEOUT_S: Final = 30
 RUN_TIMEOUT_S: Final = 240
 """Longest run of the tests of one mutation: a fault may make a test hang, which fails it too."""
 
-SEEDS: Final = 8
+SEEDS: Final = 24
 """Seeds in which the simulation has to notice what it is said to notice."""
 
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+?::\w+)", re.MULTILINE)
