@@ -163,7 +163,7 @@ def start(
             "public_key": running.public_key,
             "root_hash": node.root_hash.hex(),
         }
-        lines = [f"listening at {running.address}"]
+        lines = [f"listening at {running.address}" if running.address else "listening at no port"]
         if running.http is not None:
             lines.append(f"health and metrics at http://{running.http}")
         show(json, document, lambda: print_lines(lines))
@@ -248,9 +248,9 @@ def status(
         found.pop(name, None) for name in ("peers", "counters", "damage", "reasons")
     )
     found.pop("sections", None)
-    names: list[str] = [name for name in STATUS_FIRST if name in found]
-    names += sorted(name for name in found if name not in names)
-    print_pairs({name: _shown(name, found[name]) for name in names})
+    if reasons:
+        found["health"] = "degraded"  # the reasons follow, each with its key
+    print_pairs({name: _shown(name, value) for name, value in found.items()})
     print_lines(f"damaged: {one}" for one in damage or ())
     print_lines(f"degraded ({key}): {text}" for key, text in (reasons or {}).items())
     if counters:
@@ -276,7 +276,9 @@ def _status_of(folder: Folder) -> dict[str, Any]:
     client = connect(folder.path)
     if client is not None:
         with client:
-            return {"running": True, **status_of(client)}
+            found = {"running": True, **status_of(client)}
+        names = [name for name in STATUS_FIRST if name in found]
+        return {name: found[name] for name in names + sorted(found.keys() - names)}
     from datalattice.cli.access import open_reader
     from datalattice.lattice import replicable
 

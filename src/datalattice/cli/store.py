@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -84,7 +85,10 @@ def heal(
             bar.to(1, 1)
     show(json, document, lambda: _print_healing(document))
     if not document["clean"]:
-        print_notice("not everything could be had; name nodes that have it with --from")
+        print_notice(
+            "not everything could be had; name nodes or a store that have it, "
+            "with --from or --from-store"
+        )
         raise Exit(EXIT_FAILED)
 
 
@@ -130,9 +134,9 @@ def _heal_alone(
         return healing_document(healing, sources)
 
 
-def _print_report(document: dict[str, Any]) -> None:
+def _print_report(document: dict[str, Any], done: Mapping[str, object] | None = None) -> None:
     counts = {name: document[name] for name in ("segments", "packs", "cells")}
-    print_pairs({**counts, "size": size_text(document["bytes"])})
+    print_pairs({**(done or {}), **counts, "size": size_text(document["bytes"])})
     _print_some("damaged", [_place(one) for one in document["damaged"]])
     _print_some("missing", [_way(one) for one in document["missing"]])
     for name, meaning in (
@@ -163,12 +167,12 @@ def _way(one: dict[str, Any]) -> str:
 
 
 def _print_healing(document: dict[str, Any]) -> None:
-    print_pairs(
+    print_lines(f"not asked: {one}: {why}" for one, why in document["unreachable"].items())
+    _print_report(
+        document,
         {
             "written again": document["rescued"],
             "fetched": document["fetched"],
             "forgotten": document["forgotten"],
-        }
+        },
     )
-    print_lines(f"not asked: {one}: {why}" for one, why in document["unreachable"].items())
-    _print_report(document)

@@ -29,7 +29,7 @@ from datalattice.errors import (
     Unavailable,
     UsageError,
 )
-from datalattice.node.operations import KIND, Operations
+from datalattice.node.operations import KIND, NO_KEY, Operations
 from datalattice.node.transport.base import READ_BYTES
 from datalattice.wire import (
     FrameBuffer,
@@ -242,7 +242,7 @@ class NodeWriter:
         status = self._client.call("node.status")
         key = status.get("public_key") if isinstance(status, Map) else None
         if not isinstance(key, str):
-            raise errors.NoSigningKey("the running node has no key, so it cannot write queues")
+            raise errors.NoSigningKey(NO_KEY)
         return bytes.fromhex(key)
 
     def offer_many(

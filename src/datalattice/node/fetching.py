@@ -10,7 +10,7 @@ from typing import Final, Self
 from datalattice.cells import Parts, Vector, encode
 from datalattice.errors import Corruption, MissingData, PeerError
 from datalattice.node.probing import receive_result
-from datalattice.node.transport import open_stream, parse_address
+from datalattice.node.transport import open_stream, parse_address, system_reason
 from datalattice.store import CellStore, Damage, Healing, Report
 from datalattice.wire import (
     REQUEST_HASHES_MAX,
@@ -62,7 +62,8 @@ class PeerCells:
         self._waiting.clear()
 
     def _fail(self, address: str, error: Exception) -> None:
-        self.failures[address] = str(error) or type(error).__name__
+        reason = system_reason(error) if isinstance(error, OSError) else str(error)
+        self.failures[address] = reason
         stream = self._streams.pop(address, None)
         if stream is not None:
             stream[0].close()

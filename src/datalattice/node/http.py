@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Final
 
 from datalattice.errors import UsageError
+from datalattice.node.transport import system_reason
 
 REQUEST_BYTES_MAX: Final = 8_192
 """Request line and headers together."""
@@ -80,7 +81,7 @@ class HttpListener:
                 listener._accept, bind, port, limit=REQUEST_BYTES_MAX
             )
         except OSError as error:
-            reason = error.strerror or str(error)
+            reason = system_reason(error)
             raise UsageError(f"http_port {port} on {bind} cannot be used: {reason}") from error
         return listener
 

@@ -82,7 +82,7 @@ class _OneLine(logging.Formatter):
             event.fields["traceback"] = self.formatException(record.exc_info)
         if self._as_json:
             head = {"time": when, "level": level, "event": event.name}
-            return json.dumps({**event.fields, **head} if event.fields else head)
+            return json.dumps({**head, **event.fields, **head})
         return f"{when} {level} {event}"
 
 

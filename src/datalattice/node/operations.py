@@ -43,9 +43,13 @@ from datalattice.cells import (
 )
 from datalattice.errors import (
     Corruption,
+    DataLatticeError,
     MissingData,
     NoSigningKey,
+    StoreFailed,
+    StoreFull,
     Timeout,
+    Unavailable,
     UnsupportedOperation,
     UsageError,
 )
@@ -54,6 +58,14 @@ from datalattice.node.node import Node
 from datalattice.node.transport import parse_key
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
+
+NO_KEY: Final = (
+    "the running node started without a key, so it cannot write queues; "
+    "make one with `lattice key new` if there is none, and start the node again"
+)
+
+KEPT: Final = "the node keeps the records and stores them once it can, so do not offer them again"
+"""What is true of an offer whose sync failed: it is in the live value (docs/node.md)."""
 
 WAIT_MS_MAX: Final = 30_000
 """Longest `node.wait`: shorter than the time after which a client gives up."""
@@ -74,19 +86,26 @@ class Operations:
         """Do what `name` says; return its result when that is durable.
 
         Raises: UnsupportedOperation: there is no such operation. UsageError: wrong arguments.
+                Unavailable: a fault of the node, which is degraded from then on.
         """
         operation = _OPERATIONS.get(name)
         if operation is None:
             known = ", ".join(sorted(_OPERATIONS))
             raise UnsupportedOperation(f"this node has no operation {name!r}; it has: {known}")
-        return await operation(self, arguments)
+        try:
+            return await operation(self, arguments)
+        except DataLatticeError:
+            raise
+        except Exception as error:  # whoever asked must learn that it was our fault
+            self._node.observer.failed(error)
+            raise Unavailable(f"a fault of the running node: {error!r}") from error
 
     # --- queues -------------------------------------------------------------------------------
 
     def _topics(self) -> LatticeMQ:
         key_pair = self._node.key_pair
         if key_pair is None:
-            raise NoSigningKey("the running node has no key, so it cannot write queues")
+            raise NoSigningKey(NO_KEY)
         return LatticeMQ.at(self._node.cursor, key_pair.public_key, self._node.clock)
 
     async def _offer_many(self, arguments: Map) -> Value:
@@ -97,7 +116,10 @@ class Operations:
 
         def offer() -> range:
             offsets = queue.offer_many(values, keys, headers)
-            self._node.cursor.sync()
+            try:
+                self._node.cursor.sync()
+            except (StoreFull, StoreFailed) as error:
+                raise type(error)(f"{error}; {KEPT}") from error
             return offsets
 
         offsets = await asyncio.to_thread(offer)
@@ -262,7 +284,13 @@ def _text(arguments: Map, name: str) -> str:
 def _peer(arguments: Map) -> tuple[str | None, bytes | None]:
     """Return the address or the key that names a peer."""
     text = _text(arguments, "address")
-    return (None, parse_key(text)) if _KEY.fullmatch(text) else (text, None)
+    if _KEY.fullmatch(text):
+        return None, parse_key(text)
+    if ":" not in text:
+        raise UsageError(
+            f"a peer is an address (host:port) or a key of 64 hex digits, got {text!r}"
+        )
+    return text, None
 
 
 def _vector(arguments: Map, name: str) -> Vector:

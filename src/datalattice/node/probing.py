@@ -9,7 +9,13 @@ from typing import Final
 
 from datalattice.cells import Parts, Value, value_hash
 from datalattice.errors import PeerError, PeerUnavailable, ProtocolViolation
-from datalattice.node.transport import READ_BYTES, open_stream
+from datalattice.node.transport import (
+    PLAIN,
+    READ_BYTES,
+    open_stream,
+    parse_address,
+    system_reason,
+)
 from datalattice.wire import (
     FrameBuffer,
     Result,
@@ -32,6 +38,10 @@ class NodeReport:
     reply: Value
 
 
+class HungUp(ConnectionError):
+    """The other end closed the connection instead of an answer."""
+
+
 def probe(address: str, timeout_s: float = PROBE_TIMEOUT_S) -> NodeReport:
     """Ask the node at `host:port` for a sign of life and its root.
 
@@ -49,12 +59,19 @@ def probe(address: str, timeout_s: float = PROBE_TIMEOUT_S) -> NodeReport:
     except TimeoutError as error:
         raise PeerUnavailable(f"{address} did not answer in {timeout_s} s") from error
     except OSError as error:
-        text = error.strerror or str(error)
-        raise PeerUnavailable(f"{address} cannot be reached: {text}") from error
+        raise PeerUnavailable(_unreached(address, error)) from error
     except PeerError as error:
         raise PeerUnavailable(f"{address} is not a lattice node: {error}") from error
     root_hash = value_hash(root.value) if root.absent is None else root.absent
     return NodeReport(address, root_hash, took_ms, pong.value)
+
+
+def _unreached(address: str, error: OSError) -> str:
+    text = system_reason(error)
+    if isinstance(error, HungUp) and parse_address(address).scheme == PLAIN:
+        text += "; does it take plain connections (`plain = true`)?"
+    # A failed handshake names the address itself.
+    return text if address in text else f"{address} cannot be reached: {text}"
 
 
 def receive_result(stream: socket.socket, buffer: FrameBuffer, id: int) -> tuple[Result, Parts]:
@@ -66,7 +83,7 @@ def receive_result(stream: socket.socket, buffer: FrameBuffer, id: int) -> tuple
         while (payload := buffer.next_payload()) is None:
             data = stream.recv(READ_BYTES)
             if not data:
-                raise ConnectionResetError("it closed the connection")
+                raise HungUp("it closed the connection")
             buffer.feed(data)
         message, parts = decode_payload(payload)
         if isinstance(message, Result) and type(message.id) is int and message.id == id:

@@ -122,6 +122,8 @@ def _from_file(path: Path) -> dict[str, tuple[object, str]]:
     found: dict[str, tuple[object, str]] = {}
     for name, value in document.items():
         source = f"{path}{_line_of(text, name)}"
+        if isinstance(value, dict):
+            raise UsageError(f"{source}: {name!r} is a table; settings stand alone: `port = 18888`")
         if name not in _kinds():
             raise _unknown(name, f"{source}: there is no setting {name!r}")
         found[name] = (_typed(name, value, source), source)

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.errors import UsageError
+from datalattice.cells import Value
+from datalattice.crypto import KeyPair
+from datalattice.errors import (
+    NoSigningKey,
+    StoreFull,
+    Unavailable,
+    UnsupportedOperation,
+    UsageError,
+)
 from datalattice.node import Daemon, Node, NodeConfig, Running, connect, running
 from datalattice.node.daemon import SIGNAL_REST_S
 
@@ -20,6 +28,7 @@ def serving(
     work: Callable[[Daemon, Node], Awaitable[None]],
     config: NodeConfig | None = None,
     reload: Callable[[], NodeConfig] | None = None,
+    key_pair: KeyPair | None = None,
 ) -> None:
     """Do something to a daemon that serves, then have it end in order."""
 
@@ -29,7 +38,8 @@ def serving(
         def serves(_: Running, node: Node) -> None:
             ready.set_result(node)
 
-        daemon = Daemon(folder, config or NodeConfig(port=-1), ready=serves, reload=reload)
+        settings = config or NodeConfig(port=-1)
+        daemon = Daemon(folder, settings, key_pair=key_pair, ready=serves, reload=reload)
         assert not daemon.stop()
         async with asyncio.timeout(30):
             serve = asyncio.ensure_future(daemon.serve())
@@ -54,6 +64,58 @@ def test_stop_ends_it_in_order_from_any_thread(tmp_path: Path) -> None:
 
     serving(tmp_path, work)
     assert connect(tmp_path) is None
+
+
+def asked(folder: Path, operation: str, **arguments: object) -> Value:
+    client = connect(folder)
+    assert client is not None
+    with client:
+        return client.call(operation, **arguments)
+
+
+def test_what_cannot_be_done_is_explained_to_whoever_asks(tmp_path: Path) -> None:
+    async def work(_daemon: Daemon, _node: Node) -> None:
+        for name, arguments, error, words in (
+            ("queue.meta", {"topic": "t"}, NoSigningKey, "started without a key"),
+            ("node.add_peer", {"address": "12ab"}, UsageError, "or a key of 64 hex digits"),
+            ("node.add_peer", {"address": "h:0"}, UsageError, "1 to 65535"),
+            ("nix", {}, UnsupportedOperation, "it has: node.add_peer"),
+        ):
+            with pytest.raises(error, match=words):
+                await asyncio.to_thread(asked, tmp_path, name, **arguments)
+
+    serving(tmp_path, work)
+
+
+def test_a_fault_in_an_operation_is_told_and_degrades_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(_daemon: Daemon, node: Node) -> None:
+        def broken(_address: object) -> None:
+            raise ZeroDivisionError("by mistake")
+
+        monkeypatch.setattr(node, "pull", broken)
+        with pytest.raises(Unavailable, match="a fault of the running node: ZeroDivisionError"):
+            await asyncio.to_thread(asked, tmp_path, "node.pull")
+        assert node.observer.health == "degraded: ZeroDivisionError: by mistake"
+
+    serving(tmp_path, work)
+
+
+def test_records_that_wait_for_room_on_the_disk_are_not_to_be_offered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(_daemon: Daemon, node: Node) -> None:
+        def full(_cursor: object) -> None:
+            raise StoreFull("no room")
+
+        monkeypatch.setattr(type(node.cursor), "sync", full)
+        offer = {"topic": "t", "partition": 0, "values": ["one"]}
+        with pytest.raises(StoreFull, match="no room; the node keeps the records"):
+            await asyncio.to_thread(asked, tmp_path, "queue.offer_many", **offer)
+        monkeypatch.undo()  # the end needs it
+
+    serving(tmp_path, work, key_pair=KeyPair.generate())
 
 
 def test_signals_that_come_together_are_one_and_a_later_one_ends_it_at_once(

@@ -40,6 +40,7 @@ def hostile_event() -> None:
 
 def test_a_json_line_has_time_level_event_and_fields() -> None:
     (line,) = logged("json", hostile_event)
+    assert line.startswith('{"time": ')
     document = json.loads(line)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", document.pop("time"))
     assert document == {

@@ -98,6 +98,12 @@ def test_wrong_variables_are_said_with_their_name(
     assert words in str(caught.value)
 
 
+def test_a_table_in_the_file_is_no_setting(tmp_path: Path) -> None:
+    file = written(tmp_path, "bind = '::1'\n[node]\nport = 1\n")
+    with pytest.raises(UsageError, match="line 2: 'node' is a table; settings stand alone"):
+        load_settings(file, {}, {})
+
+
 def test_variables_of_others_that_begin_alike_are_none_of_ours(tmp_path: Path) -> None:
     environment = {"LATTICE_SERVICE_HOST": "x", "LATTICE_HOME": "y", "DATALATTICE_HOME": "z"}
     assert load_settings(tmp_path / "x", environment, {}).config == NodeConfig()

@@ -13,6 +13,7 @@ from datalattice.node.transport.base import (
     Transport,
     parse_address,
     parse_key,
+    system_reason,
 )
 from datalattice.node.transport.memory import MemoryTransport
 from datalattice.node.transport.tcp import TcpTransport, open_stream
@@ -33,4 +34,5 @@ __all__ = [
     "open_stream",
     "parse_address",
     "parse_key",
+    "system_reason",
 ]

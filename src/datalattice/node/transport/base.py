@@ -6,6 +6,8 @@ connection above it, so a transport is three verbs: dial, listen, and on a link 
 
 from __future__ import annotations
 
+import os
+import re
 import string
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ TLS: Final = "tls"
 PLAIN: Final = "tcp"
 SCHEMES: Final = (TLS, PLAIN)
 
+_SYSTEM_ERROR: Final = re.compile(r"\[Errno (\d+)\]")
+
 
 class Link(Protocol):
     """A byte stream to one peer."""
@@ -40,7 +44,10 @@ class Link(Protocol):
         ...
 
     async def read(self) -> bytes:
-        """Return some bytes, none at the end of the stream."""
+        """Return some bytes, none at the end of the stream.
+
+        Raises: PeerError: the other end abuses the stream.
+        """
         ...
 
     async def write(self, data: bytes) -> None:
@@ -154,6 +161,16 @@ def parse_key(text: str) -> bytes:
     if len(digits) != 2 * PUBLIC_KEY_BYTES or not set(digits) <= set(string.hexdigits):
         raise UsageError(f"a public key is {2 * PUBLIC_KEY_BYTES} hex digits, got {text!r}")
     return bytes.fromhex(digits)
+
+
+def system_reason(error: OSError) -> str:
+    """Return why the system refused, in its own words and without the address.
+
+    What asyncio raises repeats the address; for a name with several addresses it has no number.
+    """
+    numbers = [error.errno] if error.errno else map(int, _SYSTEM_ERROR.findall(str(error)))
+    texts = dict.fromkeys(os.strerror(number) for number in numbers if number > 0)
+    return "; ".join(texts) or error.strerror or str(error) or type(error).__name__
 
 
 def _no_address(text: str) -> UsageError:

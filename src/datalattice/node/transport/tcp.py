@@ -21,10 +21,12 @@ from datalattice.node.transport.base import (
     PLAIN,
     READ_BYTES,
     Accept,
+    Address,
     Link,
     Listener,
     Refused,
     parse_address,
+    system_reason,
 )
 from datalattice.node.transport.tls import (
     RECORD_START,
@@ -210,9 +212,7 @@ class TcpTransport:
         link: TcpLink | None = None
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
-                link = TcpLink(
-                    *await asyncio.open_connection(target.host, target.port, limit=READ_BYTES)
-                )
+                link = TcpLink(*await _connected(target))
                 if target.scheme == PLAIN:
                     return link
                 secured = TlsLink(link, self._identity, dialled=True)
@@ -247,9 +247,16 @@ class TcpTransport:
                 raise UsageError(
                     f"port {port} on {bind} is in use by another process; choose another"
                 ) from error
-            text = error.strerror or str(error)
-            raise UsageError(f"cannot listen on {bind} port {port}: {text}") from error
+            place = f"{bind} port {port}" if port else bind
+            raise UsageError(f"cannot listen on {place}: {system_reason(error)}") from error
         return TcpListener(server, door)
+
+
+async def _connected(target: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    try:
+        return await asyncio.open_connection(target.host, target.port, limit=READ_BYTES)
+    except OSError as error:
+        raise OSError(error.errno or errno.EHOSTUNREACH, system_reason(error)) from error
 
 
 def open_stream(address: str, timeout_s: float) -> socket.socket:

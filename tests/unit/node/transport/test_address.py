@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from datalattice.errors import UsageError
-from datalattice.node.transport import Address, parse_address, parse_key
+from datalattice.node.transport import Address, parse_address, parse_key, system_reason
 from datalattice.node.transport.base import HOST_CHARS_MAX, PORT_MAX
 
 KEY = bytes(range(32))
@@ -54,6 +56,29 @@ def test_what_is_no_address_is_refused_with_the_accepted_forms(text: str) -> Non
 def test_a_port_that_nobody_can_dial_is_named(port: str) -> None:
     with pytest.raises(UsageError, match=port):
         parse_address(f"h:{port}")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(111, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
+        (
+            OSError("Multiple exceptions: [Errno 111] Connect ('::1', 1), [Errno 111] Connect"),
+            "Connection refused",
+        ),
+        (
+            OSError("Multiple exceptions: [Errno 101] ('::1', 1), [Errno 111] ('127.0.0.1', 1)"),
+            "Network is unreachable; Connection refused",
+        ),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (ConnectionResetError("it closed the connection"), "it closed the connection"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_the_system_s_reason_is_said_once_and_without_the_address(
+    error: OSError, text: str
+) -> None:
+    assert system_reason(error) == text
 
 
 def test_a_key_is_64_hex_digits() -> None:
