@@ -237,6 +237,10 @@ class Connection:
             except TimeoutError:
                 self.cause, self.reason = "slow", "a frame did not complete in time"
                 return
+            except PeerError as error:
+                error.peer = self.id
+                self.cause, self.reason = "framing", str(error)
+                return
             if not data:
                 self.reason = self.reason or "closed by the peer"
                 return

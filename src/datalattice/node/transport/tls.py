@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.x509.oid import NameOID
 
 from datalattice.crypto import KeyPair
+from datalattice.errors import LimitExceeded
 from datalattice.node.transport.base import READ_BYTES, Link
 
 ALPN: Final = "lattice/1"
@@ -40,6 +41,10 @@ the length of a frame of 22 bytes, whose first, the tag of a cell, would be 0x03
 
 AUTHORITY: Final = Ed25519PrivateKey.from_private_bytes(b"datalattice: a key everybody has")
 """The private key of the authority. It is public on purpose, and proves nothing."""
+
+SILENT_BYTES_MAX: Final = 65_536
+"""Bytes of a stream that may come with no data among them: renewed keys and the like. A stranger
+can renew keys without end, and each renewal costs as much as a small message."""
 
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FOR_EVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)  # RFC 5280: no end
@@ -107,17 +112,24 @@ class TlsLink:
         await self._flush()
 
     async def read(self) -> bytes:
-        """Return some bytes, none at the end of the stream, be it orderly or not."""
+        """Return some bytes, none at the end of the stream, be it orderly or not.
+
+        Raises: LimitExceeded: much came, and no data.
+        """
         pieces: list[bytes] = []
-        size = 0
+        size = silent = 0
         while size < READ_BYTES:
             try:
                 piece = self._tls.read(READ_BYTES - size)
             except ssl.SSLWantReadError:
                 if pieces:
                     break
-                if not await self._more():
+                if silent > SILENT_BYTES_MAX:
+                    raise LimitExceeded(f"{silent} bytes of TLS came, and no data") from None
+                count = await self._more()
+                if not count:
                     break
+                silent += count
                 continue
             except ssl.SSLError:
                 break  # a forged or cut stream; what was read before it is genuine
@@ -147,21 +159,24 @@ class TlsLink:
         """End the stream at once."""
         self._link.abort()
 
-    async def _more(self) -> bool:
-        """Wait for more of the stream, answering what the protocol itself asked."""
+    async def _more(self) -> int:
+        """Wait for more of the stream, answering what the protocol itself asked.
+
+        Returns how many bytes came; none at its end, or when it broke.
+        """
         try:
             await self._flush()
         except OSError:
-            return False
-        await self._feed()
-        return True
+            return 0
+        return await self._feed()
 
-    async def _feed(self) -> None:
+    async def _feed(self) -> int:
         data = await self._link.read()
         if data:
             self._incoming.write(data)
         else:
             self._incoming.write_eof()
+        return len(data)
 
     async def _flush(self) -> None:
         # Nothing can come between the two, so records leave in the order they were made.

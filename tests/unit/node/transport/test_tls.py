@@ -16,14 +16,24 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from cryptography.x509.oid import NameOID
 
 import datalattice.node.transport.tcp as tcp_module
 from datalattice.crypto import KeyPair
+from datalattice.errors import LimitExceeded
 from datalattice.node import TcpTransport
 from datalattice.node.transport import Link, open_stream
 from datalattice.node.transport.tcp import TcpLink
-from datalattice.node.transport.tls import ALPN, AUTHORITY, HandshakeFailed, TlsIdentity
+from datalattice.node.transport.tls import (
+    ALPN,
+    AUTHORITY,
+    SILENT_BYTES_MAX,
+    HandshakeFailed,
+    TlsIdentity,
+    TlsLink,
+)
 
 KEYS = KeyPair(b"t" * 32)
 MINE = KeyPair(b"m" * 32)
@@ -393,3 +403,103 @@ def test_the_private_key_is_read_from_a_file_that_is_gone(monkeypatch: pytest.Mo
     monkeypatch.setattr(tempfile, "mkstemp", mkstemp)
     TlsIdentity(KEYS)
     assert len(made) == 1, "in memory where that can be"
+
+
+class Renewing:
+    """A TLS client that renews its keys as often as told, which `ssl` does not offer."""
+
+    def __init__(self, tls: ssl.SSLObject, keys: Path) -> None:
+        name = tls.cipher()
+        assert name is not None
+        self._hash = hashes.SHA384() if "SHA384" in name[0] else hashes.SHA256()
+        self._cipher = ChaCha20Poly1305 if "CHACHA20" in name[0] else AESGCM
+        self._key_bytes = 16 if "AES_128" in name[0] else 32
+        line = next(line for line in keys.read_text().splitlines() if "CLIENT_TRAFFIC" in line)
+        self._secret = bytes.fromhex(line.split()[2])
+        self._count = 0
+
+    def record(self, kind: int, data: bytes) -> bytes:
+        key, place = self._derived(b"key", self._key_bytes), self._derived(b"iv", 12)
+        nonce = (int.from_bytes(place, "big") ^ self._count).to_bytes(12, "big")
+        self._count += 1
+        head = b"\x17\x03\x03" + (len(data) + 17).to_bytes(2, "big")
+        return head + self._cipher(key).encrypt(nonce, data + bytes([kind]), head)
+
+    def renewal(self) -> bytes:
+        sent = self.record(22, b"\x18\x00\x00\x01\x00")
+        self._secret, self._count = self._derived(b"traffic upd", self._hash.digest_size), 0
+        return sent
+
+    def _derived(self, label: bytes, length: int) -> bytes:
+        name = b"tls13 " + label
+        info = length.to_bytes(2, "big") + bytes([len(name)]) + name + b"\x00"
+        return HKDFExpand(self._hash, length, info).derive(self._secret)
+
+
+class Fed:
+    """A link that gives what it is told to, in one piece each."""
+
+    remote = "fed:1"
+    public_key = None
+
+    def __init__(self) -> None:
+        self.given: list[bytes] = []
+        self.written = bytearray()
+
+    async def read(self) -> bytes:
+        return self.given.pop(0) if self.given else b""
+
+    async def write(self, data: bytes) -> None:
+        self.written += data
+
+    async def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+async def shaken(tmp_path: Path) -> tuple[TlsLink, Fed, Renewing]:
+    """Return a server's link over a stream, and the client at its other end."""
+    stream = Fed()
+    link = TlsLink(stream, TlsIdentity(KEYS), dialled=False)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = TlsIdentity(KEYS).client
+    context.keylog_filename = str(tmp_path / "keys")
+    client = context.wrap_bio(incoming, outgoing)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    stream.given.append(outgoing.read())
+
+    async def read() -> bytes:
+        if not stream.given:  # the server has answered
+            incoming.write(bytes(stream.written))
+            client.do_handshake()
+            stream.given.append(outgoing.read())
+        return stream.given.pop(0)
+
+    stream.read, plain_read = read, stream.read  # type: ignore[method-assign]
+    await link.shake_hands()
+    stream.read = plain_read  # type: ignore[method-assign]
+    return link, stream, Renewing(client, tmp_path / "keys")
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_keys_are_not_renewed_without_end(tmp_path: Path, more: int) -> None:
+    async def work() -> None:
+        link, stream, client = await shaken(tmp_path)
+        for _ in range(2):  # data in between begins it anew
+            renewal = client.renewal()
+            count = SILENT_BYTES_MAX // len(renewal)
+            pieces = [renewal, *(client.renewal() for _ in range(count - 1))]
+            data = client.record(23, b"data")
+            rest = SILENT_BYTES_MAX + more - sum(map(len, pieces))
+            # A beginning of the next record makes up the bytes.
+            stream.given += [b"".join(pieces) + data[:rest], data[rest:]]
+            if more > 0:
+                with pytest.raises(LimitExceeded, match="65537 bytes of TLS came, and no data"):
+                    await link.read()
+                return
+            assert await link.read() == b"data"
+
+    asyncio.run(work())
