@@ -235,10 +235,12 @@ def test_the_hunks_of_an_edit_are_limited(more: int) -> None:
     hunks = HUNKS_MAX + more
     patch = head(0, 1) + encode_length(hunks) + b"\x00\x00\x00" * hunks
     if more <= 0:
-        assert list(read_patch(patch, encode(WIDE), {}.get, ROOM).values()) == [encode(WIDE)]
+        assert list(read_patch(patch, encode(WIDE), MemoryStore().get_encoding, ROOM).values()) == [
+            encode(WIDE)
+        ]
         return
     with pytest.raises(BadFormat, match="at most 256 hunks for a cell, got 257"):
-        read_patch(patch, encode(WIDE), {}.get, ROOM)
+        read_patch(patch, encode(WIDE), MemoryStore().get_encoding, ROOM)
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
@@ -249,7 +251,7 @@ def test_the_cells_of_a_patch_are_limited(more: int) -> None:
     cell = head(1, 2) + b"\x00" + encode_length(len(link)) + link
     patch = cell * count + head(0, 2) + b"\x03\x80\x01\x00"
     if more <= 0:
-        assert len(read_patch(patch, b"", {}.get, ROOM)) == count + 1
+        assert len(read_patch(patch, b"", MemoryStore().get_encoding, ROOM)) == count + 1
         return
     with pytest.raises(LimitExceeded, match="more than 4096 cells"):
-        read_patch(patch, b"", {}.get, ROOM)
+        read_patch(patch, b"", MemoryStore().get_encoding, ROOM)
