@@ -120,20 +120,25 @@ class Healer:
         if not effects.healed and not effects.unhealed:
             return
         below: list[bytes] = []
-        for encoding in self._store.get_encodings(effects.healed):
+        lost = set(effects.unhealed)
+        for hash in effects.healed:
+            try:
+                encoding = self._store.get_encoding(hash)
+            except Corruption:
+                lost.add(hash)  # the disk did not keep it
+                continue
             if encoding is not None:
                 below += self._store.missing(references(encoding))
+        self.note(below)  # first: whoever waits for all of it must not wake in between
         with self._changed:
-            for hash in effects.unhealed:
-                if hash in self._wanted:
-                    self._wanted[hash] = False
-            for hash in effects.healed:
+            for hash in lost & self._wanted.keys():
+                self._wanted[hash] = False
+            for hash in set(effects.healed) - lost:
                 self._wanted.pop(hash, None)
             self._healed_count += len(effects.healed)
-            is_done = not self._wanted and not below
+            is_done = not self._wanted
             self._changed.notify_all()
         self._observer.count("cells-healed", len(effects.healed))
-        self.note(below)
         if is_done:
             self._observer.recover(MISSING)
             self._worker.submit(_publish)  # what could not be published for want of these cells

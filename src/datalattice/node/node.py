@@ -193,7 +193,8 @@ class Node:
             for backup in self.backups:
                 backup.start(self._store, self.observer)
                 self._backing.append(backup)
-                backup.offer(self._replica.root)
+            # By the worker: what it commits meanwhile is later, and must not be replaced.
+            self._worker.submit(lambda _replicator, _now_ms: self._back_up())
             if self.config.url is not None:
                 key = self._network.own_key
                 await asyncio.to_thread(publish, self.cursor, key, self.config.url, self.clock)
@@ -429,12 +430,15 @@ class Node:
     def _deliver(self, effects: Effects, done: Done | None) -> None:
         if effects.changed:
             self.observer.changed()
-            for backup in self._backing:
-                backup.offer(self._replica.root)
+            self._back_up()
         self._healer.settle(effects)
         if not self._watcher_count and effects.is_silent and done is None:
             return
         self._loop.call_soon_threadsafe(self._carry_out, effects, done)
+
+    def _back_up(self) -> None:
+        for backup in self._backing:
+            backup.offer(self._replica.root)
 
     def _failed(self, error: Exception) -> None:
         self._healer.failed(error)

@@ -162,7 +162,11 @@ class Worker:
     def _hand_out(self, done: Done | None = None) -> None:
         effects = self._replicator.take_effects()
         if effects or done is not None:
-            self._deliver(effects, done)
+            try:
+                self._deliver(effects, done)
+            except Exception as error:  # noqa: BLE001 - as in `_guard`; what they say has happened
+                _log.exception("a fault while effects were handed out")
+                self._failed(error)
 
     def _refuse_rest(self) -> None:
         while True:

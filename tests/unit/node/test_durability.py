@@ -7,7 +7,7 @@ import errno
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 
@@ -16,9 +16,12 @@ from datalattice.crypto import SeededEntropy, sha3_256
 from datalattice.errors import BadFormat, Corruption, StoreError, UsageError
 from datalattice.lattice import LOCAL_KEY, SetLattice, replicable
 from datalattice.node import Backup, MemoryTransport, Node, NodeConfig, open_node
+from datalattice.node.heal import Healer
+from datalattice.node.observe import Observer
+from datalattice.node.worker import Worker
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.store.packing import locate
-from datalattice.sync import LatticeReplica, Part
+from datalattice.sync import Effects, LatticeReplica, Part
 from datalattice.testing.disk import SimDisk
 
 T = TypeVar("T")
@@ -213,6 +216,27 @@ def test_a_node_heals_from_its_peers() -> None:
     with open_sim(disk) as again:
         assert again.check().is_clean
         assert same(again.root(), Set.of(elements(0, 200)))
+
+
+def test_a_healed_cell_that_is_damaged_at_once_is_asked_for_again() -> None:
+    class Worn(MemoryStore):
+        def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
+            raise Corruption("damaged again")
+
+    asked: list[object] = []
+
+    class Asked:
+        def submit(self, action: object) -> None:
+            asked.append(action)
+
+    observer = Observer()
+    healer = Healer(Worn(), cast("Worker", Asked()), observer, 0)
+    healer.note([sha3_256(b"cell")])
+    healer.settle(Effects(healed=[sha3_256(b"cell")]))
+    assert healer.wanted_count == 1
+    assert observer.health.startswith("degraded: ")
+    healer._ask()
+    assert len(asked) == 2
 
 
 def test_a_lost_file_comes_back_from_the_peers(tmp_path: Path) -> None:

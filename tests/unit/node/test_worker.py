@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import pytest
@@ -252,3 +252,25 @@ def test_the_time_of_strangers_in_one_turn_is_bounded(cost_ms: int, count: int) 
     worker._queue.get_nowait()
     worker._turn([])
     assert len(done) == count
+
+
+def test_a_fault_while_effects_are_handed_out_does_not_end_the_thread() -> None:
+    failed: list[Exception] = []
+    done = threading.Event()
+
+    def deliver(_effects: Effects, told: Callable[[], None] | None) -> None:
+        if told is not None:
+            told()
+
+    def fail() -> None:
+        raise RuntimeError("nobody is there")
+
+    worker = Worker(cast("Replicator", Counting()), deliver, failed.append)
+    worker.start()
+    try:
+        worker.submit(lambda _node, _now_ms: None, fail)
+        worker.submit(lambda _node, _now_ms: None, done.set)
+        assert done.wait(20)
+    finally:
+        worker.stop()
+    assert [str(error) for error in failed] == ["nobody is there"]
