@@ -344,7 +344,7 @@ def test_with_a_peer_of_that_key_only_some_paths_are_exchanged(scheme: str) -> N
                 config=NodeConfig(
                     port=0,
                     peers=(address,),
-                    partial=(f"{ONE.public_key.hex()} queue/{TWO.public_key.hex()}",),
+                    partial=(f"{ONE.public_key.hex()}/queue/{TWO.public_key.hex()}",),
                 ),
             )
             write(one, "stays here")
@@ -363,11 +363,11 @@ def test_with_a_peer_of_that_key_only_some_paths_are_exchanged(scheme: str) -> N
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("short queue", "64 hex digits"),
-        ("00" * 32, "KEY PATH"),
-        ("00" * 32 + " queue//x", "KEY PATH"),
-        ("00" * 32 + " nonsense", "nothing at 'nonsense'"),
-        ("00" * 32 + " queue/" + "11" * 32 + "/value", "enters a signed value"),
+        ("short/queue", "64 hex digits"),
+        ("00" * 32, "KEY/queue/OWNER"),
+        ("00" * 32 + "/queue//x", "KEY/queue/OWNER"),
+        ("00" * 32 + "/nonsense", "nothing at 'nonsense'"),
+        ("00" * 32 + "/queue/" + "11" * 32 + "/value", "enters a signed value"),
     ],
 )
 def test_the_paths_of_a_partial_peer_are_checked(text: str, reason: str) -> None:

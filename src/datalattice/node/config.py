@@ -35,16 +35,14 @@ MESSAGE_BYTES_MIN: Final = 100_000
 
 
 def split_partial(text: str) -> tuple[bytes, list[str]]:
-    """Return (public key, keys of a path) of `KEY section/key`.
+    """Return (public key, keys of a path) of `KEY/section/key`.
 
     Raises: UsageError: anything else.
     """
-    key, _, path = text.partition(" ")
-    keys = path.strip().split("/")
-    if not all(keys):
+    key, *keys = text.split("/")
+    if not keys or not all(keys):
         raise UsageError(
-            f"what a peer partially replicates is KEY PATH, such as its key in hex and "
-            f"queue/OWNER, got {text!r}"
+            f"partial is the key of a peer and a path, such as KEY/queue/OWNER, got {text!r}"
         )
     return parse_key(key), keys
 
@@ -59,7 +57,7 @@ class NodeConfig:
     peers: addresses of nodes to stay connected to.
     plain: whether inbound connections may be plain TCP; else they have to be TLS.
     allow: public keys, in hex, that may connect; none: everybody may. Plain ones prove no key.
-    partial: `KEY PATH`: with the peer of this key only such paths are exchanged, both ways.
+    partial: `KEY/PATH`: with the peer of this key only such paths are exchanged, both ways.
     url:   where others reach this node, published in `:p2p` below its key; None: not published.
     discover: where to look for further nodes to connect to: in `:p2p`, by mDNS on the local
            network, both, or nowhere.

@@ -75,6 +75,12 @@ def test_lists_in_the_environment_have_commas_or_spaces(
     assert load_settings(tmp_path / "x", {"LATTICE_PEERS": text}, {}).config.peers == peers
 
 
+def test_partial_replication_can_be_set_by_a_variable(tmp_path: Path) -> None:
+    entries = tuple(f"{digits * 64}/queue/{'0' * 64}" for digits in "12")
+    environment = {"LATTICE_PARTIAL": ", ".join(entries)}
+    assert load_settings(tmp_path / "x", environment, {}).config.partial == entries
+
+
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
