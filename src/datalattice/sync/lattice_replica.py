@@ -17,6 +17,7 @@ synced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Final
 
 from datalattice.cells import (
@@ -262,8 +263,8 @@ class LatticeReplica:
         if offer.probe is not None:
             self._consider(offer.probe, peer, outcome)
         if self._staging.size_bytes > STAGED_BYTES_MAX:
-            mine = [claim for claim in self._waiting if claim.peer == peer]
-            self._give_up(mine or list(self._waiting), outcome)
+            # Not those of this peer: who fills the room to the brim would keep the others out.
+            self._give_up(self._staging.heaviest(attrgetter("peer")), outcome)
 
     def supply(self, want: Sequence[bytes], peer: str) -> list[Part | None]:
         """Return cells by hash."""

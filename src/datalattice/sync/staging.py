@@ -10,7 +10,7 @@ stored the claim is complete.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -184,6 +184,40 @@ class Staging:
                 else:
                     found[parent] = None
         return list(found)
+
+    def heaviest(self, group: Callable[[object], object]) -> list[object]:
+        """Return the claims of those groups that hold most, until they make up a quarter of all.
+
+        A quarter, so that this need not be asked again at once: it looks at every cell.
+        """
+        weights: dict[object, int] = {}
+        members: dict[object, list[object]] = {}
+        for claim, hashes in self._claims.items():
+            name = group(claim)
+            members.setdefault(name, []).append(claim)
+            weights[name] = weights.get(name, 0) + self._weight(hashes)
+        found: list[object] = []
+        room = self.size_bytes / 4
+        for name in sorted(weights, key=lambda name: weights[name], reverse=True):
+            found += members[name]
+            room -= weights[name]
+            if room <= 0:
+                break
+        return found
+
+    def _weight(self, hashes: list[bytes]) -> int:
+        """Return what the cells below these take in memory."""
+        seen = set(hashes)
+        front = list(hashes)
+        weight = 0
+        while front:
+            cell = self._cells.get(front.pop())
+            if cell is not None:
+                weight += cell.size_bytes
+                fresh = [hash for hash in cell.below if hash not in seen]
+                seen.update(fresh)
+                front += fresh
+        return weight
 
     def release(self, claim: object) -> None:
         """Forget a claim that a newer one replaces; the cells fetched for it stay."""

@@ -31,6 +31,7 @@ from datalattice.lattice import (
 from datalattice.store import MemoryStore
 from datalattice.sync import LatticeReplica, Offer, Probe, lattice_replica
 from datalattice.sync.incoming import Incoming
+from datalattice.wire import join_cells
 
 KEYS = KeyPair(b"k" * 32)
 
@@ -224,3 +225,30 @@ def test_what_every_restricted_peer_is_told_can_be_had_however_many_there_are(
                 (part,) = replica.supply([front.pop()], peer)
                 assert part is not None
                 front.extend(references(part.data))
+
+
+def without_leaves(source: LatticeReplica) -> Offer:
+    message = encode_message(source.announced)
+    cells = decode_parts(message)[1].encodings()
+    inner = [cell for cell in cells.values() if references(cell)]
+    top = encode(source.announced)
+    found, parts = decode_parts(join_cells(top, [cell for cell in inner if cell != top]))
+    return Offer(Probe(value_hash(found), Incoming((), found, parts)))
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_who_fills_the_room_for_gaps_does_not_keep_others_out(
+    monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    greedy, modest = numbered(5_000), numbered(1_000, 7)
+    replica = LatticeReplica(MemoryStore(), Numbers())
+    replica.absorb(without_leaves(greedy), "greedy")
+    # There is room for both of them, or not quite.
+    alone = LatticeReplica(MemoryStore(), Numbers())
+    alone.absorb(without_leaves(modest), "modest")
+    limit = replica.staged_bytes + alone.staged_bytes - more
+    monkeypatch.setattr(lattice_replica, "STAGED_BYTES_MAX", limit)
+    absorbed = replica.absorb(without_leaves(modest), "modest")
+    assert absorbed.dropped == ((greedy.announced_hash,) if more > 0 else ())
+    replica.absorb(given(modest, absorbed.missing), "modest")
+    assert replica.announced_hash == modest.announced_hash

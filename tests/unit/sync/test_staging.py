@@ -159,3 +159,24 @@ def test_a_shared_cell_comes_once_and_before_all_that_refer_to_it() -> None:
     assert len(order) == len(set(order)) == len(cells)
     for hash, encoding in progress.stored:
         assert all(order.index(ref) < order.index(hash) for ref in references(encoding))
+
+
+def test_the_heaviest_make_up_a_quarter() -> None:
+    staging = Staging(Home())
+    sizes: dict[str, int] = {}
+    # They come without leaves, so everything else waits.
+    for claim, leaves in [("a1", 40), ("b1", 100), ("c1", 500), ("b2", 450)]:
+        root, cells = tree(leaves, claim)
+        cells = {hash: cell for hash, cell in cells.items() if references(cell)}
+        before = staging.size_bytes
+        staging.claim(claim, [root], cells)
+        sizes[claim] = staging.size_bytes - before
+    assert sizes["c1"] > sizes["b2"] > sizes["b1"] > sizes["a1"]
+    assert staging.heaviest(lambda claim: claim) == ["c1"]
+    assert staging.heaviest(lambda claim: str(claim)[0]) in (["b1", "b2"], ["c1"])
+    assert staging.heaviest(lambda _claim: None) == ["a1", "b1", "c1", "b2"]
+    staging.drop(staging.heaviest(lambda claim: claim))
+    staging.drop(staging.heaviest(lambda claim: claim))
+    assert staging.size_bytes == sizes["a1"] + sizes["b1"]
+    staging.drop(["a1", "b1"])
+    assert staging.heaviest(lambda claim: claim) == []
