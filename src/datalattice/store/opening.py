@@ -167,7 +167,7 @@ def _recover(
     state, index = opened.state, opened.index
     _check_id(disk, folder, opened.store_id, state.position.segment)
     try:
-        _check_reach(disk, folder, state.position)
+        check_reach(disk, folder, state.position)
         is_lost = False
     except Corruption:
         if not repair:
@@ -220,7 +220,7 @@ def _check_id(disk: Disk, folder: str, store_id: bytes, segment: int) -> None:
         )
 
 
-def _check_reach(disk: Disk, folder: str, position: Position) -> None:
+def check_reach(disk: Disk, folder: str, position: Position) -> None:
     """Check that the log goes as far as the index says.
 
     Raises: Corruption: it ends before, or is another log. A shorter log never replaces a longer

@@ -13,8 +13,8 @@ from datalattice.store.base import Damage, Store, check_hash
 from datalattice.store.checking import Checker, Progress, Report
 from datalattice.store.disk import Disk
 from datalattice.store.folder import INDEX
-from datalattice.store.hashindex import STAGED
-from datalattice.store.opening import Opened, open_reader
+from datalattice.store.hashindex import STAGED, Position
+from datalattice.store.opening import Opened, check_reach, open_reader
 from datalattice.store.packing import locate
 from datalattice.store.recovery import LogReader, Recovery
 from datalattice.store.segments import SegmentReader, segment_path
@@ -161,7 +161,7 @@ class Reading(Store):
             before = state.position
             index.look_again()
             start = index.watermark()
-            if start.position.sequence >= state.position.sequence:
+            if start.position.sequence >= before.sequence or self._is_taken_back(before):
                 index.drop_recent()
                 state.restart(start)
             else:
@@ -173,6 +173,15 @@ class Reading(Store):
             state.move_to(recovery.end)
             self._damage.update({(item.file, item.offset): item for item in recovery.damage})
             return state.position != before
+
+    def _is_taken_back(self, position: Position) -> bool:
+        """Return whether a writer whose sync failed has taken back what was read up to here."""
+        try:
+            check_reach(self._disk, self._folder, position)
+        except Corruption:
+            self._segments.forget()
+            return True
+        return False
 
     def _reopen(self, identity: str) -> None:
         """Follow a writer that made the index again."""

@@ -173,3 +173,22 @@ def test_who_has_nothing_to_resume() -> None:
         assert not reader.has_failed
         with pytest.raises(ReadOnly):
             reader.resume()
+
+
+def test_a_reader_forgets_a_commit_that_was_taken_back() -> None:
+    disk = FailingDisk(6, errno.EIO)
+    store = opened(disk)
+    store.commit(value(0))
+    with CellStore.open("store", disk=disk, read_only=True) as reader:
+        disk.fail_at = disk.steps + 2  # the sync after the write
+        with pytest.raises(StoreFailed):
+            store.commit(value(1))
+        assert reader.root_hash() == value_hash(value(1)), "it lies there, so a reader sees it"
+        store.resume()
+        assert same(reader.root(), value(0))
+        for number in range(2, 5):
+            store.commit(value(number))
+            assert same(reader.root(), value(number))
+            assert missing(reader.root()) == []
+        assert reader.damage == ()
+    store.close()
