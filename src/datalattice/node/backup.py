@@ -6,6 +6,9 @@ the latest. What fails is tried again, later and later, and degrades the node un
 node itself goes on. The value is copied cell by cell, children first, without what the backup has
 already, and committed at the end; so a backup is a complete store at every moment, and a node can
 be started on it.
+
+A backup never goes back: one with data that its node does not have is left as it is. So a node that
+begins anew, after its disk was lost, does not empty the copy that was made for this case.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Final
 
 from datalattice.cells import Value, decode, encode, novelty, references, same, value_hash
 from datalattice.errors import MissingData, UsageError
+from datalattice.lattice import KeyedLattice, Lattice, replicable
 from datalattice.node.observe import Observer
 from datalattice.store import CellStore, Store
 
@@ -26,6 +30,11 @@ RETRY_MAX_S: Final = 30.0
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """How long a closing node waits for a backup to take the last value."""
+
+LACKING: Final = (
+    "it has data that this node does not have, and stays as it is; recover from it, or have the "
+    "node back up to another folder"
+)
 
 BATCH_CELLS: Final = 512
 """Cells that are handed to a backup's store at a time."""
@@ -58,6 +67,8 @@ class Backup:
         self._is_closing = False
         self._source: Store | None = None
         self._observer: Observer | None = None
+        self._lattice: Lattice | None = None
+        self._was_looked_at = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -65,8 +76,8 @@ class Backup:
         """Key of the trouble that this backup is not what it should be."""
         return f"backup {self.name}"
 
-    def start(self, source: Store, observer: Observer) -> None:
-        """Begin to take values whose cells are in `source`.
+    def start(self, source: Store, observer: Observer, lattice: Lattice) -> None:
+        """Begin to take values of `lattice` whose cells are in `source`.
 
         Raises: UsageError: it serves another node already.
         """
@@ -74,6 +85,8 @@ class Backup:
             raise UsageError(f"the {self.key} belongs to a node that is running")
         self._source = source
         self._observer = observer
+        self._lattice = lattice
+        self._was_looked_at = False
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="datalattice-backup", daemon=True)
         self._thread.start()
@@ -157,17 +170,33 @@ class Backup:
 
     def _take(self, value: Value) -> None:
         assert self._source is not None
+        assert self._lattice is not None
         store = self._store
         if store is None:
             assert self._path is not None
             store = self._store = CellStore.open(self._path)
         if store.has_failed:
             store.resume()
+        if not self._was_looked_at:
+            is_new = store.root_hash() is None
+            if not is_new and not contains(value, store.root(), self._lattice):
+                raise UsageError(LACKING)
+            self._was_looked_at = True
         if self._filter is not None:
             value = self._filter(value)
             if not same(self._filter(value), value):
                 raise UsageError("the filter changes its own result")
         copy_value(value, self._source, store)
+
+
+def contains(value: Value, other: Value, lattice: Lattice) -> bool:
+    """Return whether a value of the lattice has all that `other` has, `:local` apart.
+
+    Cost: that of a merge, which follows what differs.
+    """
+    if isinstance(lattice, KeyedLattice):
+        value, other = replicable(value), replicable(other)
+    return same(lattice.merge(value, other), value)
 
 
 def copy_value(value: Value, source: Store, target: Store) -> None:

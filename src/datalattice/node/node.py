@@ -180,21 +180,21 @@ class Node:
             )
             self._replica.on_loss = self._healer.note
             self._network.restrict = self._replica.restrict
+            for backup in self.backups:
+                backup.start(self._store, self.observer, self._lattice)
+                self._backing.append(backup)
+            self._back_up()  # before the worker begins: what it commits is later
             await self._network.listen(self._worker)
             await self.monitor.start(self.config.http_bind, self.config.http_port)
         except BaseException:
             await self._network.close()
+            await self._end_backups()
             if self._owned is not None:
                 self._owned.close()
             raise
         self._worker.start()
         self._healer.start()
         try:
-            for backup in self.backups:
-                backup.start(self._store, self.observer)
-                self._backing.append(backup)
-            # By the worker: what it commits meanwhile is later, and must not be replaced.
-            self._worker.submit(lambda _replicator, _now_ms: self._back_up())
             if self.config.url is not None:
                 key = self._network.own_key
                 await asyncio.to_thread(publish, self.cursor, key, self.config.url, self.clock)
@@ -220,12 +220,15 @@ class Node:
             await self._network.close()
             await self._healer.close()
             await asyncio.to_thread(self._worker.stop)
-            await asyncio.gather(*(asyncio.to_thread(one.close) for one in self._backing))
+            await self._end_backups()
             for backup in self._backing:
                 if not backup.is_current:
                     log_event(logging.ERROR, "backup-behind", backup=backup.name)
             if self._owned is not None:
                 await asyncio.to_thread(self._owned.close)
+
+    async def _end_backups(self) -> None:
+        await asyncio.gather(*(asyncio.to_thread(one.close) for one in self._backing))
 
     async def _farewell(self) -> None:
         """Let what peers have not been told leave, for a short while."""

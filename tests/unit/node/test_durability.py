@@ -16,6 +16,7 @@ from datalattice.crypto import SeededEntropy, sha3_256
 from datalattice.errors import BadFormat, Corruption, StoreError, UsageError
 from datalattice.lattice import LOCAL_KEY, SetLattice, replicable
 from datalattice.node import Backup, MemoryTransport, Node, NodeConfig, open_node
+from datalattice.node.backup import LACKING
 from datalattice.node.heal import Healer
 from datalattice.node.observe import Observer
 from datalattice.node.worker import Worker
@@ -337,7 +338,7 @@ def test_a_backup_follows_and_a_node_starts_on_it(tmp_path: Path) -> None:
             await node.sync()
             assert node.observer.health == "ok"
             with pytest.raises(UsageError, match="belongs to a node"):
-                backup.start(MemoryStore(), node.observer)
+                backup.start(MemoryStore(), node.observer, SetLattice())
             return node.root_hash
 
     last = run(work)
@@ -353,6 +354,36 @@ def test_a_backup_follows_and_a_node_starts_on_it(tmp_path: Path) -> None:
             await node.sync()
 
     run(recovered)
+
+
+def test_a_node_that_begins_anew_does_not_empty_its_backup(tmp_path: Path) -> None:
+    async def work() -> None:
+        transport = MemoryTransport()
+        copy = tmp_path / "copy"
+        async with set_node(transport, tmp_path / "s", backups=(Backup(copy),)) as node:
+            add(node, *elements(0, 100))
+            await node.sync()
+        held = root_of(copy)
+        async with set_node(transport, MemoryStore(), backups=(Backup(copy),)) as anew:
+            await until(anew, lambda: LACKING in anew.observer.health)
+            add(anew, "something else")
+            await anew.sync()
+            assert not await asyncio.to_thread(anew.backups[0].wait, 0.01)
+        assert root_of(copy) == held
+        async with (
+            set_node(transport, tmp_path / "s") as other,
+            set_node(transport, MemoryStore(), other, backups=(Backup(copy),)) as anew,
+        ):
+            assert await asyncio.to_thread(anew.backups[0].wait, 20), "its peer had all of it"
+            assert anew.observer.health == "ok"
+        assert root_of(copy) == held
+
+    run(work)
+
+
+def root_of(folder: Path) -> bytes | None:
+    with CellStore.open(folder, read_only=True) as store:
+        return store.root_hash()
 
 
 def test_a_backup_catches_up_after_downtime_and_copies_only_what_is_new(tmp_path: Path) -> None:
