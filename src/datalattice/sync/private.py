@@ -59,7 +59,7 @@ class PrivateCells:
 
         `made` are the cells of the announced value that were not written with the root.
         """
-        if not self._cells:
+        if not self._cells and root is announced:
             return
         fresh = {hash: encoding for hash, encoding, _ in parts}
         public: set[bytes] = set()

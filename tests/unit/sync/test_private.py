@@ -132,3 +132,11 @@ def test_what_a_peer_shows_is_given_though_it_was_private_here() -> None:
     assert absorbed.changed
     assert announced_is_complete(first)
     assert not gives(first, value_hash(SECRET))
+
+
+def test_a_root_that_has_all_of_local_in_its_own_cell_is_not_given() -> None:
+    replica = replica_over(MemoryStore())
+    replica.cursor.update(lambda root: set_local(root, KEYS, Map.of([])))
+    replica.publish()
+    assert is_embedded(get_in(replica.root, [LOCAL_KEY]))
+    assert not gives(replica, value_hash(replica.root))
