@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from datalattice.clock import Clock, SystemClock
-from datalattice.crypto import Entropy, SystemEntropy
+from datalattice.crypto import PUBLIC_KEY_BYTES, Entropy, SystemEntropy
 from datalattice.errors import UsageError
 from datalattice.node.transport import Address, Link, Transport, parse_address
 
@@ -173,8 +173,8 @@ class Peers:
     def add(self, address: str | None = None, *, public_key: bytes | None = None) -> None:
         """Stay connected to a node from now on; adding it again changes nothing.
 
-        Raises: UsageError: neither address nor key, not an address, two different keys, or the key
-                of this node itself.
+        Raises: UsageError: neither address nor key, not an address, not a key, two different keys,
+                or the key of this node itself.
         """
         place = None if address is None else parse_address(address)
         key = public_key
@@ -184,6 +184,8 @@ class Peers:
             key = place.public_key
         if key is None and place is None:
             raise UsageError("a peer has an address, a public key, or both; got neither")
+        if key is not None and len(key) != PUBLIC_KEY_BYTES:
+            raise UsageError(f"a public key is {PUBLIC_KEY_BYTES} bytes, got {len(key)}")
         if key is not None and key == self._own_key:
             raise UsageError(f"{key.hex()} is the key of this node itself")
         peer = self._with_key(key) if key is not None else None

@@ -329,6 +329,16 @@ def test_what_cannot_be_wanted_is_said() -> None:
     play(scene)
 
 
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_a_key_of_another_length_is_refused(length: int) -> None:
+    async def scene(world: World) -> None:
+        with pytest.raises(UsageError, match=f"32 bytes, got {length}"):
+            world.peers.add(public_key=bytes(length))
+        assert world.peers.infos == []
+
+    play(scene)
+
+
 def test_the_own_key_at_an_address_is_left_alone() -> None:
     async def scene(world: World) -> None:
         world.nodes["h"] = OWN
