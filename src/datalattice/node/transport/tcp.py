@@ -135,19 +135,18 @@ class Door:
             oldest.abort()
             self._count("strangers-evicted", oldest.remote)
         self._waiting[link] = asyncio.current_task()
+        admitted: Link | None = None
         try:
             admitted = await self._greet(link)
         except TimeoutError:
             self._count("strangers-silent", link.remote)
         except OSError as error:
             self._count("handshakes-failed", str(error))
-        else:
-            if admitted is not None:
-                return admitted
         finally:
             self._waiting.pop(link, None)
-        link.abort()
-        return None
+            if admitted is None:
+                link.abort()  # whatever happened: nobody else knows of it
+        return admitted
 
     async def _greet(self, link: TcpLink) -> Link | None:
         begun = b""

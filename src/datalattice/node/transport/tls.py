@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import NameOID
@@ -199,12 +200,12 @@ def proven_key(
         raise HandshakeFailed(f"{remote} showed no certificate")
     try:
         certificate = x509.load_der_x509_certificate(shown)
-        key = certificate.public_key()
-    except ValueError as error:
+        key, issuer = certificate.public_key(), certificate.issuer
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise HandshakeFailed(f"the certificate of {remote} cannot be read: {error}") from error
     if not isinstance(key, Ed25519PublicKey):
         raise HandshakeFailed(f"{remote} has a certificate of another kind than Ed25519")
-    if certificate.issuer != _name(_AUTHORITY_NAME):
+    if issuer != _name(_AUTHORITY_NAME):
         raise HandshakeFailed(f"{remote} has a certificate with others in between")
     found = key.public_bytes_raw()
     if found == AUTHORITY.public_key().public_bytes_raw():

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
@@ -501,5 +502,48 @@ def test_keys_are_not_renewed_without_end(tmp_path: Path, more: int) -> None:
                     await link.read()
                 return
             assert await link.read() == b"data"
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("a broken name"),
+        UnsupportedAlgorithm("a curve that nobody knows"),
+        x509.InvalidVersion("no such version", 7),
+    ],
+)
+def test_a_certificate_that_cannot_be_read_is_cut_and_counted(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(_data: bytes) -> x509.Certificate:
+        raise error
+
+    async def work() -> None:
+        async with host() as there:
+            stream = await there.connect(TlsIdentity(MINE).client)
+            assert await end_of(*stream) == b""
+            assert there.refused == {"handshakes-failed": 1}
+
+    monkeypatch.setattr(x509, "load_der_x509_certificate", refuse)
+    asyncio.run(work())
+
+
+def test_a_fault_in_a_handshake_does_not_leave_the_stream_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(TlsLink, "shake_hands", fail)
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        async with host() as there:
+            reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+            writer.write(b"\x16\x03\x01")
+            async with asyncio.timeout(10):
+                assert await end_of(reader, writer) == b""
 
     asyncio.run(work())
