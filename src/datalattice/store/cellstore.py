@@ -272,14 +272,15 @@ class CellStore(Reading):
                 there any more.
         """
         committer = self._writer()
-        if not committer.has_failed:
-            return
-        committer.restart()
-        with committer.lock:
-            self._segments.forget()
-            self._pending = {**self._writing, **self._pending}
-            self._writing = {}
-            self._pending_bytes = sum(map(len, self._pending.values()))
+        if committer.has_failed:
+            committer.restart(self._take_back)
+
+    def _take_back(self) -> None:
+        """Stage again what was written and is not there any more."""
+        self._segments.forget()
+        self._pending = {**self._writing, **self._pending}
+        self._writing = {}
+        self._pending_bytes = sum(map(len, self._pending.values()))
 
     def heal(self, cells: Iterable[tuple[bytes, bytes]], promoted: Sequence[bytes] = ()) -> int:
         """Store cells that are damaged or missing here, from wherever; return how many.

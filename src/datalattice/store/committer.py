@@ -112,9 +112,10 @@ class Committer:
         """Whether a write or sync failed, so that nothing more is written."""
         return self._failure is not None
 
-    def restart(self) -> None:
+    def restart(self, taken_back: Callable[[], None]) -> None:
         """Go back to what is durable, and write again from there.
 
+        `taken_back` is called before anybody writes again.
         Raises: StoreFull, StoreFailed: the disk still refuses.
         """
         with self._turn:
@@ -136,6 +137,7 @@ class Committer:
             self._sequence = self._durable = position.sequence
             self._trailer = position.trailer
             self.head = self._state.root
+            taken_back()
             self._failure = None
 
     # --- writing; the caller holds the lock ---

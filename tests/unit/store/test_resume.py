@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -192,3 +193,29 @@ def test_a_reader_forgets_a_commit_that_was_taken_back() -> None:
             assert missing(reader.root()) == []
         assert reader.damage == ()
     store.close()
+
+
+def test_a_commit_right_after_the_restart_has_all_its_cells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = FailingDisk(7)
+    store = opened(disk)
+    store.commit(value(0))
+    store.put(value(1))
+    disk.fail_at = disk.steps + 2  # the sync after the write
+    with pytest.raises(StoreFull):
+        store.commit(store.load(value_hash(value(1))))
+    committer = store._committer
+    assert committer is not None
+    restart = committer.restart
+
+    def and_another_thread_is_fast(*arguments: Callable[[], None]) -> None:
+        restart(*arguments)
+        store.commit(store.load(value_hash(value(1))))
+
+    monkeypatch.setattr(committer, "restart", and_another_thread_is_fast)
+    store.resume()
+    disk.restart(power_failure=True)
+    with opened(disk) as again:
+        assert same(again.root(), value(1))
+        assert missing(again.root()) == []
