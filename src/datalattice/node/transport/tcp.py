@@ -266,6 +266,7 @@ def open_stream(address: str, timeout_s: float) -> socket.socket:
     """
     target = parse_address(address)
     stream = socket.create_connection((target.host, target.port), timeout_s)
+    _tune(stream)  # else the first request after a handshake waits 40 ms for a receipt
     if target.scheme == PLAIN:
         return stream
     try:

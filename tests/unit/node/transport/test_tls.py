@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import tempfile
 from collections import Counter
@@ -359,6 +360,15 @@ def test_a_wrong_key_is_named_and_does_not_learn_ours() -> None:
             with pytest.raises(HandshakeFailed, match=wanted):
                 await asyncio.to_thread(open_stream, f"{wanted}@127.0.0.1:{one.port}", 5.0)
             assert MINE.public_key not in one.keys
+
+    asyncio.run(work())
+
+
+def test_streams_of_callers_without_a_loop_send_at_once() -> None:
+    async def work() -> None:
+        async with host() as one:
+            with await asyncio.to_thread(open_stream, f"127.0.0.1:{one.port}", 5.0) as stream:
+                assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     asyncio.run(work())
 
