@@ -47,7 +47,7 @@ def brief(value: object) -> str:
         return "(" + ", ".join(shown) + ("," if len(value) == 1 else "") + ")"
     if isinstance(value, int) and value.bit_length() > BRIEF_BITS_MAX:
         return f"<Integer of {value.bit_length()} bits>"
-    if isinstance(value, str | bytes) and len(value) > BRIEF_LENGTH_MAX:
+    if isinstance(value, (str, bytes)) and len(value) > BRIEF_LENGTH_MAX:
         return f"{value[:BRIEF_LENGTH_MAX]!r}... of {len(value)}"
     return repr(value)
 
