@@ -150,6 +150,7 @@ class Healer:
 
         `others` is asked for what the peers do not have.
         Raises: UsageError: the store is in memory. StoreError: it cannot be written.
+                OSError: a file of it cannot be read.
         """
         store = self._store
         if not isinstance(store, CellStore):
@@ -158,7 +159,7 @@ class Healer:
             self._others = None if others is None else Fetching(store, others)
             try:
                 healing = heal_store(store, self, self._go_on)
-            except StoreError as error:
+            except (StoreError, OSError) as error:
                 self._observer.degrade(MISSING, f"the check of the store failed: {error}")
                 raise
         self._observer.count("checks")
@@ -200,7 +201,7 @@ class Healer:
         while True:
             if is_due and isinstance(self._store, CellStore):
                 # What a check cannot do, it says by degrading the node.
-                with contextlib.suppress(StoreError):
+                with contextlib.suppress(StoreError, OSError):
                     await asyncio.to_thread(self.heal)
                 checked_s = loop.time()
             await asyncio.sleep(RETRY_S)

@@ -240,6 +240,38 @@ def test_a_healed_cell_that_is_damaged_at_once_is_asked_for_again() -> None:
     assert len(asked) == 2
 
 
+def test_a_check_of_a_file_that_cannot_be_read_does_not_end_the_healing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimDisk(9)
+    with open_sim(disk) as store:
+        store.commit(Set.of(elements(0, 50)))
+    store = open_sim(disk)
+    monkeypatch.setattr("datalattice.node.heal.RETRY_S", 0.01)
+
+    def check(_progress: object = None) -> object:
+        raise OSError(errno.EIO, "a bad sector")
+
+    monkeypatch.setattr(store, "check", check)
+    lost, _, _ = novelty(Set.of(elements(0, 50)))[3]
+    damage(disk, store, lost)
+    with pytest.raises(Corruption):
+        store.load(lost)  # so that there is something to check at once
+
+    async def work() -> None:
+        transport = MemoryTransport()
+        whole = MemoryStore()
+        whole.commit(Set.of(elements(0, 50)))
+        async with set_node(transport, store) as node:
+            await until(node, lambda: "a bad sector" in node.observer.health)
+            node._healer.note([lost])
+            async with set_node(transport, whole, node):
+                await until(node, lambda: node.observer.counters.get("cells-healed") == 1)
+
+    run(work)
+    store.close()
+
+
 def test_a_lost_file_comes_back_from_the_peers(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with CellStore.open(path, segment_bytes=4_096) as store:
