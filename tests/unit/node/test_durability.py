@@ -21,6 +21,7 @@ from datalattice.node.heal import Healer
 from datalattice.node.observe import Observer
 from datalattice.node.worker import Worker
 from datalattice.store import CellStore, MemoryStore, Store
+from datalattice.store.disk import DiskFile
 from datalattice.store.packing import locate
 from datalattice.sync import Effects, LatticeReplica, Part
 from datalattice.testing.disk import SimDisk
@@ -240,23 +241,30 @@ def test_a_healed_cell_that_is_damaged_at_once_is_asked_for_again() -> None:
     assert len(asked) == 2
 
 
+class UnreadableDisk(SimDisk):
+    """A disk whose files cannot be read, except where they are mapped."""
+
+    is_unreadable = False
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
+        if self.is_unreadable and not (create or write):
+            raise OSError(errno.EIO, "a bad sector")
+        return super().open(path, create=create, write=write)
+
+
 def test_a_check_of_a_file_that_cannot_be_read_does_not_end_the_healing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    disk = SimDisk(9)
+    disk = UnreadableDisk(9)
     with open_sim(disk) as store:
         store.commit(Set.of(elements(0, 50)))
     store = open_sim(disk)
     monkeypatch.setattr("datalattice.node.heal.RETRY_S", 0.01)
-
-    def check(_progress: object = None) -> object:
-        raise OSError(errno.EIO, "a bad sector")
-
-    monkeypatch.setattr(store, "check", check)
     lost, _, _ = novelty(Set.of(elements(0, 50)))[3]
     damage(disk, store, lost)
     with pytest.raises(Corruption):
         store.load(lost)  # so that there is something to check at once
+    disk.is_unreadable = True
 
     async def work() -> None:
         transport = MemoryTransport()
@@ -269,6 +277,7 @@ def test_a_check_of_a_file_that_cannot_be_read_does_not_end_the_healing(
                 await until(node, lambda: node.observer.counters.get("cells-healed") == 1)
 
     run(work)
+    disk.is_unreadable = False
     store.close()
 
 

@@ -19,9 +19,9 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
 from datalattice.errors import Corruption, StoreFull
 from datalattice.lattice import (
-    EMPTY_CONTEXT,
     MapLattice,
     MaxLattice,
     MergeContext,
@@ -65,20 +65,7 @@ def test_a_change_is_told_against_what_a_new_peer_was_given_not_its_beginning() 
 # --- what others say ------------------------------------------------------------------------------
 
 
-class Numbers(MapLattice):
-    """Greatest numbers by name; `failures` merges from `fail_after` on fail."""
-
-    def __init__(self) -> None:
-        super().__init__(MaxLattice())
-        self.fail_after = 0
-        self.failures = 0
-
-    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        self.fail_after -= 1
-        if self.fail_after < 0 < self.failures:
-            self.failures -= 1
-            raise Corruption("a cell of the live value is damaged")
-        return super().merge(own, other, context)
+NUMBERS = MapLattice(MaxLattice())
 
 
 class FaultyStore(MemoryStore):
@@ -103,7 +90,7 @@ class FaultyStore(MemoryStore):
 
 
 def numbered(count: int, begin: int = 0) -> LatticeReplica:
-    replica = LatticeReplica(MemoryStore(), Numbers())
+    replica = LatticeReplica(MemoryStore(), NUMBERS)
     replica.cursor.set(Map.of([(f"key {number}", number + begin) for number in range(count)]))
     replica.publish()
     return replica
@@ -136,7 +123,7 @@ def is_complete(replica: LatticeReplica) -> bool:
 
 
 def test_a_value_that_is_being_fetched_is_taken_in_though_newer_ones_are_stated() -> None:
-    source, target = numbered(300), LatticeReplica(MemoryStore(), Numbers())
+    source, target = numbered(300), LatticeReplica(MemoryStore(), NUMBERS)
     first = source.announced
     missing = list(target.absorb(by_hash(source), "peer").missing)
     changed, number = False, 1_000
@@ -158,7 +145,7 @@ def test_a_value_that_is_being_fetched_is_taken_in_though_newer_ones_are_stated(
 @pytest.mark.parametrize("full_at", range(1, 12))
 def test_nothing_rests_on_cells_that_a_full_disk_did_not_take(full_at: int) -> None:
     source, store = numbered(300), FaultyStore()
-    target = LatticeReplica(store, Numbers())
+    target = LatticeReplica(store, NUMBERS)
     store.full_at = {full_at}
     failures = 0
     missing = list(target.absorb(by_hash(source), "peer").missing)
@@ -179,20 +166,25 @@ def test_nothing_rests_on_cells_that_a_full_disk_did_not_take(full_at: int) -> N
     assert is_complete(target)
 
 
-def test_what_was_taken_in_is_not_lost_when_the_live_value_cannot_have_it_at_once() -> None:
-    lattice = Numbers()
-    replica = LatticeReplica(MemoryStore(), lattice)
+def test_what_was_taken_in_is_not_lost_when_the_live_value_cannot_have_it_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise Corruption("a cell of the live value is damaged")
+
+    replica = LatticeReplica(MemoryStore(), NUMBERS)
     replica.cursor.path("mine").set(1)
-    lattice.fail_after, lattice.failures = 1, 1  # the root takes it in, the live value does not
-    with pytest.raises(Corruption):
-        replica.absorb(whole(Map.of([("theirs", 2)])), "peer")
+    with monkeypatch.context() as patch:
+        patch.setattr(RootLattice, "update", fail)
+        with pytest.raises(Corruption):
+            replica.absorb(whole(Map.of([("theirs", 2)])), "peer")
     replica.publish()
     assert same(replica.root, Map.of([("mine", 1), ("theirs", 2)]))
 
 
 def test_a_damaged_cell_does_not_keep_a_change_from_being_told() -> None:
     store = FaultyStore()
-    replica = LatticeReplica(store, Numbers())
+    replica = LatticeReplica(store, NUMBERS)
     replica.cursor.set(Map.of([(f"key {number}", number) for number in range(300)]))
     before = replica.publish().probe
     replica.cursor.path("key 5").set(9_999)
@@ -241,10 +233,10 @@ def test_who_fills_the_room_for_gaps_does_not_keep_others_out(
     monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
     greedy, modest = numbered(5_000), numbered(1_000, 7)
-    replica = LatticeReplica(MemoryStore(), Numbers())
+    replica = LatticeReplica(MemoryStore(), NUMBERS)
     replica.absorb(without_leaves(greedy), "greedy")
     # There is room for both of them, or not quite.
-    alone = LatticeReplica(MemoryStore(), Numbers())
+    alone = LatticeReplica(MemoryStore(), NUMBERS)
     alone.absorb(without_leaves(modest), "modest")
     limit = replica.staged_bytes + alone.staged_bytes - more
     monkeypatch.setattr(lattice_replica, "STAGED_BYTES_MAX", limit)
