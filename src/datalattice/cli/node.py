@@ -357,7 +357,7 @@ def _pull_alone(folder: Folder, address: str | None) -> str:
         raise UsageError("no node runs in this folder; name the node to pull from: host:port")
     key_pair = read_key(folder.key_path) if folder.key_path.exists() else None
 
-    probe(address)  # somebody answers there; else this says so at once
+    probe(address, key_pair=key_pair)  # somebody answers there; else this says so at once
 
     async def work() -> str:
         node = open_node(folder.store_path, key_pair=key_pair, port=-1, peers=[address])

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Self
 
 from datalattice.cells import Parts, Vector, encode
+from datalattice.crypto import KeyPair
 from datalattice.errors import Corruption, MissingData, PeerError
 from datalattice.node.probing import receive_result
 from datalattice.node.transport import open_stream, parse_address, system_reason
@@ -29,11 +30,17 @@ class PeerCells:
     Call it with hashes for (hash, encoding) pairs: what comes is not compared with the hashes.
     """
 
-    def __init__(self, addresses: Iterable[str], timeout_s: float = FETCH_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        timeout_s: float = FETCH_TIMEOUT_S,
+        key_pair: KeyPair | None = None,
+    ) -> None:
         self._waiting = list(addresses)  # not dialled yet
         for address in self._waiting:
             parse_address(address)
         self._timeout_s = timeout_s
+        self._key_pair = key_pair
         self._streams: dict[str, tuple[socket.socket, FrameBuffer]] = {}
         self._ids = itertools.count(1)
         self.failures: dict[str, str] = {}
@@ -54,7 +61,7 @@ class PeerCells:
     def _dial(self) -> None:
         for address in self._waiting:
             try:
-                stream = open_stream(address, self._timeout_s)
+                stream = open_stream(address, self._timeout_s, self._key_pair)
             except (OSError, PeerError) as error:
                 self._fail(address, error)
             else:
@@ -114,11 +121,17 @@ def _cells(answer: Result, parts: Parts, hashes: list[bytes]) -> list[tuple[byte
 
 
 class HealingSources:
-    """Where a healing may take cells from: another store on this machine, then nodes."""
+    """Where a healing may take cells from: another store on this machine, then nodes.
 
-    def __init__(self, addresses: Iterable[str], folder: str | None) -> None:
+    To these `key_pair` is proved, a throw-away one when not given: that of a node that runs must
+    not be, its peers would take this for the node itself.
+    """
+
+    def __init__(
+        self, addresses: Iterable[str], folder: str | None, key_pair: KeyPair | None = None
+    ) -> None:
         self._store = None if folder is None else CellStore.open(folder, read_only=True)
-        self._nodes = PeerCells(addresses)
+        self._nodes = PeerCells(addresses, key_pair=key_pair)
 
     @property
     def failures(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from datalattice.cells import Parts, Value, value_hash
+from datalattice.crypto import KeyPair
 from datalattice.errors import PeerError, PeerUnavailable, ProtocolViolation
 from datalattice.node.transport import (
     PLAIN,
@@ -27,6 +28,9 @@ from datalattice.wire import (
 
 PROBE_TIMEOUT_S: Final = 5.0
 
+NO_PLAIN: Final = "does it take plain connections (`plain = true`)?"
+NOT_ALLOWED: Final = "does it let only some keys in (`allow`)?"
+
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
@@ -42,13 +46,17 @@ class HungUp(ConnectionError):
     """The other end closed the connection instead of an answer."""
 
 
-def probe(address: str, timeout_s: float = PROBE_TIMEOUT_S) -> NodeReport:
+def probe(
+    address: str, timeout_s: float = PROBE_TIMEOUT_S, key_pair: KeyPair | None = None
+) -> NodeReport:
     """Ask the node at `host:port` for a sign of life and its root.
 
+    `key_pair` is for a node that lets only some keys in, and must not be that of one that runs: its
+    peers would take this for the node itself.
     Raises: UsageError: not an address. PeerUnavailable: nobody answers there, or no node does.
     """
     try:
-        with open_stream(address, timeout_s) as stream:
+        with open_stream(address, timeout_s, key_pair) as stream:
             buffer = FrameBuffer()
             began_ns = time.monotonic_ns()
             stream.sendall(encode_frame(encode_ping(1)))
@@ -68,8 +76,9 @@ def probe(address: str, timeout_s: float = PROBE_TIMEOUT_S) -> NodeReport:
 
 def _unreached(address: str, error: OSError) -> str:
     text = system_reason(error)
-    if isinstance(error, HungUp) and parse_address(address).scheme == PLAIN:
-        text += "; does it take plain connections (`plain = true`)?"
+    if isinstance(error, HungUp):
+        is_plain = parse_address(address).scheme == PLAIN
+        text += f"; {NO_PLAIN if is_plain else NOT_ALLOWED}"
     # A failed handshake names the address itself.
     return text if address in text else f"{address} cannot be reached: {text}"
 

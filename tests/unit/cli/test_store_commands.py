@@ -39,7 +39,7 @@ def flip(home: Path, offset: int = 20_000) -> Path:
 
 
 @contextmanager
-def running(home: Path, *peers: str) -> Iterator[Running]:
+def running(home: Path, *peers: str, allow: tuple[str, ...] = ()) -> Iterator[Running]:
     """Run the node of a folder in a thread."""
     ready = threading.Event()
     found: list[Running] = []
@@ -48,7 +48,7 @@ def running(home: Path, *peers: str) -> Iterator[Running]:
         found.append(one)
         ready.set()
 
-    daemon = Daemon(home, NodeConfig(port=0, peers=peers), ready=told)
+    daemon = Daemon(home, NodeConfig(port=0, peers=peers, allow=allow), ready=told)
     thread = threading.Thread(target=daemon.run)
     thread.start()
     try:
@@ -111,6 +111,24 @@ def test_a_lost_file_is_healed_from_a_node(lattice: Any, tmp_path: Path) -> None
         assert "not asked: 127.0.0.1:1: " in ran.out
         assert root_of(home) == whole
         assert lattice("store", "check").code == 0
+
+
+def test_a_node_that_lets_only_some_keys_in_serves_tools_that_have_one(
+    lattice: Any, tmp_path: Path
+) -> None:
+    home = filled(lattice, tmp_path)
+    whole = root_of(home)
+    (home / "store" / "segments" / "00000001.seg").unlink()
+    key = lattice("key", "show", "--json").document["public_key"]
+    with running(tmp_path / "whole", allow=(key,)) as node:
+        asked = lattice("node", "status", node.address)
+        assert asked.code == 1
+        assert asked.line().endswith("; does it let only some keys in (`allow`)?")
+        ran = lattice("store", "heal", "--from", node.address)
+        assert ran.code == 0, ran.err
+        pulled = lattice("node", "pull", node.address, "--json").document
+        assert bytes.fromhex(pulled["root_hash"]) == whole
+    assert root_of(home) == whole
 
 
 def test_a_running_node_is_checked_and_heals_itself(lattice: Any, tmp_path: Path) -> None:

@@ -258,9 +258,10 @@ async def _connected(target: Address) -> tuple[asyncio.StreamReader, asyncio.Str
         raise OSError(error.errno or errno.EHOSTUNREACH, system_reason(error)) from error
 
 
-def open_stream(address: str, timeout_s: float) -> socket.socket:
+def open_stream(address: str, timeout_s: float, key_pair: KeyPair | None = None) -> socket.socket:
     """Return a blocking stream to a node, for a caller without an event loop.
 
+    Over TLS this side proves `key_pair`, a throw-away one when not given.
     Raises: UsageError: not an address. OSError: it cannot be reached, or is not the node whose key
             the address names.
     """
@@ -270,7 +271,7 @@ def open_stream(address: str, timeout_s: float) -> socket.socket:
     if target.scheme == PLAIN:
         return stream
     try:
-        secured = TlsIdentity(KeyPair.generate()).client.wrap_socket(stream)
+        secured = TlsIdentity(key_pair or KeyPair.generate()).client.wrap_socket(stream)
     except ssl.SSLError as error:
         raise HandshakeFailed(explain(error, address)) from error
     try:

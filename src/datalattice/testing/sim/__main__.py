@@ -11,12 +11,19 @@ from datalattice.testing.sim.campaign import replay, run_campaign
 COMMAND = "python -m datalattice.testing.sim --replay"
 
 
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"a number from 1, got {count}")
+    return count
+
+
 def main() -> int:
     """Return 0 when nothing was violated."""
     parser = argparse.ArgumentParser(prog="python -m datalattice.testing.sim", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=200, help="how many seeds to run")
+    parser.add_argument("--seeds", type=_count, default=200, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--jobs", type=_count, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one and show its end")
     given = parser.parse_args()
     if given.replay is not None:
