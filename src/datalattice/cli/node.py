@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Run a node in a folder, ask how it is, take over what its peers have.")
 
 app.add_typer(peers_commands.app, name="peers")
-app.command("watch")(watch)
 
 STANDARD_INPUT: Final = 0
 
@@ -123,8 +122,9 @@ def start(
 ) -> None:
     """Run a node in the foreground until Ctrl-C or SIGTERM.
 
-    What is not given comes from the environment (LATTICE_PORT and so on), then from `node.toml` in
-    the folder; `lattice node config` shows all settings. Prints where it listens once it serves.
+    What is not given comes from the environment (LATTICE_PORT and so on), then
+    from `node.toml` in the folder; `lattice node config` shows all settings.
+    Prints where it listens once it serves.
     """
     from datalattice.node import Daemon, Node, NodeConfig, Running, running
 
@@ -373,3 +373,6 @@ def _pull_alone(folder: Folder, address: str | None) -> str:
         return asyncio.run(work())
     except TimeoutError as error:
         raise PeerUnavailable(f"{address} answers but takes no connection") from error
+
+
+app.command("watch")(watch)
