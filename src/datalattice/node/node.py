@@ -25,7 +25,7 @@ from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.cursors import RootLattice
-from datalattice.errors import NoSigningKey, PeerUnavailable, Timeout
+from datalattice.errors import NoSigningKey, PeerUnavailable, Timeout, UsageError
 from datalattice.lattice import Lattice, MergeContext, canonical_path, root_lattice
 from datalattice.node.backup import Backup
 from datalattice.node.config import NodeConfig, split_partial
@@ -135,6 +135,9 @@ class Node:
             partial,
         )
         self.backups = tuple(backups)
+        for one in self.backups:
+            if not isinstance(one, Backup):
+                raise UsageError(f"backups are Backup(store) each, got {one!r}")
         self._backing: list[Backup] = []  # those that were started
         self._pulls: dict[object, asyncio.Future[str | None]] = {}
         self._changed = asyncio.Event()

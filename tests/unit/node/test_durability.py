@@ -568,3 +568,8 @@ def test_a_backup_serves_one_node_and_a_hanging_one_is_told(
 
     run(work)
     assert f"backup-behind backup={tmp_path / 'copy'}" in caplog.text
+
+
+def test_a_backup_is_not_given_as_a_path() -> None:
+    with pytest.raises(UsageError, match=r"Backup\(store\) each, got 'copy'"):
+        open_node(MemoryStore(), backups=["copy"])  # type: ignore[list-item]
