@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
@@ -72,8 +72,11 @@ class Keeping:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Taking(ABC):
+class Taking:
     """Base of loaders that take cells too: what rebuilds a large value hands over what is done.
+
+    No ABC: compiled subclasses of one share its memory of answers, so that `isinstance` gives for
+    one of them what was found out about another.
 
     Source: CAD006 "Storage"; docs/cells.md "Partial values".
     """

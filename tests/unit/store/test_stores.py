@@ -46,3 +46,14 @@ def test_a_store_in_memory_is_a_context_manager() -> None:
     with MemoryStore() as store:
         store.commit(1)
         assert store.root() == 1
+
+
+def test_a_store_is_of_its_own_kind_whatever_was_asked_before(tmp_path: Path) -> None:
+    # Compiled classes below an ABC answered for each other.
+    with MemoryStore() as memory, CellStore.open(tmp_path / "s") as disk:
+        assert not isinstance(memory, CellStore)
+        assert isinstance(memory, Store)
+        assert not isinstance(disk, MemoryStore)
+        assert isinstance(disk, CellStore)
+        assert isinstance(disk, Store)
+        assert not isinstance(memory, CellStore)

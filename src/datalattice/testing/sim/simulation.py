@@ -111,7 +111,7 @@ class Simulation:
         disks: bool = True,
         writes: int | None = None,
         duration_ms: int = 8_000,
-        events_min: int = 1_000,
+        events_min: int = 1_001,
         pace: Pace | None = None,
         checkers: Sequence[Checker] | None = None,
         events_max: int = EVENTS_MAX,
