@@ -21,9 +21,9 @@ ASK_TIMEOUT_MS: Final = 10_000
 class Pace:
     """The time constants of a replicator, in milliseconds.
 
-    broadcast_delay_ms: least time from one push to a peer to the next, on average. After a rest a
-                        peer of our kind gets up to `burst_max` of them faster, a tenth of that
-                        apart: what is written in one go arrives in one go.
+    broadcast_delay_ms: least time from one push to a peer to the next. A peer of our kind is told
+                        sooner, when a burst of changes is over; up to `burst_max` times in a row,
+                        so that on average the time holds for it, too.
     """
 
     broadcast_delay_ms: int = BROADCAST_DELAY_MS

@@ -292,7 +292,7 @@ class Replicator:
     def _changed(self, now_ms: int) -> None:
         self._effects.changed = True
         for session in self._sessions.values():
-            session.dirty = True
+            session.changed(now_ms)
         for session in self._sessions.values():
             self._flush(session, now_ms)
 

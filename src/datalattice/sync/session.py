@@ -26,8 +26,8 @@ BATCHES_MAX: Final = 4
 PENDING_MAX: Final = 64
 """Requests of ours that may wait for an answer of one peer."""
 
-BURST_SHARE: Final = 10
-"""Pushes of a burst are this part of the broadcast delay apart."""
+QUIET_MS: Final = 2
+"""A burst of changes is over when none comes for this long: then it may be told early."""
 
 LATE_MAX: Final = 16
 """Requests for parts that timed out and whose answer is used all the same, for one peer."""
@@ -201,6 +201,8 @@ class Session:
     sent_last:      which of the two is the later one.
     terse:          it reads patches, so it is one of ours.
     paced_ms:       when pushes that keep to the pace would have used up those that were made.
+    early:          the next push may come before the window is over, since few were made lately.
+    window_ms:      when the window of the last push is over.
     late:           the parts of requests that timed out: an answer that comes too late is used.
     public_key:     the key that the other end has proved to hold, nil while it has not.
     pinned:         the key we insist on, if any.
@@ -218,6 +220,8 @@ class Session:
     terse: bool = False
     dirty: bool = False
     paced_ms: int = 0
+    early: bool = False
+    window_ms: int = 0
     push_after_ms: int = 0
     sync_after_ms: int = 0
     unsent_count: int = 0
@@ -262,9 +266,15 @@ class Session:
         self.sent, self.sent_last = probe, True
         self.sync_after_ms = now_ms + pace.root_sync_interval_ms
         self.paced_ms = max(self.paced_ms, now_ms) + pace.broadcast_delay_ms
-        ahead_ms = (pace.burst_max - 1) * pace.broadcast_delay_ms if self.terse else 0
-        gap_ms = pace.broadcast_delay_ms // BURST_SHARE if ahead_ms else pace.broadcast_delay_ms
-        self.push_after_ms = max(now_ms + gap_ms, self.paced_ms - ahead_ms)
+        ahead_ms = (pace.burst_max - 1) * pace.broadcast_delay_ms
+        self.early = self.terse and self.paced_ms - ahead_ms <= now_ms
+        self.push_after_ms = self.window_ms = now_ms + pace.broadcast_delay_ms
+
+    def changed(self, now_ms: int) -> None:
+        """Note that there is something new to tell: at the end of the window, or of the burst."""
+        self.dirty = True
+        if self.early:
+            self.push_after_ms = min(self.window_ms, now_ms + QUIET_MS)
 
     def heard(self, probe: Probe) -> None:
         """Note that all of a state that this peer told is here now."""
