@@ -8,9 +8,9 @@ replica, because the replica's calls return only then.
 What keeps replicas equal, from fast to sure:
 
 * A change is pushed to every joined session at once, or at the end of the pace window (50 ms) when
-  one was sent in it. What is sent is the difference between what the peer is known to hold and the
-  present state, made when it leaves: so the last update is never lost, however many fell into the
-  window.
+  one was sent in it; to a peer of our kind when the burst is over. What is sent is the difference
+  between what the peer is known to hold and the present state, made when it leaves: so the last
+  update is never lost, however many fell into the window.
 * A session that opens states our root and asks for the peer's.
 * Parts that an offer needs are fetched before it is taken in: first from the peer that made it,
   then from the others.
