@@ -5,13 +5,14 @@
 #   make check   format, lint, types, contracts      make clean   take it away again
 #   make bench   measurements                        make fmt     format the code
 #   make sim     clusters from SEEDS=1000 seeds      make mutations   faults for tests to notice
+#   make laws    merge laws, 10,000 examples each
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-CODE := src tests bench setup.py
+CODE := src tests bench examples setup.py
 CODE := $(wildcard $(CODE))
 SOURCES := $(shell find src -name '*.py' 2>/dev/null)
 PYTEST := $(BIN)/python -m pytest
@@ -21,12 +22,13 @@ BENCH_ARGS ?=
 SEEDS ?= 1000
 SIM_ARGS ?=
 MUTATIONS_ARGS ?=
+LAWS ?= tests/laws
 
 # A C compiler that finds the headers of this Python. Asked when needed, once the environment is there.
 HAS_COMPILER = printf '\#include <Python.h>\n' | $${CC:-cc} -x c -fsyntax-only \
 	-I"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')" - 2>/dev/null
 
-.PHONY: env demo test test-pure test-compiled check build clean bench sim mutations fmt
+.PHONY: env demo test test-pure test-compiled check build clean bench sim laws mutations fmt
 
 env: $(READY)
 
@@ -120,3 +122,9 @@ sim: $(READY)
 
 mutations: $(READY)
 	@$(BIN)/python tests/scripts/mutations.py $(MUTATIONS_ARGS)
+
+# Hours in pure mode; one part of it with, for example, make laws LAWS=tests/laws/test_kv_laws.py
+laws: $(READY)
+	@path=src; \
+	if $(HAS_COMPILER); then $(MAKE) --no-print-directory build/compiled/.ready && path=build/compiled || exit 1; fi; \
+	DATALATTICE_PROFILE=long PYTHONPATH="$$PWD/$$path" $(PYTEST) -o timeout=7200 $(PYTEST_ARGS) $(LAWS)

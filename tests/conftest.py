@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("quick", max_examples=50, deadline=None)
 settings.register_profile("full", max_examples=200, deadline=None, derandomize=True)
 settings.register_profile(
-    "long", max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "long", max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 PROFILE = os.environ.get("DATALATTICE_PROFILE", "quick")
 settings.load_profile(PROFILE)
