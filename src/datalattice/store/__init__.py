@@ -12,7 +12,10 @@ from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Missing, Report
 from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View
 from datalattice.store.healing import Fetch, Fetching, Healing, Source, heal_store, open_damaged
+from datalattice.store.history import NOTHING, RETENTION, History, Moment, Retention
 from datalattice.store.memory import MemoryStore
+from datalattice.store.pins import Pin, Pins
+from datalattice.store.refs import parse_time, time_text
 
 
 def open_store(where: str | os.PathLike[str], *, read_only: bool = False) -> Store:
@@ -33,6 +36,8 @@ def open_store(where: str | os.PathLike[str], *, read_only: bool = False) -> Sto
 __all__ = [
     "ANY",
     "CACHE_BYTES_MAX",
+    "NOTHING",
+    "RETENTION",
     "CellCache",
     "CellStore",
     "Commit",
@@ -42,15 +47,22 @@ __all__ = [
     "Fetch",
     "Fetching",
     "Healing",
+    "History",
     "Lock",
     "MemoryStore",
     "Missing",
+    "Moment",
+    "Pin",
+    "Pins",
     "RealDisk",
     "Report",
+    "Retention",
     "Source",
     "Store",
     "View",
     "heal_store",
     "open_damaged",
     "open_store",
+    "parse_time",
+    "time_text",
 ]

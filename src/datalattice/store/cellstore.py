@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from datalattice.cells import Part, Value, novelty, settle, value_hash
+from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import ReadOnly, StoreError, UsageError
 from datalattice.store.base import (
@@ -27,6 +28,7 @@ from datalattice.store.committer import Cells, Committer, batches_of
 from datalattice.store.disk import Disk, RealDisk, write_error
 from datalattice.store.folder import mark_index
 from datalattice.store.hashindex import RECENT_ENTRIES_MAX, STAGED
+from datalattice.store.history import RETENTION, Retention
 from datalattice.store.opening import Opened, open_reader, open_writer
 from datalattice.store.packing import seed_of
 from datalattice.store.reading import Reading
@@ -58,8 +60,18 @@ class CellStore(Reading):
         read_only: bool,
         cache_bytes: int,
         pending_bytes: int,
+        clock: Clock,
+        retention: Retention,
     ) -> None:
-        super().__init__(disk, folder, opened, read_only=read_only, cache_bytes=cache_bytes)
+        super().__init__(
+            disk,
+            folder,
+            opened,
+            read_only=read_only,
+            cache_bytes=cache_bytes,
+            clock=clock,
+            retention=retention,
+        )
         self._pending_max = pending_bytes
         self._pending_bytes = 0
         self._committer: Committer | None = None
@@ -72,6 +84,7 @@ class CellStore(Reading):
                 seed=seed_of(opened.store_id),
                 published=self._published,
             )
+            self.history.begin(opened.state.root, self.has)
         if read_only:
             self.refresh()
 
@@ -89,6 +102,8 @@ class CellStore(Reading):
         recent_entries: int = RECENT_ENTRIES_MAX,
         disk: Disk | None = None,
         entropy: Entropy | None = None,
+        clock: Clock | None = None,
+        retention: Retention = RETENTION,
     ) -> CellStore:
         """Open the store at `path`, made when needed; `read_only` beside a writer, in any process.
 
@@ -131,6 +146,8 @@ class CellStore(Reading):
             read_only=read_only,
             cache_bytes=cache_bytes,
             pending_bytes=pending_bytes,
+            clock=clock or SystemClock(),
+            retention=retention,
         )
 
     # --- writing ---
@@ -148,6 +165,7 @@ class CellStore(Reading):
             sequence = self._write_commit(committer, value, root, parts)
             epoch = committer.epoch
         committer.make_durable(sequence, epoch)
+        self.history.flush()
         settle(parts, self)
         self._cache.add_many(parts)
         return Commit(root, parts, sequence)
@@ -201,6 +219,8 @@ class CellStore(Reading):
         return sequence
 
     def _published(self, pack: Pack) -> None:
+        if pack.root is not None:
+            self.history.note(pack.root)
         if self._writing:
             for hash in pack.hashes:
                 self._writing.pop(hash, None)

@@ -5,6 +5,8 @@
     segments/     the truth (segments.py)
     index/        derived tables (hashindex.py)
     index.state   whether the tables may be believed
+    pins          names of roots that stay (pins.py)
+    history       which root was when (history.py)
 
 The tables of the index are never synced while a store is open. The death of the process does not
 harm them, since the system keeps what was written; a power failure may leave them unreadable in
@@ -21,7 +23,8 @@ from typing import Final
 from datalattice.crypto import Entropy
 from datalattice.errors import Corruption, StoreVersion, UsageError
 from datalattice.store.disk import Disk
-from datalattice.store.packing import FORMAT_VERSION, STORE_ID_BYTES
+from datalattice.store.packing import STORE_ID_BYTES
+from datalattice.store.pins import PINS_FILE, PINS_LOCK, write_pins
 from datalattice.store.segments import FOLDER as SEGMENTS
 
 STORE_FILE: Final = "STORE"
@@ -29,9 +32,12 @@ LOCK_FILE: Final = "lock"
 INDEX: Final = "index"
 STATE_FILE: Final = "index.state"
 
+FOLDER_VERSION: Final = 2
+"""2: the folder has a file of pins, be it empty. 1 had none, and a writer makes it a 2."""
+
 _FIRST_LINE: Final = "datalattice cell store"
 _TEXT_BYTES_MAX: Final = 4_096
-_UNFINISHED: Final = {LOCK_FILE, SEGMENTS, INDEX, STATE_FILE}
+_UNFINISHED: Final = {LOCK_FILE, SEGMENTS, INDEX, STATE_FILE, PINS_FILE, PINS_LOCK}
 
 
 def write_text(disk: Disk, folder: str, name: str, text: str) -> None:
@@ -90,8 +96,21 @@ def _names(disk: Disk, folder: str) -> list[str]:
 def make_store(disk: Disk, folder: str, entropy: Entropy) -> None:
     """Make an empty store. A crash on the way leaves a folder where one can be made."""
     disk.create_folder(f"{folder}/{SEGMENTS}")
+    write_pins(disk, folder, [])
     store_id = entropy.bytes(STORE_ID_BYTES)
-    write_text(disk, folder, STORE_FILE, _description(FORMAT_VERSION, store_id))
+    write_text(disk, folder, STORE_FILE, _description(FOLDER_VERSION, store_id))
+
+
+def renew_store(disk: Disk, folder: str, store_id: bytes) -> None:
+    """Give the folder of an earlier version what this one expects; the caller has the lock."""
+    if not keeps_pins(disk, folder):
+        write_pins(disk, folder, [])
+        write_text(disk, folder, STORE_FILE, _description(FOLDER_VERSION, store_id))
+
+
+def keeps_pins(disk: Disk, folder: str) -> bool:
+    """Return whether the folder has to have a file of pins."""
+    return "\nversion 1\n" not in (read_text(disk, folder, STORE_FILE) or "")
 
 
 def _description(version: int, store_id: bytes) -> str:
@@ -110,10 +129,10 @@ def read_store_id(disk: Disk, folder: str) -> bytes:
         raise Corruption(f"{folder}/{STORE_FILE} at byte 0: not the description of a store")
     if not int(version):
         raise Corruption(f"{folder}/{STORE_FILE}: there is no format version 0")
-    if int(version) > FORMAT_VERSION:
+    if int(version) > FOLDER_VERSION:
         raise StoreVersion(
             f"{folder}: a store of format version {version}; "
-            f"this package reads up to {FORMAT_VERSION}, so use a newer one"
+            f"this package reads up to {FOLDER_VERSION}, so use a newer one"
         )
     try:
         store_id = bytes.fromhex(fields.get("id", ""))

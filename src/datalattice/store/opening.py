@@ -17,6 +17,7 @@ from datalattice.store.folder import (
     make_store,
     mark_index,
     read_store_id,
+    renew_store,
 )
 from datalattice.store.hashindex import TABLES, HashIndex, Position
 from datalattice.store.logstate import LogState
@@ -133,6 +134,7 @@ def _open_locked(
     if not check_folder(disk, folder, must_exist=False):
         make_store(disk, folder, entropy)
     store_id = read_store_id(disk, folder)
+    renew_store(disk, folder, store_id)
     try:
         index = _open_index(disk, folder, recent_max, believe=keep_root or not repair)
     except (Corruption, StoreVersion):

@@ -7,16 +7,21 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from datalattice.cells import Value
+from datalattice.clock import Clock
 from datalattice.errors import Corruption, StoreClosed
 from datalattice.limits import HASH_BYTES
 from datalattice.store.base import Damage, Store, check_hash
 from datalattice.store.checking import Checker, Progress, Report
-from datalattice.store.disk import Disk
-from datalattice.store.folder import INDEX
+from datalattice.store.disk import Disk, write_error
+from datalattice.store.folder import INDEX, keeps_pins
 from datalattice.store.hashindex import STAGED, Position
+from datalattice.store.history import History, Retention
 from datalattice.store.opening import Opened, check_reach, open_reader
 from datalattice.store.packing import locate
+from datalattice.store.pins import Pins
 from datalattice.store.recovery import LogReader, Recovery
+from datalattice.store.refs import check_whole, moment_at, resolve
 from datalattice.store.segments import SegmentReader, segment_path
 
 CHECK_RESIDENT_BYTES: Final = 32 * 1024 * 1024
@@ -31,7 +36,15 @@ class Reading(Store):
     """Cells by hash in a folder, to be read; what is written is told to it by `CellStore`."""
 
     def __init__(
-        self, disk: Disk, folder: str, opened: Opened, *, read_only: bool, cache_bytes: int
+        self,
+        disk: Disk,
+        folder: str,
+        opened: Opened,
+        *,
+        read_only: bool,
+        cache_bytes: int,
+        clock: Clock,
+        retention: Retention,
     ) -> None:
         super().__init__(cache_bytes)
         self._disk = disk
@@ -49,6 +62,20 @@ class Reading(Store):
         self._writing: dict[bytes, bytes] = {}  # staged, written, not durable
         self._refresh_lock = threading.Lock()
         self._identity = disk.engine_identity(f"{folder}/{INDEX}")
+        self.clock = clock
+        """Dates the history, and says which pins have expired."""
+        self.history = History(
+            disk, folder, now_ms=clock.now_ms, writable=not read_only, retention=retention
+        )
+        """Which root this store had when."""
+        self.pins = Pins(
+            disk,
+            folder,
+            now_ms=clock.now_ms,
+            check_whole=self._check_whole,
+            expected=lambda: keeps_pins(disk, folder),
+        )
+        """Names of roots that are to stay. Changed by any process, also of a read-only store."""
 
     @property
     def path(self) -> str:
@@ -189,6 +216,54 @@ class Reading(Store):
         self._index, self._state = self._opened.index, self._opened.state
         self._identity = identity
         old.close()
+
+    # --- the past ---
+
+    def resolve(self, text: str) -> bytes:
+        """Return the hash of the root that `text` names.
+
+        That is `HEAD`, `HEAD~n` for n entries of the history before, the name of a pin, `@TIME`
+        (ISO 8601, Unix milliseconds, or how long ago: `@10m`), or a hash, in hex and maybe
+        shortened.
+        Raises: UsageError: it names no root of this store, or several.
+        """
+        self._check_open()
+        return resolve(self, text)
+
+    def as_of(self, time_ms: int) -> Value:
+        """Return the root as it was at a time: the last one remembered that is not younger.
+
+        Raises: UsageError: the history begins later. MissingData: the root is not here any more.
+        """
+        self._check_open()
+        return self.load(moment_at(self, time_ms))
+
+    def _check_whole(self, hash: bytes) -> None:
+        """Check that a root is here with all cells below it, durably.
+
+        Raises: MissingData: it is not. StoreFull, StoreFailed: it cannot be made durable.
+        """
+        if not self._read_only:
+            self.sync()
+        elif self._state.position.segment:
+            # What the writer wrote may be seen before it is durable.
+            self._sync_segment(self._state.position.segment)
+        # Whoever removes cells keeps these, since it looks at them before it begins.
+        if hash == self.root_hash():
+            return
+        if any(entry.root_hash == hash for entry in self.history.entries()):
+            return
+        self._cache.clear()
+        check_whole([hash], self.get_encoding, self._find)
+
+    def _sync_segment(self, segment: int) -> None:
+        file = self._disk.open(segment_path(self._folder, segment))
+        try:
+            file.sync()
+        except OSError as error:
+            raise write_error(error, self._folder) from error
+        finally:
+            file.close()
 
     # --- checking ---
 

@@ -1,0 +1,342 @@
+"""History: which root a store had when, as far as it is remembered.
+
+    history       a header of 16 bytes, then a slot of 44 bytes for each root: Unix milliseconds
+                  (8), root hash (32), CRC-32 (4)
+
+Theory of operation. An entry is written when its root is durable, and without a sync of its own: a
+commit costs one short write more. The death of the process loses nothing that was written, a power
+failure may lose the last entries, and a slot that is torn does not fit its checksum and is left
+out. So an entry may be missing and is never wrong. Times never go back, whatever the clock does.
+
+What is remembered is thinned by a `Retention`: for each of its steps the entries that answer "what
+was the root at ..." for the full second, minute, hour. As each step's interval divides the next,
+what a coarser step needs is always still there. Before a collection takes `roots`, the thinned
+history is made durable: what it does not name then is never named again.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from datalattice.errors import StoreError, UsageError
+from datalattice.limits import HASH_BYTES
+from datalattice.store.base import Damage
+from datalattice.store.disk import Disk, DiskFile, write_error
+
+HISTORY_FILE: Final = "history"
+
+SECOND_MS: Final = 1_000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+
+RECENT_MAX: Final = 1_000
+"""Latest entries that are kept as they are, as long as they are not older than `RECENT_MS`."""
+
+RECENT_MS: Final = MINUTE_MS
+
+COMPACT_ENTRIES: Final = 8_192
+"""The file is thinned, and written anew, after so many entries more."""
+
+_HEAD: Final = b"DLHI\0\1" + bytes(10)
+_SLOT: Final = struct.Struct(">q32sI")
+SLOT_BYTES: Final = _SLOT.size
+_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class Moment(NamedTuple):
+    """A root, and since when it was the root."""
+
+    time_ms: int
+    root_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a history remembers.
+
+    All of the last `recent_max` roots that were replaced in the last `recent_ms`; for those
+    replaced in the last `span` of a step, the one that was the root at each full `interval`.
+    The present root always.
+    """
+
+    recent_max: int = RECENT_MAX
+    recent_ms: int = RECENT_MS
+    steps: tuple[tuple[int, int], ...] = (
+        (10 * MINUTE_MS, SECOND_MS),
+        (DAY_MS, MINUTE_MS),
+        (30 * DAY_MS, HOUR_MS),
+    )
+    """(span, interval) in milliseconds; spans grow, and each interval divides the next one."""
+
+    def __post_init__(self) -> None:
+        spans = [span for span, _ in self.steps]
+        intervals = [interval for _, interval in self.steps]
+        fits = (
+            self.recent_max >= 0
+            and self.recent_ms >= 0
+            and all(number > 0 for number in spans + intervals)
+            and spans == sorted(set(spans))
+            and all(b % a == 0 for a, b in pairwise(intervals))
+        )
+        if not fits:
+            raise UsageError(
+                "a Retention has growing spans, and intervals of which each divides the next, "
+                f"got {self!r}"
+            )
+
+    def thin(self, entries: list[Moment], now_ms: int) -> list[Moment]:
+        """Return the entries that stay; they are in order of time."""
+        kept = []
+        oldest_recent = len(entries) - 1 - self.recent_max
+        for place, entry in enumerate(entries[:-1]):
+            until_ms = entries[place + 1].time_ms
+            age_ms = now_ms - until_ms
+            if (place >= oldest_recent and age_ms <= self.recent_ms) or self._answers(
+                entry.time_ms, until_ms, age_ms
+            ):
+                kept.append(entry)
+        return kept + entries[-1:]
+
+    def _answers(self, from_ms: int, until_ms: int, age_ms: int) -> bool:
+        for span, interval in self.steps:
+            if age_ms <= span:
+                return -(-from_ms // interval) * interval < until_ms
+        return False
+
+
+RETENTION: Final = Retention()
+"""What a store remembers if nothing else is said."""
+
+NOTHING: Final = Retention(0, 0, ())
+"""Only the present root."""
+
+
+class History:
+    """The history of one store; `CellStore.history`. Of a reader it is read anew at each call."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        *,
+        now_ms: Callable[[], int],
+        writable: bool,
+        retention: Retention = RETENTION,
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._path = f"{folder}/{HISTORY_FILE}"
+        self._now_ms = now_ms
+        self._retention = retention
+        self._lock = threading.Lock()
+        self._writable = writable
+        self._file: DiskFile | None = None
+        self._offset = 0  # where the next slot goes
+        self._since = 0  # entries since the file was written anew
+        self._fresh: list[Moment] = []  # not in the file yet
+        self._failure: StoreError | None = None
+        self._damage: tuple[Damage, ...] = ()
+        self._entries: list[Moment] = []
+        if writable:
+            self._entries = self._read()
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Slots that were left out because they are not what was written."""
+        return self._damage
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why the last entries could not be written; they are tried again with the next ones."""
+        return self._failure
+
+    def entries(self) -> list[Moment]:
+        """Return what is remembered, the oldest first; the last is the present root."""
+        with self._lock:
+            return list(self._entries) if self._writable else self._read()
+
+    def roots(self) -> list[bytes]:
+        """Return the hashes of the roots that are remembered, each once.
+
+        Of the writer: what is not among them is never remembered again, whatever happens, so its
+        cells may be removed.
+        Raises: StoreFull, StoreFailed: that could not be written.
+        """
+        if self._writable:
+            with self._lock:
+                self._compact()
+        return list(dict.fromkeys(entry.root_hash for entry in self.entries()))
+
+    def at(self, time_ms: int) -> Moment | None:
+        """Return the root at a time: the last one remembered that is not younger."""
+        entries = self.entries()
+        place = bisect_right(entries, time_ms, key=lambda entry: entry.time_ms)
+        return entries[place - 1] if place else None
+
+    # --- by the store that writes ---
+
+    def begin(self, root: bytes | None, is_here: Callable[[bytes], bool]) -> None:
+        """Begin to write: forget roots that are not here, and note the present one."""
+        with self._lock:
+            entries = self._entries
+            self._entries = [one for one in entries if is_here(one.root_hash)]
+            is_whole = self._offset == len(_HEAD) + len(self._entries) * SLOT_BYTES
+            if root is not None:
+                self._note(root)
+            if is_whole and len(entries) < COMPACT_ENTRIES:
+                self._since = len(entries)
+                self._attempt(self._open_file)
+            else:
+                self._attempt(self._compact)
+        self.flush()
+
+    def _attempt(self, step: Callable[[], None]) -> None:
+        """Do something to the file; a failure is kept, and cured by the next `_compact`."""
+        try:
+            step()
+        except OSError as error:
+            self._failure = write_error(error, self._path)
+        except StoreError as error:
+            self._failure = error
+
+    def _open_file(self) -> None:
+        self._file = self._disk.open(self._path, write=True)
+
+    def note(self, root: bytes) -> None:
+        """Take in that a root is durable; `flush` writes it down."""
+        with self._lock:
+            self._note(root)
+
+    def _note(self, root: bytes) -> None:
+        entries = self._entries
+        now_ms = self._now_ms()
+        if entries:
+            last = entries[-1]
+            if last.root_hash == root:
+                return
+            now_ms = max(now_ms, last.time_ms)
+        entry = Moment(now_ms, root)
+        entries.append(entry)
+        self._fresh.append(entry)
+
+    def flush(self) -> None:
+        """Write down what was noted, without waiting for the disk; keep what cannot be written.
+
+        A commit is durable already when this comes, so a failure here is not the commit's.
+        """
+        if not self._fresh:
+            return
+        with self._lock:
+            self._since += len(self._fresh)
+            is_due = self._since >= COMPACT_ENTRIES or self._failure is not None
+            self._attempt(self._compact if is_due or self._file is None else self._append)
+
+    def _append(self) -> None:
+        assert self._file is not None
+        fresh = self._fresh
+        self._file.write(self._offset, b"".join([_slot(entry) for entry in fresh]))
+        self._offset += len(fresh) * SLOT_BYTES
+        self._fresh = []
+
+    def forget(self, before_ms: int) -> int:
+        """Forget the roots that were replaced before a time; return how many; durable on return.
+
+        Raises: StoreFull, StoreFailed: it could not be written.
+        """
+        with self._lock:
+            entries = self._entries
+            place = sum(1 for one in entries[1:] if one.time_ms <= before_ms)
+            self._entries = entries[place:]
+            self._compact()
+            return place
+
+    def close(self) -> None:
+        """Give the file back.
+
+        Raises: StoreFull, StoreFailed: entries could not be written.
+        """
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._failure is not None:
+            raise self._failure
+
+    # --- the file ---
+
+    def _compact(self) -> None:
+        """Thin the history and write the file anew, durably."""
+        self._entries = self._retention.thin(self._entries, self._now_ms())
+        data = _HEAD + b"".join([_slot(entry) for entry in self._entries])
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        try:
+            file = self._disk.open(f"{self._path}.new", create=True)
+            try:
+                file.write(0, data)
+                file.sync()
+            finally:
+                file.close()
+            self._disk.replace(f"{self._path}.new", self._path)
+            self._disk.sync_folder(self._folder)
+            self._file = self._disk.open(self._path, write=True)
+        except OSError as error:
+            raise write_error(error, self._path) from error
+        self._offset = len(data)
+        self._since = 0
+        self._fresh = []
+        self._failure = None
+
+    def _read(self) -> list[Moment]:
+        try:
+            file = self._disk.open(self._path)
+        except FileNotFoundError:
+            self._damage = ()
+            return []
+        try:
+            data = file.read(0, _FILE_BYTES_MAX)
+        finally:
+            file.close()
+        self._offset = len(data)
+        entries, bad = parse_history(data)
+        self._damage = tuple(
+            Damage(self._path, offset, "an entry of the history does not fit its checksum")
+            for offset in bad
+        )
+        return entries
+
+
+def _slot(entry: Moment) -> bytes:
+    body = _SLOT.pack(entry.time_ms, entry.root_hash, 0)[:-4]
+    return body + zlib.crc32(body, 1).to_bytes(4, "big")
+
+
+def parse_history(data: bytes) -> tuple[list[Moment], list[int]]:
+    """Return the entries in the bytes of a file, and the offsets of those that are damaged.
+
+    What does not fit at the end was being written when a power failure came: that is no damage.
+    """
+    entries: list[Moment] = []
+    bad: list[int] = []
+    damaged: list[int] = []
+    if not data.startswith(_HEAD):
+        return [], [0] if data else []
+    for offset in range(len(_HEAD), len(data) - SLOT_BYTES + 1, SLOT_BYTES):
+        time_ms, root_hash, crc = _SLOT.unpack_from(data, offset)
+        fits = zlib.crc32(data[offset : offset + 8 + HASH_BYTES], 1) == crc
+        if not fits or (entries and time_ms < entries[-1].time_ms):
+            bad.append(offset)
+            continue
+        damaged += bad
+        bad = []
+        entries.append(Moment(time_ms, root_hash))
+    return entries, damaged

@@ -1,0 +1,193 @@
+"""Refs: how a root is named: by hash, by pin, or by when it was the root.
+
+    HEAD                        the present root
+    HEAD~2                      the root two entries of the history before it
+    release                     a pin
+    @2026-03-01T12:00:00Z       the root at a time, as far as the history remembers it
+    @10m                        the root ten minutes ago (s, m, h, d, w)
+    0x5fd924625f6ab16a...       a hash, or the beginning of one that pins or the history have
+
+Pins come before beginnings of hashes; `0x` says that a hash is meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from datalattice.cells import branch_hashes
+from datalattice.clock import Clock
+from datalattice.errors import MissingData, UsageError
+from datalattice.limits import HASH_BYTES
+from datalattice.store.checking import Seen
+from datalattice.store.history import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, History
+from datalattice.store.pins import Pins
+
+PREFIX_DIGITS_MIN: Final = 4
+"""Hex digits that at least are needed to name a hash by its beginning."""
+
+_BACK: Final = re.compile(r"HEAD(?:~([0-9]{1,9}))?")
+_AGO: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w)")
+_HEX: Final = re.compile(r"(?:0x)?[0-9a-fA-F]+")
+_UNITS: Final = {
+    "ms": 1,
+    "s": SECOND_MS,
+    "m": MINUTE_MS,
+    "h": HOUR_MS,
+    "d": DAY_MS,
+    "w": 7 * DAY_MS,
+}
+
+
+class Remembering(Protocol):
+    """What a store has that knows its past."""
+
+    clock: Clock
+    history: History
+    pins: Pins
+
+    @property
+    def path(self) -> str:
+        """The store's folder."""
+        ...
+
+    def root_hash(self) -> bytes | None:
+        """Return the hash of the present root."""
+        ...
+
+    def has(self, hash: bytes) -> bool:
+        """Return whether a cell is here."""
+        ...
+
+
+def parse_time(text: str, now_ms: int) -> int:
+    """Return the Unix milliseconds of a time: ISO 8601, Unix milliseconds, or how long ago.
+
+    Without a zone it is UTC, without a time of day midnight.
+    Raises: UsageError: it is none of these.
+    """
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return now_ms - int(ago[1]) * _UNITS[ago[2]]
+    if text.isascii() and text.isdigit() and len(text) > 8:
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        since = found - datetime(1970, 1, 1, tzinfo=UTC)
+        return (since.days * 86_400 + since.seconds) * SECOND_MS + since.microseconds // 1_000
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"a time is ISO 8601 such as 2026-03-01T12:00:00Z or 2026-03-01, how long ago such as "
+            f"10m (ms, s, m, h, d, w), or Unix milliseconds, got {text!r}"
+        ) from None
+
+
+def time_text(time_ms: int) -> str:
+    """Return a time as ISO 8601 in UTC, with milliseconds; `parse_time` takes it back."""
+    try:
+        found = datetime.fromtimestamp(time_ms // SECOND_MS, UTC)
+    except (ValueError, OverflowError):
+        return f"{time_ms} ms"
+    return f"{found:%Y-%m-%dT%H:%M:%S}.{time_ms % SECOND_MS:03d}Z"
+
+
+def resolve(store: Remembering, text: str) -> bytes:
+    """Return the hash of the root that `text` names; see the module.
+
+    Raises: UsageError: it names none, or several.
+    """
+    back = _BACK.fullmatch(text)
+    if back is not None:
+        return _go_back(store, int(back[1] or 0))
+    if text.startswith("@"):
+        return moment_at(store, parse_time(text[1:].strip("{}"), store.clock.now_ms()))
+    pin = None if text.startswith("0x") else store.pins.get(text)
+    if pin is not None:
+        return pin.root_hash
+    digits = text.removeprefix("0x").lower()
+    if not _HEX.fullmatch(text) or not PREFIX_DIGITS_MIN <= len(digits) <= 2 * HASH_BYTES:
+        raise UsageError(
+            f"there is no pin {text!r}; name one, HEAD, HEAD~1, @TIME, or a hash by at least "
+            f"{PREFIX_DIGITS_MIN} hex digits"
+        )
+    if len(digits) == 2 * HASH_BYTES:
+        hash = bytes.fromhex(digits)
+        if not store.has(hash):
+            raise UsageError(f"there is no value 0x{digits} in {store.path}")
+        return hash
+    return _complete(store, digits)
+
+
+def _go_back(store: Remembering, steps: int) -> bytes:
+    root = store.root_hash()
+    if root is None:
+        raise UsageError(f"{store.path}: nothing was ever committed here, so there is no HEAD")
+    if not steps:
+        return root
+    before = [entry.root_hash for entry in store.history.entries()]
+    if before and before[-1] == root:
+        before.pop()
+    if steps > len(before):
+        raise UsageError(f"HEAD~{steps}: the history goes back to HEAD~{len(before)}")
+    return before[-steps]
+
+
+def moment_at(store: Remembering, time_ms: int) -> bytes:
+    """Return the hash of the root at a time.
+
+    Raises: UsageError: the history begins later.
+    """
+    found = store.history.at(time_ms)
+    if found is None:
+        entries = store.history.entries()
+        begins = f"begins at {time_text(entries[0].time_ms)}" if entries else "is empty"
+        raise UsageError(f"nothing is known of {time_text(time_ms)}: the history {begins}")
+    return found.root_hash
+
+
+def _complete(store: Remembering, digits: str) -> bytes:
+    known = [pin.root_hash for pin in store.pins.all()]
+    known += [entry.root_hash for entry in store.history.entries()]
+    root = store.root_hash()
+    found = {hash for hash in [*known, *([root] if root else [])] if hash.hex().startswith(digits)}
+    if len(found) == 1:
+        return found.pop()
+    if not found:
+        raise UsageError(
+            f"no pin and no root of the history begins with {digits!r}; "
+            "give all 64 digits of any other hash"
+        )
+    raise UsageError(f"{len(found)} roots begin with {digits!r}; give more digits")
+
+
+def check_whole(
+    hashes: Iterable[bytes],
+    encoding_of: Callable[[bytes], bytes | None],
+    place_of: Callable[[bytes], int],
+) -> None:
+    """Check that cells, and all below them, are here.
+
+    `place_of` returns a number that tells a cell from others, negative for one without.
+    Raises: MissingData: names one that is not. Corruption: one is damaged.
+    Cost:   reads each cell; memory of a bit for each byte of the store.
+    """
+    seen = Seen()
+    loose: set[bytes] = set()
+    stack = list(hashes)
+    while stack:
+        hash = stack.pop()
+        place = place_of(hash)
+        if place >= 0:
+            if not seen.add(place):
+                continue
+        elif hash in loose:
+            continue
+        else:
+            loose.add(hash)
+        encoding = encoding_of(hash)
+        if encoding is None:
+            raise MissingData([hash])
+        stack.extend(branch_hashes(encoding))
