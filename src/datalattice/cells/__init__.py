@@ -20,6 +20,7 @@ from datalattice.cells.cell import (
     same,
     value_hash,
 )
+from datalattice.cells.changes import Change, changes
 from datalattice.cells.columnar import columns
 from datalattice.cells.convert import to_cell, to_python
 from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
@@ -74,6 +75,7 @@ __all__ = [
     "Address",
     "Blob",
     "Cell",
+    "Change",
     "Char",
     "Coded",
     "Extension",
@@ -100,6 +102,7 @@ __all__ = [
     "branch_count",
     "branch_hashes",
     "brief",
+    "changes",
     "columns",
     "decode",
     "decode_message",
