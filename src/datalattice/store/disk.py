@@ -19,7 +19,7 @@ from typing import Protocol, overload
 
 from datalattice.engine import Engine, LmdbEngine
 from datalattice.errors import StoreError, StoreFailed, StoreFull
-from datalattice.store.lockfile import FileLock
+from datalattice.store.lockfile import ContentLock, FileLock
 
 _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -123,6 +123,13 @@ class Disk(Protocol):
         """Take the lock file.
 
         Raises: StoreLocked: somebody holds it; the text names the process.
+        """
+        ...
+
+    def lock_contents(self, path: str) -> Lock:
+        """Take the lock on a file's own bytes, as other programs that write to it do.
+
+        Raises: StoreLocked: somebody holds it.
         """
         ...
 
@@ -262,6 +269,13 @@ class RealDisk:
         Raises: StoreLocked: somebody holds it; the text names the process.
         """
         return FileLock(path)
+
+    def lock_contents(self, path: str) -> Lock:
+        """Take the lock on a file's own bytes.
+
+        Raises: StoreLocked: somebody holds it.
+        """
+        return ContentLock(path)
 
     def engine(self, path: str, tables: Iterable[str], *, read_only: bool) -> Engine:
         """Open LMDB tables that are durable only after their `sync`."""

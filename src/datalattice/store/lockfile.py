@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import struct
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +49,44 @@ class FileLock:
             ) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()} {_start_time()}\n".encode(), 0)
+        _held.add(fd)
+        self._fd = fd
+        self._pid = os.getpid()
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._fd >= 0 and self._pid == os.getpid():
+            _held.discard(self._fd)
+            os.close(self._fd)
+        self._fd = -1
+
+
+class ContentLock:
+    """The held lock on all bytes of a file that other programs lock, too, and that stays as it is.
+
+    Java and others take the record locks of POSIX. Those of an open file description, where the
+    system has them, exclude these and also whoever else has the file open in this process.
+    """
+
+    __slots__ = ("_fd", "_pid")
+
+    def __init__(self, path: str) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if hasattr(fcntl, "F_OFD_SETLK"):
+                whole = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, whole)
+            else:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            os.close(fd)
+            raise StoreLocked(
+                f"{path}: another program has this file open for writing; "
+                "stop it, or open with read_only=True"
+            ) from None
+        except BaseException:
+            os.close(fd)
+            raise
         _held.add(fd)
         self._fd = fd
         self._pid = os.getpid()

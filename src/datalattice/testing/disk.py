@@ -261,6 +261,10 @@ class SimDisk:
         self._locks.add(path)
         return SimLock(self._locks, path)
 
+    def lock_contents(self, path: str) -> Lock:
+        """Take the lock on a file's bytes."""
+        return self.lock(path)
+
     def engine(self, path: str, tables: Iterable[str], *, read_only: bool) -> Engine:
         """Open tables; new ones when there are none."""
         self.check_alive()

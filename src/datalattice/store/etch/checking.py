@@ -1,0 +1,289 @@
+"""Checking: prove an Etch file byte by byte; tell offset and reason of everything that is wrong.
+
+Checked are the header, every slot, every record (key, labels, canonical encoding, hash), that no
+two of them overlap, and that what is marked as complete is so: all it refers to is here, marked.
+Bytes that nothing leads to are counted: a crash leaves some, and they do no harm.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from datalattice.cells import NIL_HASH, branch_hashes, decode
+from datalattice.crypto import sha3_256
+from datalattice.errors import BadFormat, Corruption
+from datalattice.limits import EMBEDDED_BYTES_MAX
+from datalattice.store.disk import Disk, RealDisk
+from datalattice.store.etch.layout import (
+    BLOCK,
+    EMBEDDED,
+    FIRST,
+    HEADER_BYTES,
+    NEXT,
+    NOT_EMBEDDED,
+    PERSISTED,
+    ROOT_AT,
+    STATUS_NAMES,
+    EtchRecord,
+    block_bytes,
+    digit_of,
+    slot_count,
+)
+from datalattice.store.etch.reader import EtchFile, Slot
+from datalattice.store.etch.writing import CELL_OVERHEAD
+
+FAULTS_MAX: Final = 1_000
+"""Faults that are listed; further ones are counted."""
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes are done, of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class EtchFault:
+    """Something wrong in a file."""
+
+    offset: int
+    reason: str
+    key: bytes | None = None
+    """The cell it is about, when it is about one."""
+
+    def __str__(self) -> str:
+        about = "" if self.key is None else f" (cell 0x{self.key.hex()})"
+        return f"byte {self.offset}: {self.reason}{about}"
+
+
+@dataclass(slots=True)
+class EtchReport:
+    """What a check found."""
+
+    path: str
+    file_bytes: int = 0
+    length: int = 0
+    root_hash: bytes = b""
+    faults: list[EtchFault] = field(default_factory=list)
+    """The first `FAULTS_MAX` faults."""
+    fault_count: int = 0
+    blocks: int = 0
+    cells: int = 0
+    empty_slots: int = 0
+    encoding_bytes: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    unreached_bytes: int = 0
+    """Bytes below the data length that nothing leads to."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.fault_count == 0
+
+    def add(self, offset: int, reason: str, key: bytes | None = None) -> None:
+        """Note a fault."""
+        self.fault_count += 1
+        if len(self.faults) < FAULTS_MAX:
+            self.faults.append(EtchFault(offset, reason, key))
+
+
+def check_etch(
+    path: str | os.PathLike[str],
+    *,
+    disk: Disk | None = None,
+    progress: Progress | None = None,
+) -> EtchReport:
+    """Check a whole file and return what was found; nothing is written.
+
+    Raises: UsageError: it is no Etch file. StoreVersion: a version that is not known.
+    Cost:   reads every byte once, and a record again for each reference; memory of an eighth of
+            the data length.
+    """
+    where = os.fspath(path)
+    report = EtchReport(where)
+    try:
+        file = EtchFile(disk or RealDisk(), where)
+    except Corruption as error:
+        report.add(0, str(error).removeprefix(f"{where} at "))
+        return report  # without a header nothing can be found
+    try:
+        _Checker(file, report, progress).run()
+    finally:
+        file.close()
+    return report
+
+
+class _Checker:
+    def __init__(self, file: EtchFile, report: EtchReport, progress: Progress | None) -> None:
+        self.file = file
+        self.report = report
+        self.progress = progress
+        self.taken = _Taken(file.length)
+        self.seen_bytes = HEADER_BYTES
+
+    def run(self) -> None:
+        file, report = self.file, self.report
+        report.file_bytes, report.length = file.size, file.length
+        report.root_hash = file.root_hash
+        self.taken.take(0, HEADER_BYTES)
+        self._take_block(0, HEADER_BYTES)
+        for slot in file.slots(report.add):
+            report.empty_slots -= 1
+            if slot.kind == BLOCK:
+                self._take_block(slot.level + 1, slot.target)
+            else:
+                self._check_slot(slot)
+        report.unreached_bytes = self.taken.free()
+        self._check_root()
+
+    def _take_block(self, level: int, offset: int) -> None:
+        self.report.blocks += 1
+        self.report.empty_slots += slot_count(level)
+        self._advance(block_bytes(level))
+        if offset + block_bytes(level) > self.file.length:
+            self.report.add(offset, "an index block goes beyond the data")
+        elif not self.taken.take(offset, block_bytes(level)):
+            self.report.add(offset, "an index block overlaps something else")
+
+    def _advance(self, count: int) -> None:
+        self.seen_bytes += count
+        if self.progress is not None:
+            self.progress(self.seen_bytes, self.file.length)
+
+    # --- records ---
+
+    def _check_slot(self, slot: Slot) -> None:
+        self._check_chain(slot)
+        try:
+            record = self.file.record(slot.target)
+        except Corruption as error:
+            self.report.add(slot.offset, f"leads to {error}".replace(f"{self.file.path} at ", ""))
+            return
+        if not self.taken.take(record.offset, record.end - record.offset):
+            self.report.add(slot.offset, f"the record at {record.offset} overlaps something else")
+            return
+        self.report.cells += 1
+        self.report.encoding_bytes += len(record.encoding)
+        self._advance(record.end - record.offset)
+        self._check_place(slot, record)
+        self._check_record(record)
+
+    def _check_chain(self, slot: Slot) -> None:
+        count = slot_count(slot.level)
+        if slot.kind == NEXT:
+            before = self.file._slot(slot.block, (slot.number - 1) % count) >> 62
+            if before not in (FIRST, NEXT):
+                self.report.add(slot.offset, "a chain goes on here and never began")
+        elif slot.kind == FIRST:
+            after = self.file._slot(slot.block, (slot.number + 1) % count) >> 62
+            if after != NEXT:
+                self.report.add(slot.offset, "a chain begins here and does not go on")
+
+    def _check_place(self, slot: Slot, record: EtchRecord) -> None:
+        key = record.key
+        if any(digit_of(key, level) != digit for level, digit in enumerate(slot.digits)):
+            self.report.add(slot.offset, "the record's key does not belong in this block", key)
+            return
+        digit = digit_of(key, slot.level)
+        if slot.kind != NEXT:
+            if digit != slot.number:
+                self.report.add(slot.offset, "the record's key does not belong in this slot", key)
+            return
+        count = slot_count(slot.level)
+        for step in range(1, count):
+            index = (slot.number - step) % count
+            kind = self.file._slot(slot.block, index) >> 62
+            if kind == FIRST and index == digit:
+                return
+            if kind != NEXT:
+                break
+        self.report.add(slot.offset, "the record's key does not belong in this chain", key)
+
+    def _check_record(self, record: EtchRecord) -> None:
+        key, at = record.key, record.offset
+        name = STATUS_NAMES.get(record.status)
+        self.report.statuses[name or f"status {record.status}"] += 1
+        if name is None:
+            self.report.add(at, f"the status {record.status} has no meaning", key)
+        long = len(record.encoding) > EMBEDDED_BYTES_MAX
+        if record.flags & (EMBEDDED if long else NOT_EMBEDDED):
+            self.report.add(at, "the label says wrongly whether the cell is embedded", key)
+        if sha3_256(record.encoding) != key:
+            self.report.add(at, "the encoding has another hash than the key", key)
+            return
+        try:
+            decode(record.encoding)
+        except BadFormat as error:
+            self.report.add(at, f"the encoding is not canonical: {error}", key)
+            return
+        self._check_below(record, long)
+
+    def _check_below(self, record: EtchRecord, long: bool) -> None:
+        key, at = record.key, record.offset
+        if record.status < PERSISTED:
+            if record.memory_size:
+                self.report.add(at, "a memory size stands at a cell that is not persisted", key)
+            return
+        size = len(record.encoding) + CELL_OVERHEAD if long else 0
+        for branch in branch_hashes(record.encoding):
+            below = self._find(branch)
+            if below is None:
+                self.report.add(at, f"refers to 0x{branch.hex()}, which is not here", key)
+                return
+            if below.status < PERSISTED:
+                self.report.add(at, f"refers to 0x{branch.hex()}, which is not persisted", key)
+                return
+            size += below.memory_size
+        if size != record.memory_size:
+            self.report.add(at, f"the memory size is {record.memory_size}, not {size}", key)
+
+    def _find(self, key: bytes) -> EtchRecord | None:
+        try:
+            return self.file.get(key)
+        except Corruption:
+            return None  # what is wrong there is told where it is
+
+    def _check_root(self) -> None:
+        root = self.file.root_hash
+        if not self.file.has_root or root == NIL_HASH:
+            return
+        found = self._find(root)
+        if found is None:
+            self.report.add(ROOT_AT, "the root's record is missing", root)
+        elif found.status < PERSISTED:
+            self.report.add(ROOT_AT, "the root is not persisted", root)
+
+
+class _Taken:
+    """Which bytes of the data something leads to: one bit each."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._bits = bytearray((length + 7) // 8)
+        self._count = 0
+
+    def take(self, start: int, count: int) -> bool:
+        """Take a range; return False, and take nothing, when some of it is taken."""
+        first, last = start // 8, (start + count - 1) // 8
+        low = 0xFF >> start % 8
+        high = 0xFF << 7 - (start + count - 1) % 8 & 0xFF
+        bits = self._bits
+        if first == last:
+            mask = low & high
+            if bits[first] & mask:
+                return False
+            bits[first] |= mask
+        else:
+            middle = last - first - 1
+            if bits[first] & low or bits[last] & high or any(bits[first + 1 : last]):
+                return False
+            bits[first] |= low
+            bits[last] |= high
+            bits[first + 1 : last] = b"\xff" * middle
+        self._count += count
+        return True
+
+    def free(self) -> int:
+        """Return how many bytes nothing leads to."""
+        return self._length - self._count

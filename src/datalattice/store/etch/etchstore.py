@@ -1,0 +1,306 @@
+"""Etch store: an Etch file as a store like any other; its values open lazily from the file.
+
+What is staged has the status STORED in the file, what a committed root reaches PERSISTED.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from datalattice.cells import NIL_HASH, Part, Value, novelty, settle, value_hash
+from datalattice.crypto import sha3_256
+from datalattice.errors import MissingData, ReadOnly, StoreClosed, UsageError
+from datalattice.store.base import (
+    Any_,
+    Commit,
+    Damage,
+    Expected,
+    Store,
+    check_cells,
+    check_hash,
+    with_top,
+)
+from datalattice.store.cache import CACHE_BYTES_MAX
+from datalattice.store.disk import Disk, Lock, RealDisk
+from datalattice.store.etch.layout import NO_ROOT, PERSISTED, STORED, EtchRecord
+from datalattice.store.etch.reader import EtchFile
+from datalattice.store.etch.writer import EtchWriter, create_etch
+from datalattice.store.etch.writing import store_below
+
+NIL: Final = b"\x00"
+
+
+class EtchStore(Store):
+    """Cells by hash in an Etch file. Made by `EtchStore.open`. All methods are thread-safe."""
+
+    def __init__(
+        self, file: EtchFile, lock: Lock | None, cache_bytes: int = CACHE_BYTES_MAX
+    ) -> None:
+        super().__init__(cache_bytes)
+        self._file: Final = file
+        self._held = lock
+        self._mutex: Final = threading.RLock()
+        self._damaged: dict[bytes, Damage] = {}
+        self._sequence = 0
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        cache_bytes: int = CACHE_BYTES_MAX,
+        disk: Disk | None = None,
+    ) -> EtchStore:
+        """Open the file at `path`, made when needed; `read_only` beside a writer, without a lock.
+
+        Raises: UsageError: it is no Etch file, or there is none and `read_only`.
+                StoreLocked: another process writes to it. StoreVersion: a version not known here.
+                Corruption: its header or its index cannot be.
+        """
+        where = os.fspath(path)
+        if not where or "\0" in where:
+            raise UsageError(f"an Etch store is opened at the path of a file, got {where!r}")
+        disk = disk or RealDisk()
+        if read_only:
+            if not disk.exists(where):
+                raise UsageError(f"{where}: there is no such file")
+            file = EtchFile(disk, where)
+            try:
+                file.look_behind()
+            except BaseException:
+                file.close()
+                raise
+            return cls(file, None, cache_bytes)
+        if not disk.exists(where):
+            create_etch(disk, where)
+        lock = disk.lock_contents(where)
+        try:
+            if _is_empty(disk, where):
+                create_etch(disk, where)
+                lock.release()
+                lock = disk.lock_contents(where)
+            return cls(EtchWriter(disk, where), lock, cache_bytes)
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self._file.path
+
+    @property
+    def file(self) -> EtchFile:
+        """What is below: the records and the index."""
+        return self._file
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Damaged records that were met so far."""
+        return tuple(self._damaged.values())
+
+    # --- reading ---
+
+    def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
+        """Return the encoding of a cell, or None; nil is always there.
+
+        Raises: Corruption: the record's bytes are damaged, or the index on the way to it.
+        """
+        with self._mutex:
+            record = self._record(hash)
+            if record is None:
+                return NIL if hash == NIL_HASH else None
+            if verify and sha3_256(record.encoding) != hash:
+                reason = "a record's encoding has another hash than its key"
+                self._damaged[hash] = Damage(self.path, record.offset, reason, hash)
+                self._cache.forget(hash)
+                raise self._file.broken(record.offset, reason)
+            return record.encoding
+
+    def _record(self, hash: bytes) -> EtchRecord | None:
+        self._check_open()
+        check_hash(hash)
+        return None if hash in self._damaged else self._file.get(hash)
+
+    def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
+        """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
+        return [self.get_encoding(hash) for hash in hashes]
+
+    def has(self, hash: bytes) -> bool:
+        """Return whether the cell is here."""
+        with self._mutex:
+            self._check_open()
+            if hash in self._damaged:
+                return False
+            return self._file.find(check_hash(hash)) is not None or hash == NIL_HASH
+
+    def announced(self, hash: bytes) -> bool:
+        """Return whether the cell is here with all cells below it, so that it may be served."""
+        return self.status(hash) >= PERSISTED
+
+    def status(self, hash: bytes) -> int:
+        """Return what the file promises of a cell: STORED, PERSISTED, ...; 0 when it is absent."""
+        with self._mutex:
+            self._check_open()
+            if hash in self._damaged:
+                return 0
+            found = self._file.status_of(check_hash(hash))
+            return PERSISTED if hash == NIL_HASH and not found else found
+
+    def root_hash(self) -> bytes | None:
+        """Return the hash of the root, None when none was ever set."""
+        with self._mutex:
+            self._check_open()
+            root = self._file.root_hash
+            return None if root == NO_ROOT else root
+
+    # --- writing ---
+
+    def _writer(self) -> EtchWriter:
+        self._check_open()
+        if not isinstance(self._file, EtchWriter):
+            raise ReadOnly(f"{self.path}: opened for reading only; open it without read_only")
+        return self._file
+
+    def _commit(self, value: Value, expected: Expected | Any_) -> Commit | None:
+        with self._mutex:
+            writer = self._writer()
+            if not isinstance(expected, Any_) and expected != self.root_hash():
+                return None
+            root = value_hash(value)
+            parts = novelty(value, self)
+            self._store_parts(writer, parts, value, PERSISTED)
+            if root != self.root_hash():
+                self._sequence += 1
+                writer.set_root(root)
+            writer.flush()
+            settle(parts, self)
+            return Commit(root, parts, self._sequence)
+
+    def _store_parts(self, writer: EtchWriter, parts: list[Part], value: Value, status: int) -> int:
+        root = value_hash(value)
+        if root == NIL_HASH:
+            return 0  # nil is never written
+        fresh = {hash: encoding for hash, encoding, _ in with_top(parts, value, root)}
+
+        def fetch(hash: bytes) -> bytes:
+            encoding = fresh.get(hash)
+            return self._fetch(hash) if encoding is None else encoding
+
+        return store_below(writer, root, fetch, status)
+
+    def _fetch(self, hash: bytes) -> bytes:
+        encoding = self.get_encoding(hash)
+        if encoding is None:
+            raise MissingData([hash])
+        return encoding
+
+    def put(self, *values: Value) -> int:
+        """Stage the cells of `values` without announcing them; return how many were new."""
+        count = 0
+        for value in values:
+            with self._mutex:
+                writer = self._writer()
+                parts = novelty(value, self)
+                for hash, encoding, _ in with_top(parts, value, value_hash(value)):
+                    count += hash != NIL_HASH and writer.put(hash, encoding, STORED)
+                settle(parts, self)
+        return count
+
+    def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
+        """Stage cells given as (hash, encoding) without announcing them; return how many were new.
+
+        The caller has made sure that the encodings are canonical and have these hashes.
+        """
+        with self._mutex:
+            writer = self._writer()
+            return sum(
+                writer.put(hash, encoding, STORED) for hash, encoding in cells if hash != NIL_HASH
+            )
+
+    def set_root(self, hash: bytes, fetch: Callable[[bytes], bytes] | None = None) -> int:
+        """Make the cell with this hash the root, with all below it; return how many cells are new.
+
+        `fetch` gives the encodings of cells that are not here; without it all must be here.
+        Raises: MissingData: a cell is neither here nor there; the root stays as it is.
+        """
+        with self._mutex:
+            writer = self._writer()
+            new = 0
+            if check_hash(hash) != NIL_HASH:
+                new = store_below(writer, hash, fetch or self._fetch, PERSISTED)
+            self._sequence += hash != self.root_hash()
+            writer.set_root(hash)
+            writer.flush()
+            return new
+
+    def sync(self) -> None:
+        """Return when everything put and committed so far is durable."""
+        with self._mutex:
+            self._check_open()
+            if isinstance(self._file, EtchWriter):
+                self._file.flush()
+
+    def heal(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
+        """Store cells that are damaged or missing here, from wherever; return how many.
+
+        A damaged record gets its bytes again where it is.
+        Raises: BadFormat: an encoding is not canonical or has another hash; nothing is kept.
+        """
+        with self._mutex:
+            writer = self._writer()
+            healed = check_cells(cells)
+            writer.flush()
+            for hash, encoding in healed.items():
+                if hash in self._damaged:
+                    writer.restore(hash, encoding)
+                    del self._damaged[hash]
+                else:
+                    writer.put(hash, encoding, STORED)
+            for hash in healed:
+                self._promote(writer, hash)
+            writer.flush()
+            return len(healed)
+
+    def _promote(self, writer: EtchWriter, hash: bytes) -> None:
+        try:
+            store_below(writer, hash, self._fetch, PERSISTED)
+        except MissingData:
+            return  # what is below is still to come: it stays STORED until then
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a write failed: the file has to be opened again."""
+        return isinstance(self._file, EtchWriter) and self._file.has_failed
+
+    def close(self) -> None:
+        """Make everything durable and give the file back."""
+        with self._mutex:
+            if self._closed:
+                return
+            try:
+                if isinstance(self._file, EtchWriter) and not self._file.has_failed:
+                    self._file.flush()
+            finally:
+                self._closed = True
+                self._cache.clear()
+                self._file.close()
+                if self._held is not None:
+                    self._held.release()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the store is closed")
+
+
+def _is_empty(disk: Disk, path: str) -> bool:
+    file = disk.open(path)
+    try:
+        return file.size() == 0
+    finally:
+        file.close()

@@ -1,0 +1,378 @@
+"""Writer: append records to an Etch file and lead the index to them, as the reference does.
+
+What is new is kept in memory and goes to the disk in four steps, each synced before the next:
+the new records and blocks behind the data, the slots and labels that lead to them, and last, in one
+sector, the data length with the root. So whatever a crash cuts off, a slot never leads to bytes
+that were not written; and bytes behind the data length show that the last steps did not happen.
+Opening such a file takes over the whole records found there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from datalattice.cells import NIL_HASH, branch_hashes
+from datalattice.errors import StoreError, StoreFailed, UsageError
+from datalattice.limits import CELL_BYTES_MAX, EMBEDDED_BYTES_MAX, HASH_BYTES
+from datalattice.store.base import check_hash
+from datalattice.store.disk import Disk, write_error
+from datalattice.store.etch.layout import (
+    BLOCK,
+    DATA_START,
+    FIRST,
+    FLAGS_AT,
+    LENGTH_AT,
+    LEVELS,
+    NEXT,
+    NO_ROOT,
+    PERSISTED,
+    PLAIN,
+    ROOT_BLOCK,
+    SLOT_BYTES,
+    STATUS_MASK,
+    TARGET_MASK,
+    block_bytes,
+    digit_of,
+    flags_for,
+    pack_header,
+    pack_record,
+    slot_count,
+)
+from datalattice.store.etch.reader import EtchFile
+
+TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
+"""New bytes that are kept in memory; beyond that they are written."""
+
+ZEROS_READ: Final = 1024 * 1024
+
+_LABEL_AT: Final = FLAGS_AT
+_LABEL_BYTES: Final = 9
+
+_KINDS: Final = {kind: kind << 62 for kind in (PLAIN, BLOCK, FIRST, NEXT)}
+
+
+def create_etch(disk: Disk, path: str) -> None:
+    """Make a new, empty Etch file at `path`, in one step, whatever was there."""
+    fresh = path + ".new"
+    file = disk.open(fresh, create=True)
+    try:
+        file.truncate(DATA_START)
+        file.write(0, pack_header(DATA_START, NO_ROOT))
+        file.sync()
+    finally:
+        file.close()
+    disk.replace(fresh, path)
+    disk.sync_folder(folder_of(path))
+
+
+def folder_of(path: str) -> str:
+    """Return the folder that a path is in."""
+    head, slash, _ = path.rpartition("/")
+    return (head or "/") if slash else "."
+
+
+class EtchWriter(EtchFile):
+    """An Etch file, to be read and written. The caller holds its lock."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        super().__init__(disk, path, write=True)
+        self._written = self.length  # what the file has; the tail goes behind it
+        self._tail = bytearray()
+        self._slots: dict[int, bytes] = {}
+        self._labels: dict[int, bytes] = {}
+        self._header = pack_header(self.length, self.root_hash)
+        self._failure: StoreError | None = None
+        try:
+            self._take_over_tail()
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a write failed: the file takes no further one until it is opened again."""
+        return self._failure is not None
+
+    # --- bytes: the file, and what is to be written over it ---
+
+    def _read(self, offset: int, count: int) -> bytes:
+        if offset >= self._written:
+            start = offset - self._written
+            data = bytes(self._tail[start : start + count])
+            if len(data) < count:
+                raise self.broken(offset, f"{count} bytes should be here, and the data ends")
+            return data
+        data = super()._read(offset, min(count, self._written - offset))
+        label = self._labels.get(offset + _LABEL_AT)
+        if label is not None and len(data) >= _LABEL_AT + _LABEL_BYTES:
+            data = data[:_LABEL_AT] + label + data[_LABEL_AT + _LABEL_BYTES :]
+        return data if len(data) == count else data + self._read(self._written, count - len(data))
+
+    def _slot(self, block: int, index: int) -> int:
+        waiting = self._slots.get(block + SLOT_BYTES * index)
+        return super()._slot(block, index) if waiting is None else int.from_bytes(waiting, "big")
+
+    def _flags_at(self, position: int) -> int:
+        label = self._labels.get(position + _LABEL_AT)
+        return super()._flags_at(position) if label is None else label[0]
+
+    def _set(self, block: int, index: int, kind: int, target: int) -> None:
+        offset = block + SLOT_BYTES * index
+        data = (_KINDS[kind] | target).to_bytes(SLOT_BYTES, "big")
+        if offset >= self._written:
+            start = offset - self._written
+            self._tail[start : start + SLOT_BYTES] = data
+        else:
+            self._slots[offset] = data
+
+    def _append(self, data: bytes) -> int:
+        position = self.length
+        self._tail += data
+        self.length += len(data)
+        return position
+
+    # --- records ---
+
+    def put(self, key: bytes, encoding: bytes, status: int, memory_size: int = 0) -> bool:
+        """Store a cell, or raise the label of the one that is there; return whether it is new.
+
+        `memory_size` counts from PERSISTED on. The caller has made sure that the encoding has this
+        hash, and that what the status promises holds.
+        """
+        self.check()
+        position = self.find(key)
+        if position is not None:
+            self._raise_label(position, status, memory_size)
+            return False
+        if not 1 <= len(encoding) <= CELL_BYTES_MAX:
+            raise UsageError(f"a cell has 1 to {CELL_BYTES_MAX} bytes, got {len(encoding)}")
+        branches = bool(branch_hashes(encoding))
+        flags = flags_for(status, len(encoding), branches, EMBEDDED_BYTES_MAX)
+        size = memory_size if status >= PERSISTED else 0
+        data = pack_record(key, flags, size, encoding)
+        self._insert(key, lambda: self._append(data))
+        if len(self._tail) > TAIL_BYTES_MAX:
+            self.flush()
+        return True
+
+    def _raise_label(self, position: int, status: int, memory_size: int) -> None:
+        old = self._read(position, _LABEL_AT + _LABEL_BYTES)[_LABEL_AT:]
+        known = int.from_bytes(old[1:], "big")
+        highest = max(old[0] & STATUS_MASK, status)
+        flags = old[0] & ~STATUS_MASK | highest
+        size = memory_size if highest >= PERSISTED and known == 0 else known
+        new = bytes((flags,)) + size.to_bytes(8, "big")
+        if new == old:
+            return
+        offset = position + _LABEL_AT
+        if offset >= self._written:
+            start = offset - self._written
+            self._tail[start : start + _LABEL_BYTES] = new
+        else:
+            self._labels[offset] = new
+
+    def restore(self, key: bytes, encoding: bytes) -> bool:
+        """Write the encoding of a record again that is there and damaged; return whether it was.
+
+        A record keeps its key, place and length, so these are the bytes that were there.
+        """
+        self.check()
+        position = self.find(key)
+        if position is None or position >= self._written:
+            return False
+        data = len(encoding).to_bytes(2, "big") + encoding
+        try:
+            self._file.write(position + _LABEL_AT + _LABEL_BYTES, data)
+            self._file.sync()
+        except OSError as error:
+            raise self._failed(error) from error
+        return True
+
+    def set_root(self, root: bytes) -> None:
+        """Set the hash of the root; it counts with the next flush."""
+        self.check()
+        self.root_hash = check_hash(root)
+
+    # --- the index ---
+
+    def _insert(self, key: bytes, append: Callable[[], int]) -> None:
+        """Lead the index to the record that `append` adds; its key is not there yet."""
+        block = ROOT_BLOCK
+        for level in range(LEVELS):
+            count = slot_count(level)
+            index = digit_of(key, level)
+            slot = self._slot(block, index)
+            kind, target = slot >> 62, slot & TARGET_MASK
+            if slot == 0:
+                self._set(block, index, PLAIN, append())
+                return
+            if kind == BLOCK:
+                block = self._next_block(block + SLOT_BYTES * index, target, level + 1)
+                continue
+            if kind == PLAIN:
+                beside = (index + 1) % count
+                if self._slot(block, beside) == 0:
+                    position = append()
+                    self._set(block, index, FIRST, target)
+                    self._set(block, beside, NEXT, position)
+                    return
+                deeper = self._new_block(level + 1)
+                self._set_plain(deeper, level + 1, target)
+                self._set(block, index, BLOCK, deeper)
+                block = deeper
+                continue
+            self._insert_at_chain(block, level, index, kind, append)
+            return
+        raise self.broken(block, f"the index has at most {LEVELS} levels")
+
+    def _insert_at_chain(
+        self, block: int, level: int, index: int, kind: int, append: Callable[[], int]
+    ) -> None:
+        """Insert where the slot belongs to a chain: its own, or one begun by another digit."""
+        count = slot_count(level)
+        if kind == NEXT:
+            self._move_chain(block, level, self._chain_start(block, index, count), None)
+            self._set(block, index, PLAIN, append())
+            return
+        for step in range(1, count):
+            slot = self._slot(block, (index + step) % count)
+            if slot == 0:
+                self._set(block, (index + step) % count, NEXT, append())
+                return
+            if slot >> 62 != NEXT:
+                break
+        self._move_chain(block, level, index, append())
+
+    def _chain_start(self, block: int, index: int, count: int) -> int:
+        for step in range(1, count):
+            before = (index - step) % count
+            kind = self._slot(block, before) >> 62
+            if kind == FIRST:
+                return before
+            if kind != NEXT:
+                break
+        raise self.broken(block + SLOT_BYTES * index, "a chain goes on here and never began")
+
+    def _move_chain(self, block: int, level: int, first: int, extra: int | None) -> None:
+        """Move a chain, and one record more, into a block of the next level."""
+        count = slot_count(level)
+        targets = [] if extra is None else [extra]
+        used = []
+        for step in range(count):
+            index = (first + step) % count
+            slot = self._slot(block, index)
+            if step and slot >> 62 != NEXT:
+                break
+            used.append(index)
+            targets.append(slot & TARGET_MASK)
+        deeper = self._new_block(level + 1)
+        for target in targets:
+            self._set_plain(deeper, level + 1, target)
+        for index in used[1:]:
+            self._set(block, index, PLAIN, 0)
+        self._set(block, first, BLOCK, deeper)
+
+    def _new_block(self, level: int) -> int:
+        if level >= LEVELS:
+            raise self.broken(self.length, f"two keys agree in all {LEVELS} levels of the index")
+        return self._append(bytes(block_bytes(level)))
+
+    def _set_plain(self, block: int, level: int, target: int) -> None:
+        """Put a record into a block without chains: records of one digit get a deeper block."""
+        key = self._key_at(target)
+        while True:
+            index = digit_of(key, level)
+            slot = self._slot(block, index)
+            if slot == 0:
+                self._set(block, index, PLAIN, target)
+                return
+            below = slot & TARGET_MASK
+            if slot >> 62 != BLOCK:
+                other, below = below, self._new_block(level + 1)
+                self._set_plain(below, level + 1, other)
+                self._set(block, index, BLOCK, below)
+            block, level = below, level + 1
+
+    # --- durability ---
+
+    def check(self) -> None:
+        """Check that nothing failed.
+
+        Raises: StoreFailed: a write or sync failed; the file must be opened again.
+        """
+        if self._failure is not None:
+            raise StoreFailed(f"{self.path}: an earlier write failed ({self._failure})")
+
+    def flush(self) -> None:
+        """Write everything, durably.
+
+        Raises: StoreFull, StoreFailed: it could not be written; the file must be opened again.
+        """
+        self.check()
+        header = pack_header(self.length, self.root_hash)
+        if not self._tail and not self._slots and not self._labels and header == self._header:
+            return
+        try:
+            if self._tail:
+                self._file.write(self._written, bytes(self._tail))
+                self._file.sync()
+            if self._slots or self._labels:
+                for offset, data in sorted([*self._slots.items(), *self._labels.items()]):
+                    self._file.write(offset, data)
+                self._file.sync()
+            self._file.write(LENGTH_AT, header[LENGTH_AT:])
+            self._file.sync()
+        except OSError as error:
+            raise self._failed(error) from error
+        self._header = header
+        self._written = self.length
+        self.size = max(self.size, self.length)
+        self._tail.clear()
+        self._slots.clear()
+        self._labels.clear()
+
+    def _failed(self, error: OSError) -> StoreError:
+        self._failure = write_error(error, self.path)
+        return self._failure
+
+    # --- after a crash ---
+
+    def _take_over_tail(self) -> None:
+        """Take over what lies behind the data length, if anything does, and check the index.
+
+        Raises: Corruption: a slot leads nowhere even so, or the root is not there.
+        """
+        torn = self._is_used_behind(self.length)
+        root_lost = self.root_hash not in (NO_ROOT, NIL_HASH) and self.find(self.root_hash) is None
+        if not torn and not root_lost:
+            return
+        start = self.length
+        found = list(self.scan(start))
+        end = max([start, *(record.end for record in found)])
+        end = max([end, *(at + size for at, size in self._blocks_behind(start))])
+        self.length = self._written = end
+        for slot in self.slots():
+            if slot.kind != BLOCK and self._is_outside(slot.target):
+                raise self.broken(
+                    slot.offset,
+                    f"a slot leads to {slot.target}, where no record is; collect the "
+                    "file to keep what its root reaches",
+                )
+        for record in found:
+            if self.find(record.key) is None:
+                self._insert(record.key, lambda at=record.offset: at)  # type: ignore[misc]
+        self.flush()
+
+    def _is_outside(self, target: int) -> bool:
+        return target < DATA_START or target + HASH_BYTES > self.length
+
+    def _blocks_behind(self, start: int) -> list[tuple[int, int]]:
+        found = [(at, block_bytes(level)) for at, level in self._blocks_found()]
+        return [(at, size) for at, size in found if at >= start]
+
+    def _is_used_behind(self, start: int) -> bool:
+        for offset in range(start, self.size, ZEROS_READ):
+            if self.read_some(offset, ZEROS_READ).count(0) < min(ZEROS_READ, self.size - offset):
+                return True
+        return False
