@@ -290,7 +290,9 @@ class Index(Cell):
     def __reversed__(self) -> Iterator[Value]:
         return reversed(list(self))
 
-    def merge_with(self, other: Index, join: Join, *, addressed: bool = False) -> Index:
+    def merge_with(
+        self, other: Index, join: Join, *, addressed: bool = False, own_keys: bool = False
+    ) -> Index:
         """Return the join of two indexes; `join` is called as for `Map.merge_with`.
 
         It is called only for the entries of `other` that this index has not, or has differently.
@@ -298,7 +300,8 @@ class Index(Cell):
         taken without a call, and without a look at the value.
 
         Like `Map.merge_with`. Where both have a key with the same bytes and of different types, the
-        key with the greater hash is kept (and given to `join`).
+        key with the greater hash is kept (and given to `join`). With `own_keys` this index's key is
+        kept and `join` is given the other one, to judge, even where the values are the same.
         """
         need(other, Index, "an index is merged with an Index")
         joined: list[tuple[bytes, bool, object, object]] = []
@@ -308,6 +311,7 @@ class Index(Cell):
                 theirs_too = False  # what only this index has stays
                 continue
             key, value = deref(theirs._open()[0]), theirs._open()[1]
+            given = key
             alone = addressed and mine is None and value is not None
             if alone and isinstance(key, bytes) and kid_hash(value) == key:
                 joined.append((raw, False, key, value))
@@ -315,12 +319,13 @@ class Index(Cell):
             own: object = None
             if mine is not None:
                 held, own = deref(mine._open()[0]), mine._open()[1]
-                if not same(key, held) and value_hash(held) > value_hash(key):
+                if not same(key, held) and (own_keys or value_hash(held) > value_hash(key)):
                     key = held
-            if mine is not None and same_kid(own, value):
+                    given = given if own_keys else held
+            if mine is not None and same_kid(own, value) and same(given, key):
                 result: object = own
             else:
-                result = join(key, deref(own), deref(value), mine is not None, True)
+                result = join(given, deref(own), deref(value), mine is not None, True)
             joined.append((raw, mine is not None, key, result))
             theirs_too = theirs_too and result is not ABSENT
             theirs_too = theirs_too and same_kid(result, value) and same_kid(key, theirs._open()[0])

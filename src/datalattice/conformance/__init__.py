@@ -12,7 +12,7 @@ with `register_format`, and lattice types with `register_lattice_type`.
 from __future__ import annotations
 
 # Importing these modules registers the kinds they run.
-from datalattice.conformance import cells, cursors, lattices, node_player, queues
+from datalattice.conformance import cells, cursors, etch, grid, lattices, node_player, queues
 from datalattice.conformance.notation import register_lattice_type
 from datalattice.conformance.registry import (
     Case,
@@ -40,6 +40,8 @@ __all__ = [
     "Skipped",
     "cells",
     "cursors",
+    "etch",
+    "grid",
     "known_kinds",
     "lattices",
     "list_files",

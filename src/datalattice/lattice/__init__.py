@@ -14,25 +14,30 @@ from datalattice.lattice.containers import IndexLattice, MapLattice, TupleLattic
 from datalattice.lattice.content import CASLattice, DataLattice
 from datalattice.lattice.context import (
     EMPTY_CONTEXT,
+    NOT_OWNER,
     EntryDropped,
     MergeContext,
     OwnerForked,
     QueueForked,
     Report,
+    WriteSuperseded,
     discard,
     is_public_key,
 )
+from datalattice.lattice.exact import Judge, merge_exact
 from datalattice.lattice.identity import (
+    DIDVerifier,
     Resolver,
     ResolvingVerifier,
     did_of,
+    is_bare_did,
     public_key_of,
     resolving_verifier,
     verify_did,
 )
 from datalattice.lattice.jsonvalue import JSONIndexLattice, JSONLattice
 from datalattice.lattice.keyed import KeyedLattice, StringKeyedLattice, name_bytes
-from datalattice.lattice.owned import VALUE, OwnerLattice, SignedLattice
+from datalattice.lattice.owned import VALUE, DIDOwnerLattice, OwnerLattice, SignedLattice
 from datalattice.lattice.paths import assoc, assoc_in, canonical_path, get_in, select, step
 from datalattice.lattice.regions import (
     LOCAL,
@@ -66,18 +71,22 @@ __all__ = [
     "LOCAL",
     "LOCAL_KEY",
     "NODES_KEY",
+    "NOT_OWNER",
     "P2P",
     "P2P_KEY",
     "TIMESTAMP",
     "VALUE",
     "CASLattice",
     "CompareLattice",
+    "DIDOwnerLattice",
+    "DIDVerifier",
     "DataLattice",
     "EntryDropped",
     "FunctionLattice",
     "IndexLattice",
     "JSONIndexLattice",
     "JSONLattice",
+    "Judge",
     "KeyedLattice",
     "LWPLattice",
     "LWWLattice",
@@ -98,6 +107,7 @@ __all__ = [
     "StringKeyedLattice",
     "TupleLattice",
     "VectorLattice",
+    "WriteSuperseded",
     "as_integer",
     "as_operand",
     "assoc",
@@ -107,6 +117,7 @@ __all__ = [
     "discard",
     "get_in",
     "greater",
+    "is_bare_did",
     "is_integer",
     "is_long",
     "is_public_key",
@@ -114,6 +125,7 @@ __all__ = [
     "local_slot",
     "local_value",
     "map_timestamp",
+    "merge_exact",
     "name_bytes",
     "node_info",
     "public_key_of",

@@ -118,6 +118,31 @@ class OwnerForked(Report):
         return OwnerForked, (self.owner, self.path)
 
 
+class WriteSuperseded(Report):
+    """A write was lost: a later write or a delete of the same place won over it.
+
+    Every replacement is told, also of a value that the later writer had seen: a merge cannot know
+    what a writer saw. `lost` is the side that gave way, "own" or "other".
+
+    Source: docs/design/decisions.md "Base".
+    """
+
+    kind = "write-superseded"
+
+    def __init__(self, path: Path, lost: str) -> None:
+        super().__init__(path)
+        self.lost: Final = lost
+
+    def _fields(self) -> Path:
+        return (*self.path, self.lost)
+
+    def __repr__(self) -> str:
+        return f"WriteSuperseded(path={brief(self.path)}, lost={self.lost!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return WriteSuperseded, (self.path, self.lost)
+
+
 Reporter = Callable[[Report], None]
 """Is told what a merge could not take. It does not raise."""
 
@@ -194,6 +219,21 @@ class MergeContext:
             report=self.report,
             owner=self.owner,
             prefer=side,
+        )
+
+    def verified_by(self, verifier: Verifier) -> MergeContext:
+        """Return the context in which `verifier` judges who may write for an owner.
+
+        Source: CAD038 "Owner verification"; docs/lattices.md "Owners".
+        """
+        return MergeContext(
+            self.timestamp,
+            self.key_pair,
+            verifier,
+            path=self.path,
+            report=self.report,
+            owner=self.owner,
+            prefer=self.prefer,
         )
 
     def verify_owner(self, owner: Value, signer: bytes) -> bool:

@@ -83,6 +83,44 @@ def verify_did(owner: Value, signer: bytes) -> bool:
     return public_key_of(owner) == signer
 
 
+def is_bare_did(owner: Value) -> bool:
+    """Return whether a key is a DID as it names an owner: a String, no path, query or fragment.
+
+    Whether the method is known, and what its part of the text must look like, is not asked.
+
+    Source: CAD043 "DID URLs"; docs/lattices.md "Owners".
+    """
+    if not isinstance(owner, str) or len(owner) > DID_CHARACTERS_MAX:
+        return False
+    scheme, _, rest = owner.partition(":")
+    method, _, name = rest.partition(":")
+    return scheme == "did" and bool(method and name) and not any(mark in owner for mark in "/?#")
+
+
+class DIDVerifier:
+    """A verifier for owners that are DIDs: the key of a `did:key` is in its text.
+
+    `others` is asked about every other method; without it nobody may write for one.
+
+    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
+    """
+
+    def __init__(self, others: Callable[[Value, bytes], bool] | None = None) -> None:
+        self._others: Final = others
+
+    def __call__(self, owner: Value, signer: bytes) -> bool:
+        """Return whether `signer` may write for the bare DID that `owner` is."""
+        if not is_bare_did(owner) or not isinstance(owner, str):
+            return False
+        if owner.startswith(KEY_PREFIX):
+            return verify_did(owner, signer)
+        others = self._others
+        return others is not None and others(owner, signer)
+
+    def __repr__(self) -> str:
+        return f"DIDVerifier({self._others!r})"
+
+
 Resolver = Callable[[str], Iterable[bytes]]
 """Returns the Ed25519 public keys that a DID stands for, none for one that stands for nothing.
 

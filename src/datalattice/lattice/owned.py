@@ -12,7 +12,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.cells import ABSENT, EMPTY_MAP, Keyword, Map, Signed, Value, same
+from datalattice.cells import (
+    ABSENT,
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    Keyword,
+    Map,
+    Signed,
+    Value,
+    same,
+)
 from datalattice.crypto import KeyPair
 from datalattice.errors import TypeMismatch
 from datalattice.lattice.base import Lattice, as_operand, greater
@@ -26,6 +36,8 @@ from datalattice.lattice.context import (
     MergeContext,
     OwnerForked,
 )
+from datalattice.lattice.exact import Judge, merge_exact
+from datalattice.lattice.identity import DIDVerifier, is_bare_did
 from datalattice.lattice.keyed import name_bytes
 
 VALUE: Final = Keyword("value")
@@ -37,11 +49,16 @@ _VALUE_BYTES: Final = b"value"
 class SignedLattice(Lattice):
     """A Signed cell around a value with its own lattice.
 
+    A first value is taken as its signer made it; with `whole` it is taken only if the inner lattice
+    leaves nothing out of it, because what is signed cannot be put right by others.
+
     Shapes: key_pair, when given, signs merged values if the context's key may not.
     Source: CAD024 "Signed lattice"; CAD038; docs/lattices.md "Signed values", "Owners".
     """
 
-    def __init__(self, inner: Lattice, key_pair: KeyPair | None = None) -> None:
+    def __init__(
+        self, inner: Lattice, key_pair: KeyPair | None = None, *, whole: bool = False
+    ) -> None:
         need_lattice(inner, "the child of a SignedLattice")
         if key_pair is not None and not isinstance(key_pair, KeyPair):
             raise TypeMismatch(
@@ -49,6 +66,7 @@ class SignedLattice(Lattice):
             )
         self.inner: Final = inner
         self._key_pair: Final = key_pair
+        self._whole: Final = whole
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the side whose value covers the other's, or the join signed by a key that may.
@@ -71,19 +89,24 @@ class SignedLattice(Lattice):
         if not self.inner.check_foreign(theirs):
             context.report(EntryDropped(context.path))
             return own
-        if not isinstance(own, Signed):
+        is_first = not isinstance(own, Signed)
+        if is_first and not self._whole:
             return other
-        merged = self.inner.merge(mine, theirs, context.at((*context.path, VALUE), context.owner))
-        if same(merged, mine):
+        below = context.at((*context.path, VALUE), context.owner)
+        merged = self.inner.merge(self.inner.zero() if is_first else mine, theirs, below)
+        if not is_first and same(merged, mine):
             return own
         if same(merged, theirs):
             return other
         signer = self._signer(context)
-        if signer is None:
+        if signer is not None:
+            return Signed.sign(signer, merged)
+        if isinstance(own, Signed):
             owner = own.public_key if context.owner is None else context.owner
             context.report(OwnerForked(owner, context.path))
-            return own
-        return Signed.sign(signer, merged)
+        else:
+            context.report(EntryDropped(context.path))
+        return own
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Signed cell whose signature verifies.
@@ -124,6 +147,13 @@ class SignedLattice(Lattice):
     def _arguments(self) -> tuple[object, ...]:
         return self.inner, self._key_pair
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _signed_lattice, (self.inner, self._key_pair, self._whole)
+
+
+def _signed_lattice(inner: Lattice, key_pair: KeyPair | None, whole: bool) -> SignedLattice:
+    return SignedLattice(inner, key_pair, whole=whole)
+
 
 def _one_cell(own: Signed, other: Signed) -> Value:
     """Return the one cell of two that sign the same value.
@@ -142,9 +172,12 @@ class OwnerLattice(Lattice):
     """
 
     def __init__(self, inner: Lattice) -> None:
-        need_lattice(inner, "the child of an OwnerLattice")
+        need_lattice(inner, f"the child of an {type(self).__name__}")
         self._inner: Final = inner
-        self._signed_child: Final = SignedLattice(inner)
+        self._signed_child: Final = self._signed(inner)
+
+    def _signed(self, inner: Lattice) -> SignedLattice:
+        return SignedLattice(inner)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return own with every entry of other that its owner signed joined in.
@@ -196,6 +229,80 @@ class OwnerLattice(Lattice):
 
     def _arguments(self) -> tuple[object, ...]:
         return (self._inner,)
+
+
+class DIDOwnerLattice(OwnerLattice):
+    """An Index from an owner's DID to the value that the owner signed.
+
+    Owners are bare DIDs alone: a `did:key` speaks for itself, of other methods the context's
+    verifier knows the keys, and without one nobody may write for them. A value is taken whole or
+    not at all.
+    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
+    """
+
+    def _signed(self, inner: Lattice) -> SignedLattice:
+        return SignedLattice(inner, whole=True)
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return own with every entry of other that its owner signed joined in.
+
+        Cost: owners whose entries differ.
+        Source: CAD024 "Owner lattice"; CAD038 "Owner verification"; docs/lattices.md "Owners";
+                docs/design/decisions.md "D4", "D5", "D9".
+        """
+        if other is None or own is other or not self.accepts(other, context):
+            return own
+        theirs = other if isinstance(other, Index) else EMPTY_INDEX
+        judge = _DIDJudge(self._signed_child, context.verified_by(DIDVerifier(context.verifier)))
+        if isinstance(own, Index):
+            return merge_exact(own, theirs, judge)
+        return as_operand(merge_exact(EMPTY_INDEX, theirs, judge), other, other)
+
+    def zero(self) -> Value:
+        """Return the empty Index.
+
+        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
+        """
+        return EMPTY_INDEX
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is an Index; an empty Map counts as an empty one.
+
+        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
+        """
+        return isinstance(value, Index) or (isinstance(value, Map) and not len(value))
+
+    def resolve_key(self, key: Value) -> Value:
+        """Return a bare DID as it is, nil for any other key.
+
+        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
+        """
+        return key if is_bare_did(key) else None
+
+
+class _DIDJudge(Judge):
+    """Joins the entries of an index of DIDs: first who signed, then what."""
+
+    def __init__(self, signed: SignedLattice, context: MergeContext) -> None:
+        self._signed_child: Final = signed
+        self._context: Final = context
+
+    def admits(self, key: Value, value: Value) -> bool:
+        """Return whether the value is signed by a key of the DID."""
+        context = self._context
+        if isinstance(value, Signed) and is_bare_did(key):
+            if context.verify_owner(key, value.public_key):
+                return True
+            kind = NOT_OWNER
+        else:
+            kind = ENTRY_DROPPED
+        context.report(EntryDropped((*context.path, key), kind))
+        return False
+
+    def join(self, key: Value, own: Value, other: Value) -> Value:
+        """Return the joined entry of one DID."""
+        context = self._context
+        return self._signed_child.merge(own, other, context.at((*context.path, key), key))
 
 
 class _OwnerMerge:

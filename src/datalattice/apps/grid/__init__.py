@@ -1,0 +1,89 @@
+"""Grid: venues that publish assets, jobs and content, replicated by merge.
+
+Importing this package registers the section `:grid` of the standard root. There `:venues did :value`
+leads to what a venue signed, and `:meta` to the metadata of all assets.
+"""
+
+from __future__ import annotations
+
+from datalattice.apps.grid.assets import (
+    CONTENT_BYTES_MAX,
+    asset_id,
+    asset_record,
+    check_content,
+    declared_hash,
+    parse_asset_id,
+    read_metadata,
+)
+from datalattice.apps.grid.dids import (
+    DIDUrl,
+    assertion_keys,
+    did_method,
+    document_url,
+    is_venue_did,
+    may_write,
+    split_did_url,
+    venue_document,
+)
+from datalattice.apps.grid.jobs import STATUSES, TERMINAL, job_time, make_job_id, parse_job_id
+from datalattice.apps.grid.lattice import (
+    ASSETS,
+    GRID,
+    GRID_ROOT,
+    GRID_SECTION,
+    JOB,
+    JOBS,
+    META,
+    PLAIN_GRID,
+    STORAGE,
+    VENUE,
+    Collection,
+    JobLattice,
+    check_foreign,
+    initial_root,
+    plain_grid,
+    sanitise,
+    venue_lattice,
+    view,
+)
+
+__all__ = [
+    "ASSETS",
+    "CONTENT_BYTES_MAX",
+    "GRID",
+    "GRID_ROOT",
+    "GRID_SECTION",
+    "JOB",
+    "JOBS",
+    "META",
+    "PLAIN_GRID",
+    "STATUSES",
+    "STORAGE",
+    "TERMINAL",
+    "VENUE",
+    "Collection",
+    "DIDUrl",
+    "JobLattice",
+    "assertion_keys",
+    "asset_id",
+    "asset_record",
+    "check_content",
+    "check_foreign",
+    "declared_hash",
+    "did_method",
+    "document_url",
+    "initial_root",
+    "is_venue_did",
+    "job_time",
+    "make_job_id",
+    "may_write",
+    "parse_asset_id",
+    "parse_job_id",
+    "plain_grid",
+    "read_metadata",
+    "sanitise",
+    "split_did_url",
+    "venue_document",
+    "venue_lattice",
+    "view",
+]

@@ -1,0 +1,172 @@
+"""Assets: metadata text, the id that is its hash, and the content that it declares.
+
+The id of an asset is the SHA-256 of its metadata exactly as written: another space is another
+asset. Two venues with the same text therefore have the same asset, whoever came first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from datalattice.cells import Blob, Map, Text, Value, from_json, make_text
+from datalattice.errors import BadFormat, UsageError
+
+SHA256_BYTES: Final = 32
+METADATA: Final = "metadata"
+CONTENT: Final = "content"
+SHA256: Final = "sha256"
+
+CONTENT_BYTES_MAX: Final = 64 << 20
+"""Most bytes of one content or metadata text in the lattice; a longer one is taken from nobody.
+
+A few cells can stand for any number of bytes, and every receiver has to hash each of them.
+"""
+
+READ_BYTES: Final = 1 << 16
+"""How much of a long value is hashed at once."""
+
+
+def sha256(data: bytes) -> bytes:
+    """Return the SHA-256 of bytes."""
+    return hashlib.sha256(data).digest()
+
+
+def content_hash(value: Value) -> bytes | None:
+    """Return the SHA-256 of a Blob, or of the UTF-8 bytes of a String; nil for anything else.
+
+    Nil, too, for more than `CONTENT_BYTES_MAX`, of which nothing is read.
+
+    Source: COG-4 "Content addressing"; docs/grid.md "What is checked".
+    """
+    if isinstance(value, bytes):
+        return sha256(value)
+    if isinstance(value, str):
+        return sha256(value.encode("utf-8", "surrogateescape"))
+    if not isinstance(value, (Blob, Text)) or value.byte_length() > CONTENT_BYTES_MAX:
+        return None
+    digest = hashlib.sha256()
+    for start in range(0, value.byte_length(), READ_BYTES):
+        digest.update(value.read(start, start + READ_BYTES))
+    return digest.digest()
+
+
+def read_metadata(text: str | bytes) -> Map:
+    """Return the JSON object that a metadata text holds.
+
+    Raises: UsageError: it is not one JSON object, in UTF-8 without a byte-order mark, of at most
+            `CONTENT_BYTES_MAX` bytes.
+    Source: COG-5 "Metadata"; docs/grid.md "Assets".
+    """
+    given: object = text
+    if not isinstance(given, (str, bytes)):
+        raise UsageError(f"metadata is JSON text, got {type(given).__name__}")
+    if len(given) > CONTENT_BYTES_MAX:
+        raise UsageError(f"metadata has at most {CONTENT_BYTES_MAX} bytes, got {len(given)}")
+    try:
+        value = from_json(given)
+    except BadFormat as error:
+        raise UsageError(f"metadata is one JSON object: {error}") from None
+    if not isinstance(value, Map):
+        raise UsageError(f"metadata is one JSON object, got {type(value).__name__}")
+    return value
+
+
+def metadata_bytes(text: str | bytes) -> bytes:
+    """Return the bytes of a metadata text, checked.
+
+    Raises: UsageError: it is no metadata.
+    Source: COG-5 "Metadata"; docs/grid.md "Assets".
+    """
+    read_metadata(text)
+    raw = text if isinstance(text, bytes) else text.encode()
+    if len(raw) > CONTENT_BYTES_MAX:
+        raise UsageError(f"metadata has at most {CONTENT_BYTES_MAX} bytes, got {len(raw)}")
+    return raw
+
+
+def asset_id(text: str | bytes) -> bytes:
+    """Return the id of the asset with this metadata text.
+
+    Raises: UsageError: it is no metadata.
+    Source: COG-4 "Assets"; docs/grid.md "Assets".
+    """
+    return sha256(metadata_bytes(text))
+
+
+def asset_record(text: str | bytes) -> tuple[bytes, Map, Value]:
+    """Return the id, the record and the text, as a cell, of an asset.
+
+    Raises: UsageError: it is no metadata.
+    Source: COG-4 "Assets"; docs/grid.md "Assets".
+    """
+    raw = metadata_bytes(text)
+    cell = make_text(raw.decode())
+    return sha256(raw), Map.of({METADATA: cell}), cell
+
+
+def record_text(record: Value) -> str | None:
+    """Return the metadata text of an asset record, nil when it has none.
+
+    Source: COG-4 "Assets"; docs/grid.md "Assets".
+    """
+    text = record.get(METADATA) if isinstance(record, Map) else None
+    return str(text) if isinstance(text, (str, Text)) else None
+
+
+def parse_hash(text: str) -> bytes | None:
+    """Return the 32 bytes of a hash in hex, with or without 0x, nil when it is none."""
+    digits = text[2:] if text[:2] in {"0x", "0X"} else text
+    if len(digits) != 2 * SHA256_BYTES or not all(c in "0123456789abcdefABCDEF" for c in digits):
+        return None
+    return bytes.fromhex(digits)
+
+
+def parse_asset_id(given: object) -> bytes:
+    """Return an asset id from its bytes or text: hex, `a/<hex>` or `<venue DID>/a/<hex>`.
+
+    Raises: UsageError: it is none of them.
+    Source: COG-2 "Asset references"; docs/grid.md "Assets".
+    """
+    if isinstance(given, bytes) and len(given) == SHA256_BYTES:
+        return given
+    if isinstance(given, str):
+        before, slash, last = given.rpartition("/")
+        is_path = before.removeprefix("/") == "a" or (
+            before.startswith("did:") and before.endswith("/a")
+        )
+        found = parse_hash(last) if is_path or not slash else None
+        if found is not None:
+            return found
+    raise UsageError(
+        "an asset id is 64 hex digits (0x may stand before them), a/<id> or <venue DID>/a/<id>, "
+        f"got {given!r}"
+    )
+
+
+def declared_hash(metadata: Map) -> bytes:
+    """Return the SHA-256 that metadata declares of its content.
+
+    Raises: UsageError: it declares no content, or no valid hash of it.
+    Source: COG-6 "Content"; docs/grid.md "Content".
+    """
+    content = metadata.get(CONTENT)
+    if not isinstance(content, Map):
+        raise UsageError("the metadata declares no content: it has no object 'content'")
+    text = content.get(SHA256)
+    found = parse_hash(text) if isinstance(text, str) else None
+    if found is None:
+        raise UsageError("the metadata declares no content hash: 'content.sha256' is 64 hex digits")
+    return found
+
+
+def check_content(metadata: Map, data: bytes) -> bytes:
+    """Return the SHA-256 of content that is what the metadata declares.
+
+    Raises: UsageError: it is not.
+    Source: COG-6 "Content"; docs/grid.md "Content".
+    """
+    wanted, found = declared_hash(metadata), sha256(data)
+    if wanted != found:
+        raise UsageError(f"the content is not what was declared: {found.hex()}, not {wanted.hex()}")
+    return found

@@ -1,0 +1,210 @@
+"""DIDs: the names under which venues stand, what they say of a key, and where documents lie.
+
+A `did:key` carries its Ed25519 key in its text. A `did:web` names a host whose document lists keys;
+fetching it is for others, see `authority`. A `did:convex` is known as a DID, and nobody here can
+say which keys speak for it. Method names and identifiers are compared as they are written.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from datalattice.cells import Value
+from datalattice.errors import UsageError
+from datalattice.lattice import did_of, is_bare_did, public_key_of
+
+METHODS: Final = ("key", "web", "convex")
+"""Methods of which a venue's DID may be."""
+
+KEY_PREFIX: Final = "did:key:"
+WEB_PREFIX: Final = "did:web:"
+DOCUMENT: Final = "did.json"
+
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+_SEGMENT: Final = re.compile(r"([A-Za-z0-9._-]|%[0-9A-Fa-f]{2})+")
+_PORT_MAX: Final = 65_535
+_METHODS_LISTED_MAX: Final = 100
+"""Keys of one document that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class DIDUrl:
+    """A DID with what follows it: each part without its mark, None when the mark is not there."""
+
+    did: str
+    path: str | None = None
+    query: str | None = None
+    fragment: str | None = None
+
+
+def split_did_url(text: str) -> DIDUrl:
+    """Return the parts of a DID URL.
+
+    Raises: UsageError: it does not begin with a DID.
+    Source: W3C DID Core "DID URL Syntax"; docs/grid.md "DIDs".
+    """
+    rest, mark, fragment = text.partition("#")
+    rest, asked, query = rest.partition("?")
+    did, slash, path = rest.partition("/")
+    if not is_bare_did(did):
+        raise UsageError(f"a DID URL begins with did:<method>:<name>, got {text[:80]!r}")
+    return DIDUrl(
+        did,
+        path if slash else None,
+        query if asked else None,
+        fragment if mark else None,
+    )
+
+
+def did_method(did: Value) -> str | None:
+    """Return the method of a bare DID, nil for what is none.
+
+    Of a `did:key` the key has to be one, an Ed25519 key that is.
+
+    Source: COG-2 "Identifiers"; docs/grid.md "DIDs".
+    """
+    if not is_bare_did(did):
+        return None
+    assert isinstance(did, str)
+    method = did.split(":", 2)[1]
+    return None if method == "key" and public_key_of(did) is None else method
+
+
+def is_venue_did(did: Value) -> bool:
+    """Return whether a key may stand in `:venues`: a bare DID of a method that venues have.
+
+    Source: COG-4 "Venues"; docs/grid.md "DIDs".
+    """
+    return did_method(did) in METHODS
+
+
+def checked_did(did: object) -> str:
+    """Return `did` if a venue can have it.
+
+    Raises: UsageError: it cannot.
+    Source: COG-4 "Venues"; docs/grid.md "DIDs".
+    """
+    if isinstance(did, str) and is_venue_did(did):
+        return did
+    raise UsageError(
+        f"the DID of a venue is did:key:z..., did:web:... or did:convex:... without path, query "
+        f"or fragment, got {did!r}"
+    )
+
+
+def document_url(did: str, *, allow_http: bool = False) -> str:
+    """Return where the document of a `did:web` lies; `allow_http` does without TLS on loopback.
+
+    Raises: UsageError: not a `did:web`, or its host, port or path is not one.
+    Source: DID method web "Read"; docs/grid.md "DIDs".
+    """
+    if not is_bare_did(did) or not did.startswith(WEB_PREFIX):
+        raise UsageError(f"a did:web is needed, got {did!r}")
+    place, *segments = did.removeprefix(WEB_PREFIX).split(":")
+    host, mark, port = place.replace("%3a", "%3A").partition("%3A")
+    if not _HOST.fullmatch(host) or ".." in host:
+        raise UsageError(f"a did:web names a host, got {host!r} in {did!r}")
+    if mark and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= _PORT_MAX):
+        raise UsageError(f"a port is a number from 1 to {_PORT_MAX}, got {port!r} in {did!r}")
+    for segment in segments:
+        if not _SEGMENT.fullmatch(segment) or segment in {".", ".."} or "%2f" in segment.lower():
+            raise UsageError(f"a did:web path has no segment {segment!r}, in {did!r}")
+    scheme = "http" if allow_http and is_loopback(host) else "https"
+    path = "/".join([*segments, DOCUMENT] if segments else [".well-known", DOCUMENT])
+    return f"{scheme}://{host}{':' + port if mark else ''}/{path}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address is this machine by its very text."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def venue_document(did: str, public_key: bytes, endpoint: str | None = None) -> dict[str, Any]:
+    """Return the document of a venue with this key: what a resolver of its DID is to find.
+
+    Source: COG-2 "DID documents"; docs/grid.md "DIDs".
+    """
+    multikey = did_of(public_key).removeprefix(KEY_PREFIX)
+    name = f"{checked_did(did)}#{multikey}"
+    method = {
+        "id": name,
+        "type": "Multikey",
+        "controller": did,
+        "publicKeyMultibase": multikey,
+    }
+    document: dict[str, Any] = {
+        "@context": "https://www.w3.org/ns/did/v1",
+        "id": did,
+        "verificationMethod": [method],
+        "authentication": [name],
+        "assertionMethod": [name],
+        "capabilityDelegation": [name],
+        "capabilityInvocation": [name],
+    }
+    if endpoint is not None:
+        document["service"] = [
+            {"id": f"{did}#covia", "type": "Covia.API.v1", "serviceEndpoint": endpoint}
+        ]
+    return document
+
+
+def assertion_keys(did: str, document: object) -> frozenset[bytes]:
+    """Return the Ed25519 keys that may sign for a DID, by its resolved document.
+
+    Those under `assertionMethod`, in full or by reference to a `verificationMethod` of the same
+    document. None when the document is of another DID or is no document.
+
+    Source: COG-2 "DID documents"; docs/grid.md "Who may write".
+    """
+    if not isinstance(document, Mapping) or document.get("id") != did:
+        return frozenset()
+    known: dict[str, bytes] = {}
+    for method in _listed(document, "verificationMethod"):
+        key = _method_key(method)
+        if key is not None and isinstance(method.get("id"), str):
+            known[_absolute(did, method["id"])] = key
+    found: set[bytes] = set()
+    for entry in _listed(document, "assertionMethod"):
+        key = known.get(_absolute(did, entry)) if isinstance(entry, str) else _method_key(entry)
+        if key is not None:
+            found.add(key)
+    return frozenset(found)
+
+
+def may_write(did: Value, signer: bytes, document: object = None) -> bool:
+    """Return whether a key may write for a DID, whose document is given where one is needed.
+
+    Source: COG-4 "Security"; docs/grid.md "Who may write".
+    """
+    method = did_method(did)
+    if method is None or not isinstance(did, str):
+        return False
+    if method == "key":
+        return public_key_of(did) == signer
+    return method == "web" and signer in assertion_keys(did, document)
+
+
+def _listed(document: Mapping[str, Any], member: str) -> Iterator[Any]:
+    entries = document.get(member)
+    if isinstance(entries, list):
+        yield from entries[:_METHODS_LISTED_MAX]
+
+
+def _absolute(did: str, name: str) -> str:
+    return did + name if name.startswith("#") else name
+
+
+def _method_key(method: object) -> bytes | None:
+    if not isinstance(method, Mapping):
+        return None
+    multikey = method.get("publicKeyMultibase")
+    return public_key_of(KEY_PREFIX + multikey) if isinstance(multikey, str) else None

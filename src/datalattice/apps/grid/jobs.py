@@ -1,0 +1,108 @@
+"""Jobs: records of work, their ids, states and times.
+
+A record is a Map with text keys. Only `updated` matters to a merge; what a record says is for the
+venue that writes it, which stamps every version later than the one before and never rewrites one
+that has ended.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datalattice.cells import Map, Text, Value
+from datalattice.crypto import Entropy
+from datalattice.errors import UsageError
+from datalattice.lattice import as_integer, is_long
+from datalattice.limits import INDEX_KEY_BYTES
+
+ID: Final = "id"
+STATUS: Final = "status"
+UPDATED: Final = "updated"
+CREATED: Final = "created"
+
+PENDING: Final = "PENDING"
+ACTIVE: Final = frozenset({PENDING, "STARTED"})
+INTERACTIVE: Final = frozenset({"PAUSED", "INPUT_REQUIRED", "AUTH_REQUIRED"})
+TERMINAL: Final = frozenset({"COMPLETE", "FAILED", "CANCELLED", "REJECTED", "TIMEOUT"})
+STATUSES: Final = ACTIVE | INTERACTIVE | TERMINAL
+
+JOB_ID_BYTES: Final = 16
+_TIME_BYTES: Final = 6
+_COUNT_BYTES: Final = 2
+_RANDOM_BYTES: Final = 8
+COUNT_MAX: Final = (1 << 8 * _COUNT_BYTES) - 1
+"""Greatest counter of jobs within one millisecond."""
+
+
+def job_time(record: Value) -> int | None:
+    """Return when a record was written, nil when it does not say.
+
+    Nil for anything but an Integer of 64 bits; no time is older than every time.
+
+    Units:  Unix milliseconds.
+    Source: COG-4 "Jobs"; docs/grid.md "Jobs".
+    """
+    stamp = record.get(UPDATED) if isinstance(record, Map) else None
+    return as_integer(stamp) if is_long(stamp) else None
+
+
+def job_status(record: Value) -> str | None:
+    """Return the status of a record, nil when it has none."""
+    status = record.get(STATUS) if isinstance(record, Map) else None
+    return status if isinstance(status, str) else None
+
+
+def is_job_entry(key: Value, record: Value) -> bool:
+    """Return whether an entry of `:jobs` is sound: its key, its status, the id that it names.
+
+    Source: COG-4 "Jobs"; docs/grid.md "What is checked".
+    """
+    if not isinstance(key, bytes) or not 0 < len(key) <= INDEX_KEY_BYTES:
+        return False
+    if not isinstance(record, Map) or not isinstance(record.get(STATUS), (str, Text)):
+        return False
+    if ID not in record:
+        return True
+    named = record.get(ID)
+    return named == key if isinstance(named, bytes) else _hex(named) == key
+
+
+def parse_job_id(given: object) -> bytes:
+    """Return a job id from its bytes (1 to 32) or their hex, with or without 0x.
+
+    Raises: UsageError: it is neither.
+    Source: COG-8 "Job id"; docs/grid.md "Jobs".
+    """
+    found = given if isinstance(given, bytes) else _hex(given)
+    if found is None or not 0 < len(found) <= INDEX_KEY_BYTES:
+        raise UsageError(f"a job id is 1 to {INDEX_KEY_BYTES} bytes in hex, got {given!r}")
+    return found
+
+
+def make_job_id(now_ms: int, last: bytes | None, entropy: Entropy) -> bytes:
+    """Return an id for a new job, later in order than `last`: time, counter, chance.
+
+    Source: COG-8 "Job id"; docs/grid.md "Jobs".
+    """
+    count = 0
+    if last is not None and len(last) == JOB_ID_BYTES:
+        before_ms = int.from_bytes(last[:_TIME_BYTES], "big")
+        if before_ms >= now_ms:
+            now_ms = before_ms
+            count = 1 + int.from_bytes(last[_TIME_BYTES : _TIME_BYTES + _COUNT_BYTES], "big")
+            if count > COUNT_MAX:
+                now_ms, count = now_ms + 1, 0
+    return (
+        now_ms.to_bytes(_TIME_BYTES, "big")
+        + count.to_bytes(_COUNT_BYTES, "big")
+        + entropy.bytes(_RANDOM_BYTES)
+    )
+
+
+def _hex(text: Value | object) -> bytes | None:
+    if not isinstance(text, str):
+        return None
+    digits = text[2:] if text[:2] in {"0x", "0X"} else text
+    if len(digits) % 2 or not all(c in "0123456789abcdefABCDEF" for c in digits):
+        return None
+    return bytes.fromhex(digits)

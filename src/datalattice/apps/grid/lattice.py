@@ -1,0 +1,460 @@
+"""Lattices of the grid: the root section, a venue, its collections, one job.
+
+Content-addressed collections are unions of entries whose key is the SHA-256 of what they hold; a
+job is the latest of its versions; a venue is three collections; the grid is the venues, each signed
+for its DID, beside the metadata of all.
+
+What comes from outside is checked entry by entry, where it differs from what is here, and a bad one
+is left out and reported by its path. Merges give the normal form: every part is there, if empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from datalattice.apps.grid.assets import METADATA, SHA256_BYTES, content_hash
+from datalattice.apps.grid.dids import is_venue_did
+from datalattice.apps.grid.jobs import is_job_entry, job_time
+from datalattice.cells import (
+    EMPTY_INDEX,
+    Blob,
+    Index,
+    Keyword,
+    Map,
+    Signed,
+    Text,
+    Value,
+    same,
+)
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    NOT_OWNER,
+    DIDOwnerLattice,
+    DIDVerifier,
+    EntryDropped,
+    Judge,
+    KeyedLattice,
+    Lattice,
+    MergeContext,
+    Report,
+    as_operand,
+    greater,
+    merge_exact,
+    register_section,
+)
+
+GRID_SECTION: Final = Keyword("grid")
+VENUES_KEY: Final = Keyword("venues")
+META_KEY: Final = Keyword("meta")
+ASSETS_KEY: Final = Keyword("assets")
+JOBS_KEY: Final = Keyword("jobs")
+STORAGE_KEY: Final = Keyword("storage")
+
+BAD_META: Final = "bad-metadata"
+BAD_ASSET: Final = "bad-asset"
+BAD_JOB: Final = "bad-job"
+BAD_CONTENT: Final = "bad-content"
+"""Why an entry was left out, as words to count by."""
+
+EntryCheck = Callable[[Value, Value], bool]
+"""Tells whether an entry, key and value, is sound. It answers for any cells and does not raise."""
+
+
+class JobLattice(Lattice):
+    """One job: the version with the later `updated`, as a whole.
+
+    No time is older than every time; on equal times the greater value hash stays.
+    """
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the later of two versions.
+
+        Source: COG-4 "Jobs"; docs/grid.md "Merge"; docs/design/decisions.md "D1".
+        """
+        if other is None or own is other:
+            return own
+        if own is None:
+            return other
+        mine, theirs = job_time(own), job_time(other)
+        if mine == theirs:
+            return greater(own, other)
+        if mine is None or (theirs is not None and theirs > mine):
+            return other
+        return own
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return True: what an entry must be, the collection knows.
+
+        Source: COG-4 "Jobs"; docs/grid.md "What is checked".
+        """
+        return True
+
+
+class _EntryJudge(Judge):
+    """Judges the entries of one collection, and joins two of one key."""
+
+    def __init__(self, collection: Collection, context: MergeContext) -> None:
+        self._collection = collection
+        self._context = context
+
+    def admits(self, key: Value, value: Value) -> bool:
+        if self._collection.check(key, value):
+            return True
+        context = self._context
+        context.report(EntryDropped((*context.path, key), self._collection.kind))
+        return False
+
+    def join(self, key: Value, own: Value, other: Value) -> Value:
+        if own is None:
+            return other
+        record = self._collection.child(key)
+        if record is not None:
+            return record.merge(own, other, self._context.child(key))
+        return greater(own, other) if self._collection.check(key, own) else other
+
+
+class Collection(Lattice):
+    """A union of entries that are each checked; two of one key are joined by `record`, if given.
+
+    Without one they are content: the sound one stays, of two such the greater value hash.
+
+    Shapes: Index. `kind` is the word by which bad entries are counted.
+    """
+
+    def __init__(self, check: EntryCheck, kind: str, record: Lattice | None = None) -> None:
+        self.check: Final = check
+        self.kind: Final = kind
+        self._record: Final = record
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return own with the sound entries of other joined in.
+
+        Cost:   entries that differ, each of which is hashed.
+        Source: COG-4 "Merge"; docs/grid.md "Merge"; docs/design/decisions.md "D9".
+        """
+        theirs = as_index(other)
+        if theirs is None or own is other:
+            if other is not None and own is not other:
+                context.report(EntryDropped(context.path, self.kind))
+            return own
+        judge = _EntryJudge(self, context)
+        if isinstance(own, Index):
+            return merge_exact(own, theirs, judge)
+        return as_operand(merge_exact(EMPTY_INDEX, theirs, judge), theirs, theirs)
+
+    def zero(self) -> Value:
+        """Return the empty Index.
+
+        Source: COG-4 "Zero values"; docs/grid.md "Layout".
+        """
+        return EMPTY_INDEX
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is an Index; an empty Map counts as an empty one.
+
+        Source: COG-4 "Validation"; docs/grid.md "What is checked".
+        """
+        return as_index(value) is not None
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the lattice of an entry, nil where entries are content.
+
+        Source: COG-4 "Layout"; docs/grid.md "Layout".
+        """
+        return self._record
+
+    def _arguments(self) -> tuple[object, ...]:
+        return (self.check, self.kind, self._record)
+
+
+class Parts(Lattice):
+    """An Index of named parts, all of which are there: an absent one counts as its zero.
+
+    Shapes: parts: what always is there. more: what may be there, for extensions.
+    """
+
+    def __init__(
+        self, parts: Mapping[Keyword, Lattice], more: Mapping[Keyword, Lattice] | None = None
+    ) -> None:
+        self._parts: Final = dict(parts)
+        self._more: Final = dict(more or {})
+        self._keyed: Final = KeyedLattice({**self._parts, **self._more})
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the join, part by part; unknown keys of other are left out, those of own stay.
+
+        Source: COG-4 "Merge"; docs/grid.md "Merge"; docs/design/decisions.md "D9".
+        """
+        if other is None or own is other:
+            return own
+        theirs = as_index(other)
+        if theirs is None:
+            context.report(EntryDropped(context.path))
+            return own
+        if own is not None and same(own, other):
+            return own
+        result = own if isinstance(own, Index) else EMPTY_INDEX
+        for key, lattice in self._keyed.children().items():
+            before = result.get(key)
+            mine = before if lattice.check_foreign(before) else None
+            merged = lattice.merge(mine, theirs.get(key), context.child(key))
+            if key in self._parts:
+                merged = lattice.zero() if as_index(merged) is None else as_index(merged)
+            if merged is not None and merged is not before:
+                result = result.put(key, merged)
+        return as_operand(result, own, other)
+
+    def zero(self) -> Value:
+        """Return the Index of the zeros of all parts.
+
+        Source: COG-4 "Zero values"; docs/grid.md "Layout".
+        """
+        return Index.of({key: lattice.zero() for key, lattice in self._parts.items()})
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is an Index; an empty Map counts as an empty one.
+
+        Source: COG-4 "Validation"; docs/grid.md "What is checked".
+        """
+        return as_index(value) is not None
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the lattice of a part, nil for any other key.
+
+        Source: COG-4 "Layout"; docs/grid.md "Layout".
+        """
+        return self._keyed.child(key)
+
+    def resolve_key(self, key: Value) -> Value:
+        """Return the Keyword that has the bytes of `key`, nil when no part has.
+
+        Source: docs/lattices.md "Keys and paths".
+        """
+        return self._keyed.resolve_key(key)
+
+    def canonical_key(self, key: Value) -> Value:
+        """Return the Keyword that has the bytes of `key`; an unknown key as it is.
+
+        Source: docs/design/decisions.md "D10".
+        """
+        return self._keyed.canonical_key(key)
+
+    def _arguments(self) -> tuple[object, ...]:
+        return (self._parts, self._more)
+
+
+class _PlainJudge(Judge):
+    """Judges unsigned venues by their DID, and by the key of whoever sent them."""
+
+    def __init__(self, lattice: PlainVenues, context: MergeContext) -> None:
+        self._lattice = lattice
+        self._context = context
+        self._may_write = DIDVerifier(context.verifier)
+
+    def admits(self, key: Value, value: Value) -> bool:
+        context, writer = self._context, self._lattice.writer
+        if not is_venue_did(key) or as_index(value) is None:
+            context.report(EntryDropped((*context.path, key)))
+            return False
+        if writer is None or self._may_write(key, writer):
+            return True
+        context.report(EntryDropped((*context.path, key), NOT_OWNER))
+        return False
+
+    def join(self, key: Value, own: Value, other: Value) -> Value:
+        return self._lattice.venue.merge(own, other, self._context.child(key))
+
+
+class PlainVenues(Lattice):
+    """Venue states by DID, not signed: for files, and for groups that trust one another.
+
+    Shapes: writer, when given, is the public key of the one whose states are merged: it may change
+            the DIDs that it speaks for. Without one nobody is asked.
+    """
+
+    def __init__(self, venue: Lattice, writer: bytes | None = None) -> None:
+        self.venue: Final = venue
+        self.writer: Final = writer
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return own with the venues of other that their sender may write joined in.
+
+        Source: COG-4 "Merge"; docs/grid.md "Plain grids".
+        """
+        theirs = as_index(other)
+        if theirs is None or own is other:
+            if other is not None and own is not other:
+                context.report(EntryDropped(context.path))
+            return own
+        judge = _PlainJudge(self, context)
+        if isinstance(own, Index):
+            return merge_exact(own, theirs, judge)
+        return as_operand(merge_exact(EMPTY_INDEX, theirs, judge), theirs, theirs)
+
+    def zero(self) -> Value:
+        """Return the empty Index.
+
+        Source: COG-4 "Zero values"; docs/grid.md "Layout".
+        """
+        return EMPTY_INDEX
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is an Index; an empty Map counts as an empty one.
+
+        Source: COG-4 "Validation"; docs/grid.md "What is checked".
+        """
+        return as_index(value) is not None
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the lattice of a venue.
+
+        Source: COG-4 "Layout"; docs/grid.md "Layout".
+        """
+        return self.venue
+
+    def _arguments(self) -> tuple[object, ...]:
+        return (self.venue, self.writer)
+
+
+def as_index(value: Value) -> Index | None:
+    """Return a value as an Index: an empty Map as an empty one, nil for anything else."""
+    if isinstance(value, Map) and not len(value):
+        return EMPTY_INDEX
+    return value if isinstance(value, Index) else None
+
+
+def is_meta_entry(key: Value, text: Value) -> bool:
+    """Return whether an entry of `:meta` is sound: a String under its SHA-256."""
+    return isinstance(text, (str, Text)) and _is_hash_of(key, text)
+
+
+def is_asset_entry(key: Value, record: Value) -> bool:
+    """Return whether an entry of `:assets` is sound: a Map, its metadata under its SHA-256."""
+    return isinstance(record, Map) and is_meta_entry(key, record.get(METADATA))
+
+
+def is_content_entry(key: Value, content: Value) -> bool:
+    """Return whether an entry of `:storage` is sound: a Blob under its SHA-256."""
+    return isinstance(content, (bytes, Blob)) and _is_hash_of(key, content)
+
+
+def _is_hash_of(key: Value, value: Value) -> bool:
+    if not isinstance(key, bytes) or len(key) != SHA256_BYTES:
+        return False
+    return content_hash(value) == key
+
+
+JOB: Final = JobLattice()
+META: Final = Collection(is_meta_entry, BAD_META)
+ASSETS: Final = Collection(is_asset_entry, BAD_ASSET)
+JOBS: Final = Collection(is_job_entry, BAD_JOB, JOB)
+STORAGE: Final = Collection(is_content_entry, BAD_CONTENT)
+_VENUE_PARTS: Final[dict[Keyword, Lattice]] = {
+    ASSETS_KEY: ASSETS,
+    JOBS_KEY: JOBS,
+    STORAGE_KEY: STORAGE,
+}
+VENUE: Final = Parts(_VENUE_PARTS)
+"""A venue: `:assets`, `:jobs` and `:storage`.
+
+Source: COG-4 "Venue"; docs/grid.md "Layout".
+"""
+
+GRID: Final = Parts({VENUES_KEY: DIDOwnerLattice(VENUE), META_KEY: META})
+"""The grid: `:venues`, each signed for its DID, and `:meta`.
+
+Source: COG-4 "Grid"; docs/grid.md "Layout".
+"""
+
+PLAIN_GRID: Final = Parts({VENUES_KEY: PlainVenues(VENUE), META_KEY: META})
+"""The grid of bare venue states.
+
+Source: COG-4 "Grid"; docs/grid.md "Plain grids".
+"""
+
+GRID_ROOT: Final = KeyedLattice({GRID_SECTION: GRID})
+"""A root with the grid alone.
+
+Source: COG-4 "Root"; docs/grid.md "Layout".
+"""
+
+
+def venue_lattice(extensions: Mapping[Keyword, Lattice]) -> Lattice:
+    """Return the lattice of venues that have more parts than the three.
+
+    Source: COG-4 "Venue"; docs/grid.md "Layout".
+    """
+    return Parts(_VENUE_PARTS, extensions)
+
+
+def plain_grid(writer: bytes | None = None, venue: Lattice = VENUE) -> Lattice:
+    """Return the lattice of bare venue states, merged from one with the key `writer`.
+
+    Source: COG-4 "Security"; docs/grid.md "Plain grids".
+    """
+    return Parts({VENUES_KEY: PlainVenues(venue, writer), META_KEY: META})
+
+
+def initial_root() -> Index:
+    """Return the root of a node that has nothing but an empty grid.
+
+    Source: COG-4 "Zero values"; docs/grid.md "Layout".
+    """
+    return Index.of({GRID_SECTION: GRID.zero()})
+
+
+Rejection = tuple[tuple[Value, ...], str]
+"""Where something was left out, and why, in a word."""
+
+
+def sanitise(
+    value: Value, lattice: Lattice = GRID, context: MergeContext = EMPTY_CONTEXT
+) -> tuple[Value, list[Rejection]]:
+    """Return what of a foreign value may be taken, in normal form, and what may not.
+
+    Cost:   the whole value, whose content is hashed.
+    Source: COG-4 "Validation"; docs/grid.md "What is checked".
+    """
+    rejected: list[Rejection] = []
+
+    def note(report: Report) -> None:
+        rejected.append((report.path, report.kind))
+
+    noting = MergeContext(
+        context.timestamp, verifier=context.verifier, path=context.path, report=note
+    )
+    return lattice.merge(lattice.zero(), value, noting), rejected
+
+
+def check_foreign(
+    value: Value, lattice: Lattice = GRID, context: MergeContext = EMPTY_CONTEXT
+) -> bool:
+    """Return whether all of a foreign value may be taken.
+
+    Source: COG-4 "Validation"; docs/grid.md "What is checked".
+    """
+    return not sanitise(value, lattice, context)[1]
+
+
+def venue_state(entry: Value) -> Index | None:
+    """Return the state that an entry of `:venues` holds, signed or bare."""
+    return as_index(entry.value if isinstance(entry, Signed) else entry)
+
+
+def view(grid: Value) -> dict[str, Index]:
+    """Return the venue states of a grid by DID, signed or not, in the order of the DIDs.
+
+    Source: COG-4 "Grid"; docs/grid.md "Layout".
+    """
+    venues = grid.get(VENUES_KEY) if isinstance(grid, Index) else None
+    found: dict[str, Index] = {}
+    if isinstance(venues, Index):
+        for did, entry in venues.entries():
+            state = venue_state(entry)
+            if isinstance(did, str) and state is not None:
+                found[did] = state
+    return found
+
+
+register_section(GRID_SECTION, GRID)

@@ -1,0 +1,330 @@
+"""Grid vectors: asset ids, job merges, collections, venues and grids, DIDs and who may write.
+
+These files list their cases by section. In them hashes, ids and blobs are lower-case hex, keywords
+plain names and null is nil, so what a piece of JSON stands for depends on where it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import permutations
+from typing import Any, Final
+
+from datalattice.apps.grid import (
+    ASSETS,
+    JOB,
+    JOBS,
+    META,
+    PLAIN_GRID,
+    STORAGE,
+    VENUE,
+    asset_id,
+    check_content,
+    did_method,
+    document_url,
+    may_write,
+    parse_asset_id,
+    read_metadata,
+    sanitise,
+)
+from datalattice.cells import EMPTY_INDEX, Index, Keyword, Value, encode, to_cell, value_hash
+from datalattice.conformance.checks import (
+    as_fields,
+    as_hex,
+    as_text,
+    expect,
+    need,
+    need_bool,
+    need_hex,
+    need_int,
+    need_list,
+    need_text,
+    only_fields,
+)
+from datalattice.conformance.notation import expect_cell
+from datalattice.conformance.registry import (
+    Case,
+    Fields,
+    Format,
+    Mismatch,
+    register_format,
+    register_kind,
+)
+from datalattice.crypto import KeyPair
+from datalattice.errors import UsageError
+from datalattice.lattice import Lattice, MergeContext, Report, did_of, public_key_of
+
+Reader = Callable[[Any], Value]
+COMMENTS: Final = ("about", "form", "tie_rule", "value_ids_note")
+"""Members of a file that are words about it."""
+
+
+def _index_of(keys: Callable[[str], Value], values: Reader) -> Reader:
+    def read(given: Any) -> Value:
+        if given is None:
+            return None
+        fields = as_fields(given, "an index")
+        return Index.of({keys(key): values(value) for key, value in fields.items()})
+
+    return read
+
+
+def _parts_of(parts: dict[str, Reader]) -> Reader:
+    def read(given: Any) -> Value:
+        if given is None:
+            return None
+        fields = as_fields(given, "a state")
+        only_fields(fields, parts)
+        return Index.of({Keyword(name): parts[name](value) for name, value in fields.items()})
+
+    return read
+
+
+def _key(text: str) -> Value:
+    return as_hex(text, "a key")
+
+
+def _blob(given: Any) -> Value:
+    return as_hex(given, "a blob") if isinstance(given, str) else to_cell(given)
+
+
+_records: Final = _index_of(_key, to_cell)
+_blobs: Final = _index_of(_key, _blob)
+_venue: Final = _parts_of({"assets": _records, "jobs": _records, "storage": _blobs})
+_grid: Final = _parts_of({"venues": _index_of(to_cell, _venue), "meta": _records})
+
+_LEVELS: Final[dict[str, tuple[Lattice, Reader]]] = {
+    "record": (JOB, to_cell),
+    "jobs": (JOBS, _records),
+    "meta": (META, _records),
+    "storage": (STORAGE, _blobs),
+    "assets": (ASSETS, _records),
+    "venue": (VENUE, _venue),
+    "grid": (PLAIN_GRID, _grid),
+}
+
+
+def _refuses(call: Callable[[], object], what: str) -> None:
+    """Check that a call says no."""
+    try:
+        got = call()
+    except UsageError:
+        return
+    raise Mismatch(f"{what} should have been refused, got {got!r}")
+
+
+def _run_metadata(fields: Fields) -> None:
+    only_fields(fields, ("name", "metadata", "utf8_bytes", "asset_id"))
+    text = need_text(fields, "metadata")
+    expect("utf8_bytes", need_int(fields, "utf8_bytes"), len(text.encode()))
+    expect("asset_id", need_hex(fields, "asset_id"), asset_id(text))
+
+
+def _run_bad_metadata(fields: Fields) -> None:
+    only_fields(fields, ("name", "metadata"))
+    _refuses(lambda: asset_id(need_text(fields, "metadata")), "the metadata")
+
+
+def _run_asset_id(fields: Fields) -> None:
+    only_fields(fields, ("name", "text", "canonical"))
+    expect("canonical", need_hex(fields, "canonical"), parse_asset_id(need_text(fields, "text")))
+
+
+def _run_bad_asset_id(fields: Fields) -> None:
+    only_fields(fields, ("name", "text"))
+    _refuses(lambda: parse_asset_id(need_text(fields, "text")), "the asset id")
+
+
+def _run_content(fields: Fields) -> None:
+    known = ("name", "metadata", "content_hex", "content_sha256", "accept", "why")
+    only_fields(fields, known)
+    metadata = read_metadata(need_text(fields, "metadata"))
+    content = need_hex(fields, "content_hex")
+    wanted = need_hex(fields, "content_sha256")
+    expect("the entry is sound", True, STORAGE.check(wanted, content))
+    if need_bool(fields, "accept"):
+        expect("content_sha256", wanted, check_content(metadata, content))
+    else:
+        _refuses(lambda: check_content(metadata, content), "the content")
+
+
+def _run_value_id(fields: Fields) -> None:
+    only_fields(fields, ("name", "metadata", "value_id"))
+    value = read_metadata(need_text(fields, "metadata"))
+    expect("value_id", need_hex(fields, "value_id"), value_hash(value))
+
+
+_TIE_FIELDS: Final = (
+    "own_value_id",
+    "own_encoding",
+    "other_value_id",
+    "other_encoding",
+    "own_wins_policy_would_give",
+)
+
+
+def _run_merge(level: str) -> Callable[[Fields], None]:
+    def run(fields: Fields) -> None:
+        known = ("name", "own", "other", "expected", "note", "rejected_keys")
+        only_fields(fields, (*known, *_TIE_FIELDS))
+        lattice, read = _LEVELS[level]
+        own, other, expected = (read(need(fields, name)) for name in ("own", "other", "expected"))
+        for side, value in (("own", own), ("other", other)):
+            if f"{side}_value_id" in fields:
+                expect(f"{side}_value_id", need_hex(fields, f"{side}_value_id"), value_hash(value))
+                expect(f"{side}_encoding", need_hex(fields, f"{side}_encoding"), encode(value))
+        reports: list[Report] = []
+        merged = lattice.merge(own, other, MergeContext(report=reports.append))
+        expect_cell("merged", expected, merged)
+        expect_cell("merged again", expected, lattice.merge(merged, other))
+        rejected = [as_hex(key, "rejected_keys") for key in fields.get("rejected_keys", [])]
+        expect("rejected_keys", sorted(rejected), sorted(_last(one) for one in reports))
+        if not rejected:
+            expect_cell("merged the other way", expected, lattice.merge(other, own))
+
+    return run
+
+
+def _last(report: Report) -> bytes:
+    last = report.path[-1] if report.path else None
+    if not isinstance(last, bytes):
+        raise Mismatch(f"a value as a whole was refused: {report!r}")
+    return last
+
+
+def _run_three_way(fields: Fields) -> None:
+    only_fields(fields, ("name", "a", "b", "c", "expected", "note"))
+    states = [_grid(need(fields, name)) for name in "abc"]
+    expected = _grid(need(fields, "expected"))
+    for a, b, c in permutations(states):
+        expect_cell("(a b) c", expected, PLAIN_GRID.merge(PLAIN_GRID.merge(a, b), c))
+        expect_cell("a (b c)", expected, PLAIN_GRID.merge(a, PLAIN_GRID.merge(b, c)))
+
+
+def _run_key_order(fields: Fields) -> None:
+    only_fields(fields, ("name", "inserted", "iterated", "note"))
+    inserted = [as_text(did, "a DID") for did in need_list(fields, "inserted")]
+    iterated = [as_text(did, "a DID") for did in need_list(fields, "iterated")]
+    for order in (inserted, inserted[::-1]):
+        venues = EMPTY_INDEX
+        for did in order:
+            venues = venues.put(did, VENUE.zero())
+        expect("iterated", iterated, [key for key, _ in venues.entries()])
+    grid = Index.of({Keyword("venues"): venues, Keyword("meta"): EMPTY_INDEX})
+    taken, rejected = sanitise(grid, PLAIN_GRID)
+    if not rejected:
+        expect_cell("taken over", grid, taken)
+
+
+def _run_zero(fields: Fields) -> None:
+    only_fields(fields, ("venue", "grid"))
+    expect_cell("venue", _venue(need(fields, "venue")), VENUE.zero())
+    expect_cell("grid", _grid(need(fields, "grid")), PLAIN_GRID.zero())
+
+
+def _run_key(fields: Fields) -> None:
+    only_fields(fields, ("seed", "public_key", "multikey", "did"))
+    key = KeyPair(need_hex(fields, "seed")).public_key
+    expect("public_key", need_hex(fields, "public_key"), key)
+    expect("did", need_text(fields, "did"), did_of(key))
+    expect("multikey", need_text(fields, "multikey"), did_of(key).removeprefix("did:key:"))
+    expect("key of the DID", key, public_key_of(did_of(key)))
+
+
+def _run_published(fields: Fields) -> None:
+    only_fields(fields, ("did", "public_key"))
+    did, key = need_text(fields, "did"), need_hex(fields, "public_key")
+    expect("public_key", key, public_key_of(did))
+    expect("did", did, did_of(key))
+
+
+def _run_bad_did(fields: Fields) -> None:
+    did = need_text(fields, "did")
+    expect("method", None, did_method(did))
+    expect("public_key", None, public_key_of(did))
+
+
+def _run_web_url(fields: Fields) -> None:
+    only_fields(fields, ("did", "url", "note"))
+    expect("url", need_text(fields, "url"), document_url(need_text(fields, "did"), allow_http=True))
+
+
+def _run_write(fields: Fields) -> None:
+    only_fields(fields, ("name", "did", "signer", "document", "allowed", "note"))
+    did, signer = need_text(fields, "did"), need_hex(fields, "signer")
+    allowed = may_write(did, signer, need(fields, "document"))
+    expect("allowed", need_bool(fields, "allowed"), allowed)
+
+
+_FILES: Final[dict[str, dict[str, Callable[[Fields], None]]]] = {
+    "assets": {
+        "metadata": _run_metadata,
+        "rejected_metadata": _run_bad_metadata,
+        "asset_ids": _run_asset_id,
+        "rejected_asset_ids": _run_bad_asset_id,
+        "content": _run_content,
+        "value_ids": _run_value_id,
+    },
+    "jobs": {
+        "records": _run_merge("record"),
+        "ties": _run_merge("record"),
+        "job_maps": _run_merge("jobs"),
+    },
+    "collections": {
+        "meta": _run_merge("meta"),
+        "storage": _run_merge("storage"),
+        "assets": _run_merge("assets"),
+    },
+    "merge": {
+        "zero": _run_zero,
+        "venue": _run_merge("venue"),
+        "grid": _run_merge("grid"),
+        "three_way": _run_three_way,
+        "venue_key_order": _run_key_order,
+    },
+    "authority": {
+        "keys": _run_key,
+        "published_examples": _run_published,
+        "bad_dids": _run_bad_did,
+        "did_web_urls": _run_web_url,
+        "writes": _run_write,
+    },
+}
+"""The sections of each file, and what runs their cases."""
+
+
+def _recognises(sections: dict[str, Callable[[Fields], None]]) -> Callable[[Fields], bool]:
+    """Return what knows a file by its members: sections of this one alone, and words."""
+
+    def recognises(document: Fields) -> bool:
+        members = set(document) - set(COMMENTS)
+        return "about" in document and bool(members) and members <= set(sections)
+
+    return recognises
+
+
+def _cases(file: str, sections: dict[str, Callable[[Fields], None]]) -> Callable[[Fields], Any]:
+    def cases(document: Fields) -> Iterator[Case]:
+        for section, given in document.items():
+            if section in COMMENTS:
+                continue
+            if section not in sections:
+                raise Mismatch(f"unknown section {section!r}; known: {', '.join(sections)}")
+            kind = f"grid-{file}-{section}"
+            entries = given if isinstance(given, list) else [given]
+            for position, entry in enumerate(entries):
+                fields = entry if isinstance(entry, dict) else {"did": entry}
+                name = fields.get("name", f"#{position}")
+                yield Case(f"{section}: {name}", kind, as_fields(fields, section))
+
+    return cases
+
+
+def _register(file: str, sections: dict[str, Callable[[Fields], None]]) -> None:
+    for section, run in sections.items():
+        register_kind(f"grid-{file}-{section}", run)
+    register_format(Format(f"grid-{file}", _recognises(sections), _cases(file, sections)))
+
+
+for _file, _sections in _FILES.items():
+    _register(_file, _sections)

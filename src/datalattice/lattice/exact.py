@@ -1,0 +1,83 @@
+"""Exact: the join of two indexes in which a key is more than the bytes that an Index looks at.
+
+An Index takes keys of one beginning, or of one spelling, for the same key. Where a key is a name to
+be proven or a hash to be recomputed, that would let a foreign entry stand in another's place: here
+every foreign key is judged as it was written, and one that only looks like an own one contends with
+it, by the greater hash.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from datalattice.cells import ABSENT, Index, Value, same, value_hash
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Judge:
+    """What an exact join asks about entries; subclasses say what is sound, and how two are joined.
+
+    Source: docs/design/decisions.md "D9".
+    """
+
+    def admits(self, key: Value, value: Value) -> bool:
+        """Return whether a foreign entry may stand; report it when not.
+
+        Source: docs/design/decisions.md "D9".
+        """
+        return False
+
+    def join(self, key: Value, own: Value, other: Value) -> Value:
+        """Return the join of two values of one key, nil for none; own is nil when it is absent.
+
+        Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes".
+        """
+        return other if own is None else own
+
+
+class _Joining:
+    """One join of two indexes."""
+
+    def __init__(self, own: Index, judge: Judge) -> None:
+        self._own: Final = own
+        self._judge: Final = judge
+        self.moved: Final[list[tuple[Value, Value]]] = []
+
+    def entry(
+        self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
+    ) -> Value:
+        """Return the joined value of an entry on which two indexes differ, or ABSENT."""
+        kept = own if own_present else ABSENT
+        if not other_present or not self._judge.admits(key, other):
+            return kept
+        if own_present:
+            held = self._own.key_cell(key)
+            if not same(held, key):
+                return self._contend(held, key, own, other)
+        merged = self._judge.join(key, own, other)
+        return kept if merged is None else merged
+
+    def _contend(self, held: Value, key: Value, own: Value, other: Value) -> Value:
+        """Return the value of the key with the greater hash, of two in one place."""
+        if value_hash(held) > value_hash(key) and self._judge.admits(held, own):
+            return own
+        merged = self._judge.join(key, None, other)
+        if merged is None:
+            return own
+        self.moved.append((key, merged))
+        return merged
+
+
+def merge_exact(own: Index, other: Index, judge: Judge) -> Index:
+    """Return `own` with every entry of `other` that the judge admits joined in.
+
+    Cost:   entries that differ.
+    Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes".
+    """
+    joining = _Joining(own, judge)
+    made = own.merge_with(other, joining.entry, own_keys=True)
+    for key, value in joining.moved:
+        made = made.remove(key).put(key, value)
+    return made
