@@ -245,8 +245,9 @@ def test_a_writer_that_does_not_end_is_one_line(home: Path) -> None:
     with CellStore.open(home / "store"):
         program = (
             "import sys\n"
-            "from datalattice.cli import access, start\n"
-            "access.LOCK_WAIT_S = 0.1\n"
+            "from datalattice.cli import start\n"
+            "from datalattice.home import opening\n"
+            "opening.LOCK_WAIT_S = 0.1\n"
             "start()\n"
         )
         ran = subprocess.run(

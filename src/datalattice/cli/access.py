@@ -7,12 +7,11 @@ writing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Protocol, TypeVar
 
-# Importing the applications registers their sections in the root lattice.
+from datalattice import home
 from datalattice.apps.queue import QUEUE_SECTION, LatticeMQ
 from datalattice.cells import Index, Map, Value
 from datalattice.cli.folder import Folder, read_key
@@ -20,24 +19,56 @@ from datalattice.cli.render import print_notice
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import (
-    Corruption,
-    MissingData,
-    StoreError,
-    StoreFailed,
-    StoreLocked,
-    UsageError,
-)
+from datalattice.errors import UsageError
+from datalattice.home import Change, Editor, open_reader, reading
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.store import CellStore, Store
 
-if TYPE_CHECKING:
-    from datalattice.node import ControlClient
+__all__ = [
+    "Change",
+    "Editor",
+    "StoreWriter",
+    "Writer",
+    "choose_owner",
+    "edit",
+    "editing",
+    "open_reader",
+    "queue_owners",
+    "reading",
+    "topics_of",
+    "writing",
+]
 
-LOCK_WAIT_S: Final = 10.0
-"""How long a write waits for another process to finish its own."""
+T = TypeVar("T")
 
-LOCK_POLL_S: Final = 0.02
+
+@contextmanager
+def editing(folder: Folder) -> Iterator[Editor]:
+    """Give whoever makes changes of the folder's data durable: its store, or the running node.
+
+    Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
+            writing.
+    """
+    with home.editing(folder) as editor:
+        _tell(editor.damage)
+        yield editor
+
+
+def edit(folder: Folder, change: Change[T]) -> T:
+    """Make one change of the folder's data; return what it returned, when it is durable.
+
+    It runs on a cursor over the present root, with the folder's key, and again when somebody else
+    changed the same places meanwhile: see `datalattice.home.edit`.
+    Raises: as `editing`; Backpressure: others were faster each time; and what the change raises,
+            with nothing written.
+    """
+    with editing(folder) as editor:
+        return editor.edit(change)
+
+
+def _tell(damages: Sequence[object]) -> None:
+    for damage in damages:
+        print_notice(f"{damage}; what was there is missing")
 
 
 class Writer(Protocol):
@@ -124,77 +155,16 @@ def writing(folder: Folder) -> Iterator[Writer]:
     Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
             writing.
     """
-    found = _node_or_store(folder)
+    found = home.node_or_store(folder)
     if not isinstance(found, CellStore):
         from datalattice.node import NodeWriter
 
         with found:
             yield NodeWriter(found)
         return
-    with found as store, _whole(folder):
-        for damage in store.damage:
-            print_notice(f"{damage}; what was there is missing")
+    with found as store, home.whole(folder):
+        _tell(store.damage)
         yield StoreWriter(store, read_key(folder.key_path))
-
-
-def _node_or_store(folder: Folder) -> ControlClient | CellStore:
-    """Return the running node, or else the store; wait for whoever else is writing."""
-    from datalattice.node import connect
-
-    give_up_s = time.monotonic() + LOCK_WAIT_S
-    while True:
-        client = connect(folder.path)
-        if client is not None:
-            return client
-        read_key(folder.key_path)  # before a store is made for nothing
-        try:
-            return CellStore.open(folder.store_path)
-        except StoreLocked as error:
-            if time.monotonic() >= give_up_s:
-                raise StoreLocked(f"waited {LOCK_WAIT_S:g} s in vain: {error}") from error
-        time.sleep(LOCK_POLL_S)
-
-
-@contextmanager
-def _whole(folder: Folder) -> Iterator[None]:
-    """Say what it means when cells are missing below the root of a store of ours."""
-    try:
-        yield
-    except MissingData as error:
-        raise Corruption(
-            f"{folder.store_path} is damaged ({error}); put it back from a copy, or begin in an "
-            "empty folder and pull from a node that has the data"
-        ) from error
-
-
-def open_reader(folder: Folder) -> CellStore:
-    """Return the folder's store, open for reading beside whoever writes.
-
-    Where its index must be made again first, as after a copy of the folder, that is done.
-    Raises: StoreError: it cannot be read.
-    """
-    give_up_s = time.monotonic() + LOCK_WAIT_S
-    while True:
-        try:
-            return CellStore.open(folder.store_path, read_only=True)
-        except (StoreFailed, Corruption) as error:
-            first = error
-        try:
-            CellStore.open(folder.store_path).close()
-        except StoreLocked:
-            # Another process is at it already, or is just making the store.
-            if time.monotonic() >= give_up_s:
-                raise first from None
-            time.sleep(LOCK_POLL_S)
-        except StoreError:
-            raise first from None  # it cannot be written either: the reader's trouble is the one
-
-
-@contextmanager
-def reading(folder: Folder) -> Iterator[Value]:
-    """Give the root value of the folder's store as it is now."""
-    with open_reader(folder) as store, _whole(folder):
-        yield store.root()
 
 
 def queue_owners(root: Value) -> list[bytes]:

@@ -1,30 +1,34 @@
-"""Folder: where a node keeps what it has, and the options that name it.
+"""Folder: the options that name a node's folder.
 
-    DIR/key         the private key, readable by its owner only
-    DIR/store/      the cells and the root
-    DIR/node.toml   settings of the node
-
-DIR is the option `--dir`, else the variable DATALATTICE_HOME, else `~/.datalattice`.
+It is the option `--dir`, else the variable DATALATTICE_HOME, else `~/.datalattice`.
 """
 
 from __future__ import annotations
 
-import os
-import stat
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from datalattice.crypto import SEED_BYTES, KeyPair
-from datalattice.errors import NoSigningKey, UsageError
+from datalattice.errors import UsageError
+from datalattice.home import (
+    DEFAULT_FOLDER,
+    HOME_VARIABLE,
+    Folder,
+    folder_of,
+    read_key,
+    write_key,
+)
 
-HOME_VARIABLE: Final = "DATALATTICE_HOME"
-DEFAULT_FOLDER: Final = "~/.datalattice"
-KEY_FILE_MODE: Final = 0o600
-KEY_PREFIX: Final = "ed25519-seed:"
-KEY_FILE_BYTES_MAX: Final = 1_024
+__all__ = [
+    "DirOption",
+    "Folder",
+    "JsonOption",
+    "existing_folder",
+    "folder_of",
+    "read_key",
+    "write_key",
+]
 
 DirOption = Annotated[
     Path | None,
@@ -41,45 +45,6 @@ JsonOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A node's folder."""
-
-    path: Path
-
-    @property
-    def key_path(self) -> Path:
-        """The file of the node's private key."""
-        return self.path / "key"
-
-    @property
-    def keys_path(self) -> Path:
-        """The folder of further private keys, by name."""
-        return self.path / "keys"
-
-    @property
-    def store_path(self) -> Path:
-        """The folder of the cell store."""
-        return self.path / "store"
-
-    @property
-    def settings_path(self) -> Path:
-        """The file of the node's settings."""
-        return self.path / "node.toml"
-
-
-def folder_of(option: Path | None) -> Folder:
-    """Return the folder that `--dir`, the environment or the default names.
-
-    Raises: UsageError: there is something else at that place.
-    """
-    path = Path(option if option is not None else DEFAULT_FOLDER).expanduser()
-    for place in (path, *path.parents):
-        if place.exists() and not place.is_dir():
-            raise UsageError(f"{place} is not a folder; name a node's folder with --dir")
-    return Folder(path)
-
-
 def existing_folder(option: Path | None) -> Folder:
     """Return the folder when a node's store is in it.
 
@@ -92,52 +57,3 @@ def existing_folder(option: Path | None) -> Folder:
             "name another with --dir, or begin with `lattice key new` and `lattice queue offer`"
         )
     return folder
-
-
-def read_key(path: Path) -> KeyPair:
-    """Return the key pair in a key file.
-
-    Raises: NoSigningKey: there is no such file.
-            UsageError: others can read it, or it is no key file.
-    """
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        data = path.read_bytes()[: KEY_FILE_BYTES_MAX + 1]
-    except FileNotFoundError as error:
-        raise NoSigningKey(f"no key at {path}; make one with `lattice key new`") from error
-    except OSError as error:
-        raise UsageError(f"the key file {path} cannot be read: {error.strerror}") from error
-    if mode & 0o077:
-        raise UsageError(
-            f"the key file {path} can be read by others (mode {mode:04o}); run: chmod 600 {path}"
-        )
-    text = data.decode("ascii", "replace").strip()
-    try:
-        seed = bytes.fromhex(text.removeprefix(KEY_PREFIX))
-    except ValueError:
-        seed = b""
-    if not text.startswith(KEY_PREFIX) or len(seed) != SEED_BYTES:
-        raise UsageError(
-            f"{path} is not a key file: expected {KEY_PREFIX} and {2 * SEED_BYTES} hex digits"
-        )
-    return KeyPair(seed)
-
-
-def write_key(path: Path, key_pair: KeyPair) -> None:
-    """Write a key file that only its owner can read; an existing file is never replaced.
-
-    Raises: UsageError: there is a file already, or the folder cannot be written to.
-    """
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Created with its mode, so that nobody can read it at any moment; exclusive, so that no
-        # key is lost.
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(f"{KEY_PREFIX}{key_pair.seed.hex()}\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except FileExistsError as error:
-        raise UsageError(f"there is a key at {path} already; it was not replaced") from error
-    except OSError as error:
-        raise UsageError(f"the key file {path} cannot be written: {error.strerror}") from error

@@ -10,6 +10,7 @@ from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
 from datalattice.node.probing import NodeReport, probe
 from datalattice.node.settings import Settings, load_settings
+from datalattice.node.slots import Slot, changed_slots, check_slot
 from datalattice.node.transport import MemoryTransport, TcpTransport, Transport, parse_address
 
 __all__ = [
@@ -27,8 +28,11 @@ __all__ = [
     "PeerInfo",
     "Running",
     "Settings",
+    "Slot",
     "TcpTransport",
     "Transport",
+    "changed_slots",
+    "check_slot",
     "connect",
     "healing_document",
     "load_settings",

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Final, Self
 
 from datalattice import errors
-from datalattice.cells import Keyword, Map, Value, Vector, encode_message, to_cell
+from datalattice.cells import Keyword, Loader, Map, Value, Vector, encode, novelty, to_cell
 from datalattice.errors import (
     BadFormat,
     DataLatticeError,
+    LimitExceeded,
     PeerError,
     PeerUnavailable,
     ProtocolViolation,
@@ -29,6 +30,7 @@ from datalattice.errors import (
     Unavailable,
     UsageError,
 )
+from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.node.operations import KIND, NO_KEY, Operations
 from datalattice.node.transport.base import READ_BYTES
 from datalattice.wire import (
@@ -39,6 +41,7 @@ from datalattice.wire import (
     encode_failure,
     encode_frame,
     encode_result,
+    join_cells,
 )
 
 SOCKET_NAME: Final = "control.sock"
@@ -47,6 +50,8 @@ SOCKET_PATH_BYTES_MAX: Final = 100
 
 SOCKET_MODE: Final = 0o600
 CALL_TIMEOUT_S: Final = 60.0
+REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1_000_000
+"""Cells of one request, with room for their lengths."""
 
 
 class ControlServer:
@@ -145,7 +150,7 @@ async def _serve(
 async def _answer(payload: bytes, operations: Operations) -> bytes:
     id: Value = None
     try:
-        message, _ = decode_payload(payload)
+        message, _ = decode_payload(payload, operations.loader)
         request = message.value if isinstance(message, Unknown) else None
         if not isinstance(request, Vector) or len(request) != 4 or request[0] != KIND:
             raise BadFormat("a control request is [:DO id name arguments]")
@@ -166,6 +171,8 @@ class ControlClient:
         self._socket.settimeout(timeout_s)
         self._buffer = FrameBuffer()
         self._last_id = 0
+        self.home: Loader | None = None
+        """A reader of the node's store. What is behind it is not sent along."""
         try:
             self._socket.connect(path)
         except OSError as error:
@@ -181,7 +188,7 @@ class ControlClient:
         self._last_id += 1
         request = Vector.of((KIND, self._last_id, operation, to_cell(arguments)))
         try:
-            self._socket.sendall(encode_frame(encode_message(request)))
+            self._socket.sendall(encode_frame(self._payload(request)))
             payload = self._receive()
         except TimeoutError as error:
             raise Timeout(f"the node did not answer {operation} in {self._timeout_s} s") from error
@@ -193,6 +200,13 @@ class ControlClient:
         if message.error is not None:
             raise _error(message.error.name, str(message.value))
         return message.value
+
+    def _payload(self, request: Vector) -> bytes:
+        top = encode(request)
+        cells = [cell for _, cell, value in novelty(request, self.home) if value is not request]
+        if len(top) + sum(map(len, cells)) > REQUEST_BYTES_MAX:
+            raise LimitExceeded(f"a request has at most {REQUEST_BYTES_MAX} bytes of cells")
+        return join_cells(top, cells)
 
     def _receive(self) -> bytes:
         while (payload := self._buffer.next_payload()) is None:

@@ -364,6 +364,11 @@ class Node:
         return self._network.past_traffic
 
     @property
+    def store(self) -> Store:
+        """The store of a node that was started. Its root is the node's to move."""
+        return self._store
+
+    @property
     def store_folder(self) -> str | None:
         """The folder of the store, None for one in memory."""
         return self._store.path if isinstance(self._store, CellStore) else None

@@ -9,6 +9,8 @@ a name and a Map of arguments; its result is a value.
     queue.set_meta       topic partition key value                nil
     queue.meta           topic                                    Map of the topic's metadata
     topic.set_meta       topic key value                          nil
+    root.put             values                                   whether all below them is here
+    root.swap            slots: [[path hash value] ...]           whether they were set
     node.status                                                   Map
     node.wait            root_hash timeout_ms                     root hash, once it is another one
     node.add_peer        address, or a key in hex                 nil
@@ -17,7 +19,8 @@ a name and a Map of arguments; its result is a value.
     node.stop                                                     nil
     store.heal           addresses? folder? timeout_ms            Map of what it did; nil: not yet
 
-Queues are those of the node's own key.
+Queues are those of the node's own key. `root.swap` sets all slots, or none when one of them has
+another value by now (see `slots`); `root.put` brings cells ahead that are too many for it.
 """
 
 from __future__ import annotations
@@ -34,9 +37,11 @@ from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
     Index,
     Keyword,
+    Loader,
     Map,
     Value,
     Vector,
+    novelty,
     to_cell,
     to_text,
     value_hash,
@@ -55,17 +60,27 @@ from datalattice.errors import (
 )
 from datalattice.node.fetching import HealingSources, healing_document
 from datalattice.node.node import Node
+from datalattice.node.slots import (
+    SlotMoved,
+    check_slot,
+    present_slots,
+    read_slots,
+    with_slots,
+)
 from datalattice.node.transport import parse_key
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 NO_KEY: Final = (
-    "the running node started without a key, so it cannot write queues; "
+    "the running node started without a key, so it cannot write below owners; "
     "make one with `lattice key new` if there is none, and start the node again"
 )
 
 KEPT: Final = "the node keeps the records and stores them once it can, so do not offer them again"
 """What is true of an offer whose sync failed: it is in the live value (docs/node.md)."""
+
+KEPT_EDIT: Final = "the node keeps the edit and stores it once it can, so do not make it again"
+"""What is true of an edit whose sync failed, likewise."""
 
 WAIT_MS_MAX: Final = 30_000
 """Longest `node.wait`: shorter than the time after which a client gives up."""
@@ -99,6 +114,57 @@ class Operations:
         except Exception as error:  # whoever asked must learn that it was our fault
             self._node.observer.failed(error)
             raise Unavailable(f"a fault of the running node: {error!r}") from error
+
+    @property
+    def loader(self) -> Loader:
+        """What has the cells that a request refers to and does not bring."""
+        return self._node.store
+
+    # --- any section --------------------------------------------------------------------------
+
+    async def _put(self, arguments: Map) -> Value:
+        values = _vector(arguments, "values")
+
+        def put() -> bool:
+            store = self._node.store
+            try:
+                store.put(*values)
+            except MissingData:
+                return False
+            store.sync()
+            return True
+
+        return await asyncio.to_thread(put)
+
+    async def _swap(self, arguments: Map) -> Value:
+        node = self._node
+        if node.key_pair is None:
+            raise NoSigningKey(NO_KEY)
+        public_key = node.key_pair.public_key
+        wanted = read_slots(_need(arguments, "slots"))
+
+        def swap() -> bool:
+            cursor = node.cursor
+            lattice = cursor.lattice
+            assert lattice is not None
+            try:
+                for _, _, after in wanted:
+                    novelty(after, node.store)  # all of it is at hand
+                for slot in present_slots(cursor.get(), wanted):
+                    check_slot(lattice, slot, public_key, cursor.context)
+                cursor.update(lambda live: with_slots(lattice, live, present_slots(live, wanted)))
+            except (SlotMoved, MissingData):
+                # Whoever is ahead in the live value may not be durable yet, and what an edit is
+                # made on is what is durable.
+                cursor.sync()
+                return False
+            try:
+                cursor.sync()
+            except (StoreFull, StoreFailed) as error:
+                raise type(error)(f"{error}; {KEPT_EDIT}") from error
+            return True
+
+        return await asyncio.to_thread(swap)
 
     # --- queues -------------------------------------------------------------------------------
 
@@ -240,6 +306,8 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "queue.set_meta": Operations._set_queue_meta,
     "queue.meta": Operations._meta,
     "topic.set_meta": Operations._set_topic_meta,
+    "root.put": Operations._put,
+    "root.swap": Operations._swap,
     "node.status": Operations._status,
     "node.wait": Operations._wait,
     "node.add_peer": Operations._add_peer,

@@ -93,7 +93,7 @@ def test_errors_become_codes_and_one_line_each(
         def fails(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("datalattice.cli.access.CellStore.open", fails)
+        monkeypatch.setattr("datalattice.store.CellStore.open", fails)
 
     fail_with(StoreFull("no\nroom"))
     assert lattice("queue", "topics").line() == "no room"

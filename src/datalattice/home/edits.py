@@ -1,0 +1,292 @@
+"""Edits: one change of a folder's data, durable and whole, from any process of its owner.
+
+    def add_one(cursor: RootLattice, keys: KeyPair) -> int:
+        ...                                     # read and write below the cursor
+    count = edit(Folder(path), add_one)         # on disk when it returns
+
+The change runs on a copy of the present root. What it made of it is then committed: to the store,
+or, while a node runs, by the node, which does so only if nobody has changed the same places since.
+If somebody has, the change runs again, on the root that came of it. So it may run several times,
+and must do nothing but write to its cursor and return something.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import datalattice.apps.queue  # noqa: F401 - registers its section of the root lattice
+from datalattice.cells import Part, Value, Vector, novelty, settle
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import (
+    Backpressure,
+    Corruption,
+    MissingData,
+    StoreLocked,
+    UsageError,
+)
+from datalattice.home.folder import Folder, read_key
+from datalattice.home.opening import (
+    LOCK_WAIT_S,
+    node_or_store,
+    open_reader,
+    whole,
+)
+from datalattice.lattice import LOCAL_KEY, MergeContext, root_lattice, verify_did
+from datalattice.store import CellStore, Damage, Lock, RealDisk
+
+if TYPE_CHECKING:
+    from datalattice.node import ControlClient, Slot
+
+T = TypeVar("T")
+
+Change = Callable[[RootLattice, KeyPair], T]
+"""What an edit does: it reads and writes below a cursor on the root."""
+
+TRIES_MAX: Final = 50
+"""How often a change is made again because somebody else was faster."""
+
+RETRY_S: Final = 0.002
+"""Pause after the first such time; it doubles up to `RETRY_MAX_S`."""
+
+RETRY_MAX_S: Final = 0.1
+
+TURN_POLL_S: Final = 0.001
+"""Pause before the lock of editors is tried again; it doubles up to `TURN_POLL_MAX_S`."""
+
+TURN_POLL_MAX_S: Final = 0.02
+
+BATCH_BYTES: Final = 4_000_000
+"""Cells that one request to a node brings; what is more goes ahead in requests of its own."""
+
+LOCAL_BYTES_MAX: Final = 16_000_000
+"""New cells below `:local` in one edit through a node. They are not sent ahead, because a node
+keeps private what comes with `:local`, and what comes ahead belongs nowhere yet."""
+
+
+class Editor(Protocol):
+    """Whoever makes changes durable."""
+
+    @property
+    def key_pair(self) -> KeyPair:
+        """The folder's own key, which signs."""
+        ...
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Damaged places that were met when the store was opened."""
+        ...
+
+    def root(self) -> Value:
+        """Return the root as it is now."""
+        ...
+
+    def stage(self, value: Value) -> object:
+        """Put the cells of a value where a later edit will refer to them, and free their memory."""
+        ...
+
+    def edit(self, change: Change[T]) -> T:
+        """Make a change; return what it returned, when what it wrote is durable.
+
+        Raises: Backpressure: others were faster each time. NotOwner: it wrote what only another
+                owner may.
+        """
+        ...
+
+
+@contextmanager
+def editing(folder: Folder) -> Iterator[Editor]:
+    """Give an editor of the folder: of the store, or through the node that runs.
+
+    Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
+            writing.
+    """
+    found = node_or_store(folder)
+    with found, whole(folder):
+        key_pair = read_key(folder.key_path)
+        if isinstance(found, CellStore):
+            yield StoreEditor(found, key_pair)
+            return
+        with open_reader(folder) as reader:
+            yield NodeEditor(found, reader, key_pair, str(folder.edit_lock_path))
+
+
+def edit(folder: Folder, change: Change[T]) -> T:
+    """Make one change of the folder's data; return what it returned, when it is durable.
+
+    Raises: as `editing` and `Editor.edit`; and what the change raises, with nothing written.
+    """
+    with editing(folder) as editor:
+        return editor.edit(change)
+
+
+class StoreEditor:
+    """An editor of a store that this process has opened."""
+
+    def __init__(self, store: CellStore, key_pair: KeyPair) -> None:
+        self._store = store
+        self._key_pair = key_pair
+
+    @property
+    def key_pair(self) -> KeyPair:
+        """The folder's own key, which signs."""
+        return self._key_pair
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Damaged places that were met when the store was opened."""
+        return self._store.damage
+
+    def root(self) -> Value:
+        """Return the root as it is now."""
+        return self._store.root()
+
+    def stage(self, value: Value) -> object:
+        """Put the cells of a value into the store, and free their memory."""
+        return self._store.put(value)
+
+    def edit(self, change: Change[T]) -> T:
+        """Make a change; return what it returned, when what it wrote is durable."""
+        cursor = _cursor_on(self._store.root(), self._key_pair)
+        result = change(cursor, self._key_pair)
+        if _changes(cursor, self._key_pair):
+            self._store.commit(cursor.get())
+        return result
+
+
+class NodeEditor:
+    """An editor of a running node, through its control socket; `reader` is its store."""
+
+    def __init__(
+        self, client: ControlClient, reader: CellStore, key_pair: KeyPair, lock_path: str
+    ) -> None:
+        self._client = client
+        self._client.home = reader
+        self._reader = reader
+        self._key_pair = key_pair
+        self._lock_path = lock_path
+
+    @property
+    def key_pair(self) -> KeyPair:
+        """The folder's own key, which signs."""
+        return self._key_pair
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Nothing: the node tells its own."""
+        return ()
+
+    def root(self) -> Value:
+        """Return the root as it is now."""
+        return self._reader.root()
+
+    def stage(self, value: Value) -> object:
+        """Put the cells of a value into the node's store, and free their memory."""
+        parts = novelty(value, self._reader)
+        if not self._bring(parts):
+            raise MissingData(self._reader.missing(hash for hash, _, _ in parts))
+        return len(parts)
+
+    def edit(self, change: Change[T]) -> T:
+        """Make a change; return what it returned, when what it wrote is durable.
+
+        One process after the other, so that a quick one cannot keep a slow one from ever
+        succeeding; what else the node does meanwhile is found out when the slots are set.
+        """
+        turn = _turn(self._lock_path)
+        try:
+            pause_s = RETRY_S
+            for _ in range(TRIES_MAX):
+                base = self._reader.root_hash()
+                try:
+                    cursor = _cursor_on(self._reader.root(), self._key_pair)
+                    result = change(cursor, self._key_pair)
+                    slots = _changes(cursor, self._key_pair)
+                    if not slots or self._swap(slots):
+                        return result
+                except (MissingData, Corruption):
+                    if self._reader.root_hash() == base:
+                        raise
+                    # The root moved on, and what it no longer needs may be gone already.
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+        finally:
+            turn.release()
+        raise Backpressure(
+            f"others changed the same data {TRIES_MAX} times while this edit was made; "
+            "nothing of it was written, try again"
+        )
+
+    def _swap(self, slots: list[Slot]) -> bool:
+        """Have the node set the slots; return whether they had not moved."""
+        for slot in slots:
+            parts = novelty(slot.after, self._reader)
+            if slot.path[0] == LOCAL_KEY:
+                if _size(parts) > LOCAL_BYTES_MAX:
+                    raise UsageError(
+                        f"one edit of :local through a running node brings at most "
+                        f"{LOCAL_BYTES_MAX} bytes; stop the node, or make several"
+                    )
+            elif _size(parts) > BATCH_BYTES and not self._bring(parts):
+                return False
+        done = self._client.call("root.swap", slots=[slot.to_cell() for slot in slots])
+        return done is True
+
+    def _bring(self, parts: list[Part]) -> bool:
+        """Send cells, children first; return whether all below them is in the node's store."""
+        batch: list[Part] = []
+        size = 0
+        for part in parts:
+            batch.append(part)
+            size += len(part[1])
+            if size >= BATCH_BYTES or part is parts[-1]:
+                values = Vector.of(value for _, _, value in batch)
+                if self._client.call("root.put", values=values) is not True:
+                    return False
+                settle(batch, self._reader)
+                batch, size = [], 0
+        return True
+
+
+def _size(parts: list[Part]) -> int:
+    return sum(len(encoding) for _, encoding, _ in parts)
+
+
+def _cursor_on(root: Value, key_pair: KeyPair) -> RootLattice:
+    lattice = root_lattice()
+    context = MergeContext(key_pair=key_pair, verifier=verify_did)
+    return RootLattice(lattice, lattice.zero() if root is None else root, context)
+
+
+def _changes(cursor: RootLattice, key_pair: KeyPair) -> list[Slot]:
+    """Return what a change made of a root.
+
+    Raises: NotOwner: something that only another owner may write. UsageError: no place for data.
+    """
+    from datalattice.node import changed_slots, check_slot
+
+    lattice = cursor.lattice
+    assert lattice is not None
+    slots = changed_slots(lattice, cursor.initial_value, cursor.get())
+    for slot in slots:
+        check_slot(lattice, slot, key_pair.public_key, cursor.context)
+    return slots
+
+
+def _turn(path: str) -> Lock:
+    """Take the lock of those that edit through a node, waiting for it."""
+    give_up_s = time.monotonic() + LOCK_WAIT_S
+    pause_s = TURN_POLL_S
+    while True:
+        try:
+            return RealDisk().lock(path)
+        except StoreLocked:
+            if time.monotonic() >= give_up_s:
+                raise StoreLocked(
+                    f"waited {LOCK_WAIT_S:g} s in vain for another edit to end ({path})"
+                ) from None
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, TURN_POLL_MAX_S)

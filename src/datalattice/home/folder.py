@@ -1,0 +1,117 @@
+"""Folder: where a node keeps what it has.
+
+DIR/key         the private key, readable by its owner only
+DIR/store/      the cells and the root
+DIR/node.toml   settings of the node
+DIR/edit.lock   held while a process edits through a running node
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from datalattice.crypto import SEED_BYTES, KeyPair
+from datalattice.errors import NoSigningKey, UsageError
+
+HOME_VARIABLE: Final = "DATALATTICE_HOME"
+DEFAULT_FOLDER: Final = "~/.datalattice"
+KEY_FILE_MODE: Final = 0o600
+KEY_PREFIX: Final = "ed25519-seed:"
+KEY_FILE_BYTES_MAX: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A node's folder."""
+
+    path: Path
+
+    @property
+    def key_path(self) -> Path:
+        """The file of the node's private key."""
+        return self.path / "key"
+
+    @property
+    def keys_path(self) -> Path:
+        """The folder of further private keys, by name."""
+        return self.path / "keys"
+
+    @property
+    def store_path(self) -> Path:
+        """The folder of the cell store."""
+        return self.path / "store"
+
+    @property
+    def edit_lock_path(self) -> Path:
+        """The file that is locked while a process edits through a running node."""
+        return self.path / "edit.lock"
+
+    @property
+    def settings_path(self) -> Path:
+        """The file of the node's settings."""
+        return self.path / "node.toml"
+
+
+def folder_of(option: Path | None) -> Folder:
+    """Return the folder that `--dir`, the environment or the default names.
+
+    Raises: UsageError: there is something else at that place.
+    """
+    path = Path(option if option is not None else DEFAULT_FOLDER).expanduser()
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise UsageError(f"{place} is not a folder; name a node's folder with --dir")
+    return Folder(path)
+
+
+def read_key(path: Path) -> KeyPair:
+    """Return the key pair in a key file.
+
+    Raises: NoSigningKey: there is no such file.
+            UsageError: others can read it, or it is no key file.
+    """
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        data = path.read_bytes()[: KEY_FILE_BYTES_MAX + 1]
+    except FileNotFoundError as error:
+        raise NoSigningKey(f"no key at {path}; make one with `lattice key new`") from error
+    except OSError as error:
+        raise UsageError(f"the key file {path} cannot be read: {error.strerror}") from error
+    if mode & 0o077:
+        raise UsageError(
+            f"the key file {path} can be read by others (mode {mode:04o}); run: chmod 600 {path}"
+        )
+    text = data.decode("ascii", "replace").strip()
+    try:
+        seed = bytes.fromhex(text.removeprefix(KEY_PREFIX))
+    except ValueError:
+        seed = b""
+    if not text.startswith(KEY_PREFIX) or len(seed) != SEED_BYTES:
+        raise UsageError(
+            f"{path} is not a key file: expected {KEY_PREFIX} and {2 * SEED_BYTES} hex digits"
+        )
+    return KeyPair(seed)
+
+
+def write_key(path: Path, key_pair: KeyPair) -> None:
+    """Write a key file that only its owner can read; an existing file is never replaced.
+
+    Raises: UsageError: there is a file already, or the folder cannot be written to.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Created with its mode, so that nobody can read it at any moment; exclusive, so that no
+        # key is lost.
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(f"{KEY_PREFIX}{key_pair.seed.hex()}\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError as error:
+        raise UsageError(f"there is a key at {path} already; it was not replaced") from error
+    except OSError as error:
+        raise UsageError(f"the key file {path} cannot be written: {error.strerror}") from error

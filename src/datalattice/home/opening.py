@@ -1,0 +1,88 @@
+"""Opening: a folder's store for reading, and whoever writes to it.
+
+A store has one writer, and while a node runs that is the node. Readers open it beside them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from datalattice.cells import Value
+from datalattice.errors import Corruption, MissingData, StoreError, StoreFailed, StoreLocked
+from datalattice.home.folder import Folder, read_key
+from datalattice.store import CellStore
+
+if TYPE_CHECKING:
+    from datalattice.node import ControlClient
+
+LOCK_WAIT_S: Final = 10.0
+"""How long a write waits for another process to finish its own."""
+
+LOCK_POLL_S: Final = 0.02
+
+
+def node_or_store(folder: Folder) -> ControlClient | CellStore:
+    """Return the running node, or else the store; wait for whoever else is writing.
+
+    Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
+            writing.
+    """
+    from datalattice.node import connect
+
+    give_up_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        client = connect(folder.path)
+        if client is not None:
+            return client
+        read_key(folder.key_path)  # before a store is made for nothing
+        try:
+            return CellStore.open(folder.store_path)
+        except StoreLocked as error:
+            if time.monotonic() >= give_up_s:
+                raise StoreLocked(f"waited {LOCK_WAIT_S:g} s in vain: {error}") from error
+        time.sleep(LOCK_POLL_S)
+
+
+@contextmanager
+def whole(folder: Folder) -> Iterator[None]:
+    """Say what it means when cells are missing below the root of a store of ours."""
+    try:
+        yield
+    except MissingData as error:
+        raise Corruption(
+            f"{folder.store_path} is damaged ({error}); put it back from a copy, or begin in an "
+            "empty folder and pull from a node that has the data"
+        ) from error
+
+
+def open_reader(folder: Folder) -> CellStore:
+    """Return the folder's store, open for reading beside whoever writes.
+
+    Where its index must be made again first, as after a copy of the folder, that is done.
+    Raises: StoreError: it cannot be read.
+    """
+    give_up_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            return CellStore.open(folder.store_path, read_only=True)
+        except (StoreFailed, Corruption) as error:
+            first = error
+        try:
+            CellStore.open(folder.store_path).close()
+        except StoreLocked:
+            # Another process is at it already, or is just making the store.
+            if time.monotonic() >= give_up_s:
+                raise first from None
+            time.sleep(LOCK_POLL_S)
+        except StoreError:
+            raise first from None  # it cannot be written either: the reader's trouble is the one
+
+
+@contextmanager
+def reading(folder: Folder) -> Iterator[Value]:
+    """Give the root value of the folder's store as it is now."""
+    with open_reader(folder) as store, whole(folder):
+        yield store.root()

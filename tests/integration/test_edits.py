@@ -1,0 +1,87 @@
+"""Several processes edit one folder at once, beside a running node and without one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from datalattice.apps.queue import LatticeMQ
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.home import Folder, edit, reading, write_key
+from datalattice.lattice import root_lattice
+
+PATIENCE_S = 50.0
+EDITORS = 4
+EDITS = 15
+COMMAND = [sys.executable, "-m", "datalattice.cli", "node", "start", "--port", "0"]
+
+ADD = """
+import sys
+from pathlib import Path
+from datalattice.apps.queue import LatticeMQ
+from datalattice.home import Folder, edit
+
+def add_one(cursor, keys):
+    queue = LatticeMQ.at(cursor, keys.public_key).partition("t", 0)
+    queue.set_meta("count", (queue.get_meta("count") or 0) + 1)
+    queue.set_meta(sys.argv[2], (queue.get_meta(sys.argv[2]) or 0) + 1)
+
+sys.stdin.read()  # all begin together
+for _ in range(int(sys.argv[3])):
+    edit(Folder(Path(sys.argv[1])), add_one)
+"""
+
+pytestmark = pytest.mark.processes
+
+
+def add_one(cursor: RootLattice, keys: KeyPair) -> None:
+    queue = LatticeMQ.at(cursor, keys.public_key).partition("t", 0)
+    count = queue.get_meta("count") or 0
+    assert isinstance(count, int)
+    queue.set_meta("count", count + 1)
+
+
+@pytest.mark.parametrize("with_node", [True, False])
+def test_no_edit_is_lost_and_none_is_made_twice(tmp_path: Path, with_node: bool) -> None:
+    folder = Folder(tmp_path / "home")
+    keys = KeyPair(bytes(32))
+    write_key(folder.key_path, keys)
+    edit(folder, add_one)
+    node = None
+    if with_node:
+        node = subprocess.Popen(
+            [*COMMAND, "--dir", str(folder.path)],
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+    editors = []
+    try:
+        if node is not None:
+            assert node.stdout is not None
+            assert node.stdout.readline().startswith("listening at ")
+        for n in range(EDITORS):
+            command = [sys.executable, "-c", ADD, str(folder.path), f"e{n}", str(EDITS)]
+            editors.append(subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
+        for one in editors:
+            assert one.stdin is not None
+            one.stdin.close()
+        for _ in range(EDITS):
+            edit(folder, add_one)
+        assert [one.wait(PATIENCE_S) for one in editors] == [0] * EDITORS
+    finally:
+        for process in [*editors, *([] if node is None else [node])]:
+            if process.poll() is None:
+                process.terminate()
+            process.wait(PATIENCE_S)
+            if process.stdout is not None:
+                process.stdout.close()
+    with reading(folder) as root:
+        mq = LatticeMQ.at(RootLattice(root_lattice(), root), keys.public_key)
+        queue = mq.partition("t", 0)
+        assert queue.get_meta("count") == 1 + EDITS * (EDITORS + 1)
+        assert [queue.get_meta(f"e{n}") for n in range(EDITORS)] == [EDITS] * EDITORS
