@@ -1,7 +1,7 @@
 """Grid: venues that publish assets, jobs and content, replicated by merge.
 
-Importing this package registers the section `:grid` of the standard root. There `:venues did :value`
-leads to what a venue signed, and `:meta` to the metadata of all assets.
+Importing this package registers the section `:grid` of the standard root. There `:venues did
+:value` leads to what a venue signed, and `:meta` to the metadata of all assets.
 """
 
 from __future__ import annotations
@@ -15,6 +15,13 @@ from datalattice.apps.grid.assets import (
     parse_asset_id,
     read_metadata,
 )
+from datalattice.apps.grid.authority import (
+    KEEP_MS,
+    DIDResolver,
+    FixedResolver,
+    KnownKeys,
+    dids_to_resolve,
+)
 from datalattice.apps.grid.dids import (
     DIDUrl,
     assertion_keys,
@@ -25,6 +32,7 @@ from datalattice.apps.grid.dids import (
     split_did_url,
     venue_document,
 )
+from datalattice.apps.grid.files import FilePlace
 from datalattice.apps.grid.jobs import STATUSES, TERMINAL, job_time, make_job_id, parse_job_id
 from datalattice.apps.grid.lattice import (
     ASSETS,
@@ -46,6 +54,15 @@ from datalattice.apps.grid.lattice import (
     venue_lattice,
     view,
 )
+from datalattice.apps.grid.states import MergeReport
+from datalattice.apps.grid.storage import (
+    BadContent,
+    ContentPlace,
+    LatticePlace,
+    MemoryPlace,
+    Storage,
+)
+from datalattice.apps.grid.venue import Venue
 
 __all__ = [
     "ASSETS",
@@ -55,15 +72,27 @@ __all__ = [
     "GRID_SECTION",
     "JOB",
     "JOBS",
+    "KEEP_MS",
     "META",
     "PLAIN_GRID",
     "STATUSES",
     "STORAGE",
     "TERMINAL",
     "VENUE",
+    "BadContent",
     "Collection",
+    "ContentPlace",
+    "DIDResolver",
     "DIDUrl",
+    "FilePlace",
+    "FixedResolver",
     "JobLattice",
+    "KnownKeys",
+    "LatticePlace",
+    "MemoryPlace",
+    "MergeReport",
+    "Storage",
+    "Venue",
     "assertion_keys",
     "asset_id",
     "asset_record",
@@ -71,6 +100,7 @@ __all__ = [
     "check_foreign",
     "declared_hash",
     "did_method",
+    "dids_to_resolve",
     "document_url",
     "initial_root",
     "is_venue_did",

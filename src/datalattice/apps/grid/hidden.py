@@ -1,0 +1,95 @@
+"""Hidden: what a venue leaves out of its lists here, since the grid only grows.
+
+The list is kept in the node's own `:local` section, signed with the venue's key like everything
+there, so it survives a restart and leaves the node never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeGuard
+
+from datalattice.cells import EMPTY_MAP, EMPTY_SET, Keyword, Map, Set, Value, Vector, same
+from datalattice.clock import Clock, next_stamp
+from datalattice.crypto import KeyPair
+from datalattice.cursors import LatticeCursor, SignedCursor
+from datalattice.errors import NoSigningKey
+from datalattice.lattice import (
+    LOCAL_KEY,
+    TIMESTAMP,
+    LWWLattice,
+    MapLattice,
+    MergeContext,
+    map_timestamp,
+)
+
+HIDDEN_KEY: Final = Keyword("grid-hidden")
+ENTRIES: Final = Keyword("entries")
+ENTRY_FIELDS: Final = 3
+
+
+class Hidden:
+    """The hidden entries of a key's venues: a register, a Set of [DID, part, key]."""
+
+    def __init__(self, root: LatticeCursor, key_pair: KeyPair | None, clock: Clock) -> None:
+        self._clock = clock
+        self._cursor: LatticeCursor | None = None
+        if key_pair is not None:
+            owner = key_pair.public_key
+            slot = SignedCursor(
+                root.path(LOCAL_KEY, owner),
+                MapLattice(LWWLattice()),
+                MergeContext(key_pair=key_pair, owner=owner),
+            )
+            self._cursor = slot.path(HIDDEN_KEY)
+
+    def of(self, did: str, part: Keyword) -> frozenset[Value]:
+        """Return the hidden keys of a part of a venue."""
+        return frozenset(
+            entry[2] for entry in self._entries() if _is_entry(entry) and _names(entry, did, part)
+        )
+
+    def is_hidden(self, did: str, part: Keyword, key: bytes) -> bool:
+        """Return whether an entry is hidden."""
+        return Vector.of([did, part, key]) in self._entries()
+
+    def hide(self, did: str, part: Keyword, key: bytes) -> None:
+        """Hide an entry.
+
+        Raises: NoSigningKey: the venue has no key here.
+        """
+        if self._cursor is None:
+            raise NoSigningKey(f"hiding what is of {did} needs its key pair, and none was given")
+        self._change(lambda entries: entries.add(Vector.of([did, part, key])))
+
+    def show(self, did: str, part: Keyword, key: bytes) -> None:
+        """Show an entry again; fine when it was not hidden."""
+        if self.is_hidden(did, part, key):
+            self._change(lambda entries: entries.remove(Vector.of([did, part, key])))
+
+    def _entries(self) -> Set:
+        held = None if self._cursor is None else self._cursor.get()
+        entries = held.get(ENTRIES) if isinstance(held, Map) else None
+        return entries if isinstance(entries, Set) else EMPTY_SET
+
+    def _change(self, change: Callable[[Set], Set]) -> None:
+        cursor = self._cursor
+        if cursor is None:
+            return
+
+        def changed(held: Value) -> Value:
+            register = held if isinstance(held, Map) else EMPTY_MAP
+            entries = register.get(ENTRIES)
+            after = change(entries if isinstance(entries, Set) else EMPTY_SET)
+            stamp = next_stamp(self._clock.now_ms(), map_timestamp(register))
+            return register.put(ENTRIES, after).put(TIMESTAMP, stamp)
+
+        cursor.update(changed)
+
+
+def _is_entry(entry: Value) -> TypeGuard[Vector]:
+    return isinstance(entry, Vector) and len(entry) == ENTRY_FIELDS
+
+
+def _names(entry: Vector, did: str, part: Keyword) -> bool:
+    return same(entry[0], did) and same(entry[1], part)

@@ -1,0 +1,60 @@
+"""States: reading the parts of grids and venues, and what differs between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from datalattice.apps.grid.lattice import (
+    JOBS_KEY,
+    VENUES_KEY,
+    Rejection,
+    as_index,
+    venue_state,
+)
+from datalattice.cells import EMPTY_INDEX, Index, Keyword, Value
+from datalattice.lattice import Lattice
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """What a merge did: the DIDs whose state is another now, their jobs that are, what was refused.
+
+    jobs: ids of changed jobs by DID. rejected: (path, reason) of what was left out.
+    """
+
+    changed: tuple[str, ...]
+    jobs: Mapping[str, tuple[bytes, ...]]
+    rejected: tuple[Rejection, ...]
+
+
+def whole(state: Index | None, lattice: Lattice) -> Index:
+    """Return a state with all the parts that its zero has."""
+    zero = as_index(lattice.zero()) or EMPTY_INDEX
+    if state is None:
+        return zero
+    for key, part in zero.entries():
+        if as_index(state.get(key)) is None:
+            state = state.put(key, part)
+    return state
+
+
+def part_of(state: Index | None, key: Keyword) -> Index:
+    """Return a part of a state, empty where it is not there."""
+    return EMPTY_INDEX if state is None else as_index(state.get(key)) or EMPTY_INDEX
+
+
+def changes_of(before: Value, after: Value) -> dict[str, tuple[bytes, ...]]:
+    """Return the DIDs whose state differs between two grids, each with the ids of its jobs that do.
+
+    Cost: venues and jobs that differ.
+    Source: COG-4 "Synchronisation"; docs/grid.md "Merge".
+    """
+    old, new = part_of(as_index(before), VENUES_KEY), part_of(as_index(after), VENUES_KEY)
+    found: dict[str, tuple[bytes, ...]] = {}
+    for did, _, mine, _, theirs in old.differences(new):
+        if isinstance(did, str):
+            jobs = part_of(venue_state(mine), JOBS_KEY)
+            differing = jobs.differences(part_of(venue_state(theirs), JOBS_KEY))
+            found[did] = tuple(key for key, *_ in differing if isinstance(key, bytes))
+    return found

@@ -1,0 +1,481 @@
+"""Venue: one writer's part of the grid, and its view of all the others.
+
+A venue is a thin object over a root cursor. It writes below its own DID alone, signed with its key,
+and each of its operations is one atomic update. It reads the whole grid, and checks what it serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Self
+
+from datalattice.apps.grid.assets import (
+    asset_record,
+    declared_hash,
+    parse_asset_id,
+    read_metadata,
+    record_text,
+)
+from datalattice.apps.grid.authority import KnownKeys, dids_to_resolve
+from datalattice.apps.grid.dids import checked_did, is_venue_did
+from datalattice.apps.grid.hidden import Hidden
+from datalattice.apps.grid.jobs import (
+    CREATED,
+    ID,
+    PENDING,
+    STATUS,
+    STATUSES,
+    TERMINAL,
+    UPDATED,
+    job_status,
+    job_time,
+    make_job_id,
+    parse_job_id,
+)
+from datalattice.apps.grid.lattice import (
+    ASSETS_KEY,
+    GRID,
+    GRID_SECTION,
+    JOBS_KEY,
+    META_KEY,
+    STORAGE_KEY,
+    VENUE,
+    VENUES_KEY,
+    Rejection,
+    as_index,
+    sanitise,
+    venue_state,
+    view,
+)
+from datalattice.apps.grid.states import MergeReport, changes_of, part_of, whole
+from datalattice.apps.grid.storage import BadContent, Content, LatticePlace, Storage
+from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Keyword, Map, Signed, Value, to_cell
+from datalattice.clock import Clock, SystemClock, next_stamp
+from datalattice.crypto import Entropy, KeyPair, SystemEntropy
+from datalattice.cursors import LatticeCursor, RootLattice, SignedCursor
+from datalattice.errors import BadSignature, Corruption, NoSigningKey, NoSuchPath, UsageError
+from datalattice.lattice import (
+    LOCAL,
+    LOCAL_KEY,
+    DIDVerifier,
+    KeyedLattice,
+    MergeContext,
+    Report,
+    did_of,
+    public_key_of,
+)
+
+STANDALONE: Final = KeyedLattice({GRID_SECTION: GRID, LOCAL_KEY: LOCAL})
+"""The root of a venue without a node: the grid, and what stays here."""
+
+
+class Venue:
+    """A venue: assets, jobs and content under one DID.
+
+    Writing needs a key that speaks for the DID; everything can be read without one.
+    """
+
+    def __init__(
+        self,
+        root: LatticeCursor,
+        key_pair: KeyPair | None,
+        did: str,
+        *,
+        storage: Storage | None = None,
+        keys: KnownKeys | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+    ) -> None:
+        self.did: Final = checked_did(did)
+        named = public_key_of(did)
+        if key_pair is not None and named is not None and named != key_pair.public_key:
+            raise NoSigningKey(f"the key 0x{key_pair.public_key.hex()} is not that of {did}")
+        self._root: Final = root
+        self._last_job: bytes | None = None
+        self._key_pair: Final = key_pair
+        self._keys: Final = keys
+        self._clock: Final = clock or SystemClock()
+        self._entropy: Final = entropy or SystemEntropy()
+        self._grid: Final = root.path(GRID_SECTION)
+        context = MergeContext(key_pair=key_pair, verifier=self._verifier(), owner=did)
+        self._own: Final = SignedCursor(self._grid.path(VENUES_KEY, did), VENUE, context)
+        if storage is None:
+            storage = Storage(LatticePlace(self._own.path(STORAGE_KEY)))
+            storage.initialise()
+        self.storage: Final = storage
+        self._hidden: Final = Hidden(root, key_pair, self._clock)
+
+    @classmethod
+    def at(
+        cls,
+        root: LatticeCursor,
+        key_pair: KeyPair | None = None,
+        did: str | None = None,
+        *,
+        storage: Storage | None = None,
+        keys: KnownKeys | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+    ) -> Self:
+        """Return the venue of `did` below a root; that of the key, when no DID is given.
+
+        storage: where content lies; in the lattice when not given. keys: what is known of the keys
+        of other DIDs.
+        Raises: UsageError: neither a DID nor a key is given, or no such DID. NoSigningKey: the key
+                is not that of the `did:key`.
+        Source: COG-4 "Venue"; docs/grid.md "Venues".
+        """
+        if did is None:
+            if key_pair is None:
+                raise UsageError("a venue is that of a DID or of a key pair, got neither")
+            did = did_of(key_pair.public_key)
+        return cls(root, key_pair, did, storage=storage, keys=keys, clock=clock, entropy=entropy)
+
+    @classmethod
+    def create(
+        cls,
+        key_pair: KeyPair,
+        did: str | None = None,
+        *,
+        storage: Storage | None = None,
+        keys: KnownKeys | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+    ) -> Self:
+        """Return a venue over a grid of its own.
+
+        Source: COG-4 "Venue"; docs/grid.md "Venues".
+        """
+        root = RootLattice(STANDALONE, STANDALONE.zero(), MergeContext(key_pair=key_pair))
+        return cls.at(root, key_pair, did, storage=storage, keys=keys, clock=clock, entropy=entropy)
+
+    @property
+    def cursor(self) -> LatticeCursor:
+        """The cursor on the whole grid."""
+        return self._grid
+
+    @property
+    def grid(self) -> Index:
+        """The grid as it is here, signed."""
+        return as_index(self._grid.get()) or EMPTY_INDEX
+
+    def view(self) -> dict[str, Index]:
+        """Return the states of all venues by DID.
+
+        Source: COG-4 "Grid"; docs/grid.md "Venues".
+        """
+        return view(self._grid.get())
+
+    def sync(self) -> None:
+        """Bring what was written to where the root is kept.
+
+        Source: CAD035 "Sync"; docs/grid.md "Venues".
+        """
+        self._root.sync()
+
+    # --- assets -------------------------------------------------------------------------------
+
+    def register(self, metadata: str | bytes) -> bytes:
+        """Register the asset with this metadata text, kept exactly; return its id.
+
+        The same text again changes nothing.
+        Raises: UsageError: it is not one JSON object. NoSigningKey: the venue has no key here.
+        Source: COG-4 "Assets"; docs/grid.md "Assets".
+        """
+        found, record, text = asset_record(metadata)
+
+        def added(grid: Index, state: Index) -> tuple[Index, Index]:
+            meta, assets = part_of(grid, META_KEY), part_of(state, ASSETS_KEY)
+            if found not in meta:
+                grid = grid.put(META_KEY, meta.put(found, text))
+            if found not in assets:
+                state = state.put(ASSETS_KEY, assets.put(found, record))
+            return grid, state
+
+        self._write(added)
+        self._hidden.show(self.did, ASSETS_KEY, found)
+        return found
+
+    def asset(self, asset_id: object) -> str | None:
+        """Return the metadata text of an asset of any venue, nil when it is not known.
+
+        Raises: UsageError: no asset id. Corruption: what is here is not the asset of this id.
+        Source: COG-4 "Assets"; docs/grid.md "Assets".
+        """
+        wanted = parse_asset_id(asset_id)
+        record = part_of(self._state(), ASSETS_KEY).get(wanted)
+        text = record_text(record)
+        if text is None:
+            text = record_text(Map.of({"metadata": part_of(self.grid, META_KEY).get(wanted)}))
+        if text is not None and asset_record(text)[0] != wanted:
+            raise Corruption(f"the asset {wanted.hex()} is damaged: its text has another hash")
+        return text
+
+    def metadata(self, asset_id: object) -> Map:
+        """Return the metadata of an asset, parsed.
+
+        Raises: NoSuchPath: it is not known. UsageError, Corruption: as `asset`.
+        Source: COG-5 "Metadata"; docs/grid.md "Assets".
+        """
+        text = self.asset(asset_id)
+        if text is None:
+            raise NoSuchPath(f"there is no asset {parse_asset_id(asset_id).hex()} here")
+        return read_metadata(text)
+
+    def assets(self, did: str | None = None) -> list[bytes]:
+        """Return the ids of the assets of a venue, this one's when not given, without hidden ones.
+
+        Source: COG-4 "Assets"; docs/grid.md "Assets".
+        """
+        return list(self._listed(did, ASSETS_KEY))
+
+    # --- content ------------------------------------------------------------------------------
+
+    def put_content(self, asset_id: object, content: Content) -> bytes:
+        """Store the content of an asset; return its SHA-256, which the metadata declares.
+
+        Raises: NoSuchPath: no such asset. UsageError: it declares no content, or this is another.
+                LimitExceeded: it is too long.
+        Source: COG-6 "Content"; docs/grid.md "Content".
+        """
+        digest = declared_hash(self.metadata(asset_id))
+        self.storage.store(digest, content)
+        self._hidden.show(self.did, STORAGE_KEY, digest)
+        return digest
+
+    def stream(self, asset_id: object) -> Iterator[bytes] | None:
+        """Return the content of an asset in pieces, checked; nil when it is not here.
+
+        It is looked for in this venue's storage, then in what other venues have in the lattice.
+        Raises: NoSuchPath, UsageError: as `put_content`. Corruption: what is here is damaged.
+        Source: COG-6 "Content"; docs/grid.md "Content".
+        """
+        digest = declared_hash(self.metadata(asset_id))
+        if self._hidden.is_hidden(self.did, STORAGE_KEY, digest):
+            return None
+        if self.storage.exists(digest):
+            return self.storage.stream(digest)
+        for state in self.view().values():
+            held = part_of(state, STORAGE_KEY)
+            if digest in held:
+                one = Index.of({digest: held.get(digest)})
+                with Storage(LatticePlace(RootLattice(None, one))) as storage:
+                    return storage.stream(digest)
+        return None
+
+    def content(self, asset_id: object) -> bytes | None:
+        """Return the content of an asset, checked; nil when it is not here.
+
+        Raises: as `stream`.
+        Source: COG-6 "Content"; docs/grid.md "Content".
+        """
+        pieces = self.stream(asset_id)
+        return None if pieces is None else b"".join(pieces)
+
+    # --- jobs ---------------------------------------------------------------------------------
+
+    def create_job(self, members: Mapping[str, Any] | None = None) -> bytes:
+        """Make the record of a new job, PENDING unless `members` say otherwise; return its id.
+
+        Raises: UsageError: a member is none, or no known status.
+        Source: COG-8 "Jobs"; docs/grid.md "Jobs".
+        """
+        record = _record_of(members or {})
+        made = b""
+
+        def added(grid: Index, state: Index) -> tuple[Index, Index]:
+            nonlocal made
+            jobs = part_of(state, JOBS_KEY)
+            now_ms = max(0, self._clock.now_ms())
+            made = make_job_id(now_ms, self._last_job, self._entropy)
+            fresh = EMPTY_MAP.put(STATUS, PENDING).put_many(record.items())
+            fresh = fresh.put(ID, made.hex()).put(CREATED, now_ms).put(UPDATED, now_ms)
+            return grid, state.put(JOBS_KEY, jobs.put(made, fresh))
+
+        self._write(added)
+        self._last_job = made
+        return made
+
+    def update_job(self, job_id: object, members: Mapping[str, Any]) -> Map:
+        """Change members of a job's record, stamped later than before; return the record.
+
+        Raises: NoSuchPath: no such job of this venue. UsageError: it has ended, and a job that has
+                ended stays as it is; or a member is none.
+        Source: COG-8 "Jobs"; docs/grid.md "Jobs".
+        """
+        wanted, changes = parse_job_id(job_id), _record_of(members)
+        record = EMPTY_MAP
+
+        def changed(grid: Index, state: Index) -> tuple[Index, Index]:
+            nonlocal record
+            jobs = part_of(state, JOBS_KEY)
+            before = jobs.get(wanted)
+            if not isinstance(before, Map):
+                raise NoSuchPath(f"there is no job {wanted.hex()} of {self.did}")
+            if job_status(before) in TERMINAL:
+                raise UsageError(f"the job {wanted.hex()} is {job_status(before)}: it has ended")
+            last_ms = job_time(before)
+            now_ms = self._clock.now_ms()
+            stamp = now_ms if last_ms is None else next_stamp(now_ms, last_ms)
+            record = before.put_many(changes.items()).put(UPDATED, stamp)
+            return grid, state.put(JOBS_KEY, jobs.put(wanted, record))
+
+        self._write(changed)
+        return record
+
+    def job(self, job_id: object, did: str | None = None) -> Map | None:
+        """Return the record of a job of a venue, this one's when not given; nil for none.
+
+        Raises: UsageError: no job id.
+        Source: COG-8 "Jobs"; docs/grid.md "Jobs".
+        """
+        record = part_of(self._state(did), JOBS_KEY).get(parse_job_id(job_id))
+        return record if isinstance(record, Map) else None
+
+    def jobs(
+        self, did: str | None = None, *, status: str | None = None, since_ms: int | None = None
+    ) -> list[bytes]:
+        """Return the ids of the jobs of a venue, in order, without hidden ones.
+
+        status, since_ms: only those in this state, those that changed at or after this time.
+        Source: COG-8 "Jobs"; docs/grid.md "Jobs".
+        """
+        held = part_of(self._state(did), JOBS_KEY)
+        found: list[bytes] = []
+        for job_id in self._listed(did, JOBS_KEY):
+            record = held.get(job_id)
+            time_ms = job_time(record)
+            if status is not None and job_status(record) != status:
+                continue
+            if since_ms is None or (time_ms is not None and time_ms >= since_ms):
+                found.append(job_id)
+        return found
+
+    # --- hiding, merging, checking ------------------------------------------------------------
+
+    def hide(self, part: str, key: bytes) -> None:
+        """Leave an asset, job or content of this venue out of what it lists and serves here.
+
+        It stays in the grid, which only grows; other nodes go on seeing it.
+        Raises: UsageError: no such part.
+        Source: COG-4 "Deletion"; docs/grid.md "Hiding".
+        """
+        self._hidden.hide(self.did, _part_key(part), key)
+
+    def unhide(self, part: str, key: bytes) -> None:
+        """List and serve again what was hidden.
+
+        Source: COG-4 "Deletion"; docs/grid.md "Hiding".
+        """
+        self._hidden.show(self.did, _part_key(part), key)
+
+    def merge(self, foreign: object) -> MergeReport:
+        """Join a foreign grid, or a root that has one, into this one; return what that did.
+
+        The keys of its DIDs are looked up first. Each entry is checked; bad ones are left out.
+        Source: COG-4 "Synchronisation"; docs/grid.md "Merge".
+        """
+        other = to_cell(foreign)
+        if isinstance(other, Index) and GRID_SECTION in other and VENUES_KEY not in other:
+            other = other.get(GRID_SECTION)
+        if self._keys is not None:
+            self._keys.prepare(dids_to_resolve(self._grid.get(), other))
+        reports: list[Report] = []
+        before: Value = None
+        context = MergeContext(
+            key_pair=self._key_pair, verifier=self._verifier(), report=reports.append
+        )
+
+        def joined(grid: Value) -> Value:
+            nonlocal before
+            reports.clear()
+            before = grid
+            return GRID.merge(grid, other, context)
+
+        after = self._grid.update_and_get(joined)
+        changed = changes_of(before, after)
+        rejected = tuple((report.path, report.kind) for report in reports)
+        return MergeReport(tuple(changed), changed, rejected)
+
+    def verify(self) -> tuple[list[Rejection], list[BadContent]]:
+        """Return what in the whole grid, and in the storage, is not what its key says.
+
+        Everything is read and hashed.
+        Source: COG-4 "Validation"; docs/grid.md "What is checked".
+        """
+        context = MergeContext(verifier=self._verifier())
+        return sanitise(self._grid.get(), GRID, context)[1], self.storage.verify()
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _verifier(self) -> Callable[[Value, bytes], bool]:
+        keys, own, did = self._keys, self._key_pair, self.did
+
+        def others(owner: Value, signer: bytes) -> bool:
+            # For its own DID a venue takes the word of whoever gave it its key.
+            if owner == did and own is not None and signer == own.public_key:
+                return True
+            return keys is not None and keys(owner, signer)
+
+        return DIDVerifier(others)
+
+    def _state(self, did: str | None = None) -> Index:
+        """Return the state of a venue; that of this one is checked to be signed."""
+        if did is None or did == self.did:
+            return as_index(self._own.get()) or EMPTY_INDEX
+        if not is_venue_did(did):
+            raise UsageError(f"a venue is named by its DID, got {did!r}")
+        return venue_state(part_of(self.grid, VENUES_KEY).get(did)) or EMPTY_INDEX
+
+    def _listed(self, did: str | None, part: Keyword) -> Iterator[bytes]:
+        hidden = self._hidden.of(did or self.did, part)
+        for key, _ in part_of(self._state(did), part).entries():
+            if isinstance(key, bytes) and key not in hidden:
+                yield key
+
+    def _write(self, change: Callable[[Index, Index], tuple[Index, Index]]) -> None:
+        """Change the grid and this venue's state in one update, and sign the state."""
+        key_pair = self._key_pair
+        if key_pair is None:
+            raise NoSigningKey(f"writing for {self.did} needs its key pair, and none was given")
+
+        def written(value: Value) -> Value:
+            grid = whole(as_index(value), GRID)
+            venues = part_of(grid, VENUES_KEY)
+            cell = venues.get(self.did)
+            if isinstance(cell, Signed) and not cell.verify():
+                raise BadSignature(f"the state of {self.did} is not what its key signed")
+            before = whole(venue_state(cell), VENUE)
+            changed, state = change(grid, before)
+            if state is before and changed is grid:
+                return value
+            if state is not before:
+                signed = Signed.sign(key_pair, state)
+                changed = changed.put(VENUES_KEY, venues.put(self.did, signed))
+            return changed
+
+        self._grid.update(written)
+
+    def __repr__(self) -> str:
+        return f"Venue({self.did!r})"
+
+
+def _part_key(part: str) -> Keyword:
+    keys = {key.name: key for key in (ASSETS_KEY, JOBS_KEY, STORAGE_KEY)}
+    if part not in keys:
+        raise UsageError(f"a part of a venue is one of {', '.join(keys)}, got {part!r}")
+    return keys[part]
+
+
+def _record_of(members: Mapping[str, Any]) -> Map:
+    if not isinstance(members, Mapping) or not all(isinstance(name, str) for name in members):
+        raise UsageError("the members of a job record are named by strings")
+    for name in (ID, CREATED, UPDATED):
+        if name in members:
+            raise UsageError(f"the member {name!r} of a job record is the venue's own to write")
+    status = members.get(STATUS, PENDING)
+    if status not in STATUSES:
+        raise UsageError(f"a job is {', '.join(sorted(STATUSES))}, got {status!r}")
+    record = to_cell(dict(members))
+    assert isinstance(record, Map)
+    return record
