@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Final
 
@@ -21,9 +21,9 @@ from datalattice.cells import (
     to_text,
     value_hash,
 )
-from datalattice.cli import access
+from datalattice.cli import access, past
 from datalattice.cli.folder import DirOption, JsonOption, existing_folder
-from datalattice.cli.render import print_lines, show
+from datalattice.cli.render import print_lines, print_pairs, show
 from datalattice.cli.values import parse_key, value_json
 from datalattice.errors import NoSuchPath
 from datalattice.lattice import root_lattice
@@ -34,41 +34,67 @@ SHOWN_MAX: Final = 20
 TEXT_MAX: Final = 100
 """Characters of an entry that a list shows."""
 
+FullOption = Annotated[bool, typer.Option("--full", help="Print the whole value, however large.")]
+
 
 def get(
     path: Annotated[
         list[str] | None,
         typer.Argument(help="Keys from the root, such as: queue OWNER value TOPIC partitions 0"),
     ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Print the whole value, however large.")
-    ] = False,
+    full: FullOption = False,
+    as_of: Annotated[
+        str | None,
+        typer.Option("--as-of", help="A time or a name of a root (see `lattice show`)."),
+    ] = None,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print the value at a path: its kind, hash and first entries, or all of it with --full."""
     folder = existing_folder(dir)
-    keys = [parse_key(key) for key in path or []]
+    if as_of is not None:
+        with past.root_of(folder, as_of) as (_, root):
+            print_value(root, path, full=full, json=json)
+        return
     with access.reading(folder) as root:
-        value = _walk(root, _canonical(keys))
-        document: dict[str, object] = {
-            "path": [value_json(key) for key in keys],
-            "kind": kind_of(value),
-            "hash": value_hash(value).hex(),
-        }
-        count = _count(value)
-        if count is not None:
-            document["count"] = count
-        if full or count is None:
-            document["value"] = value_json(value)
-        else:
-            shown = list(islice(_entries(value), SHOWN_MAX))
-            document["entries"] = [{"key": key, "value": text} for key, text in shown]
-        text = to_text(value) if full or count is None else None
-        show(json, document, lambda: print_lines(_lines(document, text)))
+        print_value(root, path, full=full, json=json)
 
 
-def _canonical(keys: Sequence[Value]) -> list[Value]:
+def print_value(
+    root: Value,
+    path: Sequence[str] | None,
+    *,
+    full: bool,
+    json: bool,
+    about: Mapping[str, object] | None = None,
+) -> None:
+    """Print the value at a path of a root; `about` comes before it."""
+    keys = [parse_key(key) for key in path or []]
+    value = walk(root, canonical(keys))
+    document: dict[str, object] = {
+        **(about or {}),
+        "path": [value_json(key) for key in keys],
+        "kind": kind_of(value),
+        "hash": value_hash(value).hex(),
+    }
+    count = _count(value)
+    if count is not None:
+        document["count"] = count
+    if full or count is None:
+        document["value"] = value_json(value)
+    else:
+        shown = list(islice(_entries(value), SHOWN_MAX))
+        document["entries"] = [{"key": key, "value": text} for key, text in shown]
+    text = to_text(value) if full or count is None else None
+
+    def print_text() -> None:
+        print_pairs({name: one for name, one in (about or {}).items() if one not in (None, "")})
+        print_lines(_lines(document, text))
+
+    show(json, document, print_text)
+
+
+def canonical(keys: Sequence[Value]) -> list[Value]:
     """Return the path with canonical keys as far as the lattice goes.
 
     There `queue` stands for `:queue`, and hex for an owner; below, keys mean what they say.
@@ -81,7 +107,11 @@ def _canonical(keys: Sequence[Value]) -> list[Value]:
     return list(keys)
 
 
-def _walk(value: Value, keys: Sequence[Value]) -> Value:
+def walk(value: Value, keys: Sequence[Value]) -> Value:
+    """Return the value at the end of a canonical path.
+
+    Raises: NoSuchPath: there is none; the text tells what is there.
+    """
     for depth, key in enumerate(keys):
         found = _step(value, key)
         if found is None:
@@ -137,16 +167,17 @@ def _entries(value: Value) -> Iterator[tuple[str, str]]:
     if isinstance(value, Signed):
         yield "public-key", value.public_key.hex()
         yield "signature", ("valid" if value.verify() else "NOT VALID")
-        yield "value", _brief(value.value)
+        yield "value", brief_text(value.value)
     elif isinstance(value, (Map, Index)):
         for key, item in value.entries():
-            yield to_text(key), _brief(item)
+            yield to_text(key), brief_text(item)
     elif isinstance(value, (Vector, List, Set)):
         for position, item in enumerate(value):
-            yield str(position), _brief(item)
+            yield str(position), brief_text(item)
 
 
-def _brief(value: Value) -> str:
+def brief_text(value: Value) -> str:
+    """Return a value in a few words: what it is and how many entries it has, or itself."""
     count = _count(value)
     if count is not None and isinstance(value, Cell) and count > 0:
         if isinstance(value, Vector) and count <= SHOWN_MAX and not _holds_containers(value):

@@ -20,7 +20,7 @@ from typing import Annotated, Final
 import typer
 from typer.exceptions import Abort, Exit, TyperException
 
-from datalattice.cli import demo, get, key, node, queue, store
+from datalattice.cli import demo, get, history, key, node, queue, store
 from datalattice.cli.conformance import conformance
 from datalattice.cli.render import print_error
 from datalattice.errors import DataLatticeError, UsageError
@@ -56,6 +56,11 @@ app.add_typer(node.app, name="node", no_args_is_help=True)
 app.add_typer(queue.app, name="queue", no_args_is_help=True)
 app.add_typer(store.app, name="store", no_args_is_help=True)
 app.command("get")(get.get)
+app.command("log")(history.log)
+app.command("show")(history.show_root)
+app.command("diff")(history.diff)
+app.command("checkout")(history.checkout)
+app.command("audit")(history.audit)
 app.command("conformance")(conformance)
 
 

@@ -54,6 +54,7 @@ from datalattice.lattice.regions import (
     root_lattice,
     set_local,
 )
+from datalattice.lattice.signatures import SlotChange, slot_changes
 from datalattice.lattice.values import (
     TIMESTAMP,
     CompareLattice,
@@ -104,6 +105,7 @@ __all__ = [
     "ResolvingVerifier",
     "SetLattice",
     "SignedLattice",
+    "SlotChange",
     "StringKeyedLattice",
     "TupleLattice",
     "VectorLattice",
@@ -135,6 +137,7 @@ __all__ = [
     "root_lattice",
     "select",
     "set_local",
+    "slot_changes",
     "step",
     "to_json_key",
     "verify_did",

@@ -6,6 +6,7 @@ import os
 
 from datalattice.engine import MEMORY_URL
 from datalattice.errors import UsageError
+from datalattice.store.archive import announce_cells, export_cells, import_cells
 from datalattice.store.base import ANY, Commit, Damage, Store
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 from datalattice.store.cellstore import CellStore
@@ -60,7 +61,10 @@ __all__ = [
     "Source",
     "Store",
     "View",
+    "announce_cells",
+    "export_cells",
     "heal_store",
+    "import_cells",
     "open_damaged",
     "open_store",
     "parse_time",

@@ -125,6 +125,10 @@ class Reading(Store):
             place = self._index.find(hash)
         return place
 
+    def place_of(self, hash: bytes) -> int:
+        """Return a number for the place of a cell, negative where it has none (yet)."""
+        return self._find(hash)
+
     def _find_pending(self, hash: bytes) -> bytes | None:
         if not self._pending and not self._writing:
             return None

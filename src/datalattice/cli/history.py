@@ -1,0 +1,374 @@
+"""Commands `lattice log`, `show`, `diff`, `checkout` and `audit`: former roots, and who signed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from datalattice.cells import ABSENT, Signed, Value, changes, same, value_hash
+from datalattice.cli import past
+from datalattice.cli.folder import (
+    DirOption,
+    JsonOption,
+    existing_folder,
+    folder_of,
+    read_key,
+    write_key,
+)
+from datalattice.cli.get import FullOption, brief_text, canonical, kind_of, print_value, walk
+from datalattice.cli.render import (
+    print_lines,
+    print_notice,
+    print_pairs,
+    progress_bars,
+    results,
+    show,
+    table,
+)
+from datalattice.cli.values import parse_key, value_json
+from datalattice.errors import NoSuchPath, UsageError
+from datalattice.lattice import slot_changes
+from datalattice.store import Moment, parse_time, time_text
+
+if TYPE_CHECKING:
+    from datalattice.store import CellStore
+
+LOG_COUNT: Final = 20
+DIFF_COUNT: Final = 100
+AUDIT_COUNT: Final = 50
+
+SLOTS_SHOWN: Final = 4
+"""Slots of a commit that `log` prints; --json has all."""
+
+RefArgument = Annotated[
+    str,
+    typer.Argument(
+        help="HEAD, HEAD~2, a pin, a hash, @TIME (ISO 8601 in UTC, or how long ago: @10m)."
+    ),
+]
+PathArgument = Annotated[list[str] | None, typer.Argument(help="Keys from the root.")]
+CountOption = Annotated[
+    int, typer.Option("--count", "-n", min=0, help="How many at most; 0 for all.")
+]
+
+
+def log(
+    count: CountOption = LOG_COUNT,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only roots from this time on.")
+    ] = None,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the roots that the history remembers, newest first: what changed, and who signed it."""
+    folder = existing_folder(dir)
+    with past.reading_past(folder) as store:
+        entries = past.moments(store)
+        begin_ms = None if since is None else parse_time(since, store.clock.now_ms())
+        wanted = [
+            place
+            for place in range(len(entries) - 1, -1, -1)
+            if begin_ms is None or entries[place].time_ms >= begin_ms
+        ]
+        shown = wanted[:count] if count else wanted
+        names = past.names_of(store)
+        rows = [_log_row(store, entries, place, names) for place in shown]
+    show(json, rows, lambda: print_lines(_log_line(row) for row in rows))
+    if len(shown) < len(wanted) and not json:
+        print_notice(f"{len(wanted) - len(shown)} older roots are remembered; -n 0 lists all")
+
+
+def _log_row(
+    store: CellStore, entries: list[Moment], place: int, names: dict[bytes, list[str]]
+) -> dict[str, Any]:
+    moment = entries[place]
+    with past.kept(store, past.short(moment.root_hash)):
+        after = store.load(moment.root_hash)
+        before = store.load(entries[place - 1].root_hash) if place else None
+        slots = [_slot_row(*change) for change in slot_changes(before, after)]
+    return {
+        "time": time_text(moment.time_ms),
+        "time_ms": moment.time_ms,
+        "hash": moment.root_hash.hex(),
+        "names": names.get(moment.root_hash, []),
+        "changed": slots,
+    }
+
+
+def _slot_row(path: tuple[Value, ...], before: Value, after: Value) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "path": [value_json(key) for key in path],
+        "text": past.path_text(path),
+        "signer": None,
+        "valid": None,
+        "hash": None if after is None else value_hash(after).hex(),
+    }
+    if isinstance(after, Signed):
+        row["signer"] = after.public_key.hex()
+        row["valid"] = after.verify()
+    elif isinstance(before, Signed):
+        row["signer"] = None
+    return row
+
+
+def _log_line(row: dict[str, Any]) -> str:
+    slots = [_slot_text(slot) for slot in row["changed"][:SLOTS_SHOWN]]
+    if len(row["changed"]) > SLOTS_SHOWN:
+        slots.append(f"and {len(row['changed']) - SLOTS_SHOWN} more")
+    names = f" ({', '.join(row['names'])})" if row["names"] else ""
+    head = f"{row['time']}  {row['hash'][: past.HASH_DIGITS_SHOWN]}{names}"
+    return f"{head}  {'; '.join(slots)}".rstrip()
+
+
+def _slot_text(slot: dict[str, Any]) -> str:
+    if slot["hash"] is None:
+        return f"{slot['text']} removed"
+    if slot["signer"] is None:
+        return str(slot["text"])
+    signer = slot["signer"][: past.KEY_DIGITS_SHOWN]
+    by = "" if signer in slot["text"] else f" by 0x{signer}"
+    return f"{slot['text']}{by}{'' if slot['valid'] else ' SIGNATURE NOT VALID'}"
+
+
+def show_root(
+    ref: RefArgument,
+    path: PathArgument = None,
+    full: FullOption = False,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print a former root, or the value at a path of it, as `lattice get` does."""
+    folder = existing_folder(dir)
+    with past.reading_past(folder) as store, past.kept(store, ref):
+        hash = past.hash_of(store, ref)
+        about = past.about_root(store, hash)
+        print_value(store.load(hash), path, full=full, json=json, about=about)
+
+
+def diff(
+    before: RefArgument,
+    after: RefArgument = "HEAD",
+    path: PathArgument = None,
+    count: CountOption = DIFF_COUNT,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print what differs between two roots, path by path, below a path if one is given."""
+    folder = existing_folder(dir)
+    keys = canonical([parse_key(key) for key in path or []])
+    with past.reading_past(folder) as store, past.kept(store, before, after):
+        hashes = [past.hash_of(store, ref) for ref in (before, after)]
+        sides = [_at(store.load(hash), keys) for hash in hashes]
+        if all(side is ABSENT for side in sides):
+            raise NoSuchPath(f"there is nothing at {past.path_text(tuple(keys))} in either root")
+        found = _differences(sides[0], sides[1])
+        rows = [
+            {"path": [*keys, *at], "before": mine, "after": theirs}
+            for at, mine, theirs in (islice(found, count) if count else found)
+        ]
+        is_complete = not count or len(rows) < count or next(found, None) is None
+        document = {
+            "before": hashes[0].hex(),
+            "after": hashes[1].hex(),
+            "changes": [_change_document(row) for row in rows],
+            "complete": is_complete,
+        }
+        lines = [_change_line(row) for row in rows]
+    show(json, document, lambda: print_lines(lines))
+    if not is_complete and not json:
+        print_notice(f"there is more than these {count} changes; -n 0 prints all")
+
+
+def _at(root: Value, keys: Sequence[Value]) -> object:
+    try:
+        return walk(root, keys)
+    except NoSuchPath:
+        return ABSENT
+
+
+def _differences(
+    before: object, after: object
+) -> Iterator[tuple[tuple[Value, ...], object, object]]:
+    if before is ABSENT or after is ABSENT:
+        return iter([((), before, after)])
+    return iter(changes(before, after))
+
+
+def _change_document(row: dict[str, Any]) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "change": _change_kind(row),
+        "path": [value_json(key) for key in row["path"]],
+    }
+    for name in ("before", "after"):
+        value = row[name]
+        if value is not ABSENT:
+            document[name] = brief_text(value)
+            document[f"{name}_kind"] = kind_of(value)
+    return document
+
+
+def _change_kind(row: dict[str, Any]) -> str:
+    if row["before"] is ABSENT:
+        return "added"
+    return "removed" if row["after"] is ABSENT else "changed"
+
+
+def _change_line(row: dict[str, Any]) -> str:
+    path = past.path_text(tuple(row["path"])) or "the whole value"
+    if row["before"] is ABSENT:
+        return f"+ {path}  {brief_text(row['after'])}"
+    if row["after"] is ABSENT:
+        return f"- {path}  {brief_text(row['before'])}"
+    return f"~ {path}  {brief_text(row['before'])} -> {brief_text(row['after'])}"
+
+
+def checkout(
+    ref: RefArgument,
+    into: Annotated[Path, typer.Option("--into", help="The new folder; it has no store yet.")],
+    with_key: Annotated[
+        bool, typer.Option("--with-key", help="Copy the folder's key, to write as the same owner.")
+    ] = False,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a folder of its own from a root: a fork that can be written to and merged back.
+
+    `lattice store import FOLDER --merge` brings it back, or `lattice node pull` from a node on it.
+    """
+    folder = existing_folder(dir)
+    target = folder_of(into)
+    if target.store_path.exists():
+        raise UsageError(f"{target.path} has a store already; name a new folder with --into")
+    key_pair = read_key(folder.key_path) if with_key else None
+    if key_pair is not None and target.key_path.exists():
+        raise UsageError(f"{target.path} has a key already; leave out --with-key")
+    with (
+        past.reading_past(folder) as store,
+        past.kept(store, ref),
+        progress_bars(quiet=json) as bars,
+    ):
+        hash = past.hash_of(store, ref)
+        bar = bars.add(f"checkout {past.short(hash)}")
+        cells = _copy_root(store, hash, target.store_path, bar.to)
+    if key_pair is not None:
+        write_key(target.key_path, key_pair)
+    document = {"folder": str(target.path), "root": hash.hex(), "cells": cells}
+    show(json, document, lambda: print_pairs(document))
+
+
+def _copy_root(store: CellStore, hash: bytes, path: Path, progress: Any) -> int:
+    """Make a store with one root of another; return how many cells it has."""
+    from datalattice.store import CellStore, announce_cells
+    from datalattice.store.etch import copy_cells
+
+    # The store appears under its name when it is complete: a copy that was broken off is not one.
+    unfinished = path.with_name(path.name + ".part")
+    if unfinished.exists():
+        shutil.rmtree(unfinished)
+    with CellStore.open(unfinished) as fork:
+        cells = copy_cells(store, hash, fork, progress)
+        announce_cells(fork, [hash])
+        fork.commit(fork.load(hash))
+    unfinished.rename(path)
+    return cells
+
+
+def audit(
+    path: PathArgument = None,
+    count: CountOption = AUDIT_COUNT,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Tell who signed what, and when it changed as far as the history remembers.
+
+    Below a path only what changed there counts. Exit code 1 when a signature of the present root is
+    not valid.
+    """
+    folder = existing_folder(dir)
+    keys = canonical([parse_key(key) for key in path or []])
+    with past.reading_past(folder) as store, past.kept(store, "the history"):
+        entries = past.moments(store)
+        rows = list(_audit_rows(store, entries, keys))
+        present = store.root()
+        slots = [_slot_row(*change) for change in slot_changes(None, present)]
+        slots = [slot for slot in slots if _starts(slot["path"], [value_json(k) for k in keys])]
+    for slot in slots:
+        own = [row for row in rows if row["path"] == slot["path"]]
+        slot["changes"] = len(own)
+        slot["last"] = own[-1]["time"] if own else None
+    rows.reverse()
+    document = {"slots": slots, "changes": rows}
+    show(json, document, lambda: _print_audit(slots, rows, count))
+    if any(slot["valid"] is False for slot in slots):
+        print_notice("a signature of the present root is not valid")
+        raise typer.Exit(1)
+
+
+def _audit_rows(
+    store: CellStore, entries: list[Moment], keys: Sequence[Value]
+) -> Iterator[dict[str, Any]]:
+    before: Value = None
+    for entry in entries:
+        after = store.load(entry.root_hash)
+        yield from _audit_entry(entry, before, after, keys)
+        before = after
+
+
+def _audit_entry(
+    entry: Moment, before: Value, after: Value, keys: Sequence[Value]
+) -> Iterator[dict[str, Any]]:
+    if keys and _same_at(before, after, keys):
+        return
+    for path, mine, theirs in slot_changes(before, after):
+        shared = min(len(path), len(keys))
+        if all(same(a, b) for a, b in zip(path[:shared], keys[:shared], strict=True)):
+            row = _slot_row(path, mine, theirs)
+            yield {"time": time_text(entry.time_ms), "root": entry.root_hash.hex(), **row}
+
+
+def _same_at(before: Value, after: Value, keys: Sequence[Value]) -> bool:
+    own, other = _at(before, keys), _at(after, keys)
+    if own is ABSENT or other is ABSENT:
+        return own is other
+    return same(own, other)
+
+
+def _starts(path: list[Any], keys: list[Any]) -> bool:
+    shared = min(len(path), len(keys))
+    return path[:shared] == keys[:shared]
+
+
+def _print_audit(
+    slots: list[dict[str, Any]], rows: list[dict[str, Any]], count: int | None
+) -> None:
+    columns = ("slot", "signed by", "valid", "changes", "last change")
+    results().print(
+        table(
+            columns,
+            [
+                (
+                    slot["text"],
+                    (slot["signer"] or "")[: past.KEY_DIGITS_SHOWN],
+                    slot["valid"],
+                    slot["changes"],
+                    slot["last"],
+                )
+                for slot in slots
+            ],
+            "now",
+        )
+    )
+    shown = rows[:count] if count else rows
+    print_lines(f"{row['time']}  {past_root(row)}  {_slot_text(row)}" for row in shown)
+    if len(shown) < len(rows):
+        print_notice(f"{len(rows) - len(shown)} older changes are remembered; -n 0 lists all")
+
+
+def past_root(row: dict[str, Any]) -> str:
+    """Return the beginning of a row's root hash."""
+    return str(row["root"])[: past.HASH_DIGITS_SHOWN]

@@ -1,0 +1,113 @@
+"""Past: what commands on former roots have in common: naming them, and printing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from datalattice.cells import Value, to_text
+from datalattice.cli.access import open_reader
+from datalattice.cli.folder import Folder
+from datalattice.cli.render import print_notice
+from datalattice.errors import Corruption, MissingData, UsageError
+from datalattice.store import CellStore, Moment, parse_time, time_text
+
+HASH_DIGITS_SHOWN: Final = 12
+KEY_DIGITS_SHOWN: Final = 16
+
+
+@contextmanager
+def reading_past(folder: Folder) -> Iterator[CellStore]:
+    """Give the folder's store, open for reading, and say where its history is damaged."""
+    with open_reader(folder) as store:
+        for damage in store.history.damage:
+            print_notice(f"{damage}; the history goes on without it")
+        yield store
+
+
+def hash_of(store: CellStore, text: str) -> bytes:
+    """Return the hash of the root that a text names: a ref, or a time without its `@`.
+
+    Raises: UsageError: it is neither.
+    """
+    try:
+        return store.resolve(text)
+    except UsageError as error:
+        try:
+            parse_time(text, store.clock.now_ms())
+        except UsageError:
+            raise error from None
+        return store.resolve(f"@{text}")
+
+
+@contextmanager
+def root_of(folder: Folder, text: str) -> Iterator[tuple[bytes, Value]]:
+    """Give the root that a text names, and its hash.
+
+    Raises: UsageError: it names none. Corruption: cells of it are gone.
+    """
+    with reading_past(folder) as store, kept(store, text):
+        hash = hash_of(store, text)
+        yield hash, store.load(hash)
+
+
+@contextmanager
+def kept(store: CellStore, *names: str) -> Iterator[None]:
+    """Say what it means when cells are missing below a former root."""
+    try:
+        yield
+    except MissingData as error:
+        raise Corruption(
+            f"{store.path}: not all of {' or '.join(names)} is here ({error}); it may have been "
+            "collected, or be damaged: `lattice store check` tells"
+        ) from error
+
+
+def moments(store: CellStore) -> list[Moment]:
+    """Return the history, the present root last, also where it could not be written down."""
+    entries = store.history.entries()
+    root = store.root_hash()
+    if root is not None and (not entries or entries[-1].root_hash != root):
+        entries.append(Moment(store.clock.now_ms(), root))
+    return entries
+
+
+def names_of(store: CellStore) -> dict[bytes, list[str]]:
+    """Return the names that roots have, by hash: HEAD and pins."""
+    names: dict[bytes, list[str]] = {}
+    root = store.root_hash()
+    if root is not None:
+        names[root] = ["HEAD"]
+    for pin in store.pins.all():
+        names.setdefault(pin.root_hash, []).append(pin.name)
+    return names
+
+
+def about_root(store: CellStore, hash: bytes) -> dict[str, object]:
+    """Return what is known of a root: its hash, names, and when it was the root."""
+    times = [time_text(one.time_ms) for one in store.history.entries() if one.root_hash == hash]
+    return {
+        "root": hash.hex(),
+        "names": ", ".join(names_of(store).get(hash, [])),
+        "since": times[-1] if times else None,
+    }
+
+
+def short(hash: bytes) -> str:
+    """Return the beginning of a hash."""
+    return hash.hex()[:HASH_DIGITS_SHOWN]
+
+
+def path_text(path: tuple[Value, ...]) -> str:
+    """Return a path as it is written on the command line; long keys are cut."""
+    return " ".join(key_text(key) for key in path)
+
+
+def key_text(key: Value) -> str:
+    """Return a key of a path as it prints, bytes of a public key by their beginning."""
+    if isinstance(key, bytes) and len(key) == 32:
+        return f"0x{key.hex()[:KEY_DIGITS_SHOWN]}"
+    text = to_text(key)
+    plain = isinstance(key, str) and key.isprintable() and key and not set(key) & set(" \"'\\")
+    return str(key) if plain else text

@@ -1,0 +1,256 @@
+"""Archive: a value with all below it as one stream of bytes, to be kept or carried elsewhere.
+
+    head          magic `DLAR`, version (2 bytes), zero 2, hash of the value 32
+    blocks        cells 4, length of what follows 4; lengths of the cells (2 each), the cells
+    end           zero 4, zero 4, cells in all 8, SHA3-256 of everything before it 32
+
+Cells come children first, each once. So a stream is written and read in memory that does not grow
+with it, and what was read is complete at every moment: a cell is taken only when all it refers to
+is there. Hashes are not in the stream; they are computed from what came.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from datalattice.cells import branch_hashes, decode
+from datalattice.errors import BadFormat, DataLatticeError, MissingData, StoreVersion
+from datalattice.limits import CELL_BYTES_MAX
+from datalattice.store.base import Store, check_hash
+from datalattice.store.cellstore import CellStore
+from datalattice.store.checking import Seen
+from datalattice.store.hashindex import STAGED
+from datalattice.store.reading import Reading
+
+ARCHIVE_VERSION: Final = 1
+
+BLOCK_BYTES: Final = 256 * 1024
+"""A block is written once its cells have so many bytes."""
+
+ANNOUNCED_MAX: Final = 50_000
+"""Cells that are announced in one pack."""
+
+BLOCK_BYTES_MAX: Final = BLOCK_BYTES + CELL_BYTES_MAX
+BLOCK_CELLS_MAX: Final = BLOCK_BYTES
+
+_MAGIC: Final = b"DLAR"
+_HEAD: Final = struct.Struct(">4sHH32s")
+_BLOCK: Final = struct.Struct(">II")
+_END: Final = struct.Struct(">Q32s")
+_sha3: Final = hashlib.sha3_256
+
+Progress = Callable[[int], None]
+"""Told how many cells are done."""
+
+
+def export_cells(
+    store: Store, top: bytes, write: Callable[[bytes], object], progress: Progress | None = None
+) -> int:
+    """Write the cell `top` of a store, and all below it, as an archive; return how many cells.
+
+    Raises: MissingData: a cell is not here. Corruption: one is damaged. What was written by then
+            has no end, and is refused by `import_cells`.
+    Cost:   a bit for each byte of a folder's store; of any other store, memory for each cell.
+    """
+    whole = hashlib.sha3_256()
+
+    def emit(data: bytes) -> None:
+        whole.update(data)
+        write(data)
+
+    emit(_HEAD.pack(_MAGIC, ARCHIVE_VERSION, 0, check_hash(top)))
+    done = size = 0
+    block: list[bytes] = []
+    for encoding in _children_first(store, top):
+        block.append(encoding)
+        size += len(encoding)
+        done += 1
+        if size >= BLOCK_BYTES:
+            emit(_block(block))
+            block, size = [], 0
+            if progress is not None:
+                progress(done)
+    if block:
+        emit(_block(block))
+    emit(_BLOCK.pack(0, 0))
+    write(_END.pack(done, whole.digest()))
+    if progress is not None:
+        progress(done)
+    return done
+
+
+def _block(encodings: list[bytes]) -> bytes:
+    lengths = struct.pack(f">{len(encodings)}H", *map(len, encodings))
+    body = lengths + b"".join(encodings)
+    return _BLOCK.pack(len(encodings), len(body)) + body
+
+
+def _children_first(store: Store, top: bytes) -> Iterator[bytes]:
+    """Yield the encodings of a cell and all below it, each once, after those it refers to."""
+    seen = Seen()
+    loose: set[bytes] = set()
+    place_of = store.place_of if isinstance(store, Reading) else _nowhere
+    stack: list[tuple[bytes, bytes]] = [(top, b"")]  # hash, encoding once all below it is done
+    while stack:
+        hash, encoding = stack.pop()
+        if encoding:
+            yield encoding
+            continue
+        place = place_of(hash)
+        if place >= 0:
+            if not seen.add(place):
+                continue
+        elif hash in loose:
+            continue
+        else:
+            loose.add(hash)
+        found = store.get_encoding(hash)
+        if found is None:
+            raise MissingData([hash])
+        stack.append((hash, found))
+        stack.extend((below, b"") for below in reversed(branch_hashes(found)))
+
+
+def _nowhere(_hash: bytes) -> int:
+    return -1
+
+
+def import_cells(
+    store: Store, read: Callable[[int], bytes], progress: Progress | None = None
+) -> tuple[bytes, int]:
+    """Stage the cells of an archive in a store; return the hash of the value, and how many came.
+
+    `read` returns up to as many bytes as it is asked for, none at the end. Every cell is decoded
+    and hashed, and has to come after those it refers to; the whole stream has to fit its checksum.
+    Nothing becomes visible: the cells are not announced, and no root or pin has moved.
+    Raises: BadFormat: the stream is damaged, cut or no archive; the text says at which byte.
+            StoreVersion: a newer version wrote it. StoreFull, StoreFailed: it cannot be stored.
+    Cost:   memory for one block.
+    """
+    stream = _Stream(read)
+    magic, version, _, top = _HEAD.unpack(stream.take(_HEAD.size, "the head"))
+    if magic != _MAGIC:
+        raise BadFormat(f"not an archive: it begins with {magic!r} where {_MAGIC!r} is expected")
+    if version > ARCHIVE_VERSION:
+        raise StoreVersion(
+            f"an archive of version {version}; this package reads up to {ARCHIVE_VERSION}"
+        )
+    done = 0
+    while True:
+        begin = stream.offset
+        count, length = _BLOCK.unpack(stream.take(_BLOCK.size, "a block"))
+        if not count:
+            break
+        if not 2 * count <= length <= BLOCK_BYTES_MAX + 2 * count or count > BLOCK_CELLS_MAX:
+            raise BadFormat(f"byte {begin}: a block of {count} cells in {length} bytes")
+        cells = _cells_of(stream.take(length, "a block"), count, begin)
+        _check_complete(store, cells, begin)
+        store.put_encodings(cells.items())
+        done += count
+        if progress is not None:
+            progress(done)
+    digest = stream.digest()
+    total, wanted = _END.unpack(stream.take(_END.size, "the end"))
+    if digest != wanted or total != done:
+        raise BadFormat(f"byte {stream.offset}: the archive does not fit its checksum")
+    if stream.more():
+        raise BadFormat(f"byte {stream.offset}: something follows the end of the archive")
+    if not store.has(top):
+        raise BadFormat(f"the archive does not have its own value, 0x{top.hex()}")
+    store.sync()
+    return top, done
+
+
+def _cells_of(body: bytes, count: int, begin: int) -> dict[bytes, bytes]:
+    lengths = struct.unpack_from(f">{count}H", body)
+    if 2 * count + sum(lengths) != len(body):
+        raise BadFormat(f"byte {begin}: the cells of a block do not fill it")
+    cells: dict[bytes, bytes] = {}
+    at = 2 * count
+    for length in lengths:
+        encoding = body[at : at + length]
+        try:
+            decode(encoding)
+        except DataLatticeError as error:
+            offset = begin + _BLOCK.size + at
+            raise BadFormat(f"byte {offset}: not a canonical encoding: {error}") from error
+        cells[_sha3(encoding).digest()] = encoding
+        at += length
+    return cells
+
+
+def _check_complete(store: Store, cells: dict[bytes, bytes], begin: int) -> None:
+    """Check that each cell refers only to what is here or came before it."""
+    before: set[bytes] = set()
+    for hash, encoding in cells.items():
+        for below in branch_hashes(encoding):
+            if below not in before and not store.has(below):
+                raise BadFormat(
+                    f"byte {begin}: the cell 0x{hash.hex()} refers to 0x{below.hex()}, "
+                    "which did not come before it"
+                )
+        before.add(hash)
+
+
+def announce_cells(store: CellStore, tops: Iterable[bytes]) -> None:
+    """Announce staged cells and all below them, children first, in steps.
+
+    A commit that reaches them later has then nothing left to announce, however many they are. They
+    are durable on return.
+    Raises: MissingData: a cell is not here. StoreFull, StoreFailed: it cannot be written.
+    Cost:   memory for `ANNOUNCED_MAX` cells.
+    """
+    store.sync()
+    batch: dict[bytes, None] = {}
+    stack = [(top, False) for top in tops]
+    while stack:
+        hash, is_done = stack.pop()
+        place = store.place_of(hash)
+        if hash in batch or (place >= 0 and not place & STAGED):
+            continue
+        if not is_done:
+            encoding = store.get_encoding(hash)
+            if encoding is None:
+                raise MissingData([hash])
+            stack.append((hash, True))
+            stack.extend((below, False) for below in reversed(branch_hashes(encoding)))
+            continue
+        batch[hash] = None
+        if len(batch) >= ANNOUNCED_MAX:
+            store.heal((), list(batch))
+            batch.clear()
+    if batch:
+        store.heal((), list(batch))
+
+
+class _Stream:
+    """Bytes that are read in full pieces, and hashed."""
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+        self._hash = hashlib.sha3_256()
+        self.offset = 0
+
+    def take(self, count: int, what: str) -> bytes:
+        pieces: list[bytes] = []
+        missing = count
+        while missing:
+            piece = self._read(missing)
+            if not piece:
+                at = self.offset + count - missing
+                raise BadFormat(f"byte {at}: the archive ends in the middle of {what}")
+            pieces.append(piece)
+            missing -= len(piece)
+        data = b"".join(pieces)
+        self._hash.update(data)
+        self.offset += count
+        return data
+
+    def digest(self) -> bytes:
+        return self._hash.digest()
+
+    def more(self) -> bool:
+        return bool(self._read(1))
