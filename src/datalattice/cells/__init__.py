@@ -24,6 +24,7 @@ from datalattice.cells.changes import Change, changes
 from datalattice.cells.columnar import columns
 from datalattice.cells.convert import to_cell, to_python
 from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
+from datalattice.cells.jsonstream import read_json, write_json
 from datalattice.cells.maps import EMPTY_MAP, EMPTY_SET, Map, Set
 from datalattice.cells.message import (
     Parts,
@@ -48,6 +49,7 @@ from datalattice.cells.scalars import (
 from datalattice.cells.scan import branch_hashes, read_vlq, skip_kid
 from datalattice.cells.tagged import Coded, Record, Signed, Syntax
 from datalattice.cells.text import brief, from_json, to_json, to_text
+from datalattice.cells.textreader import from_text
 from datalattice.cells.triejoin import ABSENT
 from datalattice.cells.validation import validate
 from datalattice.cells.vectors import EMPTY_LIST, EMPTY_VECTOR, List, Vector, vector_fork_offset
@@ -112,6 +114,7 @@ __all__ = [
     "encode",
     "encode_message",
     "from_json",
+    "from_text",
     "is_embedded",
     "key_bytes",
     "make_blob",
@@ -120,6 +123,7 @@ __all__ = [
     "memory_size",
     "missing",
     "novelty",
+    "read_json",
     "read_vlq",
     "references",
     "same",
@@ -132,4 +136,5 @@ __all__ = [
     "validate",
     "value_hash",
     "vector_fork_offset",
+    "write_json",
 ]

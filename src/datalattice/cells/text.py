@@ -120,7 +120,7 @@ def _two_digits(number: float, text: str, point: int) -> str:
     return best.rstrip("0") or "0"
 
 
-class _Inner:
+class Inner:
     """A container inside another, in the stream of pieces of text."""
 
     __slots__ = ("value",)
@@ -129,7 +129,7 @@ class _Inner:
         self.value = value
 
 
-Piece = str | _Inner
+Piece = str | Inner
 Writer = Callable[[Value], Iterator[Piece]]
 """Gives the pieces of one value: text, and containers that are still to be written."""
 
@@ -156,7 +156,7 @@ def _written(value: Value, pieces: Writer) -> str:
             raise UsageError(f"values are written as text down to {TEXT_DEPTH_MAX} levels")
         else:
             opened.append(pieces(piece.value))
-    return _encodable("".join(done) + "".join(out))
+    return encodable("".join(done) + "".join(out))
 
 
 def _too_long() -> LimitExceeded:
@@ -172,7 +172,7 @@ def _within_limit(value: Value) -> None:
         raise _too_long()
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     r"""Return `text` with half characters (no UTF-8 bytes, surrogates) written as `\udc80`.
 
     Text that cannot be encoded would fail much later, at the terminal or file it is written to.
@@ -239,7 +239,7 @@ def _print_items(head: str, items: Vector | List | Set, tail: str, between: str)
 
 def _printed(value: Value) -> Piece:
     if isinstance(value, (Vector, List, Set, Map, Index, Syntax, Signed)):
-        return _Inner(value)
+        return Inner(value)
     return _print_leaf(value)
 
 
@@ -277,14 +277,15 @@ def to_json(value: Value, *, json5: bool = False) -> str:
 
 
 def _write_json(value: Value) -> Iterator[Piece]:
-    return _json_pieces(value, json5=False)
+    return json_pieces(value, json5=False)
 
 
 def _write_json5(value: Value) -> Iterator[Piece]:
-    return _json_pieces(value, json5=True)
+    return json_pieces(value, json5=True)
 
 
-def _json_pieces(value: Value, *, json5: bool) -> Iterator[Piece]:
+def json_pieces(value: Value, *, json5: bool) -> Iterator[Piece]:
+    """Yield the JSON text of one value in pieces; containers inside it come as `Inner`."""
     gap = ""
     if isinstance(value, (Vector, List, Set)):
         yield "["
@@ -296,7 +297,7 @@ def _json_pieces(value: Value, *, json5: bool) -> Iterator[Piece]:
     elif isinstance(value, (Map, Index, Record)):
         yield "{"
         for key, item in enumerate(value) if isinstance(value, Record) else value.entries():
-            yield gap + _quote(_json_key(key)) + ":"
+            yield gap + quote_json(_json_key(key)) + ":"
             yield _json_piece(item, json5)
             gap = ","
         yield "}"
@@ -306,7 +307,7 @@ def _json_pieces(value: Value, *, json5: bool) -> Iterator[Piece]:
 
 def _json_piece(value: Value, json5: bool) -> Piece:
     if isinstance(value, (Vector, List, Set, Map, Index, Record)):
-        return _Inner(value)
+        return Inner(value)
     return _json_leaf(value, json5)
 
 
@@ -331,16 +332,16 @@ def _json_leaf(value: Value, json5: bool) -> str:
             else "-Infinity"
         )
     if isinstance(value, (str, Text)):
-        return _quote(str(value))
+        return quote_json(str(value))
     if isinstance(value, Char):
-        return _quote(chr(value.code))
+        return quote_json(chr(value.code))
     if isinstance(value, (Keyword, Symbol)):
-        return _quote(value.name)
+        return quote_json(value.name)
     if isinstance(value, (bytes, Blob)):
-        return _quote("0x" + bytes(value).hex())
+        return quote_json("0x" + bytes(value).hex())
     if isinstance(value, Address):
         return str(value.number)
-    return _quote(to_text(value))
+    return quote_json(to_text(value))
 
 
 def _json_key(key: Value) -> str:
@@ -353,11 +354,13 @@ def _json_key(key: Value) -> str:
     return to_text(key)
 
 
-def _quote(text: str) -> str:
+def quote_json(text: str) -> str:
+    """Return a text as a JSON string."""
     return '"' + text.translate(_JSON_TABLE) + '"'
 
 
-def _refuse(token: str) -> object:
+def refuse_json(token: str) -> object:
+    """Refuse a word that Python's decoder would take, such as NaN."""
     raise BadFormat(f"not JSON: {token}")
 
 
@@ -422,7 +425,7 @@ class _Level:
     def __init__(self, tree: list[object] | dict[str, object]) -> None:
         self.keys: list[str] | None = None
         if isinstance(tree, dict):
-            self.keys = [_whole(key) for key in tree]
+            self.keys = [whole_json(key) for key in tree]
             self.items = iter(tree.values())
         else:
             self.items = iter(tree)
@@ -437,7 +440,7 @@ class _Level:
 def _from_tree(tree: object) -> Value:
     """Return the value of what the standard decoder made, without recursion."""
     if not isinstance(tree, (list, dict)):
-        return _whole(tree) if isinstance(tree, str) else tree
+        return whole_json(tree) if isinstance(tree, str) else tree
     opened = [_Level(tree)]
     while True:
         level = opened[-1]
@@ -445,7 +448,7 @@ def _from_tree(tree: object) -> Value:
             if isinstance(item, (list, dict)):
                 opened.append(_Level(item))
                 break
-            level.made.append(_whole(item) if isinstance(item, str) else item)
+            level.made.append(whole_json(item) if isinstance(item, str) else item)
         else:
             done = opened.pop().value()
             if not opened:
@@ -453,7 +456,7 @@ def _from_tree(tree: object) -> Value:
             opened[-1].made.append(done)
 
 
-def _whole(text: str) -> str:
+def whole_json(text: str) -> str:
     """Return a string of the text, which must be made of whole characters."""
     if not text.isascii():
         try:
@@ -463,4 +466,4 @@ def _whole(text: str) -> str:
     return text
 
 
-_decoder: Final = json.JSONDecoder(parse_int=parse_integer, parse_constant=_refuse, strict=True)
+_decoder: Final = json.JSONDecoder(parse_int=parse_integer, parse_constant=refuse_json, strict=True)

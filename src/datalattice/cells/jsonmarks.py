@@ -1,0 +1,405 @@
+"""JSON marks: how a value without a counterpart in JSON is written so that it reads back the same.
+
+An object with one member whose name begins with `$` is a mark: `{"$keyword":"name"}`. A key of a
+Map that is no string is a name that says its kind: `"$keyword:name"`. So every value has a JSON
+text from which exactly that value is read again.
+
+Source: docs/json.md "Marks".
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from datalattice.cells.blobs import Blob, Chunked, Text, make_blob, make_text
+from datalattice.cells.cell import Cell, Value, encode, text_bytes
+from datalattice.cells.index import Index
+from datalattice.cells.maps import Map, Set
+from datalattice.cells.message import decode
+from datalattice.cells.scalars import Address, Char, Keyword, Symbol
+from datalattice.cells.scan import branch_hashes
+from datalattice.cells.tagged import Coded, Record, Signed, Syntax
+from datalattice.cells.text import (
+    Inner,
+    Piece,
+    double_text,
+    integer_text,
+    parse_integer,
+    quote_json,
+)
+from datalattice.cells.vectors import List, Vector
+from datalattice.errors import BadFormat, DataLatticeError, UsageError
+from datalattice.limits import CHUNK_BYTES
+
+SAFE_INTEGER_MAX: Final = 2**53 - 1
+"""Greatest integer that every reader of JSON keeps exactly; larger ones are marked."""
+
+PIECE_BYTES: Final = 16 * CHUNK_BYTES
+"""Bytes of a long string or blob that are turned into text at once."""
+
+_HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+def marked_pieces(value: Value) -> Iterator[Piece]:
+    """Yield the marked JSON text of one value in pieces; containers inside it come as `Inner`.
+
+    Source: docs/json.md "Marks".
+    """
+    if isinstance(value, Vector):
+        yield from _items("[", value, "]")
+    elif isinstance(value, Map):
+        yield from _members("{", value, "}")
+    elif isinstance(value, Index):
+        yield from _members('{"$index":{', value, "}}")
+    elif isinstance(value, Set):
+        yield from _items('{"$set":[', value, "]}")
+    elif isinstance(value, List):
+        yield from _items('{"$list":[', value, "]}")
+    elif isinstance(value, Record):
+        yield from _items(f'{{"$record":[{value.digit},[', value, "]]}")
+    elif isinstance(value, Coded):
+        yield f'{{"$coded":[{value.digit},'
+        yield Inner(value.code)
+        yield ","
+        yield Inner(value.value)
+        yield "]}"
+    elif isinstance(value, Syntax):
+        yield '{"$syntax":['
+        yield Inner(value.value)
+        yield ","
+        yield Inner(value.meta)
+        yield "]}"
+    elif isinstance(value, Signed):
+        yield f'{{"$signed":{{"public-key":"{value.public_key.hex()}"'
+        yield f',"signature":"{value.signature.hex()}","value":'
+        yield Inner(value.value)
+        yield "}}"
+    elif isinstance(value, Chunked):
+        yield from _chunked(value)
+    else:
+        yield marked_leaf(value)
+
+
+def _items(head: str, items: Vector | List | Set | Record, tail: str) -> Iterator[Piece]:
+    yield head
+    gap = ""
+    for item in items:
+        yield gap
+        yield Inner(item) if isinstance(item, Cell) else marked_leaf(item)
+        gap = ","
+    yield tail
+
+
+def _members(head: str, entries: Map | Index, tail: str) -> Iterator[Piece]:
+    yield head
+    gap = ""
+    for key, item in entries.entries():
+        yield gap + quote_json(_key_name(key)) + ":"
+        yield Inner(item) if isinstance(item, Cell) else marked_leaf(item)
+        gap = ","
+    yield tail
+
+
+def _chunked(value: Chunked) -> Iterator[Piece]:
+    """Yield a long string or blob part by part, so that it is never in memory as a whole."""
+    length = value.byte_length()
+    parts = range(0, length, PIECE_BYTES)
+    if isinstance(value, Text) and _is_utf8(value):
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        yield '"'
+        for start in parts:
+            text = decoder.decode(value.read(start, start + PIECE_BYTES))
+            yield quote_json(text)[1:-1]
+        yield '"'
+        return
+    yield '{"$blob":"' if isinstance(value, Blob) else '{"$utf8":"'
+    for start in parts:
+        yield value.read(start, start + PIECE_BYTES).hex()
+    yield '"}'
+
+
+def _is_utf8(value: Text) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    length = value.byte_length()
+    try:
+        for start in range(0, length, PIECE_BYTES):
+            stop = start + PIECE_BYTES
+            decoder.decode(value.read(start, stop), stop >= length)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_whole(text: str) -> bool:
+    """Return whether a text is made of whole characters: half ones stand for other bytes."""
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def marked_leaf(value: Value) -> str:
+    """Return the marked JSON text of a value without children.
+
+    Source: docs/json.md "Marks".
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):  # by itself: compiled code would take "bool or int" for an int
+        return "true" if value else "false"
+    if isinstance(value, int):
+        text = integer_text(value)
+        return text if -SAFE_INTEGER_MAX <= value <= SAFE_INTEGER_MAX else f'{{"$int":"{text}"}}'
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return double_text(value)
+        name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return f'{{"$double":"{name}"}}'
+    if isinstance(value, str):
+        if _is_whole(value):
+            return quote_json(value)
+        return f'{{"$utf8":"{text_bytes(value).hex()}"}}'
+    if isinstance(value, bytes):
+        return f'{{"$blob":"{value.hex()}"}}'
+    if isinstance(value, (Keyword, Symbol)) and _is_whole(value.name):
+        kind = "keyword" if isinstance(value, Keyword) else "symbol"
+        return f'{{"${kind}":{quote_json(value.name)}}}'
+    if isinstance(value, Char) and _is_whole(chr(value.code)):
+        return f'{{"$char":{quote_json(chr(value.code))}}}'
+    if isinstance(value, Address):
+        return f'{{"$address":"{value.number}"}}'
+    return f'{{"$cell":"{encode(value).hex()}"}}'
+
+
+def _key_name(key: Value) -> str:
+    """Return the name of a member whose key is `key`."""
+    if isinstance(key, (str, Text)):
+        text = str(key)
+        if _is_whole(text):
+            return "$string:" + text if text.startswith("$") else text
+    elif isinstance(key, (Keyword, Symbol)):
+        if _is_whole(key.name):
+            return ("$keyword:" if isinstance(key, Keyword) else "$symbol:") + key.name
+    elif isinstance(key, (bytes, Blob)):
+        return "$blob:" + bytes(key).hex()
+    elif isinstance(key, int) and not isinstance(key, bool):
+        return "$int:" + integer_text(key)
+    elif isinstance(key, Address):
+        return f"$address:{key.number}"
+    return "$json:" + marked_text(key)
+
+
+def marked_text(value: Value) -> str:
+    """Return the whole marked JSON text of a value; for keys, which are short.
+
+    Source: docs/json.md "Marks".
+    """
+    return "".join(flat_pieces(value, marked_pieces, None))
+
+
+def flat_pieces(
+    value: Value, pieces: Callable[[Value], Iterator[Piece]], depth_max: int | None
+) -> Iterator[str]:
+    """Yield text alone: what is inside is written where it stands. Nesting costs no stack.
+
+    Raises: UsageError: nested deeper than `depth_max`.
+    Source: docs/json.md "Streams".
+    """
+    opened = [pieces(value)]
+    while opened:
+        piece = next(opened[-1], None)
+        if piece is None:
+            opened.pop()
+        elif isinstance(piece, Inner):
+            if depth_max is not None and len(opened) >= depth_max:
+                raise UsageError(f"values are written as text down to {depth_max} levels")
+            opened.append(pieces(piece.value))
+        else:
+            yield piece
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def key_of(name: str, parse: Callable[[str], Value]) -> Value:
+    """Return the key that the name of a member stands for.
+
+    parse: reads the marked JSON text of a key that has no shorter name.
+    Raises: BadFormat: it begins with `$` and is no key.
+    Source: docs/json.md "Marks".
+    """
+    if not name.startswith("$"):
+        return make_text(name)
+    kind, colon, rest = name.partition(":")
+    if colon and kind == "$json":
+        return parse(rest)
+    if colon and kind == "$string":
+        return make_text(rest)
+    if colon and kind in _SCALARS:
+        return _made(kind, rest)
+    raise BadFormat(
+        f"unknown mark {name[:40]!r}; a key that begins with $ is written as "
+        f"{('$string:' + name)[:48]!r}"
+    )
+
+
+def is_mark(name: str) -> bool:
+    """Return whether a name makes the object that holds it a mark.
+
+    Source: docs/json.md "Marks".
+    """
+    return name in _SCALARS or name in _TREES
+
+
+def marked_value(mark: str, value: Value) -> Value:
+    """Return the value that a mark stands for.
+
+    Raises: BadFormat: what it holds is not what it needs.
+    Source: docs/json.md "Marks".
+    """
+    return _made(mark, value)
+
+
+def _made(mark: str, value: Value) -> Value:
+    maker = _SCALARS.get(mark) or _TREES[mark]
+    try:
+        return maker(value)
+    except BadFormat:
+        raise
+    except (DataLatticeError, AssertionError, ValueError) as error:
+        raise BadFormat(f"a mark {mark} holds something else than it needs: {error}") from error
+
+
+def _text_of(value: Value) -> str:
+    if not isinstance(value, (str, Text)):
+        raise UsageError("a string is needed")
+    return str(value)
+
+
+def _hex_of(value: Value) -> bytes:
+    text = _text_of(value)
+    if not _HEX.fullmatch(text):
+        raise UsageError("an even number of hex digits is needed")
+    return bytes.fromhex(text)
+
+
+def _integer_of(value: Value) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    text = _text_of(value)
+    if not re.fullmatch(r"-?[0-9]+", text):
+        raise UsageError("decimal digits are needed")
+    return parse_integer(text)
+
+
+def _vector_of(value: Value, count: int | None = None) -> Vector:
+    if not isinstance(value, Vector) or (count is not None and len(value) != count):
+        size = "" if count is None else f" of {count}"
+        raise UsageError(f"an array{size} is needed")
+    return value
+
+
+def _map_of(value: Value) -> Map:
+    if not isinstance(value, Map):
+        raise UsageError("an object is needed")
+    return value
+
+
+def _double(value: Value) -> Value:
+    text = _text_of(value)
+    if text not in ("NaN", "Infinity", "-Infinity"):
+        raise UsageError("NaN, Infinity or -Infinity is needed")
+    return float(text)
+
+
+def _cell(value: Value) -> Value:
+    data = _hex_of(value)
+    made = decode(data)
+    if branch_hashes(data):
+        raise UsageError("a cell without references is needed")
+    return made
+
+
+def _char(value: Value) -> Value:
+    return Char(_text_of(value))
+
+
+def _keyword(value: Value) -> Value:
+    return Keyword(_text_of(value))
+
+
+def _symbol(value: Value) -> Value:
+    return Symbol(_text_of(value))
+
+
+def _address(value: Value) -> Value:
+    return Address(_integer_of(value))
+
+
+def _blob(value: Value) -> Value:
+    return make_blob(_hex_of(value))
+
+
+def _utf8(value: Value) -> Value:
+    return make_text(_hex_of(value).decode("utf-8", "surrogateescape"))
+
+
+def _set(value: Value) -> Value:
+    return Set.of(_vector_of(value))
+
+
+def _list(value: Value) -> Value:
+    return List.of(_vector_of(value))
+
+
+def _index(value: Value) -> Value:
+    return Index.of(_map_of(value).entries())
+
+
+def _record(value: Value) -> Value:
+    digit, fields = _vector_of(value, 2)
+    return Record(_integer_of(digit), _vector_of(fields))
+
+
+def _coded(value: Value) -> Value:
+    digit, code, content = _vector_of(value, 3)
+    return Coded(_integer_of(digit), code, content)
+
+
+def _syntax(value: Value) -> Value:
+    content, meta = _vector_of(value, 2)
+    return Syntax(content, meta)
+
+
+def _signed(value: Value) -> Value:
+    fields = _map_of(value)
+    names = ("public-key", "signature", "value")
+    if len(fields) != len(names) or any(name not in fields for name in names):
+        raise UsageError(f"the members {', '.join(names)} are needed")
+    return Signed(_hex_of(fields["public-key"]), _hex_of(fields["signature"]), fields["value"])
+
+
+_SCALARS: Final[dict[str, Callable[[Value], Value]]] = {
+    "$keyword": _keyword,
+    "$symbol": _symbol,
+    "$blob": _blob,
+    "$int": _integer_of,
+    "$address": _address,
+    "$double": _double,
+    "$char": _char,
+    "$utf8": _utf8,
+    "$cell": _cell,
+}
+_TREES: Final[dict[str, Callable[[Value], Value]]] = {
+    "$set": _set,
+    "$list": _list,
+    "$index": _index,
+    "$record": _record,
+    "$coded": _coded,
+    "$syntax": _syntax,
+    "$signed": _signed,
+}

@@ -1,0 +1,387 @@
+"""JSON streams: values as JSON text of any length, written and read piece by piece.
+
+Marked text keeps every value exactly (see `jsonmarks`); plain text is the lossy mapping of
+`to_json` and `from_json`. Neither is ever in memory as a whole. Nor need the value be that is read:
+with `stage`, such as the `put` of a store, what is finished is handed over now and then and loads
+from there when it is looked at.
+
+Source: docs/json.md.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from datalattice.cells.cell import Value
+from datalattice.cells.jsonmarks import (
+    flat_pieces,
+    is_mark,
+    key_of,
+    marked_pieces,
+    marked_value,
+)
+from datalattice.cells.maps import EMPTY_MAP, Map
+from datalattice.cells.text import (
+    Piece,
+    encodable,
+    json_pieces,
+    parse_integer,
+    refuse_json,
+    whole_json,
+)
+from datalattice.cells.vectors import EMPTY_VECTOR, Vector
+from datalattice.errors import BadFormat, LimitExceeded
+from datalattice.limits import TEXT_DEPTH_MAX, TEXT_MAX
+
+READ_CHARS: Final = 65_536
+"""Characters asked for at a time."""
+
+STAGE_CHARS: Final = 8_000_000
+"""Characters read between two times that what is finished is handed over."""
+
+PENDING_MAX: Final = 4_096
+"""Elements that wait before they join their container: many at a time are cheaper."""
+
+MARKED_DEPTH_MAX: Final = 3 * TEXT_DEPTH_MAX + 2
+"""Deepest nesting of marked text: one level of values takes up to three of text."""
+
+TOKEN_CHARS_MAX: Final = TEXT_MAX
+"""Longest string in a text that is read."""
+
+_CUT_CHARS: Final = 16  # an escape or a word that the end of the buffer cuts is shorter
+
+
+class Sink(Protocol):
+    """What text is written to, such as a file."""
+
+    def write(self, text: str, /) -> object:
+        """Write a piece."""
+        ...
+
+
+class Source(Protocol):
+    """What text is read from, such as a file: text, or bytes of UTF-8."""
+
+    def read(self, count: int, /) -> str | bytes:
+        """Return up to `count` characters or bytes, none at the end."""
+        ...
+
+
+Stage = Callable[[Value], object]
+Progress = Callable[[int], object]
+"""Told how many characters are done."""
+
+
+def write_json(
+    value: Value, file: Sink, *, marked: bool = True, progress: Progress | None = None
+) -> int:
+    """Write a value as one JSON text without blanks; return its length in characters.
+
+    Raises: UsageError: nested more than 500 levels; MissingData: a part of it is not here. What was
+            written before stays written.
+    Cost:   memory by the depth of the value, not by its size.
+    Source: CAD044; docs/json.md "Marks", "Streams".
+    """
+    pieces = marked_pieces if marked else _plain_pieces
+    waiting: list[str] = []
+    count = room = 0
+    for piece in flat_pieces(value, pieces, TEXT_DEPTH_MAX):
+        waiting.append(piece)
+        room += len(piece) + 8
+        if room >= READ_CHARS:
+            count += _flush(waiting, file)
+            room = 0
+            if progress is not None:
+                progress(count)
+    count += _flush(waiting, file)
+    if progress is not None:
+        progress(count)
+    return count
+
+
+def _flush(waiting: list[str], file: Sink) -> int:
+    text = encodable("".join(waiting))
+    waiting.clear()
+    file.write(text)
+    return len(text)
+
+
+def _plain_pieces(value: Value) -> Iterator[Piece]:
+    return json_pieces(value, json5=False)
+
+
+def read_json(
+    file: Source,
+    *,
+    marked: bool = True,
+    lines: bool = False,
+    stage: Stage | None = None,
+    progress: Progress | None = None,
+) -> Value:
+    """Return the value of a JSON text, read piece by piece.
+
+    lines: any number of texts one after another, such as one a line, become one Vector.
+    stage: takes what is finished of a large value; the value loads it from there.
+    Raises: BadFormat: not JSON by RFC 8259, or a mark that is none, with the place; LimitExceeded:
+            a string of more than 100,000,000 characters.
+    Cost:   without `stage` memory by the size of the value.
+    Source: CAD044; docs/json.md "Marks", "Streams".
+    """
+    return _Reader(_Text(file, progress), marked, stage).read(lines)
+
+
+class _Text:
+    """The text of a source, as far as it is needed."""
+
+    def __init__(self, file: Source, progress: Progress | None) -> None:
+        self._file = file
+        self._progress = progress
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._buffer = ""
+        self._at = 0
+        self._before = 0
+        self._ended = False
+
+    @property
+    def place(self) -> int:
+        """How many characters are done."""
+        return self._before + self._at
+
+    def broken(self, reason: str) -> BadFormat:
+        return BadFormat(f"not JSON at character {self.place + 1}: {reason}")
+
+    def _more(self, count: int) -> None:
+        """Read on, and forget what is done."""
+        got = self._file.read(count)
+        if not got:
+            self._ended = True
+        if isinstance(got, bytes):
+            try:
+                text = self._decoder.decode(got, self._ended)
+            except UnicodeDecodeError as error:
+                raise BadFormat(f"JSON text is UTF-8: {error.reason}") from error
+        else:
+            text = got
+        self._before += self._at
+        self._buffer = self._buffer[self._at :] + text
+        self._at = 0
+        if self._progress is not None:
+            self._progress(self._before)
+
+    def next(self) -> str:
+        """Return the next character that is no blank, without taking it; "" at the end."""
+        while True:
+            buffer, at = self._buffer, self._at
+            while at < len(buffer) and buffer[at] in " \t\n\r":
+                at += 1
+            self._at = at
+            if at < len(buffer):
+                return buffer[at]
+            if self._ended:
+                return ""
+            self._more(READ_CHARS)
+
+    def take(self) -> str:
+        """Take the next character that is no blank; "" at the end."""
+        char = self.next()
+        self._at += len(char)
+        return char
+
+    def scalar(self) -> Value:
+        """Take a string, number or word."""
+        if self.next() not in '"-0123456789tfn' or not self.next():
+            raise self.broken("a value should be here")
+        count = READ_CHARS
+        while True:
+            problem = ""
+            value: Value = None
+            end = self._at
+            try:
+                value, end = _decoder.raw_decode(self._buffer, self._at)
+            except json.JSONDecodeError as error:
+                problem = error.msg
+                cut = "Unterminated" in problem or error.pos + _CUT_CHARS > len(self._buffer)
+            else:
+                cut = end + 3 > len(self._buffer)  # a number may go on, such as 1e+5
+            if not cut or self._ended:
+                if problem:
+                    raise self.broken(problem)
+                self._at = end
+                return whole_json(value) if isinstance(value, str) else value
+            if len(self._buffer) - self._at > TOKEN_CHARS_MAX:
+                raise LimitExceeded(f"a JSON string has at most {TOKEN_CHARS_MAX} characters here")
+            self._more(count)
+            count *= 2
+
+
+class _Level:
+    """An array or object that is not finished."""
+
+    __slots__ = ("count", "entries", "items", "key", "made", "mark", "name")
+
+    def __init__(self, is_object: bool) -> None:
+        self.items: list[Value] = []
+        self.entries: list[tuple[object, object]] = []
+        self.made: Vector | Map = EMPTY_MAP if is_object else EMPTY_VECTOR
+        self.key: Value = None
+        self.name = ""
+        self.mark = ""
+        self.count = 0
+
+    def add(self, value: Value) -> None:
+        self.count += 1
+        if isinstance(self.made, Map):
+            self.entries.append((self.key, value))
+            if len(self.entries) >= PENDING_MAX:
+                self.join()
+        else:
+            self.items.append(value)
+            if len(self.items) >= PENDING_MAX:
+                self.join()
+
+    def join(self) -> None:
+        """Let what waits join the container."""
+        made = self.made
+        if isinstance(made, Map):
+            if self.entries:
+                self.made = made.put_many(self.entries) if len(made) else Map.of(self.entries)
+                self.entries = []
+        elif self.items:
+            self.made = made.extend(self.items)
+            self.items = []
+
+    def value(self) -> Value:
+        self.join()
+        if not self.mark:
+            return self.made
+        assert isinstance(self.made, Map)
+        return marked_value(self.mark, self.made.get(self.mark))
+
+
+class _Reader:
+    def __init__(self, text: _Text, marked: bool, stage: Stage | None) -> None:
+        self._text = text
+        self._marked = marked
+        self._stage = stage
+        self._staged_at = 0
+        self._levels: list[_Level] = []
+        self._depth_max = MARKED_DEPTH_MAX if marked else TEXT_DEPTH_MAX
+
+    def read(self, lines: bool) -> Value:
+        if not lines:
+            value = self._value()
+            if self._text.next():
+                raise self._text.broken("something follows the value")
+            return value
+        whole = _Level(False)
+        self._levels.append(whole)
+        while self._text.next():
+            whole.add(self._value())
+        return whole.value()
+
+    def _value(self) -> Value:
+        """Take one value."""
+        text, levels = self._text, self._levels
+        bottom = len(levels)
+        while True:
+            char = text.next()
+            if char in ("[", "{") and char:
+                text.take()
+                self._open(char == "{")
+                if text.next() != ("}" if char == "{" else "]"):
+                    if char == "{":
+                        self._name()
+                    continue
+                text.take()
+                value = levels.pop().value()
+            else:
+                value = text.scalar()
+            while len(levels) > bottom:
+                level = levels[-1]
+                level.add(value)
+                if not self._goes_on(level):
+                    value = self._closed(levels.pop())
+                    continue
+                break
+            else:
+                return value
+
+    def _goes_on(self, level: _Level) -> bool:
+        """Take what follows an element: a comma and maybe a name, or the end of the container."""
+        is_object = isinstance(level.made, Map)
+        char = self._text.take()
+        if char == ",":
+            if level.mark:
+                raise self._text.broken(f"the mark {level.mark} stands alone in its object")
+            if is_object:
+                self._name()
+            self._hand_over()
+            return True
+        if char != ("}" if is_object else "]"):
+            closing = "}" if is_object else "]"
+            raise self._text.broken(f"a comma or {closing} should be here, got {char or 'the end'}")
+        return False
+
+    def _closed(self, level: _Level) -> Value:
+        try:
+            return level.value()
+        except BadFormat as error:
+            raise self._text.broken(str(error)) from error
+
+    def _open(self, is_object: bool) -> None:
+        if len(self._levels) >= self._depth_max:
+            raise BadFormat(f"JSON is read down to {self._depth_max} levels")
+        self._levels.append(_Level(is_object))
+
+    def _name(self) -> None:
+        """Take the name of a member and its colon."""
+        text, level = self._text, self._levels[-1]
+        if text.next() != '"':
+            raise text.broken("the name of a member should be here, a string")
+        name = text.scalar()
+        assert isinstance(name, str)
+        if text.take() != ":":
+            raise text.broken("a colon should follow the name of a member")
+        level.key = name
+        if not self._marked or not name.startswith("$"):
+            return
+        if is_mark(name):
+            if level.count:
+                raise text.broken(f"the mark {name} stands alone in its object")
+            level.mark = name
+            return
+        try:
+            level.key = key_of(name, _parse_key)
+        except BadFormat as error:
+            raise text.broken(str(error)) from error
+
+    def _hand_over(self) -> None:
+        """Hand over what is finished of the open containers, once enough was read."""
+        stage = self._stage
+        if stage is None or self._text.place - self._staged_at < STAGE_CHARS:
+            return
+        self._staged_at = self._text.place
+        for level in self._levels:
+            level.join()
+            stage(level.made)
+
+
+class _Whole:
+    """A text in memory as a source."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def read(self, count: int) -> str:
+        text, self._text = self._text[:count], self._text[count:]
+        return text
+
+
+def _parse_key(text: str) -> Value:
+    return read_json(_Whole(text))
+
+
+_decoder: Final = json.JSONDecoder(parse_int=parse_integer, parse_constant=refuse_json, strict=True)
