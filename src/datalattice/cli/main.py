@@ -20,7 +20,7 @@ from typing import Annotated, Final
 import typer
 from typer.exceptions import Abort, Exit, TyperException
 
-from datalattice.cli import demo, get, history, key, node, queue, store
+from datalattice.cli import demo, get, history, key, node, pins, queue, store
 from datalattice.cli.conformance import conformance
 from datalattice.cli.render import print_error
 from datalattice.errors import DataLatticeError, UsageError
@@ -54,6 +54,14 @@ app.command("demo")(demo.demo)
 app.add_typer(key.app, name="key", no_args_is_help=True)
 app.add_typer(node.app, name="node", no_args_is_help=True)
 app.add_typer(queue.app, name="queue", no_args_is_help=True)
+for name, command in (
+    ("pin", pins.pin),
+    ("unpin", pins.unpin),
+    ("pins", pins.pins),
+    ("export", pins.export),
+    ("import", pins.import_),
+):
+    store.app.command(name)(command)
 app.add_typer(store.app, name="store", no_args_is_help=True)
 app.command("get")(get.get)
 app.command("log")(history.log)

@@ -5,6 +5,7 @@ from datalattice.node.config import DEFAULT_PORT, NodeConfig
 from datalattice.node.control import ControlClient, NodeWriter
 from datalattice.node.daemon import Daemon, Running, connect, running
 from datalattice.node.fetching import HealingSources, healing_document, report_document
+from datalattice.node.importing import import_into
 from datalattice.node.node import Node, open_node
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
@@ -35,6 +36,7 @@ __all__ = [
     "check_slot",
     "connect",
     "healing_document",
+    "import_into",
     "load_settings",
     "open_node",
     "parse_address",

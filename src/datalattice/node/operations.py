@@ -18,6 +18,7 @@ a name and a Map of arguments; its result is a value.
     node.pull            address?                                 root hash
     node.stop                                                     nil
     store.heal           addresses? folder? timeout_ms            Map of what it did; nil: not yet
+    store.import         path pin? merge? timeout_ms              Map of what it did; nil: not yet
 
 Queues are those of the node's own key. `root.swap` sets all slots, or none when one of them has
 another value by now (see `slots`); `root.put` brings cells ahead that are too many for it.
@@ -59,6 +60,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.node.fetching import HealingSources, healing_document
+from datalattice.node.importing import Merging, import_into
 from datalattice.node.node import Node
 from datalattice.node.slots import (
     SlotMoved,
@@ -68,6 +70,7 @@ from datalattice.node.slots import (
     with_slots,
 )
 from datalattice.node.transport import parse_key
+from datalattice.store import CellStore
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -96,6 +99,7 @@ class Operations:
         self._stop = stop
         self._started_ms = node.clock.now_ms()
         self._healing: asyncio.Task[Value] | None = None
+        self._importing: dict[str, asyncio.Task[Value]] = {}
 
     async def perform(self, name: str, arguments: Map) -> Value:
         """Do what `name` says; return its result when that is durable.
@@ -295,6 +299,33 @@ class Operations:
             healing = await self._node.heal(sources)
             return to_cell(healing_document(healing, sources))
 
+    async def _import(self, arguments: Map) -> Value:
+        """Begin to import a file of this machine, or wait for the end of what was begun."""
+        timeout_ms = _timeout_ms(arguments)
+        path = _text(arguments, "path")
+        task = self._importing.get(path)
+        if task is None:
+            pin, merge = arguments.get("pin"), arguments.get("merge")
+            work = asyncio.to_thread(self._import_now, path, str(pin or ""), merge is True)
+            task = self._importing[path] = asyncio.ensure_future(work)
+        done, _ = await asyncio.wait([task], timeout=timeout_ms / 1e3)
+        if not done:
+            return None
+        del self._importing[path]
+        return task.result()
+
+    def _import_now(self, path: str, pin: str, merge: bool) -> Value:
+        cursor, store = self._node.cursor, self._node.store
+        lattice = cursor.lattice
+        if not isinstance(store, CellStore) or lattice is None:
+            raise UsageError("this node keeps its data in memory, so nothing can be imported")
+
+        def join(merging: Merging) -> None:
+            cursor.update(lambda live: merging(lattice, live, cursor.context))
+            cursor.sync()
+
+        return to_cell(import_into(store, path, pin=pin, merge=merge, join=join))
+
     async def _stop_node(self, arguments: Map) -> Value:
         self._stop()
         return None
@@ -315,6 +346,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "node.pull": Operations._pull,
     "node.stop": Operations._stop_node,
     "store.heal": Operations._heal,
+    "store.import": Operations._import,
 }
 
 

@@ -1,0 +1,252 @@
+"""Commands `lattice store pin`, `unpin`, `pins`, `export` and `import`: roots that are to stay."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+
+import typer
+
+from datalattice.cli import past
+from datalattice.cli.folder import (
+    DirOption,
+    Folder,
+    JsonOption,
+    existing_folder,
+    folder_of,
+    read_key,
+)
+from datalattice.cli.render import (
+    Step,
+    print_lines,
+    print_notice,
+    print_pairs,
+    progress_bars,
+    results,
+    show,
+    table,
+)
+from datalattice.cli.running import size_text
+from datalattice.cli.values import value_json
+from datalattice.errors import UsageError
+from datalattice.store import Pin, parse_time, time_text
+
+if TYPE_CHECKING:
+    from datalattice.node import ControlClient
+
+IMPORT_WAIT_MS: Final = 20_000
+"""How long the running node is asked to wait with its answer; it is asked again."""
+
+PIPE: Final = Path("-")
+
+
+def pin(
+    name: Annotated[str, typer.Argument(help="The name; `lattice show NAME` and others take it.")],
+    ref: Annotated[
+        str, typer.Argument(help="HEAD, HEAD~2, another pin, a hash, or @TIME.")
+    ] = "HEAD",
+    owner: Annotated[str, typer.Option("--owner", help="Who wants it.")] = "",
+    label: Annotated[str, typer.Option("--label", help="What it is for.")] = "",
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires", help="When it ends: a time, or from now on: 30d (s, m, h, d, w)."
+        ),
+    ] = None,
+    move: Annotated[
+        bool, typer.Option("--move", help="Take the name from the root that has it.")
+    ] = False,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Keep a root under a name: garbage collection spares it and all below it.
+
+    Works beside a running node.
+    """
+    folder = existing_folder(dir)
+    with past.reading_past(folder) as store, past.kept(store, ref):
+        hash = past.hash_of(store, ref)
+        expires_ms = None if expires is None else _expiry(expires, store.clock.now_ms())
+        made = store.pins.pin(hash, name, owner, label, expires_ms, move=move)
+    document = _pin_document(made)
+    show(json, document, lambda: print_pairs({k: v for k, v in document.items() if v}))
+
+
+def _expiry(text: str, now_ms: int) -> int:
+    """Return when a pin ends: a span counts from now on."""
+    then_ms = parse_time(text, now_ms)
+    is_span = not text[-1:].isdigit() and "-" not in text
+    return 2 * now_ms - then_ms if is_span else then_ms
+
+
+def unpin(
+    name: Annotated[str | None, typer.Argument(help="The name of the pin.")] = None,
+    all: Annotated[
+        bool, typer.Option("--all", help="Remove every pin, also where the file is damaged.")
+    ] = False,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove a pin; what only it kept may be collected from then on."""
+    folder = existing_folder(dir)
+    if (name is None) != all:
+        raise UsageError("name one pin, or give --all")
+    with past.reading_past(folder) as store:
+        if name is None:
+            store.pins.clear()
+            show(json, {"removed": "all"}, lambda: print_lines(["all pins removed"]))
+            return
+        document = _pin_document(store.pins.unpin(name))
+    show(json, document, lambda: print_pairs({"removed": name, "hash": document["hash"]}))
+
+
+def pins(dir: DirOption = None, json: JsonOption = False) -> None:
+    """List the pins, by name."""
+    folder = existing_folder(dir)
+    with past.reading_past(folder) as store:
+        documents = [_pin_document(one) for one in store.pins.all()]
+    columns = ("name", "hash", "owner", "label", "created", "expires")
+    rows = [
+        [one["hash"][: past.HASH_DIGITS_SHOWN] if key == "hash" else one[key] for key in columns]
+        for one in documents
+    ]
+    show(json, documents, lambda: results().print(table(columns, rows)))
+
+
+def _pin_document(pin: Pin) -> dict[str, Any]:
+    return {
+        "name": pin.name,
+        "hash": pin.root_hash.hex(),
+        "owner": pin.owner,
+        "label": pin.label,
+        "created": time_text(pin.created_ms),
+        "expires": None if pin.expires_ms is None else time_text(pin.expires_ms),
+    }
+
+
+def export(
+    ref: Annotated[str, typer.Argument(help="HEAD, HEAD~2, a pin, a hash, or @TIME.")],
+    file: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a root with all below it to one file, with checksums; works beside a running node."""
+    from datalattice.store import export_cells
+
+    folder = existing_folder(dir)
+    with (
+        past.reading_past(folder) as store,
+        past.kept(store, ref),
+        progress_bars(quiet=json) as bars,
+    ):
+        hash = past.hash_of(store, ref)
+        bar = bars.add(f"export {past.short(hash)}")
+        with _written(file, force=force) as out:
+            cells = export_cells(store, hash, out.write, bar.to)
+    if file == PIPE:
+        return
+    size = file.stat().st_size
+    document = {"file": str(file), "root": hash.hex(), "cells": cells, "bytes": size}
+    show(json, document, lambda: print_pairs({**document, "bytes": size_text(size)}))
+
+
+@contextmanager
+def _written(path: Path, *, force: bool) -> Iterator[BinaryIO]:
+    """Give a file to write; it has its name, durably, only when the block ended well."""
+    if path == PIPE:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if path.exists() and not force:
+        raise UsageError(f"{path} is there already; --force replaces it")
+    unfinished = path.with_name(path.name + ".part")
+    try:
+        with unfinished.open("wb", buffering=io.DEFAULT_BUFFER_SIZE) as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def import_(
+    source: Annotated[
+        Path, typer.Argument(help="An exported file (- for standard input), or a node's folder.")
+    ],
+    name: Annotated[str | None, typer.Option("--pin", help="Keep it under this name.")] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Merge it into the data here, as from a peer.")
+    ] = False,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Read an exported file: verify every cell, then pin the root or merge it.
+
+    Nothing is visible until all of it is here. Works through the running node, or without one.
+    """
+    from datalattice.node import connect
+
+    if name is None and not merge:
+        raise UsageError("say what becomes of it: --pin NAME, --merge, or both")
+    folder = folder_of(dir)
+    arguments = {"merge": merge, "pin": name or ""}
+    with progress_bars(quiet=json) as bars:
+        bar = bars.add(f"import {source}")
+        client = connect(folder.path)
+        if client is None:
+            document = _import_alone(folder, source, arguments, bar)
+        else:
+            with client:
+                document = _import_through(client, source, arguments)
+    show(json, document, lambda: print_pairs(document))
+    if document["dropped"]:
+        print_notice(
+            f"{document['dropped']} entries were not merged: they are not valid or not allowed here"
+        )
+
+
+def _import_alone(
+    folder: Folder, source: Path, arguments: dict[str, Any], bar: Step
+) -> dict[str, Any]:
+    from datalattice.lattice import MergeContext, verify_did
+    from datalattice.node import import_into
+    from datalattice.store import CellStore
+
+    key_pair = read_key(folder.key_path) if folder.key_path.exists() else None
+    context = MergeContext(key_pair=key_pair, verifier=verify_did)
+    with CellStore.open(folder.store_path) as store, _opened(source) as where:
+        return import_into(store, where, context=context, progress=bar.to, **arguments)
+
+
+def _import_through(
+    client: ControlClient, source: Path, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    with _opened(source) as where:
+        path = str(Path(where).absolute())
+        while True:
+            found = client.call("store.import", path=path, timeout_ms=IMPORT_WAIT_MS, **arguments)
+            if found is not None:
+                document = value_json(found)
+                assert isinstance(document, dict)
+                return document
+
+
+@contextmanager
+def _opened(source: Path) -> Iterator[str]:
+    """Give the path to import from; what standard input brings is put into a file first."""
+    if source != PIPE:
+        yield str(source)
+        return
+    with tempfile.NamedTemporaryFile(prefix="lattice-", suffix=".archive") as spool:
+        shutil.copyfileobj(sys.stdin.buffer, spool)
+        spool.flush()
+        yield spool.name
