@@ -468,7 +468,8 @@ def _part_key(part: str) -> Keyword:
 
 
 def _record_of(members: Mapping[str, Any]) -> Map:
-    if not isinstance(members, Mapping) or not all(isinstance(name, str) for name in members):
+    given: object = members
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise UsageError("the members of a job record are named by strings")
     for name in (ID, CREATED, UPDATED):
         if name in members:
