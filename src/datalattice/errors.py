@@ -45,10 +45,40 @@ class NoSuchPath(UsageError):
     code = "no-such-path"
 
 
+class AlreadyExists(UsageError):
+    """Something is at a path where it was to be made."""
+
+    code = "already-exists"
+
+
+class NotADirectory(NoSuchPath):
+    """A path leads through a file, or a directory was needed and a file is there."""
+
+    code = "not-a-directory"
+
+
+class IsADirectory(UsageError):
+    """A file was needed and a directory is there."""
+
+    code = "is-a-directory"
+
+
+class DirectoryNotEmpty(UsageError):
+    """A directory that still holds something cannot be deleted."""
+
+    code = "not-empty"
+
+
 class TypeMismatch(UsageError, TypeError):
     """A value of another kind was needed."""
 
     code = "type-mismatch"
+
+
+class WrongType(UsageError):
+    """An operation of one type on a database key that holds another."""
+
+    code = "wrong-type"
 
 
 class UnsupportedOperation(UsageError):

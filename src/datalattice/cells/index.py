@@ -242,6 +242,24 @@ class Index(Cell):
         """Return this index without `key`; itself when the key is absent."""
         return _remove(self, key_bytes(admit(key)))
 
+    def under(self, prefix: object) -> Index:
+        """Return the entries whose keys begin with the bytes of `prefix`.
+
+        Cost: one path; the subtree is shared.
+        """
+        wanted = key_bytes(admit(prefix))
+        length: i64 = 2 * len(wanted)
+        node = self
+        while node._count > 1 and node._depth < length:
+            kids = node._open()
+            if node._depth >= length:
+                break
+            digit: i64 = digit_at(wanted, node._depth)
+            if not node._mask & (1 << digit):
+                return EMPTY_INDEX
+            node = index_node(kids[node._slot(digit)], node._count, node._depth)
+        return node if node._count and node._any().startswith(wanted) else EMPTY_INDEX
+
     def _nodes(self) -> Iterator[Index]:
         """Yield the nodes with an entry of their own, in key order.
 

@@ -1,6 +1,7 @@
 """Cursors: mutable handles on immutable values - roots, paths, forks, signed values, views."""
 
-from datalattice.cursors.base import Cursor, PathCursor, Root
+from datalattice.cursors.base import Cursor, PathCursor, Root, Wake
+from datalattice.cursors.changes import Change, Changes
 from datalattice.cursors.lattices import (
     Descended,
     ForkedLattice,
@@ -11,6 +12,8 @@ from datalattice.cursors.lattices import (
 from datalattice.cursors.views import TimeCache, Transformer, View, cached_transform, chain
 
 __all__ = [
+    "Change",
+    "Changes",
     "Cursor",
     "Descended",
     "ForkedLattice",
@@ -22,6 +25,7 @@ __all__ = [
     "TimeCache",
     "Transformer",
     "View",
+    "Wake",
     "cached_transform",
     "chain",
 ]

@@ -23,6 +23,8 @@ from datalattice.lattice import Lattice, assoc_in, get_in
 Change = Callable[[Value], Value]
 Update = Callable[[Value], object]
 Accumulate = Callable[[Value, Value], object]
+Wake = Callable[[], None]
+"""Is called after a value was replaced, by the thread that did it; quick, and it does not raise."""
 
 
 class _Keep:
@@ -36,13 +38,18 @@ KEEP: Final = _Keep()
 
 
 class Reference:
-    """One value that threads replace atomically. The lock is held for the swap alone."""
+    """One value that threads replace atomically. The lock is held for the swap alone.
 
-    __slots__ = ("_lock", "value")
+    Who listens is woken after the swap: whoever reads the value after a wake sees that change or a
+    later one.
+    """
+
+    __slots__ = ("_listeners", "_lock", "value")
 
     def __init__(self, value: Value) -> None:
         self.value = value
         self._lock: Final = threading.Lock()
+        self._listeners: tuple[Wake, ...] = ()
 
     def swap(self, expected: Value, new: Value) -> bool:
         """Put `new` in place of the very object `expected`; return whether it was there."""
@@ -50,7 +57,21 @@ class Reference:
             if self.value is not expected:
                 return False
             self.value = new
-            return True
+        for wake in self._listeners:
+            wake()
+        return True
+
+    def subscribe(self, wake: Wake) -> Wake:
+        """Call `wake` after every swap from now on; return what ends that."""
+        with self._lock:
+            self._listeners = (*self._listeners, wake)
+
+        def end() -> None:
+            with self._lock:
+                # By identity: two listeners may be equal.
+                self._listeners = tuple([held for held in self._listeners if held is not wake])
+
+        return end
 
     def apply(self, change: Change) -> tuple[Value, Value]:
         """Replace the value by what `change` makes of it; return the value before and after."""
@@ -83,6 +104,10 @@ class Cursor(ABC):
     def _apply(self, change: Change) -> tuple[Value, Value]:
         """Replace the value by what `change` makes of it; return the value before and after."""
 
+    @abstractmethod
+    def _watched(self) -> Reference:
+        """Return the reference whose replacement may change the value."""
+
     def _seed(self, value: Value) -> Value:
         """Return what an update function is given for the current value."""
         return value
@@ -110,6 +135,15 @@ class Cursor(ABC):
     def path(self, *keys: object) -> Cursor:
         """Return a cursor on what lies at `keys`; no keys: this cursor."""
         return PathCursor(self, keys) if keys else self
+
+    def subscribe(self, wake: Wake) -> Wake:
+        """Call `wake` after every change at the root of this cursor; return what ends that.
+
+        The change may have been elsewhere below the root: `Changes` looks. Nobody who reads the
+        value after being woken misses the last change.
+        Source: docs/cursors.md "Changes".
+        """
+        return self._watched().subscribe(wake)
 
     # --- replacing ---
 
@@ -226,6 +260,9 @@ class Root(Cursor):
         """The value given at construction, or detached from another cursor."""
         return self._initial
 
+    def _watched(self) -> Reference:
+        return self._reference
+
     def _read(self) -> Value:
         return self._reference.value
 
@@ -257,6 +294,9 @@ class PathCursor(Cursor):
     def path(self, *keys: object) -> Cursor:
         """Return a cursor on what lies at `keys` below; no keys: this cursor."""
         return PathCursor(self._base, self._keys + cells(keys), self._lattice) if keys else self
+
+    def _watched(self) -> Reference:
+        return self._base._watched()
 
     def _read(self) -> Value:
         return get_in(self._base.get(), self._keys)

@@ -158,6 +158,9 @@ class RootLattice(LatticeCursor):
             return synced
         return self.merge(synced)
 
+    def _watched(self) -> Reference:
+        return self._reference
+
     def _read(self) -> Value:
         return self._reference.value
 
@@ -213,6 +216,9 @@ class ForkedLattice(LatticeCursor):
     def _joined(self, own: Value, other: Value) -> Value:
         return own if self._lattice is None else self._lattice.merge(own, other, self._context)
 
+    def _watched(self) -> Reference:
+        return self._reference
+
     def _read(self) -> Value:
         return self._reference.value
 
@@ -267,6 +273,9 @@ class Descended(LatticeCursor):
         parent.merge(assoc_in(parent.get(), self._keys, to_cell(value), parent.lattice))
         return self._read()
 
+    def _watched(self) -> Reference:
+        return self._path._watched()
+
     def _read(self) -> Value:
         return self._path._read()
 
@@ -317,6 +326,9 @@ class SignedCursor(LatticeCursor):
             )
         self._base.sync()
         return self._read()
+
+    def _watched(self) -> Reference:
+        return self._base._watched()
 
     def _read(self) -> Value:
         return self._opened(self._base.get())

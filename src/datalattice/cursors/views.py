@@ -7,7 +7,7 @@ from typing import Final
 
 from datalattice.cells import Value, to_cell
 from datalattice.clock import Clock, SystemClock
-from datalattice.cursors.base import Change, Cursor
+from datalattice.cursors.base import Change, Cursor, Reference
 from datalattice.errors import ReadOnly, TypeMismatch, UsageError
 
 Transform = Callable[[Value], object]
@@ -29,6 +29,9 @@ class View(Cursor):
     def merge(self, value: object) -> Value:
         """Raise ReadOnly."""
         raise self._refusal()
+
+    def _watched(self) -> Reference:
+        return self._source._watched()
 
     def _apply(self, change: Change) -> tuple[Value, Value]:
         raise self._refusal()

@@ -1,0 +1,34 @@
+"""KV: databases of keys with values, hashes, sets, sorted sets, lists and counters, joined by time.
+
+A `Database` is a thin object over one cursor. Importing this package registers the section `:kv` of
+the standard root: `:kv, owner, :value, database name, key`.
+"""
+
+from __future__ import annotations
+
+from datalattice.apps.kv.batch import Batch
+from datalattice.apps.kv.database import DEFAULT_NAME, DEFAULT_REPLICA, Database
+from datalattice.apps.kv.entries import ZERO_ENTRY, Entry, read_entry
+from datalattice.apps.kv.lattice import KV_SECTION, KVEntryLattice, KVStoreLattice, kv_section
+from datalattice.apps.kv.operations import GC_AGE_MS, KEY_BYTES_MAX, NO_EXPIRY, NO_KEY
+from datalattice.apps.kv.watching import KeyChange, Watch
+
+__all__ = [
+    "DEFAULT_NAME",
+    "DEFAULT_REPLICA",
+    "GC_AGE_MS",
+    "KEY_BYTES_MAX",
+    "KV_SECTION",
+    "NO_EXPIRY",
+    "NO_KEY",
+    "ZERO_ENTRY",
+    "Batch",
+    "Database",
+    "Entry",
+    "KVEntryLattice",
+    "KVStoreLattice",
+    "KeyChange",
+    "Watch",
+    "kv_section",
+    "read_entry",
+]

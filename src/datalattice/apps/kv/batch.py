@@ -1,0 +1,81 @@
+"""Batch: writes that become visible together, in one update of the database.
+
+A batch works on a snapshot and notes its steps. When it is committed and nobody wrote meanwhile,
+the snapshot it made takes the place of the store. Otherwise its steps run again on the present
+store, inside one update: writes of others are kept, and no increment of either side is lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from datalattice.apps.kv.operations import Step, T
+from datalattice.apps.kv.typed import TypedOperations
+from datalattice.cells import Index, same
+from datalattice.errors import UsageError
+
+if TYPE_CHECKING:
+    from datalattice.apps.kv.database import Database
+
+
+class Batch(TypedOperations):
+    """Writes on a database that are committed together. Made by `Database.batch`; one thread's.
+
+    Source: docs/kv.md "Batches".
+    """
+
+    __slots__ = ("_base", "_database", "_done", "_staged", "_steps")
+
+    def __init__(self, database: Database) -> None:
+        self._clock = database._clock
+        self._replica = database.replica
+        self._database: Final = database
+        self._base: Final = database.store()
+        self._staged = self._base
+        self._steps: list[Step[Any]] = []
+        self._done = False
+
+    def store(self) -> Index:
+        """Return the store as this batch sees it: the database at its start, with its own writes.
+
+        Source: docs/kv.md "Batches".
+        """
+        return self._staged
+
+    def _apply(self, step: Step[T]) -> T:
+        if self._done:
+            raise UsageError("the batch is over: begin another one")
+        self._staged, result = step(self._staged)
+        self._steps.append(step)
+        return result
+
+    def commit(self) -> None:
+        """Make the writes visible; `with` calls it when the block ends well.
+
+        Raises: UsageError: the batch is over. WrongType: another writer put something else under a
+                key meanwhile; nothing of the batch is written.
+        Source: docs/kv.md "Batches".
+        """
+        if self._done:
+            raise UsageError("the batch is over: begin another one")
+        self._done = True
+        if self._staged is not self._base:
+            self._database._apply(self._settle)
+
+    def _settle(self, store: Index) -> tuple[Index, None]:
+        if store is self._base or same(store, self._base):
+            return self._staged, None
+        for step in self._steps:
+            store, _result = step(store)
+        return store, None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and not self._done:
+            self.commit()
+        self._done = True
+
+    def __repr__(self) -> str:
+        return f"Batch(writes={len(self._steps)})"

@@ -1,0 +1,326 @@
+"""Database: one store of an owner, over one cursor, and what replicas of it exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Self
+
+from datalattice.apps.kv.batch import Batch
+from datalattice.apps.kv.lattice import KV_SECTION, KVStoreLattice
+from datalattice.apps.kv.operations import KEY_BYTES_MAX, Step, T, checked_text
+from datalattice.apps.kv.typed import TypedOperations
+from datalattice.apps.kv.watching import Watch
+from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Keyword, Map, Signed, Value, to_cell
+from datalattice.clock import Clock, SystemClock
+from datalattice.crypto import KeyPair
+from datalattice.cursors import LatticeCursor, RootLattice
+from datalattice.errors import NoSigningKey, TypeMismatch, UsageError
+from datalattice.lattice import (
+    VALUE,
+    EntryDropped,
+    MapLattice,
+    MergeContext,
+    OwnerLattice,
+    Report,
+    discard,
+)
+from datalattice.lattice.context import Verifier
+
+DEFAULT_NAME: Final = "db"
+DEFAULT_REPLICA: Final = "default"
+
+STORE: Final = KVStoreLattice()
+REPLICAS: Final = OwnerLattice(MapLattice(STORE))
+
+
+class Database(TypedOperations):
+    """A database: keys with values, hashes, sets, sorted sets, lists and counters.
+
+    In Python it is a dict of plain values with the typed operations beside. Every write is one
+    atomic update of the cursor, so threads may share a database object.
+
+    Source: CAD037 "KV database"; docs/kv.md.
+    """
+
+    __slots__ = ("_cursor", "_name", "_owner")
+
+    def __init__(
+        self,
+        cursor: LatticeCursor,
+        clock: Clock | None = None,
+        replica: str | None = None,
+        *,
+        name: str = DEFAULT_NAME,
+        owner: object = None,
+    ) -> None:
+        key_pair = cursor.context.key_pair
+        self._cursor = cursor
+        self._clock = clock or SystemClock()
+        self._name = checked_name(name)
+        self._replica = checked_replica(replica, key_pair)
+        given = to_cell(owner)
+        self._owner: Value = key_pair.public_key if given is None and key_pair else given
+
+    @classmethod
+    def create(
+        cls,
+        name: str = DEFAULT_NAME,
+        key_pair: KeyPair | None = None,
+        owner: object = None,
+        replica: str | None = None,
+        clock: Clock | None = None,
+        *,
+        verifier: Verifier | None = None,
+        report: Callable[[Report], None] = discard,
+    ) -> Self:
+        """Return a new empty database over a cursor of its own.
+
+        With a key it can export signed replicas. `owner` is who it belongs to (the public key, if
+        nothing else is said); `verifier` says who may sign for owners that are no keys; `report` is
+        told what merges drop.
+
+        Source: CAD037 "KVDatabase"; docs/kv.md "Replicas".
+        """
+        context = MergeContext(key_pair=key_pair, verifier=verifier, report=report)
+        cursor = RootLattice(STORE, EMPTY_INDEX, context)
+        return cls(cursor, clock, replica, name=name, owner=owner)
+
+    @classmethod
+    def at(
+        cls,
+        root: LatticeCursor,
+        owner: object,
+        name: str = DEFAULT_NAME,
+        clock: Clock | None = None,
+        replica: str | None = None,
+    ) -> Self:
+        """Return the database `name` of `owner`, a 32-byte public key or owner cell, below a root.
+
+        Writing needs a key in the cursor's context that the owner accepts; reading checks the
+        owner's signature. Nothing is written by looking.
+
+        Source: CAD024 "Root layout"; docs/kv.md "Layout".
+        """
+        identity = to_cell(owner)
+        parent = root.path(KV_SECTION, identity, VALUE)
+        return cls(parent.path(checked_name(name)), clock, replica, name=name, owner=identity)
+
+    @classmethod
+    def connect(
+        cls,
+        parent: LatticeCursor,
+        name: str = DEFAULT_NAME,
+        replica: str | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Return the database `name` below a cursor on an owner's databases, making it if absent.
+
+        Source: CAD037 "KVDatabase.connect"; docs/kv.md "Layout".
+        """
+        cursor = parent.path(checked_name(name))
+        if cursor.get() is None:
+            cursor.update(lambda present: EMPTY_INDEX if present is None else present)
+        return cls(cursor, clock, replica, name=name, owner=parent.context.owner)
+
+    @property
+    def cursor(self) -> LatticeCursor:
+        """The cursor this database works on."""
+        return self._cursor
+
+    @property
+    def name(self) -> str:
+        """The name of the database among those of its owner."""
+        return self._name
+
+    @property
+    def owner(self) -> Value:
+        """Whose database this is; None when that was never said."""
+        return self._owner
+
+    def store(self) -> Index:
+        """Return the present store: an immutable snapshot.
+
+        Raises: BadSignature: the owner did not sign what is there.
+        Source: CAD037 "Store"; docs/kv.md "Layout".
+        """
+        return as_store(self._cursor.get())
+
+    def _apply(self, step: Step[T]) -> T:
+        results: list[T] = []
+
+        def update(value: Value) -> Value:
+            store = as_store(value)
+            made, result = step(store)
+            results.append(result)
+            return value if made is store else made
+
+        self._cursor.update(update)
+        return results[-1]
+
+    # --- batches and watching ---
+
+    def batch(self) -> Batch:
+        """Return a batch: its writes become visible together, in one update, when `with` ends.
+
+            with db.batch() as batch:
+                batch["a"] = 1
+                batch.incr("writes")
+
+        The batch reads its own writes. An error inside `with` leaves the database as it was.
+
+        Source: docs/kv.md "Batches".
+        """
+        return Batch(self)
+
+    def watch(self, prefix: str = "") -> Watch:
+        """Return the changes of the live keys that begin with `prefix`, from now on.
+
+        An iterator that waits; use `with`, or close it.
+
+        Source: docs/kv.md "Watching".
+        """
+        return Watch(self._cursor, checked_text(prefix, "a prefix"), self._clock)
+
+    # --- forks and merges ---
+
+    def fork(self) -> Database:
+        """Return a working copy; its writes arrive here with its `sync`. It counts as this one.
+
+        Source: CAD037 "fork"; docs/kv.md "Forks and replicas".
+        """
+        return Database(
+            self._cursor.fork(), self._clock, self._replica, name=self._name, owner=self._owner
+        )
+
+    def sync(self) -> None:
+        """Bring the writes of a fork to its parent, or those of a root to where it is kept.
+
+        Source: CAD037 "sync"; docs/kv.md "Forks and replicas".
+        """
+        self._cursor.sync()
+
+    def merge(self, other: Database | Index) -> None:
+        """Join another database, or a store, into this one.
+
+        Bad entries are left out and reported to the cursor's context.
+
+        Raises: TypeMismatch: it is neither.
+        Source: CAD037 "merge"; docs/kv.md "Merge".
+        """
+        store = other.store() if isinstance(other, Database) else other
+        if not isinstance(store, Index):
+            raise TypeMismatch(
+                f"a Database or a store (Index) is merged, got {type(other).__name__}"
+            )
+        self._cursor.merge(store)
+
+    def signed_state(self) -> Signed:
+        """Return what this database's key signs: a Map of its name to its store.
+
+        Raises: NoSigningKey: there is no key.
+        Source: CAD037 "KVDatabase"; docs/kv.md "Replicas".
+        """
+        key_pair = self._cursor.context.key_pair
+        if key_pair is None:
+            raise NoSigningKey("a signed state needs a key pair: give one to Database.create")
+        return Signed.sign(key_pair, Map.of([(self._name, self.store())]))
+
+    def export_replica(self) -> Map:
+        """Return this database as others merge it: a Map of the owner to the signed state.
+
+        Raises: NoSigningKey: there is no key.
+        Source: CAD037 "exportReplica"; docs/kv.md "Replicas".
+        """
+        return Map.of([(self._owner, self.signed_state())])
+
+    def merge_replicas(self, replicas: Value, accept: Callable[[Value], bool] | None = None) -> int:
+        """Join the replicas of other owners into this database; return how many were joined.
+
+        Replicas that their owners did not sign are left out and reported. `accept` chooses among
+        the owners; without it all are taken. The database's own owner is passed over.
+
+        Shapes: replicas: a Map of owner to signed state, as `export_replica` gives it; None.
+        Raises: NoSigningKey: there is no key. TypeMismatch: `replicas` is no Map.
+        Source: CAD037 "mergeReplicas"; docs/kv.md "Replicas".
+        """
+        context = self._cursor.context
+        if context.key_pair is None:
+            raise NoSigningKey("merging replicas needs a key pair: give one to Database.create")
+        given = to_cell(replicas)
+        if given is None:
+            return 0
+        if not isinstance(given, Map):
+            raise TypeMismatch(f"replicas are a Map of owners, got {type(given).__name__}")
+        sound = REPLICAS.merge(EMPTY_MAP, given, context)
+        assert isinstance(sound, Map)
+        stores: list[Index] = []
+        for owner, cell in sound.entries():
+            if owner == self._owner or (accept is not None and not accept(owner)):
+                continue
+            store = self._named_store(owner, cell, context)
+            if store is not None:
+                stores.append(store)
+        if stores:
+            self._cursor.update(lambda value: joined(value, stores, context))
+        return len(stores)
+
+    def _named_store(self, owner: Value, cell: Value, context: MergeContext) -> Index | None:
+        """Return the store of this name in an owner's signed state."""
+        assert isinstance(cell, Signed)
+        databases = cell.value
+        store = databases.get(self._name) if isinstance(databases, Map) else None
+        if store is None or isinstance(store, Index):
+            return store
+        context.report(EntryDropped((*context.path, owner, Keyword("value"), self._name)))
+        return None
+
+    def __repr__(self) -> str:
+        return f"Database({self._name!r}, keys={len(self)})"
+
+
+def joined(value: Value, stores: list[Index], context: MergeContext) -> Value:
+    """Return the join of the present store with others.
+
+    Source: CAD037 "mergeReplicas"; docs/kv.md "Replicas".
+    """
+    for store in stores:
+        value = STORE.merge(value, store, context)
+    return value
+
+
+def as_store(value: Value) -> Index:
+    """Return a store; what is none reads as the empty one.
+
+    Source: docs/kv.md "Layout".
+    """
+    return value if isinstance(value, Index) else EMPTY_INDEX
+
+
+def checked_name(name: object) -> str:
+    """Return a name for a database.
+
+    Raises: TypeMismatch: it is no str. UsageError: it is empty.
+    Source: docs/kv.md "Layout".
+    """
+    text = checked_text(name, "the name of a database")
+    if not text:
+        raise UsageError("a database needs a name, got an empty one")
+    return text
+
+
+def checked_replica(replica: object, key_pair: KeyPair | None) -> str:
+    """Return the name to count under: the one given, else the public key in hex, else "default".
+
+    Raises: UsageError: it is empty or longer than an Index can tell apart.
+    Source: CAD037 "Counter"; docs/kv.md "Counters".
+    """
+    if replica is None:
+        return DEFAULT_REPLICA if key_pair is None else key_pair.public_key.hex()
+    text = checked_text(replica, "the replica")
+    is_key = key_pair is not None and text == key_pair.public_key.hex()
+    if not text or (len(text.encode()) > KEY_BYTES_MAX and not is_key):
+        raise UsageError(
+            f"the replica has 1 to {KEY_BYTES_MAX} bytes of UTF-8 and is this node's own, "
+            f"got {text!r}"
+        )
+    return text

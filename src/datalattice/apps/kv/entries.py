@@ -1,0 +1,206 @@
+"""Entries: what a key of a database holds, a Vector `[value, type, utime, expire]`.
+
+A hash, set, sorted set or counter is a structure: its value is an Index of members that carry their
+own times, and a fifth position may hold its base, a time below which it was cleared. Everything
+else, tombstones included, is a register, taken whole. `kinds` knows the members; this module knows
+the entry around them.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from datalattice.apps.kv.kinds import KINDS, LONG_MAX, Kind
+from datalattice.cells import EMPTY_INDEX, Index, Value, Vector
+from datalattice.errors import UsageError
+from datalattice.lattice import as_integer, is_long
+
+VALUE_TAG: Final = 0
+LIST_TAG: Final = 4
+
+VALUE: Final = 0
+TAG: Final = 1
+UTIME: Final = 2
+EXPIRE: Final = 3
+BASE: Final = 4
+
+ENTRY_COUNT: Final = 4
+ENTRY_COUNT_MAX: Final = 5
+
+REGISTER_RANK: Final = 9
+"""Rank of registers: of two entries with one time the greater rank wins."""
+
+NO_TIME: Final = -1
+"""Below every time: what stands for "no base"."""
+
+TOMBSTONE: Final = "tombstone"
+_REGISTER_NAMES: Final = {VALUE_TAG: "value", LIST_TAG: "list"}
+
+
+class Entry(NamedTuple):
+    """The parts of an entry; `cell` is the Vector itself.
+
+    Shapes: kind: nil for a register. tag: -1 when the type is nil, -2 when it is no integer.
+            members: those of a structure, empty for a register. base: -1 when there is none.
+    Units:  utime, expire, base: Unix milliseconds.
+    """
+
+    cell: Vector
+    kind: Kind | None
+    tag: int
+    members: Index
+    utime: int
+    expire: int | None
+    base: int
+
+    @property
+    def rank(self) -> int:
+        """The rank that decides between entries with equal times."""
+        return REGISTER_RANK if self.kind is None else self.kind.tag
+
+    @property
+    def type_name(self) -> str:
+        """The name of the type: value, hash, set, zset, list, counter; tombstone, unknown."""
+        if self.kind is not None:
+            return self.kind.name
+        if self.is_tombstone():
+            return TOMBSTONE
+        return _REGISTER_NAMES.get(self.tag, "unknown")
+
+    def is_tombstone(self) -> bool:
+        """Return whether the entry says that the key was deleted: value and type are nil.
+
+        Source: CAD037 "Tombstones"; docs/kv.md "Entries".
+        """
+        return self.tag == NO_TIME and self.cell[VALUE] is None
+
+    def is_zero(self) -> bool:
+        """Return whether the entry is `[nil nil 0 nil]`, which gives way to every other.
+
+        Source: CAD037 "Merge"; docs/kv.md "Merge".
+        """
+        return (
+            self.utime == 0
+            and len(self.cell) == ENTRY_COUNT
+            and self.is_tombstone()
+            and self.cell[EXPIRE] is None
+        )
+
+    def shows(self) -> bool:
+        """Return whether the entry says anything but that there is nothing; expiry is not asked.
+
+        Source: docs/kv.md "What a merge drops".
+        """
+        kind = self.kind
+        if kind is None:
+            return not self.is_tombstone()
+        for key, member in self.members.entries():
+            if kind.holds(key, member) and kind.shows(member):
+                return True
+        return False
+
+    def time(self) -> int:
+        """Return the greatest of `utime` and all times inside.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        if self.kind is None:
+            return self.utime
+        return max(self.utime, self.kind.span(self.members).last)
+
+
+def read_entry(cell: Value) -> Entry | None:
+    """Return the parts of an entry, None for what is none; its members are not looked at.
+
+    Source: CAD037 "Entry"; docs/kv.md "Entries"; docs/design/decisions.md "Base".
+    """
+    if not isinstance(cell, Vector) or len(cell) < ENTRY_COUNT:
+        return None
+    parts = cell.to_list(0, ENTRY_COUNT_MAX)
+    utime = _time(parts[UTIME])
+    if utime is None:
+        return None
+    given = parts[TAG]
+    number = as_integer(given)
+    tag = (NO_TIME if given is None else -2) if number is None or number < 0 else number
+    expire = _long(parts[EXPIRE])
+    kind = KINDS.get(tag)
+    if kind is None:
+        return Entry(cell, None, tag, EMPTY_INDEX, utime, expire, NO_TIME)
+    value = parts[VALUE]
+    if value is None:
+        value = EMPTY_INDEX
+    if not isinstance(value, Index) or (expire is None and parts[EXPIRE] is not None):
+        return None
+    base = NO_TIME
+    if len(parts) == ENTRY_COUNT_MAX and parts[BASE] is not None:
+        stated = _time(parts[BASE])
+        if stated is None or stated >= utime:
+            return None
+        base = stated
+    return Entry(cell, kind, tag, value, utime, expire, base)
+
+
+def is_entry(cell: Value) -> bool:
+    """Return whether `cell` is an entry with all its members well formed.
+
+    Cost:   every member of a structure is looked at.
+    Source: CAD037 "checkForeign"; docs/kv.md "What foreigners may send".
+    """
+    entry = read_entry(cell)
+    if entry is None:
+        return False
+    kind = entry.kind
+    if kind is not None:
+        for key, member in entry.members.entries():
+            if not kind.holds(key, member):
+                return False
+    return True
+
+
+def _long(value: Value) -> int | None:
+    return as_integer(value) if is_long(value) else None
+
+
+def _time(value: Value) -> int | None:
+    number = _long(value)
+    return None if number is None or number < 0 else number
+
+
+def register(value: Value, tag: int | None, utime: int, expire: int | None) -> Vector:
+    """Return the entry of a value, a list, or (both nil) a tombstone.
+
+    Units:  utime, expire: Unix milliseconds.
+    Source: CAD037 "Entry"; docs/kv.md "Entries".
+    """
+    return Vector.of((value, tag, checked_stamp(utime), expire))
+
+
+def structure(kind: Kind, index: Index, utime: int, expire: int | None, base: int) -> Vector:
+    """Return the entry of a structure: four positions, five with a base (`base` -1: none).
+
+    Units:  utime, expire, base: Unix milliseconds.
+    Source: docs/design/decisions.md "Base"; docs/kv.md "Entries".
+    """
+    stamp = checked_stamp(utime)
+    if base < 0:
+        return Vector.of((index, kind.tag, stamp, expire))
+    return Vector.of((index, kind.tag, stamp, expire, base))
+
+
+def checked_stamp(stamp: int) -> int:
+    """Return a time that fits 64 bits.
+
+    Raises: UsageError: it does not; a peer wrote a time at the end of the range, and nothing can be
+            later.
+    Source: docs/kv.md "Limits".
+    """
+    if stamp > LONG_MAX:
+        raise UsageError(
+            f"the stamp {stamp} does not fit 64 bits: what is stored bears the last time there is"
+        )
+    return stamp
+
+
+ZERO_ENTRY: Final = Vector.of((None, None, 0, None))
+"""The entry that gives way to every other."""

@@ -1,0 +1,214 @@
+"""Joining: the merge of two entries of one key, in any order and grouping the same.
+
+Time decides between registers and between entries of different kinds. Two structures of one kind
+join member by member, after both were cut at the greater base; a structure that wins over something
+of another kind is cut at the time of what it wins over. So the result is what all writes give when
+they are replayed in the order of their times.
+
+Members that both sides share are not visited: own's times are known (remembered for large
+structures), and other's can only differ by the members on which the two differ.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datalattice.apps.kv.entries import NO_TIME, ZERO_ENTRY, Entry, read_entry, structure
+from datalattice.apps.kv.kinds import NEVER, Kind, Span
+from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, same, value_hash
+from datalattice.lattice import EntryDropped, MergeContext, WriteSuperseded, as_operand, discard
+
+OWN: Final = "own"
+OTHER: Final = "other"
+
+
+def merge_entries(own: Value, other: Value, context: MergeContext) -> Value:
+    """Return the join of two entries; an operand itself where the result equals it.
+
+    An `own` that is no entry gives way. A bad member of `other` is reported and left out. What the
+    rules drop is reported as `WriteSuperseded`.
+
+    Shapes: other: an entry.
+    Cost:   the members that differ; a structure that wins over another kind, or whose base rises,
+            is walked.
+    Source: CAD037 "Merge"; docs/kv.md "Merge"; docs/design/decisions.md "Base".
+    """
+    if own is other or same(own, other):
+        return own
+    theirs = read_entry(other)
+    if theirs is None:
+        return ZERO_ENTRY if own is None else own
+    mine = read_entry(own)
+    if mine is None or mine.is_zero():
+        return _sound(theirs, context)
+    if theirs.is_zero():
+        return own
+    if mine.kind is not None and mine.kind is theirs.kind:
+        merged = _join(mine.kind, mine, theirs, context)
+    else:
+        merged = _win(mine, theirs, context)
+    return as_operand(merged, own, other)
+
+
+def _sound(entry: Entry, context: MergeContext) -> Value:
+    """Return a foreign entry without its bad members; its own cell when there are none."""
+    kind = entry.kind
+    if kind is None:
+        return entry.cell
+    index = _sound_index(kind, entry.members, context)
+    if index is entry.members:
+        return entry.cell
+    return structure(kind, index, entry.utime, entry.expire, entry.base)
+
+
+def _sound_index(kind: Kind, index: Index, context: MergeContext) -> Index:
+    made = index
+    for key, member in index.entries():
+        if not kind.holds(key, member):
+            context.report(EntryDropped((*context.path, key)))
+            made = made.remove(key)
+    return made
+
+
+def cut_index(kind: Kind, index: Index, own_base: int, at: int) -> Index:
+    """Return the members of a structure without what is not later than `at` (-1: all stay).
+
+    Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+    """
+    if at < 0:
+        return index
+    if kind.untimed:
+        return EMPTY_INDEX if at > own_base else index
+    if kind.span(index).first > at:
+        return index
+    made = index
+    for key, member in index.entries():
+        left = kind.cut(member, at) if kind.holds(key, member) else None
+        if left is None:
+            made = made.remove(key)
+        elif left is not member:
+            made = made.put(key, left)
+    return made
+
+
+# --- one kind -----------------------------------------------------------------------------------
+
+
+class _Members:
+    """Joins the members on which two structures differ, and notes the times of other's."""
+
+    def __init__(self, kind: Kind, at: int, theirs_gone: bool, context: MergeContext) -> None:
+        self._kind: Final = kind
+        self._at: Final = at
+        self._theirs_gone: Final = theirs_gone
+        self._context: Final = context
+        self._silent: Final = context.report is discard
+        self.first = NEVER
+        self.last = NO_TIME
+
+    def join(
+        self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
+    ) -> Value:
+        kind = self._kind
+        kept = own if own_present else ABSENT
+        if not kind.holds(key, other):
+            self._context.report(EntryDropped((*self._context.path, key)))
+            return kept
+        self.last = max(self.last, kind.last(other))
+        fresh = None if self._theirs_gone else other
+        if fresh is not None and self._at >= 0:
+            fresh = kind.cut(other, self._at)
+        if fresh is None:
+            if not own_present:
+                self._tell(key, other, None, OTHER)
+            return kept
+        self.first = min(self.first, kind.first(fresh))
+        if not own_present or not kind.holds(key, own):
+            return fresh
+        if same(own, fresh):
+            return own
+        joined = kind.join(own, fresh)
+        self._tell(key, own, joined, OWN)
+        self._tell(key, other, joined, OTHER)
+        return joined
+
+    def _tell(self, key: Value, member: Value, joined: Value, side: str) -> None:
+        if not self._silent and self._kind.loses(member, joined):
+            self._context.report(WriteSuperseded((*self._context.path, key), side))
+
+
+def _join(kind: Kind, a: Entry, b: Entry, context: MergeContext) -> Value:
+    """Return the join of two structures of one kind."""
+    base = max(a.base, b.base)
+    span = kind.span(a.members)
+    mine = cut_index(kind, a.members, a.base, base)
+    if mine is not a.members:
+        _tell_cut(kind, a.members, mine, OWN, context)
+    members = _Members(kind, base, kind.untimed and base > b.base, context)
+    index = mine.merge_with(b.members, members.join)
+    first = min(span.first if mine is a.members else kind.span(mine).first, members.first)
+    kind.remember(index, Span(first, max(span.last, members.last)))
+    a_time, b_least = max(a.utime, span.last), max(b.utime, members.last)
+    expire = _expiry(kind, a, b, a_time, b_least)
+    return structure(kind, index, max(a_time, b_least), expire, base)
+
+
+def _expiry(kind: Kind, a: Entry, b: Entry, a_time: int, b_least: int) -> int | None:
+    """Return the expiry of the later side; of equal times nil before a number, then the larger.
+
+    Shapes: b_least: the time of b by its `utime` and the members that a has not; those that both
+            have are read only when they could change the answer.
+    """
+    if a.expire == b.expire:
+        return a.expire
+    b_time = b_least
+    if b_time < a_time:
+        b_time = max(b_time, kind.span(b.members).last)
+    if a_time != b_time:
+        return a.expire if a_time > b_time else b.expire
+    if a.expire is None or b.expire is None:
+        return None
+    return max(a.expire, b.expire)
+
+
+# --- different kinds, or registers --------------------------------------------------------------
+
+
+def _win(a: Entry, b: Entry, context: MergeContext) -> Value:
+    """Return the winner of two registers, or of two entries of different kinds, cut if need be."""
+    if a.kind is None and b.kind is None:
+        a_wins = (a.utime, value_hash(a.cell)) > (b.utime, value_hash(b.cell))
+        a_time, b_time = a.utime, b.utime
+    else:
+        a_time, b_time = a.time(), b.time()
+        a_wins = (a_time, a.rank) > (b_time, b.rank)
+    if a_wins:
+        winner, loser, time, past, side = a, b, a_time, b_time, OTHER
+    else:
+        winner, loser, time, past, side = b, a, b_time, a_time, OWN
+    _tell_whole(winner, loser, side, context)
+    kind = winner.kind
+    if kind is None:
+        return winner.cell
+    index = winner.members if a_wins else _sound_index(kind, winner.members, context)
+    at = max(winner.base, past if loser.rank > winner.rank else past - 1)
+    left = cut_index(kind, index, winner.base, at)
+    _tell_cut(kind, index, left, OWN if a_wins else OTHER, context)
+    return structure(kind, left, time, winner.expire, at)
+
+
+def _tell_whole(winner: Entry, loser: Entry, side: str, context: MergeContext) -> None:
+    """Report an entry that gives way, unless the winner says the same."""
+    if context.report is discard or not loser.shows():
+        return
+    if winner.tag != loser.tag or not same(winner.cell[0], loser.cell[0]):
+        context.report(WriteSuperseded(context.path, side))
+
+
+def _tell_cut(kind: Kind, index: Index, left: Index, side: str, context: MergeContext) -> None:
+    """Report the members that a cut took away."""
+    if context.report is discard or left is index:
+        return
+    for key, _there, member, _left, now in index.differences(left):
+        if kind.holds(key, member) and kind.loses(member, now):
+            context.report(WriteSuperseded((*context.path, key), side))

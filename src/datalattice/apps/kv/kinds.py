@@ -1,0 +1,456 @@
+"""Kinds: the structures of a database, by the shape, the times and the join of their members.
+
+A member carries the times at which it was written, so two replicas join member by member. A cut at
+a time takes away what is as old as that, which is how a delete reaches into a structure that knows
+later writes too. Counters carry no times: a cut takes all their columns.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from datalattice.cells import Index, Value, Vector, same, value_hash
+from datalattice.lattice import as_integer, is_long
+
+HASH_TAG: Final = 1
+SET_TAG: Final = 2
+ZSET_TAG: Final = 3
+COUNTER_TAG: Final = 5
+
+LONG_MAX: Final = 2**63 - 1
+"""The last time, and the largest count of a counter's column."""
+
+NEVER: Final = LONG_MAX + 1
+"""The first time in a structure in which no cut takes anything away."""
+
+SPAN_WALK_MAX: Final = 64
+"""Most members whose times are read again each time they are asked for."""
+
+SPAN_CACHE_MAX: Final = 8_192
+"""Most larger structures whose times are remembered."""
+
+
+class Span(NamedTuple):
+    """The times in a structure.
+
+    Shapes: first: no cut below it takes anything away. last: the greatest time, -1 for none.
+    """
+
+    first: int
+    last: int
+
+
+EMPTY_SPAN: Final = Span(NEVER, -1)
+_spans: dict[tuple[int, bytes], Span] = {}
+
+
+def _is_time(value: Value) -> bool:
+    number = as_integer(value)
+    return number is not None and number >= 0 and is_long(value)
+
+
+def _slot(member: Value, position: int) -> int:
+    """Return the time or column at a position of a well-formed member."""
+    assert isinstance(member, Vector)
+    number = as_integer(member[position])
+    assert number is not None
+    return number
+
+
+class Kind:
+    """One kind of structure. Methods but `holds` take well-formed members.
+
+    Source: CAD037 "Types"; docs/design/decisions.md "Base"; docs/kv.md "Structures".
+    """
+
+    tag: int = 0
+    name: str = ""
+    untimed: bool = False
+
+    def holds(self, key: Value, member: Value) -> bool:
+        """Return whether a member has the right shape for its key.
+
+        Source: CAD037 "Types"; docs/kv.md "What foreigners may send".
+        """
+        return False
+
+    def last(self, member: Value) -> int:
+        """Return the greatest time in a member, -1 for none.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        return -1
+
+    def first(self, member: Value) -> int:
+        """Return the least time at which a cut changes the member.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        return NEVER
+
+    def cut(self, member: Value, at: int) -> Value:
+        """Return a member without what is not later than `at`; nil when nothing is left.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        return member
+
+    def join(self, own: Value, other: Value) -> Value:
+        """Return the join of two different members with one key.
+
+        Source: CAD037 "Merge"; docs/kv.md "Merge".
+        """
+        return own
+
+    def shows(self, member: Value) -> bool:
+        """Return whether readers see the member.
+
+        Source: CAD037 "Types"; docs/kv.md "Structures".
+        """
+        return True
+
+    def loses(self, member: Value, joined: Value) -> bool:
+        """Return whether a member shows what the `joined` one (nil: none) no longer shows.
+
+        Source: docs/kv.md "What a merge drops".
+        """
+        return self.shows(member) and (joined is None or not self.shows(joined))
+
+    def span(self, index: Index) -> Span:
+        """Return the times in a structure; those of large ones are remembered.
+
+        Cost:   a walk over all members, once for a large structure.
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        if len(index) <= SPAN_WALK_MAX:
+            return self._walk(index)
+        known = _spans.get((self.tag, value_hash(index)))
+        if known is None:
+            known = self._walk(index)
+            self.remember(index, known)
+        return known
+
+    def remember(self, index: Index, span: Span) -> None:
+        """Keep the times of a structure that were found on the way.
+
+        Source: docs/kv.md "Merge".
+        """
+        if len(index) > SPAN_WALK_MAX:
+            if len(_spans) >= SPAN_CACHE_MAX:
+                _spans.clear()
+            _spans[self.tag, value_hash(index)] = span
+
+    def _walk(self, index: Index) -> Span:
+        first, last = NEVER, -1
+        for key, member in index.entries():
+            if self.holds(key, member):
+                first = min(first, self.first(member))
+                last = max(last, self.last(member))
+        return Span(first, last)
+
+
+class HashKind(Kind):
+    """Fields `[value time]`, the later write whole; a deleted field is `[nil time]`.
+
+    Source: CAD037 "Hash"; docs/kv.md "Structures".
+    """
+
+    tag = HASH_TAG
+    name = "hash"
+
+    def holds(self, key: Value, member: Value) -> bool:
+        """Return whether a field is `[value time]`.
+
+        Source: CAD037 "Hash"; docs/kv.md "What foreigners may send".
+        """
+        return isinstance(member, Vector) and len(member) == 2 and _is_time(member[1])
+
+    def last(self, member: Value) -> int:
+        """Return the time of a field.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        return _slot(member, 1)
+
+    def first(self, member: Value) -> int:
+        """Return the time of a field.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        return _slot(member, 1)
+
+    def cut(self, member: Value, at: int) -> Value:
+        """Return the field, nil when it is not later than `at`.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        return None if _slot(member, 1) <= at else member
+
+    def join(self, own: Value, other: Value) -> Value:
+        """Return the later field; of one time the one with the greater hash.
+
+        Source: CAD037 "Hash"; docs/kv.md "Merge"; docs/design/decisions.md "D1".
+        """
+        mine, theirs = _slot(own, 1), _slot(other, 1)
+        if mine != theirs:
+            return own if mine > theirs else other
+        return other if value_hash(other) > value_hash(own) else own
+
+    def shows(self, member: Value) -> bool:
+        """Return whether the field has a value.
+
+        Source: CAD037 "Hash"; docs/kv.md "Structures".
+        """
+        return isinstance(member, Vector) and member[0] is not None
+
+    def loses(self, member: Value, joined: Value) -> bool:
+        """Return whether the field had a value, and another than `joined`.
+
+        Source: docs/kv.md "What a merge drops".
+        """
+        assert isinstance(member, Vector)
+        now = joined[0] if isinstance(joined, Vector) else None
+        return member[0] is not None and not same(member[0], now)
+
+
+def _is_named(key: Value, member: Vector) -> bool:
+    return isinstance(key, bytes) and key == value_hash(member[0])
+
+
+class SetKind(Kind):
+    """Members `[member add remove]` under the hash of the member; there when add > remove.
+
+    Source: CAD037 "Set"; docs/kv.md "Structures".
+    """
+
+    tag = SET_TAG
+    name = "set"
+
+    def holds(self, key: Value, member: Value) -> bool:
+        """Return whether a member is `[member add remove]` under its own hash.
+
+        Source: CAD037 "Set"; docs/kv.md "What foreigners may send".
+        """
+        return (
+            isinstance(member, Vector)
+            and len(member) == 3
+            and _is_time(member[1])
+            and _is_time(member[2])
+            and _is_named(key, member)
+        )
+
+    def last(self, member: Value) -> int:
+        """Return the later of the two times.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        return max(_slot(member, 1), _slot(member, 2))
+
+    def first(self, member: Value) -> int:
+        """Return the earlier of the times that are not 0; 0 when both are.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        add, remove = _slot(member, 1), _slot(member, 2)
+        return min(add, remove) or max(add, remove)
+
+    def cut(self, member: Value, at: int) -> Value:
+        """Return the member with the times up to `at` taken back; nil when none is left.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        assert isinstance(member, Vector)
+        add, remove = _slot(member, 1), _slot(member, 2)
+        if add > at and remove > at:
+            return member
+        return _set_member(member, member[0], add if add > at else 0, remove if remove > at else 0)
+
+    def join(self, own: Value, other: Value) -> Value:
+        """Return the member with the later of each time.
+
+        Source: CAD037 "Set"; docs/kv.md "Merge".
+        """
+        assert isinstance(own, Vector)
+        add = max(_slot(own, 1), _slot(other, 1))
+        remove = max(_slot(own, 2), _slot(other, 2))
+        for side in (own, other):
+            if _slot(side, 1) == add and _slot(side, 2) == remove:
+                return side
+        return Vector.of((own[0], add, remove))
+
+    def shows(self, member: Value) -> bool:
+        """Return whether the member was added after it was last removed.
+
+        Source: CAD037 "Set"; docs/kv.md "Structures".
+        """
+        return _slot(member, 1) > _slot(member, 2)
+
+
+def _set_member(whole: Vector, member: Value, add: int, remove: int) -> Value:
+    if add == 0 and remove == 0:
+        return None
+    if add == whole[1] and remove == whole[2]:
+        return whole
+    return Vector.of((member, add, remove))
+
+
+class ZSetKind(Kind):
+    """Members `[member score add remove]` under the hash of the member; the score goes with add.
+
+    Source: CAD037 "Sorted set"; docs/kv.md "Structures".
+    """
+
+    tag = ZSET_TAG
+    name = "zset"
+
+    def holds(self, key: Value, member: Value) -> bool:
+        """Return whether a member is `[member score add remove]` under its own hash.
+
+        Source: CAD037 "Sorted set"; docs/kv.md "What foreigners may send".
+        """
+        return (
+            isinstance(member, Vector)
+            and len(member) == 4
+            and type(member[1]) is float
+            and _is_time(member[2])
+            and _is_time(member[3])
+            and _is_named(key, member)
+        )
+
+    def last(self, member: Value) -> int:
+        """Return the later of the two times.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        return max(_slot(member, 2), _slot(member, 3))
+
+    def first(self, member: Value) -> int:
+        """Return the least time at which a cut changes the member.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        assert isinstance(member, Vector)
+        add, remove = _slot(member, 2), _slot(member, 3)
+        if add == 0 and value_hash(member[1]) != _ZERO_SCORE:
+            return 0
+        return min(add, remove) or max(add, remove)
+
+    def cut(self, member: Value, at: int) -> Value:
+        """Return the member with the times up to `at` taken back; nil when none is left.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        assert isinstance(member, Vector)
+        add, remove = _slot(member, 2), _slot(member, 3)
+        if add > at and remove > at:
+            return member
+        if add <= at and remove <= at:
+            return None
+        if add > at:
+            return Vector.of((member[0], member[1], add, 0)) if remove else member
+        return Vector.of((member[0], 0.0, 0, remove))
+
+    def join(self, own: Value, other: Value) -> Value:
+        """Return the member with the later of each time, and the score of the later add.
+
+        Source: CAD037 "Sorted set"; docs/kv.md "Merge"; docs/design/decisions.md "D1".
+        """
+        assert isinstance(own, Vector)
+        assert isinstance(other, Vector)
+        mine, theirs = _slot(own, 2), _slot(other, 2)
+        scored = own if mine > theirs else other
+        if mine == theirs and _score_hash(own) > _score_hash(other):
+            scored = own
+        remove = max(_slot(own, 3), _slot(other, 3))
+        if _slot(scored, 3) == remove:
+            return scored
+        return Vector.of((scored[0], scored[1], scored[2], remove))
+
+    def shows(self, member: Value) -> bool:
+        """Return whether the member was added after it was last removed.
+
+        Source: CAD037 "Sorted set"; docs/kv.md "Structures".
+        """
+        return _slot(member, 2) > _slot(member, 3)
+
+    def loses(self, member: Value, joined: Value) -> bool:
+        """Return whether the member was there, and is not there now or has another score.
+
+        Source: docs/kv.md "What a merge drops".
+        """
+        if not self.shows(member):
+            return False
+        assert isinstance(member, Vector)
+        if not isinstance(joined, Vector) or not self.shows(joined):
+            return True
+        return not same(member[1], joined[1])
+
+
+_ZERO_SCORE: Final = value_hash(0.0)
+
+
+def _score_hash(member: Vector) -> bytes:
+    return value_hash(Vector.of((member[0], member[1])))
+
+
+class CounterKind(Kind):
+    """Columns `[positive negative]` by replica, each of which only grows.
+
+    Source: CAD037 "Counter"; docs/kv.md "Structures".
+    """
+
+    tag = COUNTER_TAG
+    name = "counter"
+    untimed = True
+
+    def holds(self, key: Value, member: Value) -> bool:
+        """Return whether a replica's part is `[positive negative]`.
+
+        Source: CAD037 "Counter"; docs/kv.md "What foreigners may send".
+        """
+        return (
+            isinstance(member, Vector)
+            and len(member) == 2
+            and _is_time(member[0])
+            and _is_time(member[1])
+        )
+
+    def span(self, index: Index) -> Span:
+        """Return the span of no times.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
+        """
+        return EMPTY_SPAN
+
+    def shows(self, member: Value) -> bool:
+        """Return whether the replica counted anything.
+
+        Source: CAD037 "Counter"; docs/kv.md "Structures".
+        """
+        return _slot(member, 0) != 0 or _slot(member, 1) != 0
+
+    def loses(self, member: Value, joined: Value) -> bool:
+        """Return whether a cut took the column: joins lose nothing.
+
+        Source: docs/kv.md "What a merge drops".
+        """
+        return joined is None and self.shows(member)
+
+    def join(self, own: Value, other: Value) -> Value:
+        """Return the greater of each column.
+
+        Source: CAD037 "Counter"; docs/kv.md "Merge".
+        """
+        positive = max(_slot(own, 0), _slot(other, 0))
+        negative = max(_slot(own, 1), _slot(other, 1))
+        for side in (own, other):
+            if _slot(side, 0) == positive and _slot(side, 1) == negative:
+                return side
+        return Vector.of((positive, negative))
+
+
+HASH: Final = HashKind()
+SET: Final = SetKind()
+ZSET: Final = ZSetKind()
+COUNTER: Final = CounterKind()
+KINDS: Final[dict[int, Kind]] = {kind.tag: kind for kind in (HASH, SET, ZSET, COUNTER)}

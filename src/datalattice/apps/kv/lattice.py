@@ -1,0 +1,111 @@
+"""Lattices of the database: one entry, a store of entries by key, and the section `:kv`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datalattice.apps.kv.entries import ZERO_ENTRY, is_entry, read_entry
+from datalattice.apps.kv.joining import merge_entries
+from datalattice.cells import Keyword, Value
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    EntryDropped,
+    IndexLattice,
+    Lattice,
+    MapLattice,
+    MergeContext,
+    OwnerLattice,
+    register_section,
+)
+
+KV_SECTION: Final = Keyword("kv")
+
+
+class KVEntryLattice(Lattice):
+    """One key of a database: the join of what was written to it."""
+
+    def zero(self) -> Value:
+        """Return the tombstone of time 0, `[nil nil 0 nil]`.
+
+        Source: CAD037 "Entry"; docs/kv.md "Entries".
+        """
+        return ZERO_ENTRY
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether `value` is an entry, all its members well formed.
+
+        Source: CAD037 "checkForeign"; docs/kv.md "What foreigners may send".
+        """
+        return is_entry(value)
+
+    def accepts(self, other: Value, context: MergeContext) -> bool:
+        """Return whether `other` is an entry; its members are judged one by one as they are joined.
+
+        Source: docs/kv.md "What foreigners may send"; docs/design/decisions.md "D9".
+        """
+        if read_entry(other) is not None:
+            return True
+        context.report(EntryDropped(context.path))
+        return False
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return what the writes of both sides give when replayed in the order of their times.
+
+        Shapes: own, other: nil or an entry.
+        Cost:   the members that differ.
+        Source: CAD037 "Merge"; docs/kv.md "Merge"; docs/design/decisions.md "Base", "D-KV3".
+        """
+        if other is None:
+            return ZERO_ENTRY if own is None else own
+        if own is other:
+            return own
+        if not self.accepts(other, context):
+            return ZERO_ENTRY if own is None else own
+        return merge_entries(own, other, context)
+
+
+class KVStoreLattice(Lattice):
+    """A store: an Index of entries by key."""
+
+    def __init__(self) -> None:
+        self._entries: Final = IndexLattice(KVEntryLattice())
+
+    def zero(self) -> Value:
+        """Return the empty Index.
+
+        Source: CAD037 "Store"; docs/kv.md "Layout".
+        """
+        return self._entries.zero()
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether `value` is an Index.
+
+        Source: CAD037 "checkForeign"; docs/kv.md "What foreigners may send".
+        """
+        return self._entries.check_foreign(value)
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the lattice of an entry.
+
+        Source: CAD037 "Store"; docs/kv.md "Layout".
+        """
+        return self._entries.child(key)
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the union of the keys, the entries of a key on both sides joined.
+
+        Cost:   the entries that differ; equal subtrees are not descended.
+        Source: CAD037 "Merge"; docs/kv.md "Merge"; docs/design/decisions.md "D9".
+        """
+        return self._entries.merge(own, other, context)
+
+
+def kv_section() -> Lattice:
+    """Return the lattice of the section `:kv`: owner, `:value`, database name, key.
+
+    Source: CAD024 "Root layout"; docs/kv.md "Layout".
+    """
+    return OwnerLattice(MapLattice(KVStoreLattice()))
+
+
+register_section(KV_SECTION, kv_section())

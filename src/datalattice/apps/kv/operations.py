@@ -1,0 +1,440 @@
+"""Operations: everything one does with the keys of a store, whatever holds the store.
+
+A mapping of plain values, with expiry and clean-up; `typed` adds lists, counters, hashes, sets and
+sorted sets. A subclass says how the store is read and replaced. Every write
+is one pure step on the store, with one reading of the clock: it can be run again on another store.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from typing import Final, TypeVar
+
+from datalattice.apps.kv.entries import VALUE, VALUE_TAG, Entry, register
+from datalattice.apps.kv.kinds import LONG_MAX
+from datalattice.apps.kv.writing import (
+    Slot,
+    after,
+    delete,
+    expire_at,
+    is_garbage,
+    put_value,
+    read_slot,
+    wrong_type,
+)
+from datalattice.cells import Index, Value, key_bytes, to_cell
+from datalattice.clock import Clock
+from datalattice.errors import TypeMismatch, UsageError
+from datalattice.limits import INDEX_KEY_BYTES
+
+T = TypeVar("T")
+
+Step = Callable[[Index], tuple[Index, T]]
+"""Makes the next store and a result from a store; pure, for it may run again."""
+
+Write = Callable[[Value, int], tuple[Value, T]]
+"""Makes the next entry and a result from the stored entry (nil: none) and the time."""
+
+KEY_BYTES_MAX: Final = INDEX_KEY_BYTES
+"""Longest key, field or replica name in UTF-8: an Index tells keys apart by that many bytes."""
+
+NO_EXPIRY: Final = -1
+NO_KEY: Final = -2
+
+GC_AGE_MS: Final = 24 * 60 * 60 * 1000
+"""Age from which a clean-up takes tombstones and expired entries, if nothing else is said."""
+
+
+class Operations(MutableMapping[str, Value]):
+    """The keys of one store. As a mapping it shows the live keys and the values they hold.
+
+    Values are cells: host values given (dict, list, set) become cells. The value of a structure is
+    the Index that holds its members; the typed operations read it.
+
+    Source: CAD037 "Operations"; docs/kv.md "Operations".
+    """
+
+    __slots__ = ("_clock", "_replica")
+
+    _clock: Clock
+    _replica: str
+
+    @abstractmethod
+    def store(self) -> Index:
+        """Return the present store: an immutable snapshot.
+
+        Source: CAD037 "Store"; docs/kv.md "Layout".
+        """
+
+    @abstractmethod
+    def _apply(self, step: Step[T]) -> T:
+        """Replace the store by what `step` makes of it; return the step's result."""
+
+    @property
+    def replica(self) -> str:
+        """The name under which this database counts."""
+        return self._replica
+
+    # --- how a key is read and written ---
+
+    def _stored(self, key: str) -> tuple[Value, int]:
+        """Return what is stored under a key, and the time."""
+        return stored_entry(self.store(), checked_text(key, "a key")), self._clock.now_ms()
+
+    def _slot(self, key: str) -> Slot:
+        stored, now_ms = self._stored(key)
+        return read_slot(stored, now_ms)
+
+    def _live(self, key: str) -> Entry | None:
+        slot = self._slot(key)
+        return slot.entry if slot.live else None
+
+    def _write(self, key: str, write: Write[T]) -> T:
+        """Replace one entry by what `write` makes of it, in one update of the store."""
+        name = checked_text(key, "a key")
+        now_ms = self._clock.now_ms()
+
+        def step(store: Index) -> tuple[Index, T]:
+            stored = stored_entry(store, name)
+            entry, result = write(stored, now_ms)
+            if entry is stored:
+                return store, result
+            check_room(store, name, "a key")
+            return store.put(name, entry), result
+
+        return self._apply(step)
+
+    # --- values ---
+
+    def __getitem__(self, key: str) -> Value:
+        """Return the value of a live key; raise KeyError when there is none."""
+        entry = self._live(key)
+        if entry is None:
+            raise KeyError(key)
+        return entry.cell[VALUE]
+
+    def __setitem__(self, key: str, value: object) -> None:
+        """Set a plain value; see `set`."""
+        self.set(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        """Delete a live key; raise KeyError when there is none."""
+        if not self.delete(key):
+            raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether the key is live."""
+        return isinstance(key, str) and self._slot(key).live
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the live keys in the order of their bytes."""
+        for key, _entry in self.scan():
+            yield key
+
+    def __len__(self) -> int:
+        """Return the number of live keys: a walk over all keys."""
+        return sum(1 for _key in self)
+
+    def items(self) -> ItemsView[str, Value]:
+        """Return a view of the live keys with their values; iterating sees one snapshot.
+
+        Source: docs/kv.md "Values".
+        """
+        return _Items(self)
+
+    def values(self) -> ValuesView[Value]:
+        """Return a view of the values of the live keys; iterating sees one snapshot.
+
+        Source: docs/kv.md "Values".
+        """
+        return _Values(self)
+
+    def set(self, key: str, value: object, ttl_ms: int | None = None) -> None:
+        """Set a plain value; it replaces anything under the key, its expiry too.
+
+        Units:  ttl_ms: milliseconds from now until the key expires; None: never.
+        Raises: UsageError: the key is longer than 32 bytes, or the time to live is no positive
+                integer.
+        Source: CAD037 "set"; docs/kv.md "Values"; docs/design/decisions.md "Base".
+        """
+        cell = to_cell(value)
+        checked_ttl(ttl_ms)
+        self._write(key, lambda stored, now: (put_value(stored, cell, ttl_ms, now), None))
+
+    def set_many(self, values: Mapping[str, object], ttl_ms: int | None = None) -> None:
+        """Set many plain values in one update of the store: all of them or, on an error, none.
+
+        Units:  ttl_ms: as for `set`, for all of them.
+        Cost:   one new tree node where single writes would make one for each value; below a signing
+                boundary one signature.
+        Raises: as `set`.
+        Source: docs/kv.md "Batches".
+        """
+        cells = {checked_text(key, "a key"): to_cell(value) for key, value in values.items()}
+        checked_ttl(ttl_ms)
+        now_ms = self._clock.now_ms()
+
+        def step(store: Index) -> tuple[Index, None]:
+            entries = []
+            for name, cell in cells.items():
+                stored = stored_entry(store, name)
+                check_room(store, name, "a key")
+                entries.append((name, put_value(stored, cell, ttl_ms, now_ms)))
+            return store.put_many(entries), None
+
+        if cells:
+            self._apply(step)
+
+    def update(self, *args: object, **values: object) -> None:
+        """Set the values of a mapping or of (key, value) pairs in one update, as `set_many`.
+
+        Source: docs/kv.md "Batches".
+        """
+        self.set_many(dict(*args, **values))
+
+    def setdefault(self, key: str, default: object = None) -> Value:
+        """Return the value of a live key; where there is none, set `default` and return it.
+
+        Source: docs/kv.md "Values".
+        """
+        cell = to_cell(default)
+
+        def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
+            slot = read_slot(stored, now_ms)
+            if slot.entry is not None and slot.live:
+                return stored, slot.entry.cell[VALUE]
+            return put_value(stored, cell, None, now_ms), cell
+
+        return self._write(key, write)
+
+    def modify(
+        self, key: str, function: Callable[[Value], object], default: object = None
+    ) -> Value:
+        """Replace a plain value by `function(value)` in one update; return the new value.
+
+        The function gets `default` when the key is not live. It runs again when another writer was
+        faster, so it must not change anything itself. An expiry is kept.
+
+        Raises: WrongType: the key holds a structure or a list.
+        Source: docs/kv.md "Read, change, write".
+        """
+        missing = to_cell(default)
+
+        def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
+            slot = read_slot(stored, now_ms)
+            entry = slot.entry if slot.live else None
+            if entry is not None and entry.tag != VALUE_TAG:
+                raise wrong_type("MODIFY", entry)
+            fresh = to_cell(function(missing if entry is None else entry.cell[VALUE]))
+            expire = None if entry is None else entry.expire
+            return register(fresh, VALUE_TAG, after(slot, now_ms), expire), fresh
+
+        return self._write(key, write)
+
+    def delete(self, key: str) -> bool:
+        """Delete a key, whatever it holds; return whether it was live.
+
+        A tombstone stays, so that replicas learn of it: see `gc`.
+
+        Source: CAD037 "del"; docs/kv.md "Values".
+        """
+        return self._write(key, delete)
+
+    def clear(self) -> None:
+        """Delete every live key, in one update of the store.
+
+        Source: docs/kv.md "Values".
+        """
+        now_ms = self._clock.now_ms()
+
+        def step(store: Index) -> tuple[Index, None]:
+            gone = []
+            for key, stored in store.entries():
+                entry, live = delete(stored, now_ms)
+                if live:
+                    gone.append((key, entry))
+            return store.put_many(gone), None
+
+        self._apply(step)
+
+    def type(self, key: str) -> str | None:
+        """Return the type of a live key: value, hash, set, zset, list, counter; None for no key.
+
+        Source: CAD037 "type"; docs/kv.md "Operations".
+        """
+        entry = self._live(key)
+        return None if entry is None else entry.type_name
+
+    def scan(self, prefix: str = "") -> Iterator[tuple[str, Entry]]:
+        """Yield the live keys that begin with `prefix`, with their entries, in order.
+
+        Cost:   the keys with that prefix; others are not visited.
+        Source: docs/kv.md "Operations".
+        """
+        now_ms = self._clock.now_ms()
+        yield from live_entries(self.store().under(prefix), prefix, now_ms)
+
+    # --- expiry ---
+
+    def expire(self, key: str, ttl_ms: int) -> bool:
+        """Let a live key expire in `ttl_ms` milliseconds; return whether there was one.
+
+        The expiry is a write like any other and reaches the replicas.
+
+        Raises: UsageError: the time to live is no positive integer.
+        Source: CAD037 "expire"; docs/kv.md "Expiry"; docs/design/decisions.md "D-KV3".
+        """
+        checked_ttl(ttl_ms)
+        return self._write(key, lambda stored, now: expire_at(stored, now + ttl_ms, now))
+
+    def persist(self, key: str) -> bool:
+        """Take the expiry from a live key; return whether there was one.
+
+        Source: docs/kv.md "Expiry".
+        """
+
+        def write(stored: Value, now_ms: int) -> tuple[Value, bool]:
+            entry = read_slot(stored, now_ms).entry
+            if entry is None or entry.expire is None:
+                return stored, False
+            return expire_at(stored, None, now_ms)
+
+        return self._write(key, write)
+
+    def ttl(self, key: str) -> int:
+        """Return the milliseconds until a key expires, -1 when it never does, -2 for no key.
+
+        Source: CAD037 "ttl"; docs/kv.md "Expiry".
+        """
+        stored, now_ms = self._stored(key)
+        slot = read_slot(stored, now_ms)
+        if slot.entry is None or not slot.live:
+            return NO_KEY
+        return NO_EXPIRY if slot.entry.expire is None else slot.entry.expire - now_ms
+
+    def gc(self, min_age_ms: int = GC_AGE_MS) -> int:
+        """Forget tombstones, expired and emptied entries of that age; return how many.
+
+        A replica that has not seen a deletion brings the value back: clean up when all have synced.
+        An age of 0 forgets all of them.
+
+        Raises: UsageError: the age is no integer of 0 or more.
+        Source: CAD037 "gc"; docs/kv.md "Clean-up"; docs/design/decisions.md "D-KV3".
+        """
+        if type(min_age_ms) is not int or min_age_ms < 0:
+            raise UsageError(f"min_age_ms is 0 or more milliseconds, got {min_age_ms!r}")
+        now_ms = self._clock.now_ms()
+
+        def step(store: Index) -> tuple[Index, int]:
+            swept = store
+            for key, stored in store.entries():
+                if is_garbage(stored, min_age_ms, now_ms):
+                    swept = swept.remove(key)
+            return swept, len(store) - len(swept)
+
+        return self._apply(step)
+
+
+class _Items(ItemsView[str, Value]):
+    """Live keys with their values, from one snapshot."""
+
+    _mapping: Operations
+
+    def __iter__(self) -> Iterator[tuple[str, Value]]:
+        for key, entry in self._mapping.scan():
+            yield key, entry.cell[VALUE]
+
+
+class _Values(ValuesView[Value]):
+    """The values of live keys, from one snapshot."""
+
+    _mapping: Operations
+
+    def __iter__(self) -> Iterator[Value]:
+        for _key, entry in self._mapping.scan():
+            yield entry.cell[VALUE]
+
+
+def live_entries(store: Index, prefix: str, now_ms: int) -> Iterator[tuple[str, Entry]]:
+    """Yield the keys of a store that are live and begin with `prefix`, with their entries.
+
+    Source: docs/kv.md "Operations".
+    """
+    for cell, stored in store.entries():
+        slot = read_slot(stored, now_ms)
+        if slot.entry is not None and slot.live:
+            key = key_text(cell)
+            if key is not None and key.startswith(prefix):
+                yield key, slot.entry
+
+
+def key_text(cell: Value) -> str | None:
+    """Return a stored key as text, None when its bytes are no text.
+
+    Source: docs/kv.md "Layout".
+    """
+    if isinstance(cell, str):
+        return cell
+    try:
+        return key_bytes(cell).decode()
+    except UnicodeDecodeError:
+        return None  # such a key cannot be named here
+
+
+def stored_entry(store: Index, key: str) -> Value:
+    """Return what is stored under exactly this key, nil when there is nothing.
+
+    Source: docs/kv.md "Limits".
+    """
+    stored = store.get(key)
+    if stored is not None and len(key_bytes(key)) == KEY_BYTES_MAX:
+        return stored if key_text(store.key_cell(key)) == key else None
+    return stored
+
+
+def check_room(store: Index, key: str, what: str) -> None:
+    """Refuse a key that an Index could not tell from others.
+
+    One that another system stored may be written again.
+
+    Raises: UsageError: it is too long, or the first bytes of a stored longer key.
+    Source: docs/kv.md "Limits".
+    """
+    length = len(key_bytes(key))
+    if length < KEY_BYTES_MAX:
+        return
+    held = store.key_cell(key)
+    if held is not None and key_text(held) == key:
+        return
+    size = len(key.encode())
+    if size > KEY_BYTES_MAX:
+        raise UsageError(f"{what} has at most {KEY_BYTES_MAX} bytes of UTF-8, got {size}: {key!r}")
+    if held is not None:
+        raise UsageError(f"{what} {key!r} cannot be told from the stored {held!r}, which is longer")
+
+
+def checked_text(text: object, what: str) -> str:
+    """Return a key, field or name that can be stored as a String.
+
+    Raises: TypeMismatch: it is no str. UsageError: it is no Unicode text (a lone surrogate).
+    Source: docs/kv.md "Limits".
+    """
+    if not isinstance(text, str):
+        raise TypeMismatch(f"{what} is a str, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{what} is Unicode text, got {text!r}") from error
+    return text
+
+
+def checked_ttl(ttl_ms: int | None) -> None:
+    """Refuse a time to live that is no positive integer of 64 bits, or None.
+
+    Raises: UsageError: it is not.
+    Source: docs/kv.md "Expiry".
+    """
+    given: object = ttl_ms
+    if given is not None and (type(given) is not int or not 0 < given <= LONG_MAX):
+        raise UsageError(f"ttl_ms is a positive number of milliseconds or None, got {given!r}")

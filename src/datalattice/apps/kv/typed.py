@@ -1,0 +1,419 @@
+"""Typed operations: lists, counters, hashes, sets and sorted sets under the keys of a store.
+
+Each raises `WrongType` on a key that is live with another type. A key that is not live reads as an
+empty structure, and the first write makes it. Every write is one update of the store, so threads
+may share a database: no increment is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from datalattice.apps.kv.kinds import COUNTER, HASH, SET, ZSET, Kind
+from datalattice.apps.kv.operations import Operations, check_room, checked_text, stored_entry
+from datalattice.apps.kv.writing import (
+    add_members,
+    add_scored,
+    count_up,
+    delete_fields,
+    put_fields,
+    put_list,
+    read_list,
+    read_structure,
+    remove_members,
+    total_of,
+)
+from datalattice.cells import Index, Set, Value, Vector, to_cell, value_hash
+from datalattice.errors import TypeMismatch, UsageError
+from datalattice.lattice import is_long
+
+INFINITY: Final = float("inf")
+
+
+class TypedOperations(Operations):
+    """The operations on keys that hold more than one value.
+
+    Source: CAD037 "Operations"; docs/kv.md "Operations".
+    """
+
+    __slots__ = ()
+
+    # --- lists ---
+
+    def lpush(self, key: str, *values: object) -> int:
+        """Put each value in front in turn, so the last one comes first; return the new length.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "lpush"; docs/kv.md "Lists".
+        """
+        cells = [to_cell(value) for value in reversed(values)]
+        return self._push(key, "LPUSH", cells, [])
+
+    def rpush(self, key: str, *values: object) -> int:
+        """Append values in order; return the new length.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "rpush"; docs/kv.md "Lists".
+        """
+        return self._push(key, "RPUSH", [], [to_cell(value) for value in values])
+
+    def _push(self, key: str, operation: str, front: list[Value], back: list[Value]) -> int:
+        def write(stored: Value, now_ms: int) -> tuple[Value, int]:
+            held = read_list(stored, operation, now_ms)
+            if not front and not back:
+                return stored, len(held)
+            items = Vector.of(front).concat(held) if front else held.extend(back)
+            return put_list(stored, items, now_ms), len(items)
+
+        return self._write(key, write)
+
+    def lpop(self, key: str) -> Value:
+        """Take the first element away and return it; None when there is none.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "lpop"; docs/kv.md "Lists".
+        """
+
+        def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
+            held = read_list(stored, "LPOP", now_ms)
+            return (put_list(stored, held.drop(1), now_ms), held[0]) if held else (stored, None)
+
+        return self._write(key, write)
+
+    def rpop(self, key: str) -> Value:
+        """Take the last element away and return it; None when there is none.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "rpop"; docs/kv.md "Lists".
+        """
+
+        def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
+            held = read_list(stored, "RPOP", now_ms)
+            if not held:
+                return stored, None
+            return put_list(stored, Vector.of(held.to_list(0, len(held) - 1)), now_ms), held[-1]
+
+        return self._write(key, write)
+
+    def lrange(self, key: str, start: int = 0, stop: int = -1) -> Vector:
+        """Return the elements at positions start to stop, both included, negative from the end.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "lrange"; docs/kv.md "Lists".
+        """
+        stored, now_ms = self._stored(key)
+        held = read_list(stored, "LRANGE", now_ms)
+        first, end = positions(start, stop, len(held))
+        return held if (first, end) == (0, len(held)) else Vector.of(held.to_list(first, end))
+
+    def llen(self, key: str) -> int:
+        """Return the length of a list, 0 for no key.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "llen"; docs/kv.md "Lists".
+        """
+        stored, now_ms = self._stored(key)
+        return len(read_list(stored, "LLEN", now_ms))
+
+    # --- counters ---
+
+    def incr(self, key: str, amount: int = 1) -> int:
+        """Count up by `amount`, which may be negative; return the total of all replicas.
+
+        Raises: WrongType: the key holds another type. UsageError: the amount is no integer of 64
+                bits, or the count would leave them.
+        Source: CAD037 "incrby"; docs/kv.md "Counters".
+        """
+        if not is_long(to_cell(amount)):
+            raise UsageError(f"the amount is an integer of at most 64 bits, got {amount!r}")
+        replica = self._replica
+        return self._write(key, lambda stored, now: count_up(stored, replica, amount, now))
+
+    def decr(self, key: str, amount: int = 1) -> int:
+        """Count down by `amount`; return the total of all replicas.
+
+        Raises: as `incr`.
+        Source: CAD037 "decrby"; docs/kv.md "Counters".
+        """
+        if not is_long(to_cell(amount)):
+            raise UsageError(f"the amount is an integer of at most 64 bits, got {amount!r}")
+        return self.incr(key, -amount)
+
+    def count(self, key: str) -> int:
+        """Return the total of a counter, 0 for no key.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "Counter"; docs/kv.md "Counters".
+        """
+        stored, now_ms = self._stored(key)
+        return total_of(read_structure(stored, COUNTER, "COUNT", now_ms))
+
+    # --- hashes ---
+
+    def _members(self, key: str, kind: Kind, operation: str) -> Index:
+        stored, now_ms = self._stored(key)
+        return read_structure(stored, kind, operation, now_ms)
+
+    def hset(self, key: str, field: str, value: object) -> bool:
+        """Set one field of a hash; return whether it is new. None as value removes the field.
+
+        Raises: WrongType: the key holds another type. UsageError: the field is longer than 32
+                bytes.
+        Source: CAD037 "hset"; docs/kv.md "Hashes".
+        """
+        return self.hset_many(key, {field: value}) == 1
+
+    def hset_many(self, key: str, fields: Mapping[str, object]) -> int:
+        """Set fields of a hash in one update; return how many are new.
+
+        Raises: as `hset`.
+        Source: CAD037 "hset"; docs/kv.md "Hashes".
+        """
+        cells = [(checked_text(f, "a field"), to_cell(v)) for f, v in fields.items()]
+
+        def write(stored: Value, now_ms: int) -> tuple[Value, int]:
+            held = read_structure(stored, HASH, "HSET", now_ms)
+            for field, _value in cells:
+                check_room(held, field, "a field")
+            return put_fields(stored, cells, now_ms)
+
+        return self._write(key, write) if cells else 0
+
+    def hget(self, key: str, field: str) -> Value:
+        """Return the value of one field, None when there is none.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "hget"; docs/kv.md "Hashes".
+        """
+        member = stored_entry(self._members(key, HASH, "HGET"), checked_text(field, "a field"))
+        return member[0] if HASH.holds(field, member) and isinstance(member, Vector) else None
+
+    def hdel(self, key: str, *fields: str) -> int:
+        """Remove fields of a hash; return how many were there.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "hdel"; docs/kv.md "Hashes".
+        """
+        names = [checked_text(field, "a field") for field in fields]
+
+        def write(stored: Value, now_ms: int) -> tuple[Value, int]:
+            held = read_structure(stored, HASH, "HDEL", now_ms)
+            there = [name for name in names if stored_entry(held, name) is not None]
+            return delete_fields(stored, there, now_ms)
+
+        return self._write(key, write)
+
+    def hexists(self, key: str, field: str) -> bool:
+        """Return whether a hash has a field.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "hexists"; docs/kv.md "Hashes".
+        """
+        return self.hget(key, field) is not None
+
+    def hgetall(self, key: str) -> Index:
+        """Return the fields of a hash with their values, in the order of the fields' bytes.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "hgetall"; docs/kv.md "Hashes".
+        """
+        members = shown(HASH, self._members(key, HASH, "HGETALL"))
+        return Index.of([(field, member[0]) for field, member in members])
+
+    def hlen(self, key: str) -> int:
+        """Return the number of fields of a hash.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "hlen"; docs/kv.md "Hashes".
+        """
+        return sum(1 for _member in shown(HASH, self._members(key, HASH, "HLEN")))
+
+    # --- sets ---
+
+    def sadd(self, key: str, *members: object) -> int:
+        """Add members to a set; return how many were not there.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "sadd"; docs/kv.md "Sets".
+        """
+        cells = [to_cell(member) for member in members]
+        return self._write(key, lambda stored, now: add_members(stored, cells, now))
+
+    def srem(self, key: str, *members: object) -> int:
+        """Remove members from a set; return how many were there.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "srem"; docs/kv.md "Sets".
+        """
+        cells = [to_cell(member) for member in members]
+        return self._write(key, lambda stored, now: remove_members(stored, SET, "SREM", cells, now))
+
+    def sismember(self, key: str, member: object) -> bool:
+        """Return whether a set has a member.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "sismember"; docs/kv.md "Sets".
+        """
+        name = value_hash(to_cell(member))
+        held = self._members(key, SET, "SISMEMBER").get(name)
+        return SET.holds(name, held) and SET.shows(held)
+
+    def smembers(self, key: str) -> Set:
+        """Return the members of a set.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "smembers"; docs/kv.md "Sets".
+        """
+        members = shown(SET, self._members(key, SET, "SMEMBERS"))
+        return Set.of([member[0] for _name, member in members])
+
+    def scard(self, key: str) -> int:
+        """Return the number of members of a set.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "scard"; docs/kv.md "Sets".
+        """
+        return sum(1 for _member in shown(SET, self._members(key, SET, "SCARD")))
+
+    # --- sorted sets ---
+
+    def zadd(self, key: str, score: float, member: object) -> int:
+        """Add a member, or give it another score; return 1 when it was not there, else 0.
+
+        Raises: WrongType: the key holds another type. TypeMismatch: the score is no number.
+                UsageError: it is not a number that can be ordered.
+        Source: CAD037 "zadd"; docs/kv.md "Sorted sets".
+        """
+        return self.zadd_many(key, [(score, member)])
+
+    def zadd_many(self, key: str, scored: Iterable[tuple[float, object]]) -> int:
+        """Add members with scores, as (score, member), in one update; return how many are new.
+
+        Raises: as `zadd`.
+        Source: CAD037 "zadd"; docs/kv.md "Sorted sets".
+        """
+        cells = [(to_cell(member), checked_score(score)) for score, member in scored]
+        return self._write(key, lambda stored, now: add_scored(stored, cells, now))
+
+    def zrem(self, key: str, *members: object) -> int:
+        """Remove members from a sorted set; return how many were there.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "zrem"; docs/kv.md "Sorted sets".
+        """
+        cells = [to_cell(member) for member in members]
+        return self._write(
+            key, lambda stored, now: remove_members(stored, ZSET, "ZREM", cells, now)
+        )
+
+    def zscore(self, key: str, member: object) -> float | None:
+        """Return the score of a member, None when it is not there.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "zscore"; docs/kv.md "Sorted sets".
+        """
+        name = value_hash(to_cell(member))
+        held = self._members(key, ZSET, "ZSCORE").get(name)
+        if not ZSET.holds(name, held) or not ZSET.shows(held) or not isinstance(held, Vector):
+            return None
+        score = held[1]
+        return score if isinstance(score, float) else None
+
+    def zrange(self, key: str, start: int = 0, stop: int = -1) -> Vector:
+        """Return the members at positions start to stop by score, both included.
+
+        Members of one score come in the order of their hashes; negative positions count from the
+        end.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "zrange"; docs/kv.md "Sorted sets".
+        """
+        return Vector.of([member for member, _score in self.zitems(key, start, stop)])
+
+    def zitems(self, key: str, start: int = 0, stop: int = -1) -> list[tuple[Value, float]]:
+        """Return (member, score) at positions start to stop by score, as `zrange`.
+
+        Raises: WrongType: the key holds another type.
+        Source: docs/kv.md "Sorted sets".
+        """
+        ranked = by_score(self._members(key, ZSET, "ZRANGE"))
+        first, end = positions(start, stop, len(ranked))
+        return ranked[first:end]
+
+    def zrange_by_score(self, key: str, low: float = -INFINITY, high: float = INFINITY) -> Vector:
+        """Return the members with scores from low to high, both included, by score.
+
+        Raises: WrongType: the key holds another type. TypeMismatch, UsageError: as `zadd`.
+        Source: CAD037 "zrange"; docs/kv.md "Sorted sets".
+        """
+        least, most = checked_score(low), checked_score(high)
+        ranked = by_score(self._members(key, ZSET, "ZRANGEBYSCORE"))
+        return Vector.of([member for member, score in ranked if least <= score <= most])
+
+    def zcard(self, key: str) -> int:
+        """Return the number of members of a sorted set.
+
+        Raises: WrongType: the key holds another type.
+        Source: CAD037 "zcard"; docs/kv.md "Sorted sets".
+        """
+        return sum(1 for _member in shown(ZSET, self._members(key, ZSET, "ZCARD")))
+
+
+def shown(kind: Kind, index: Index) -> Iterator[tuple[Value, Vector]]:
+    """Yield the members that readers see, by key.
+
+    Source: docs/kv.md "Structures".
+    """
+    for key, member in index.entries():
+        if kind.holds(key, member) and kind.shows(member) and isinstance(member, Vector):
+            yield key, member
+
+
+def by_score(index: Index) -> list[tuple[Value, float]]:
+    """Return the members of a sorted set with their scores, in the order of score, then hash.
+
+    A score that is not a number (a peer may send one) comes last.
+
+    Source: docs/kv.md "Sorted sets".
+    """
+    ranked: list[tuple[bool, float, int, Value, float]] = []
+    for position, (_name, member) in enumerate(shown(ZSET, index)):
+        score = member[1]
+        assert isinstance(score, float)
+        unordered = math.isnan(score)
+        ranked.append((unordered, 0.0 if unordered else score, position, member[0], score))
+    ranked.sort(key=lambda row: row[:3])
+    return [(member, score) for _nan, _rank, _position, member, score in ranked]
+
+
+def positions(start: int, stop: int, count: int) -> tuple[int, int]:
+    """Return the slice that positions start to stop, both included, mean among `count` elements.
+
+    Raises: UsageError: they are no integers.
+    Source: CAD037 "lrange"; docs/kv.md "Lists".
+    """
+    for name, position in (("start", start), ("stop", stop)):
+        if type(position) is not int:
+            raise UsageError(f"{name} is an integer position, got {position!r}")
+    first = max(start + count, 0) if start < 0 else start
+    end = min((stop + count if stop < 0 else stop) + 1, count)
+    return (0, 0) if first >= end else (first, end)
+
+
+def checked_score(score: object) -> float:
+    """Return a score as a float.
+
+    Raises: TypeMismatch: it is no number. UsageError: it is not a number, or too large for a float.
+    Source: docs/kv.md "Sorted sets".
+    """
+    if type(score) is not int and type(score) is not float:
+        raise TypeMismatch(f"a score is an int or a float, got {type(score).__name__}")
+    try:
+        number = float(score)
+    except OverflowError as error:
+        raise UsageError(f"a score is a number that a float can hold, got {score!r}") from error
+    if math.isnan(number):
+        raise UsageError("a score is a number that can be ordered, got nan")
+    return number

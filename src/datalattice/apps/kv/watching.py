@@ -1,0 +1,144 @@
+"""Watching: the changes of a database's live keys, as they come.
+
+A watch remembers the store it saw last. The difference of two stores costs what changed and not
+what there is, so a watch on a large database is cheap. Several writes between two looks are one
+change for each key; what expires is no write and is not told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple, Self
+
+from datalattice.apps.kv.entries import VALUE, Entry
+from datalattice.apps.kv.operations import key_text
+from datalattice.apps.kv.writing import read_slot
+from datalattice.cells import EMPTY_INDEX, Index, Value, same
+from datalattice.clock import Clock
+from datalattice.cursors import Change, Changes, Cursor, Wake
+
+
+class KeyChange(NamedTuple):
+    """What happened to one key.
+
+    Shapes: type: the name of the type it holds now, None when it was deleted. value, previous: what
+            it holds and held, nil for no live entry.
+    """
+
+    key: str
+    type: str | None
+    value: Value
+    previous: Value
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the key is gone."""
+        return self.type is None
+
+
+class Watch:
+    """The changes of the live keys with one prefix; an iterator that waits.
+
+    Use `with`, or `close` it; any thread may close, one thread takes the changes.
+
+    Source: docs/kv.md "Watching".
+    """
+
+    __slots__ = ("_changes", "_clock", "_prefix", "_waiting")
+
+    def __init__(self, cursor: Cursor, prefix: str, clock: Clock) -> None:
+        self._prefix: Final = prefix
+        self._clock: Final = clock
+        self._waiting: deque[KeyChange] = deque()
+        self._changes: Final = Changes(cursor)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._changes.closed
+
+    def poll(self) -> list[KeyChange]:
+        """Return the changes since the last ones returned, in the order of the keys; never waits.
+
+        Source: docs/kv.md "Watching".
+        """
+        change = self._changes.poll()
+        if change is not None:
+            self._take(change)
+        told = list(self._waiting)
+        self._waiting.clear()
+        return told
+
+    def wait(self, timeout_s: float | None = None) -> KeyChange | None:
+        """Return the next change; None when there was none in time, or on `close`.
+
+        Units:  timeout_s: seconds, None waits without end.
+        Source: docs/kv.md "Watching".
+        """
+        if not self._waiting and self._changes.wait(timeout_s, self._take) is None:
+            return None
+        return self._waiting.popleft()
+
+    def on_wake(self, wake: Wake) -> None:
+        """Call `wake` whenever `poll` may have something, in the thread that wrote; and on `close`.
+
+        Source: docs/kv.md "Watching".
+        """
+        self._changes.on_wake(wake)
+
+    def close(self) -> None:
+        """Stop watching; a thread that waits returns.
+
+        Source: docs/kv.md "Watching".
+        """
+        self._changes.close()
+
+    def _take(self, change: Change) -> bool:
+        self._waiting.extend(self._of(change))
+        return bool(self._waiting)
+
+    def _of(self, change: Change) -> Iterator[KeyChange]:
+        before, after = _below(change.before, self._prefix), _below(change.after, self._prefix)
+        now_ms = self._clock.now_ms()
+        for cell, _had, was, _has, now in before.differences(after):
+            key = key_text(cell)
+            if key is not None and key.startswith(self._prefix):
+                told = _told(key, _live(was, now_ms), _live(now, now_ms))
+                if told is not None:
+                    yield told
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> KeyChange:
+        change = self.wait()
+        if change is None:
+            raise StopIteration
+        return change
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _below(store: Value, prefix: str) -> Index:
+    return store.under(prefix) if isinstance(store, Index) else EMPTY_INDEX
+
+
+def _live(stored: Value, now_ms: int) -> Entry | None:
+    slot = read_slot(stored, now_ms)
+    return slot.entry if slot.live else None
+
+
+def _told(key: str, was: Entry | None, now: Entry | None) -> KeyChange | None:
+    """Return what to tell of a key whose entry changed; None when readers see no difference."""
+    before = None if was is None else was.cell[VALUE]
+    if now is None:
+        return None if was is None else KeyChange(key, None, None, before)
+    after = now.cell[VALUE]
+    if was is not None and was.tag == now.tag and same(before, after):
+        return None
+    return KeyChange(key, now.type_name, after, before)

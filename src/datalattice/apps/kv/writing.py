@@ -1,0 +1,392 @@
+"""Writing: the next entry of a key for each write, a pure function of what is stored and the time.
+
+Writers never stamp at or below what they replace, so an edit always wins over what its writer saw.
+A structure made where something was deleted or has expired starts at a base: what is as old as that
+stays gone when replicas meet. What changes nothing returns the stored entry itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeVar
+
+from datalattice.apps.kv.entries import (
+    LIST_TAG,
+    NO_TIME,
+    VALUE,
+    VALUE_TAG,
+    Entry,
+    checked_stamp,
+    read_entry,
+    register,
+    structure,
+)
+from datalattice.apps.kv.kinds import COUNTER, HASH, LONG_MAX, SET, ZSET, Kind
+from datalattice.cells import EMPTY_INDEX, EMPTY_VECTOR, Index, Value, Vector, same, value_hash
+from datalattice.errors import UsageError, WrongType
+
+T = TypeVar("T")
+
+LONG_MIN: Final = -LONG_MAX - 1
+
+
+class Slot(NamedTuple):
+    """What is stored under a key, as seen at one moment.
+
+    Shapes: entry: nil when there is nothing, or nothing well formed. expired: its expiry passed.
+            live: readers see it.
+    """
+
+    entry: Entry | None
+    expired: bool
+    live: bool
+
+
+def read_slot(stored: Value, now_ms: int) -> Slot:
+    """Return what is stored under a key as seen at `now_ms`.
+
+    Source: CAD037 "TTL"; docs/kv.md "Expiry".
+    """
+    entry = read_entry(stored)
+    if entry is None:
+        return Slot(None, expired=False, live=False)
+    expired = entry.expire is not None and now_ms >= entry.expire
+    there = not entry.is_tombstone() if entry.kind is None else len(entry.members) > 0
+    return Slot(entry, expired, live=there and not expired)
+
+
+def after(slot: Slot, now_ms: int) -> int:
+    """Return the stamp of a write that replaces what is stored.
+
+    Units:  Unix milliseconds.
+    Source: docs/kv.md "Stamps"; docs/design/decisions.md "D1", "Base".
+    """
+    return now_ms if slot.entry is None else max(now_ms, slot.entry.time() + 1)
+
+
+def wrong_type(operation: str, entry: Entry) -> WrongType:
+    """Return the error of an operation on a key that holds another type.
+
+    Source: CAD037 "Errors"; docs/kv.md "Errors".
+    """
+    return WrongType(
+        f"WRONGTYPE Operation {operation} against a key holding {entry.type_name}: "
+        "delete the key first, or use the operations of that type"
+    )
+
+
+# --- registers ----------------------------------------------------------------------------------
+
+
+def put_value(stored: Value, value: Value, ttl_ms: int | None, now_ms: int) -> Vector:
+    """Return the entry of a plain value; it replaces anything, its expiry included.
+
+    Source: CAD037 "set"; docs/kv.md "Values".
+    """
+    expire = None if ttl_ms is None else checked_stamp(now_ms + ttl_ms)
+    return register(value, VALUE_TAG, after(read_slot(stored, now_ms), now_ms), expire)
+
+
+def delete(stored: Value, now_ms: int) -> tuple[Value, bool]:
+    """Return the tombstone of a live key and True; else what is stored and False.
+
+    Source: CAD037 "del"; docs/kv.md "Values".
+    """
+    slot = read_slot(stored, now_ms)
+    if not slot.live:
+        return stored, False
+    return register(None, None, after(slot, now_ms), None), True
+
+
+def expire_at(stored: Value, expire: int | None, now_ms: int) -> tuple[Value, bool]:
+    """Return a live entry with another expiry (nil: none) and True; else the stored and False.
+
+    The entry is stamped, so that the expiry replicates.
+
+    Units:  expire: Unix milliseconds.
+    Source: CAD037 "expire"; docs/kv.md "Expiry"; docs/design/decisions.md "D-KV3".
+    """
+    slot = read_slot(stored, now_ms)
+    entry = slot.entry
+    if entry is None or not slot.live:
+        return stored, False
+    stamp = after(slot, now_ms)
+    due = None if expire is None else checked_stamp(expire)
+    if entry.kind is not None:
+        return structure(entry.kind, entry.members, stamp, due, entry.base), True
+    parts = entry.cell.to_list(0, 2)
+    return Vector.of((parts[0], parts[1], checked_stamp(stamp), due)), True
+
+
+# --- lists --------------------------------------------------------------------------------------
+
+
+def read_list(stored: Value, operation: str, now_ms: int) -> Vector:
+    """Return the elements of a list, none when there is no live entry.
+
+    Raises: WrongType: the key holds another type.
+    Source: CAD037 "List"; docs/kv.md "Lists".
+    """
+    slot = read_slot(stored, now_ms)
+    if slot.entry is None or not slot.live:
+        return EMPTY_VECTOR
+    if slot.entry.tag != LIST_TAG:
+        raise wrong_type(operation, slot.entry)
+    held = slot.entry.cell[VALUE]
+    return held if isinstance(held, Vector) else EMPTY_VECTOR
+
+
+def put_list(stored: Value, items: Vector, now_ms: int) -> Vector:
+    """Return the entry of a list with these elements; a live list's expiry is kept.
+
+    Source: CAD037 "List"; docs/kv.md "Lists"; docs/design/decisions.md "D-KV3".
+    """
+    slot = read_slot(stored, now_ms)
+    expire = slot.entry.expire if slot.entry is not None and slot.live else None
+    return register(items, LIST_TAG, after(slot, now_ms), expire)
+
+
+# --- structures ---------------------------------------------------------------------------------
+
+
+def read_structure(stored: Value, kind: Kind, operation: str, now_ms: int) -> Index:
+    """Return the members of a structure, none when there is no live entry.
+
+    Raises: WrongType: the key holds another type.
+    Source: CAD037 "Types"; docs/kv.md "Structures".
+    """
+    slot = read_slot(stored, now_ms)
+    if slot.entry is None or not slot.live:
+        return EMPTY_INDEX
+    if slot.entry.kind is not kind:
+        raise wrong_type(operation, slot.entry)
+    return slot.entry.members
+
+
+class Draft:
+    """A structure while one call writes into it.
+
+    Source: docs/kv.md "Stamps"; docs/design/decisions.md "Base".
+    """
+
+    def __init__(self, stored: Value, kind: Kind, operation: str, now_ms: int) -> None:
+        slot = read_slot(stored, now_ms)
+        entry = slot.entry
+        self._stored: Final = stored
+        self._kind: Final = kind
+        self._changed = False
+        self.index = EMPTY_INDEX
+        self._utime = 0
+        self._expire: int | None = None
+        base = NO_TIME
+        if entry is not None:
+            if slot.live and entry.kind is not kind:
+                raise wrong_type(operation, entry)
+            if entry.kind is kind and not slot.expired:
+                # Live, or emptied by a merge: the structure goes on.
+                self.index, base = entry.members, entry.base
+                self._utime, self._expire = entry.utime, entry.expire
+            else:
+                # "base = time of the replaced entry, or its expiry if that passed and is later"
+                base = entry.time()
+                if slot.expired and entry.expire is not None:
+                    base = max(base, entry.expire)
+        self._base: Final = base
+        self.stamp: Final = max(now_ms, base + 1)
+
+    def member(self, key: Value) -> Vector | None:
+        """Return a well-formed member, None when there is none.
+
+        Source: docs/kv.md "Structures".
+        """
+        held = self.index.get(key)
+        return held if isinstance(held, Vector) and self._kind.holds(key, held) else None
+
+    def put(self, key: Value, member: Vector, stamp: int) -> None:
+        """Write one member that bears `stamp`.
+
+        Source: docs/kv.md "Stamps".
+        """
+        self.index = self.index.put(key, member)
+        self._utime = max(self._utime, checked_stamp(stamp))
+        self._changed = True
+
+    def entry(self) -> Value:
+        """Return the entry to store: the stored one when nothing was written.
+
+        Source: docs/design/decisions.md "Base"; docs/kv.md "Stamps".
+        """
+        if not self._changed:
+            return self._stored
+        return structure(self._kind, self.index, self._utime, self._expire, self._base)
+
+
+def _number(member: Vector, position: int) -> int:
+    value = member[position]
+    assert type(value) is int
+    return value
+
+
+def put_fields(
+    stored: Value, fields: Iterable[tuple[Value, Value]], now_ms: int
+) -> tuple[Value, int]:
+    """Return the entry of a hash with these fields written, and how many were not there before.
+
+    Source: CAD037 "hset"; docs/kv.md "Hashes".
+    """
+    draft = Draft(stored, HASH, "HSET", now_ms)
+    fresh = 0
+    for field, value in fields:
+        old = draft.member(field)
+        stamp = draft.stamp if old is None else max(draft.stamp, _number(old, 1) + 1)
+        fresh += (old is None or old[0] is None) and value is not None
+        draft.put(field, Vector.of((value, stamp)), stamp)
+    return draft.entry(), fresh
+
+
+def delete_fields(stored: Value, fields: Iterable[Value], now_ms: int) -> tuple[Value, int]:
+    """Return the entry of a hash without these fields, and how many of them were there.
+
+    Source: CAD037 "hdel"; docs/kv.md "Hashes".
+    """
+    if not read_structure(stored, HASH, "HDEL", now_ms):
+        return stored, 0
+    draft = Draft(stored, HASH, "HDEL", now_ms)
+    gone = 0
+    for field in fields:
+        old = draft.member(field)
+        if old is not None and old[0] is not None:
+            stamp = max(draft.stamp, _number(old, 1) + 1)
+            draft.put(field, Vector.of((None, stamp)), stamp)
+            gone += 1
+    return draft.entry(), gone
+
+
+def add_members(stored: Value, members: Iterable[Value], now_ms: int) -> tuple[Value, int]:
+    """Return the entry of a set with these members, and how many were not there before.
+
+    Source: CAD037 "sadd"; docs/kv.md "Sets".
+    """
+    draft = Draft(stored, SET, "SADD", now_ms)
+    fresh = 0
+    for member in members:
+        key = value_hash(member)
+        old = draft.member(key)
+        if old is None:
+            fresh += 1
+            draft.put(key, Vector.of((member, draft.stamp, 0)), draft.stamp)
+            continue
+        add, remove = _number(old, 1), _number(old, 2)
+        stamp = max(draft.stamp, add, remove + 1)
+        fresh += add <= remove
+        if stamp != add:
+            draft.put(key, Vector.of((old[0], stamp, remove)), stamp)
+    return draft.entry(), fresh
+
+
+def remove_members(
+    stored: Value, kind: Kind, operation: str, members: Iterable[Value], now_ms: int
+) -> tuple[Value, int]:
+    """Return the entry of a set or sorted set without these members, and how many were there.
+
+    Source: CAD037 "srem", "zrem"; docs/kv.md "Sets", "Sorted sets".
+    """
+    if not read_structure(stored, kind, operation, now_ms):
+        return stored, 0
+    draft = Draft(stored, kind, operation, now_ms)
+    gone = 0
+    for member in members:
+        key = value_hash(member)
+        old = draft.member(key)
+        if old is None or not kind.shows(old):
+            continue
+        parts = old.to_list()
+        add = parts[-2]
+        assert type(add) is int
+        stamp = max(draft.stamp, add)
+        draft.put(key, Vector.of((*parts[:-1], stamp)), stamp)
+        gone += 1
+    return draft.entry(), gone
+
+
+def add_scored(
+    stored: Value, scored: Iterable[tuple[Value, float]], now_ms: int
+) -> tuple[Value, int]:
+    """Return the entry of a sorted set with these members and scores, and how many are new there.
+
+    Source: CAD037 "zadd"; docs/kv.md "Sorted sets".
+    """
+    draft = Draft(stored, ZSET, "ZADD", now_ms)
+    fresh = 0
+    for member, score in scored:
+        key = value_hash(member)
+        old = draft.member(key)
+        if old is None:
+            fresh += 1
+            draft.put(key, Vector.of((member, score, draft.stamp, 0)), draft.stamp)
+            continue
+        add, remove = _number(old, 2), _number(old, 3)
+        stays = same(old[1], score)
+        stamp = max(draft.stamp, add if stays else add + 1, remove + 1)
+        fresh += add <= remove
+        if stamp != add or not stays:
+            draft.put(key, Vector.of((old[0], score, stamp, remove)), stamp)
+    return draft.entry(), fresh
+
+
+def count_up(stored: Value, replica: str, amount: int, now_ms: int) -> tuple[Value, int]:
+    """Return the entry of a counter that this replica moved by `amount`, and the total.
+
+    Raises: UsageError: this replica's column, or the total, would not fit 64 bits.
+    Source: CAD037 "incrby"; docs/kv.md "Counters".
+    """
+    operation = "INCRBY" if amount >= 0 else "DECRBY"
+    draft = Draft(stored, COUNTER, operation, now_ms)
+    old = draft.member(replica)
+    positive, negative = (0, 0) if old is None else (_number(old, 0), _number(old, 1))
+    if amount >= 0:
+        positive += amount
+    else:
+        negative -= amount
+    if max(positive, negative) > LONG_MAX:
+        raise UsageError(
+            f"{operation} by {amount}: the count of replica {replica!r} would leave 64 bits"
+        )
+    draft.put(replica, Vector.of((positive, negative)), draft.stamp)
+    total = total_of(draft.index)
+    if not LONG_MIN <= total <= LONG_MAX:
+        raise UsageError(f"{operation} by {amount}: the total {total} would not fit 64 bits")
+    return draft.entry(), total
+
+
+def total_of(index: Index) -> int:
+    """Return what the columns of a counter add up to.
+
+    Source: CAD037 "Counter"; docs/kv.md "Counters".
+    """
+    total = 0
+    for key, member in index.entries():
+        if COUNTER.holds(key, member):
+            assert isinstance(member, Vector)
+            total += _number(member, 0) - _number(member, 1)
+    return total
+
+
+# --- clean-up -----------------------------------------------------------------------------------
+
+
+def is_garbage(stored: Value, min_age_ms: int, now_ms: int) -> bool:
+    """Return whether a clean-up takes an entry: nobody sees it, and it is old enough.
+
+    The age counts from the later of `utime` and a passed expiry; 0 takes whatever is not seen.
+
+    Source: CAD037 "gc"; docs/kv.md "Clean-up"; docs/design/decisions.md "D-KV3".
+    """
+    slot = read_slot(stored, now_ms)
+    entry = slot.entry
+    if entry is None or slot.live:
+        return False
+    since = entry.utime
+    if slot.expired and entry.expire is not None:
+        since = max(since, entry.expire)
+    return max(now_ms - since, 0) >= min_age_ms
