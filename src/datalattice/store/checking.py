@@ -21,6 +21,7 @@ from datalattice.cells import branch_hashes, decode, references
 from datalattice.errors import BadFormat, Corruption
 from datalattice.store.base import Damage
 from datalattice.store.disk import Disk
+from datalattice.store.garbage import REMOVED_NOTHING, Removed, Sieve
 from datalattice.store.hashindex import BEGINNING, STAGED, HashIndex, Watermark
 from datalattice.store.packing import locate
 from datalattice.store.recovery import Gap, LogReader, Pack
@@ -118,6 +119,7 @@ class Checker:
         segments: SegmentReader,
         state: Watermark,
         progress: Progress | None,
+        removed: Removed | Damage = REMOVED_NOTHING,
     ) -> None:
         self._disk = disk
         self._folder = folder
@@ -126,6 +128,10 @@ class Checker:
         self._segments = segments
         self._state = state
         self._progress = progress
+        # Without its record a store is whole all the same: what was removed is met as scars.
+        self._record_scar = removed if isinstance(removed, Damage) else None
+        self._removed = removed if isinstance(removed, Removed) else REMOVED_NOTHING
+        self._sieve = Sieve(self._removed)
         self._packs = 0
         self._cells = 0
         self._done_bytes = 0
@@ -138,7 +144,7 @@ class Checker:
         self._unindexed: dict[bytes, int] = {}
         self._endangered: dict[bytes, int] = {}
         self._unserved: list[bytes] = []
-        self._room_scars: list[Damage] = []
+        self._room_scars = [] if self._record_scar is None else [self._record_scar]
         self._lost_end: Damage | None = None
 
     def run(self) -> Report:
@@ -146,7 +152,11 @@ class Checker:
 
         Raises: StoreVersion: a newer version wrote a part. Corruption: a segment of another store.
         """
-        numbers = segment_numbers(self._disk, self._folder)
+        numbers = [
+            number
+            for number in segment_numbers(self._disk, self._folder)
+            if not self._removed.dropped(number)
+        ]
         self._total_bytes = sum(self._size(number) for number in numbers)
         verified = self._check_packs()
         self._tell(self._total_bytes)
@@ -172,7 +182,7 @@ class Checker:
     def _check_packs(self) -> int:
         """Check the packs in order; return how many entries of the index were met in them."""
         last = self._state.position.sequence
-        log = LogReader(self._disk, self._folder, self._store_id, BEGINNING.position)
+        log = LogReader(self._disk, self._folder, self._store_id, BEGINNING.position, self._removed)
         verified = 0
         gap: Gap | None = None
         behind = (0, 0)  # segment and byte behind the last good pack
@@ -248,7 +258,11 @@ class Checker:
             if known >> 1 == place >> 1:
                 count += 1
                 self._check_cell(hash, place)
-            elif known < 0 and len(self._unindexed) < UNINDEXED_MAX:
+            elif (
+                known < 0
+                and len(self._unindexed) < UNINDEXED_MAX
+                and not self._sieve.condemns(place)
+            ):
                 self._unindexed[hash] = place
         return count
 

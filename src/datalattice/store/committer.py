@@ -252,6 +252,42 @@ class Committer:
             self._durable = max(self._durable, target)  # nobody restarts during a sync
             self._publish()
 
+    def settle(self) -> None:
+        """Make everything that was written durable, and publish it; the caller holds the lock.
+
+        Raises: StoreFull, StoreFailed: it cannot be made so.
+        """
+        while self._syncing:
+            self._turn.wait()
+        self.check()
+        file = self._writer.file()
+        if self._durable < self._sequence:
+            try:
+                if file is not None:
+                    file.sync()
+            except OSError as error:
+                raise self._fail(write_error(error, self._where)) from error
+            self._durable = self._sequence
+        self._publish()
+        self.check()
+
+    def turn_over(self) -> int:
+        """Publish everything, and let the next pack begin a new segment; return its number.
+
+        The caller holds the lock.
+        Raises: StoreFull, StoreFailed: what was written cannot be made durable.
+        """
+        self.settle()
+        try:
+            self._writer.finish()
+            self._index.flush(self._state.watermark())
+        except OSError as error:
+            raise self._fail(write_error(error, self._where)) from error
+        except StoreError as error:
+            raise self._fail(error) from error
+        writer = self._writer
+        return writer.segment if writer.file() is not None else writer.segment + 1
+
     def _publish(self) -> None:
         """Show the packs that are durable to the readers of this object, in order."""
         waiting = self._waiting

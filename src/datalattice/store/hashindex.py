@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from datalattice.cells import Cell
@@ -32,6 +32,7 @@ STAGED: Final = 1
 NOWHERE: Final = -1
 
 _WATERMARK_KEY: Final = b"watermark"
+_AGES_KEY: Final = b"ages"
 _WATERMARK: Final = struct.Struct(">QIIIQH32s")
 
 
@@ -81,6 +82,9 @@ class HashIndex:
         self._recent: dict[bytes, int] = {}
         self._forgotten: set[bytes] = set()
         self._tail: deque[tuple[int, list[bytes]]] = deque()
+        self._condemned: Callable[[int], bool] | None = None
+        self.ages: Callable[[], bytes] | None = None
+        """Returns what `kept_ages` is to return later; asked for when entries are flushed."""
         self._lock = threading.Lock()  # the snapshot serves one thread at a time
         self._view = engine.read()
         self._get = self._view.getter("places")
@@ -88,11 +92,19 @@ class HashIndex:
     def find(self, hash: bytes) -> int:
         """Return the place of a cell, or NOWHERE."""
         place = self._recent.get(hash)
-        if place is not None:
-            return place
-        with self._lock:
-            found = self._get(hash)
-        return NOWHERE if found is None else int.from_bytes(found, "big")
+        if place is None:
+            with self._lock:
+                found = self._get(hash)
+            if found is None:
+                return NOWHERE
+            place = int.from_bytes(found, "big")
+        if self._condemned is not None and self._is_condemned(place):
+            return NOWHERE
+        return place
+
+    def _is_condemned(self, place: int) -> bool:
+        condemned = self._condemned
+        return condemned is not None and place >= 0 and condemned(place)
 
     def find_many(self, hashes: list[bytes]) -> list[int]:
         """Return the places of cells, NOWHERE for those that are not here."""
@@ -106,6 +118,8 @@ class HashIndex:
                     found = get(hash)
                     place = NOWHERE if found is None else int.from_bytes(found, "big")
                 out.append(place)
+        if self._condemned is not None:
+            return [NOWHERE if self._is_condemned(place) else place for place in out]
         return out
 
     def sort_out(
@@ -121,8 +135,11 @@ class HashIndex:
         recent = self._recent
         for hash, encoding, cell in parts:
             found = recent.get(hash)
-            if found is None and isinstance(cell, Cell) and cell._loader is home:
-                found = self.find(hash)
+            if found is None:
+                if isinstance(cell, Cell) and cell._loader is home:
+                    found = self.find(hash)
+            elif self._condemned is not None and self._is_condemned(found):
+                found = NOWHERE
             if found is None or found < 0:
                 fresh[hash] = encoding
             elif found & STAGED:
@@ -158,6 +175,49 @@ class HashIndex:
                 self._recent.pop(hash, None)
                 self._forgotten.discard(hash)
         self.look_again()
+
+    # --- the collection of garbage ---
+
+    def condemn(self, condemned: Callable[[int], bool] | None) -> None:
+        """Let cells whose places are condemned count as not here, from this moment; None: no more.
+
+        All at once, while `sweep` removes them one after another: a cell that is here must not be
+        without what is below it at any time.
+        """
+        self._condemned = condemned
+
+    def batch(self, after: bytes, count: int) -> list[tuple[bytes, int]]:
+        """Return (hash, place) of the next entries on disk behind a hash, in order."""
+        out: list[tuple[bytes, int]] = []
+        with self._engine.read() as view:
+            for hash, packed in view.scan("places", after + b"\0" if after else b""):
+                out.append((hash, int.from_bytes(packed, "big")))
+                if len(out) >= count:
+                    break
+        return out
+
+    def sweep(self, hashes: list[bytes], condemned: Callable[[int], bool]) -> int:
+        """Remove those entries, from memory and disk, whose places are condemned; return how many.
+
+        Raises: StoreFull, StoreFailed: it cannot be written.
+        """
+        count = 0
+        recent = self._recent
+        with self._engine.write() as txn:
+            for hash in hashes:
+                place = recent.get(hash, NOWHERE)
+                if place >= 0 and condemned(place):
+                    del recent[hash]
+                packed = txn.get("places", hash)
+                if packed is not None and condemned(int.from_bytes(packed, "big")):
+                    txn.delete("places", hash)
+                    count += 1
+        return count
+
+    def kept_ages(self) -> bytes | None:
+        """Return what `ages` returned at the last flush."""
+        with self._lock:
+            return self._view.get("meta", _AGES_KEY)
 
     def watermark(self) -> Watermark:
         """Return up to where the tables on disk, as last looked at, are complete."""
@@ -215,6 +275,8 @@ class HashIndex:
                 txn.put_many("places", zip(hashes[first:last], places[first:last], strict=True))
         with self._engine.write() as txn:
             txn.put("meta", _WATERMARK_KEY, mark)
+            if self.ages is not None:
+                txn.put("meta", _AGES_KEY, self.ages())
         self.look_again()
         self._recent = dict.fromkeys(self._forgotten, NOWHERE)
 

@@ -6,6 +6,7 @@ there. Parts that were never completed leave staged cells: stored, but not annou
 
 from __future__ import annotations
 
+from datalattice.store.garbage import REMOVED_NOTHING, Removed, Sieve
 from datalattice.store.hashindex import STAGED, HashIndex, Position, Watermark
 from datalattice.store.recovery import Pack
 
@@ -13,8 +14,11 @@ from datalattice.store.recovery import Pack
 class LogState:
     """Applies packs, in the order of the log, to an index."""
 
-    def __init__(self, index: HashIndex, start: Watermark) -> None:
+    def __init__(
+        self, index: HashIndex, start: Watermark, removed: Removed = REMOVED_NOTHING
+    ) -> None:
         self._index = index
+        self._sieve = Sieve(removed)
         self._parts: list[Pack] = []
         self._whole = start.position  # behind the last pack that no later one has to complete
         self.position = start.position
@@ -27,6 +31,8 @@ class LogState:
     def apply(self, pack: Pack) -> list[tuple[int, list[bytes]]]:
         """Take a pack in; return (sequence, hashes) of the packs whose cells the index has now."""
         self.position = pack.end
+        if pack.end.segment < self._sieve.removed.begin:
+            return self._apply_sifted(pack)
         if pack.is_part:
             self._parts.append(pack)
             return []
@@ -46,6 +52,17 @@ class LogState:
             self.root = pack.root
         self._whole = pack.end
         return applied
+
+    def _apply_sifted(self, pack: Pack) -> list[tuple[int, list[bytes]]]:
+        """Take in a pack that a collection has looked at: it knows what counts, and how."""
+        found = self._sieve.sift(pack.hashes, pack.places)
+        hashes, places, staged = (pack.hashes, pack.places, 0) if found is None else found
+        self._index.add(hashes, places)
+        self.staged += staged
+        if pack.root is not None:
+            self.root = pack.root
+        self._whole = pack.end
+        return [(pack.end.sequence, hashes)]
 
     def _index_cells(self, pack: Pack, *, staged: bool) -> tuple[int, list[bytes]]:
         places = [place | STAGED for place in pack.places] if staged else pack.places

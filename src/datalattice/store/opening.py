@@ -19,6 +19,14 @@ from datalattice.store.folder import (
     read_store_id,
     renew_store,
 )
+from datalattice.store.garbage import (
+    GARBAGE_FILE,
+    REMOVED_NOTHING,
+    Removed,
+    carry_out,
+    read_removed,
+    remove_dropped,
+)
 from datalattice.store.hashindex import TABLES, HashIndex, Position
 from datalattice.store.logstate import LogState
 from datalattice.store.packing import (
@@ -39,12 +47,15 @@ _REMEDY: Final = "put the file back, or open the store with repair=True and lose
 class Opened:
     """What an open store is made of."""
 
-    __slots__ = ("damage", "index", "lock", "state", "store_id", "writer")
+    __slots__ = ("damage", "index", "lock", "removed", "state", "store_id", "writer")
 
-    def __init__(self, store_id: bytes, index: HashIndex, state: LogState) -> None:
+    def __init__(
+        self, store_id: bytes, index: HashIndex, state: LogState, removed: Removed
+    ) -> None:
         self.store_id = store_id
         self.index = index
         self.state = state
+        self.removed = removed
         self.damage: list[Damage] = []
         self.lock: Lock | None = None
         self.writer: SegmentWriter | None = None
@@ -76,7 +87,8 @@ def open_reader(disk: Disk, folder: str) -> Opened:
     except Corruption:
         index.close()
         raise
-    return Opened(store_id, index, LogState(index, start))
+    # A reader begins behind everything that was ever removed.
+    return Opened(store_id, index, LogState(index, start), REMOVED_NOTHING)
 
 
 def open_writer(
@@ -141,14 +153,31 @@ def _open_locked(
         # The tables are not readable, or not by this LMDB. They are derived: made again.
         index = _open_index(disk, folder, recent_max, believe=False)
     try:
-        opened = Opened(store_id, index, LogState(index, index.watermark()))
+        removed, damage = _read_removed(disk, folder, store_id)
+        opened = Opened(store_id, index, LogState(index, index.watermark(), removed), removed)
         opened.lock = lock
         opened.writer = SegmentWriter(disk, folder, store_id, segment_bytes)
         _recover(disk, folder, opened, opened.writer, repair=repair)
+        opened.damage += damage
+        if carry_out(disk, folder, index, removed):
+            index.flush(opened.state.watermark())
+            remove_dropped(disk, folder, removed)
     except BaseException:
         index.close()
         raise
     return opened
+
+
+def _read_removed(disk: Disk, folder: str, store_id: bytes) -> tuple[Removed, list[Damage]]:
+    """Return the record of what was removed, and its damage.
+
+    Without the record, cells that were removed may come back when the index is made again, some
+    of them incomplete. A check finds those, and healing forgets them or completes them.
+    """
+    try:
+        return read_removed(disk, folder, store_id), []
+    except Corruption as error:
+        return REMOVED_NOTHING, [Damage(f"{folder}/{GARBAGE_FILE}", 0, str(error))]
 
 
 def _open_index(disk: Disk, folder: str, recent_max: int, *, believe: bool) -> HashIndex:
@@ -176,18 +205,26 @@ def _recover(
             raise
         is_lost = True
         state.move_to(state.position._replace(trailer=None))  # what comes next may still follow
-    recovery = Recovery(LogReader(disk, folder, opened.store_id, state.position), folder)
+    removed = opened.removed
+    log = LogReader(disk, folder, opened.store_id, state.position, removed)
+    recovery = Recovery(log, folder)
     for pack in recovery.packs():
         state.apply(pack)
         if index.is_large:
             index.flush(state.watermark())
     state.move_to(recovery.end)
     opened.damage = recovery.damage
-    if is_lost or recovery.lost is not None:
+    lost: object = recovery.lost
+    if recovery.end.segment < removed.begin:
+        lost = f"{segment_path(folder, removed.begin)}: the segments from this one on are gone"
+    if is_lost or lost is not None:
         if not repair:
-            raise Corruption(f"{recovery.lost}; {_REMEDY}")
+            raise Corruption(f"{lost}; {_REMEDY}")
         numbers = segment_numbers(disk, folder)
-        writer.skip_to(max(*numbers, state.position.segment, recovery.end.segment, 0))
+        # Not among the segments that the record of removed cells speaks of.
+        writer.skip_to(
+            max(*numbers, state.position.segment, recovery.end.segment, removed.begin - 1, 0)
+        )
         return
     cut, end = recovery.cut, recovery.end
     if cut is not None and cut.offset == 0:

@@ -15,8 +15,10 @@ from datalattice.store.base import Damage, Store, check_hash
 from datalattice.store.checking import Checker, Progress, Report
 from datalattice.store.disk import Disk, write_error
 from datalattice.store.folder import INDEX, keeps_pins
-from datalattice.store.hashindex import STAGED, Position
+from datalattice.store.garbage import GARBAGE_FILE, Removed, Sieve, read_removed
+from datalattice.store.hashindex import NOWHERE, STAGED, Position
 from datalattice.store.history import History, Retention
+from datalattice.store.leases import Lease, Leases
 from datalattice.store.opening import Opened, check_reach, open_reader
 from datalattice.store.packing import locate
 from datalattice.store.pins import Pins
@@ -28,6 +30,12 @@ CHECK_RESIDENT_BYTES: Final = 32 * 1024 * 1024
 CHECK_RESIDENT_READS: Final = 64
 """As those of other reads (see `segments`), but a check reads all of a store and soon comes to the
 bound."""
+
+REFRESH_TRIES: Final = 10
+"""A refresh that meets a collection is made again so often."""
+
+CHECK_TRIES: Final = 10
+"""As for refreshes."""
 
 _sha3: Final = hashlib.sha3_256
 
@@ -61,6 +69,7 @@ class Reading(Store):
         self._pending: dict[bytes, bytes] = {}  # staged, not written
         self._writing: dict[bytes, bytes] = {}  # staged, written, not durable
         self._refresh_lock = threading.Lock()
+        self._sieve: Sieve | None = None
         self._identity = disk.engine_identity(f"{folder}/{INDEX}")
         self.clock = clock
         """Dates the history, and says which pins have expired."""
@@ -76,6 +85,10 @@ class Reading(Store):
             expected=lambda: keeps_pins(disk, folder),
         )
         """Names of roots that are to stay. Changed by any process, also of a read-only store."""
+        self.leases = Leases(
+            disk, folder, now_ms=clock.now_ms, pins=self.pins, check_whole=self._check_whole
+        )
+        """Roots that stay for a while, taken by `lease`."""
 
     @property
     def path(self) -> str:
@@ -134,12 +147,23 @@ class Reading(Store):
             return None
         return self._pending.get(hash) or self._writing.get(hash)
 
-    def _read(self, hash: bytes, place: int, *, verify: bool) -> bytes:
-        try:
-            data = self._segments.read(place)
-        except Corruption as error:
-            self._quarantine(hash, place, str(error))
-            raise
+    def _read(self, hash: bytes, place: int, *, verify: bool) -> bytes | None:
+        """Return the bytes of a cell; None when a collection removed it just now."""
+        while True:
+            try:
+                data = self._segments.read(place)
+                break
+            except Corruption as error:
+                # A collection may have dropped the segment since the index was asked.
+                if self._read_only:
+                    self.refresh()
+                moved = self._index.find(hash)
+                if moved >> 1 == place >> 1:
+                    self._quarantine(hash, place, str(error))
+                    raise
+                if moved < 0:
+                    return self._find_pending(hash)
+                place = moved
         if verify and _sha3(data).digest() != hash:
             raise Corruption(
                 str(self._quarantine(hash, place, f"cell 0x{hash.hex()} does not fit its hash"))
@@ -188,22 +212,42 @@ class Reading(Store):
             identity = self._disk.engine_identity(f"{self._folder}/{INDEX}")
             if identity != self._identity:
                 self._reopen(identity)
-            index, state = self._index, self._state
-            before = state.position
-            index.look_again()
-            start = index.watermark()
-            if start.position.sequence >= before.sequence or self._is_taken_back(before):
-                index.drop_recent()
-                state.restart(start)
-            else:
-                index.drop_tail(start.position.sequence)
-            log = LogReader(self._disk, self._folder, self._opened.store_id, state.position)
-            recovery = Recovery(log, self._folder)
+            before = self._state.position
+            for _ in range(REFRESH_TRIES):
+                damage = self._take_in()
+                if damage is not None:
+                    break
+            self._damage.update({(item.file, item.offset): item for item in damage or ()})
+            return self._state.position != before
+
+    def _take_in(self) -> list[Damage] | None:
+        """Read what is behind the watermark; return the damage that was met.
+
+        None: segments were dropped while it was read, so it has to be read again.
+        """
+        index, state = self._index, self._state
+        before = state.position
+        index.look_again()
+        start = index.watermark()
+        if start.position.sequence >= before.sequence or self._is_taken_back(before):
+            index.drop_recent()
+            state.restart(start)
+        else:
+            index.drop_tail(start.position.sequence)
+        log = LogReader(self._disk, self._folder, self._opened.store_id, state.position)
+        recovery = Recovery(log, self._folder)
+        damage: list[Damage] | None = None
+        try:
             for pack in recovery.packs():
                 index.note_tail(state.apply(pack))
             state.move_to(recovery.end)
-            self._damage.update({(item.file, item.offset): item for item in recovery.damage})
-            return state.position != before
+            damage = recovery.damage
+        except FileNotFoundError:
+            damage = None
+        if not damage and damage is not None:
+            return damage
+        index.look_again()
+        return None if index.watermark() != start else damage
 
     def _is_taken_back(self, position: Position) -> bool:
         """Return whether a writer whose sync failed has taken back what was read up to here."""
@@ -242,6 +286,18 @@ class Reading(Store):
         self._check_open()
         return self.load(moment_at(self, time_ms))
 
+    def lease(self, hash: bytes, seconds: float) -> Lease:
+        """Keep a root with all below it for so many seconds, whatever becomes of the store's root.
+
+        Also from a reader, beside the writer. Use it as a context, or call `release`; `renew` it
+        for longer jobs. Durable on return.
+        Raises: MissingData: the root is not whole in the store. UsageError: seconds out of range.
+                StoreLocked: a collection is just removing cells, and did not finish in time.
+        Cost:   as `Pins.pin`.
+        """
+        self._check_open()
+        return self.leases.take(hash, seconds)
+
     def _check_whole(self, hash: bytes) -> None:
         """Check that a root is here with all cells below it, durably.
 
@@ -258,7 +314,17 @@ class Reading(Store):
         if any(entry.root_hash == hash for entry in self.history.entries()):
             return
         self._cache.clear()
-        check_whole([hash], self.get_encoding, self._find)
+        find = self._find
+        if self._read_only:
+            self._sieve = Sieve(read_removed(self._disk, self._folder, self._opened.store_id))
+            find = self._find_kept
+        check_whole([hash], self.get_encoding, find)
+
+    def _find_kept(self, hash: bytes) -> int:
+        """Find a cell, but none that a process had begun to remove: the next writer removes it."""
+        place = self._find(hash)
+        sieve = self._sieve
+        return NOWHERE if place >= 0 and sieve is not None and sieve.condemns(place) else place
 
     def _sync_segment(self, segment: int) -> None:
         file = self._disk.open(segment_path(self._folder, segment))
@@ -279,23 +345,45 @@ class Reading(Store):
         Cost:   reads the whole store once, and what the root reaches again when something is wrong.
         """
         self._check_open()
-        report = Checker(
-            disk=self._disk,
-            folder=self._folder,
-            store_id=self._opened.store_id,
-            index=self._index,
-            segments=SegmentReader(
-                self._disk,
-                self._folder,
-                resident_bytes=CHECK_RESIDENT_BYTES,
-                resident_reads=CHECK_RESIDENT_READS,
-            ),
-            state=self._state.watermark(),
-            progress=progress,
-        ).run()
+        removed = self._removed()
+        for attempt in range(CHECK_TRIES):
+            report = self._check(removed, progress)
+            before, removed = removed, self._removed()
+            if report is not None and (removed == before or attempt == CHECK_TRIES - 1):
+                break
+            self.refresh()  # segments were dropped while it went on
+        if report is None:
+            raise Corruption(f"{self._folder}: segments vanish while they are checked")
         if report.is_clean:
             self._damage.clear()
         return report
+
+    def _removed(self) -> Removed | Damage:
+        """Return the record of what was removed, or that it is damaged."""
+        try:
+            return read_removed(self._disk, self._folder, self._opened.store_id)
+        except Corruption as error:
+            return Damage(f"{self._folder}/{GARBAGE_FILE}", 0, str(error))
+
+    def _check(self, removed: Removed | Damage, progress: Progress | None) -> Report | None:
+        try:
+            return Checker(
+                disk=self._disk,
+                folder=self._folder,
+                store_id=self._opened.store_id,
+                index=self._index,
+                segments=SegmentReader(
+                    self._disk,
+                    self._folder,
+                    resident_bytes=CHECK_RESIDENT_BYTES,
+                    resident_reads=CHECK_RESIDENT_READS,
+                ),
+                state=self._state.watermark(),
+                progress=progress,
+                removed=removed,
+            ).run()
+        except FileNotFoundError:
+            return None
 
     def read_place(self, place: int) -> bytes:
         """Return the bytes at a place of a report; they are not verified.

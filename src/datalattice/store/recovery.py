@@ -20,6 +20,7 @@ from typing import Final
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.base import Damage
 from datalattice.store.disk import Disk, DiskFile
+from datalattice.store.garbage import REMOVED_NOTHING, Removed
 from datalattice.store.hashindex import Position
 from datalattice.store.packing import (
     FLAG_PART,
@@ -111,10 +112,18 @@ class Gap:
 class LogReader:
     """Reads the packs of a store from one position on, as they lie on the disk."""
 
-    def __init__(self, disk: Disk, folder: str, store_id: bytes, start: Position) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        store_id: bytes,
+        start: Position,
+        removed: Removed = REMOVED_NOTHING,
+    ) -> None:
         self._disk = disk
         self._folder = folder
         self._store_id = store_id
+        self._removed = removed
         self._seed = seed_of(store_id)
         self.proven = start.sequence
         """Every pack up to this one is known to have been durable."""
@@ -129,7 +138,11 @@ class LogReader:
                 store.
         """
         begin = self.end
-        numbers = [n for n in segment_numbers(self._disk, self._folder) if n >= begin.segment]
+        numbers = [
+            number
+            for number in segment_numbers(self._disk, self._folder)
+            if number >= begin.segment and not self._removed.dropped(number)
+        ]
         for number in numbers:
             file = self._disk.open(segment_path(self._folder, number))
             try:
@@ -191,6 +204,10 @@ class LogReader:
                 "put the right file back or take this one away"
             )
         self.proven = max(self.proven, first - 1)
+        run = self._removed.run_before(segment)
+        if run is not None and run.sequence <= expected < run.behind:
+            expected = run.behind  # the packs in between were dropped on purpose
+            self.end = self.end._replace(sequence=run.behind - 1, trailer=None)
         end = self.end
         trailer = end.trailer if first == expected else None
         self.end = Position(max(first - 1, end.sequence), segment, SEGMENT_HEADER_BYTES, trailer)

@@ -113,6 +113,13 @@ class SegmentWriter:
         self.segment = segment
         self.offset = self._size = SEGMENT_HEADER_BYTES
 
+    def finish(self) -> None:
+        """Let the next pack begin a new segment. What the old one holds is durable afterwards."""
+        if self._file is not None and self.offset > SEGMENT_HEADER_BYTES:
+            self._file.sync()
+            self._retired.append(self._file)  # as in `make_room`
+            self._file = None
+
     def rewind(self, segment: int, offset: int, before: bytes) -> None:
         """Cut what this writer wrote behind a place, and go on in a new segment.
 
@@ -236,6 +243,12 @@ class SegmentReader:
                 self._views.pop(next(iter(self._views)))  # the one that was mapped first
             self._views[segment] = view
             return view
+
+    def drop(self, segments: list[int]) -> None:
+        """Drop the mappings of segments that are gone, so that the system has their room back."""
+        with self._lock:
+            for segment in segments:
+                self._views.pop(segment, None)
 
     def forget(self) -> None:
         """Drop the mappings; the system unmaps them when nobody reads from them any more."""

@@ -1,0 +1,85 @@
+"""Ages: how far a store had come when, so that a collection can tell what is young.
+
+A sample says: everything up to this position was written at or before this time, and this was the
+root then. One is taken every second at most while packs are published, and they are thinned as they
+grow older, so an age is known to within a part of itself. Samples lie in the index, which is
+derived: where they are lost, what is in the store counts as written when it was opened.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from datalattice.store.hashindex import Position
+
+SAMPLE_MS: Final = 1_000
+"""Least time between two samples."""
+
+SAMPLES_MAX: Final = 256
+"""More are thinned: of the older three quarters every other one goes."""
+
+_SAMPLE: Final = struct.Struct(">QQIIIB32s")
+
+
+class Sample(NamedTuple):
+    """How far a store had come at a time."""
+
+    time_ms: int
+    position: Position
+    root: bytes | None
+
+
+class Ages:
+    """The samples of one store, the oldest first."""
+
+    def __init__(self, data: bytes | None, behind: Position) -> None:
+        """Take what `pack` returned; samples beyond the position `behind` are left out."""
+        self._samples: list[Sample] = []
+        self._latest: Sample | None = None
+        if data is not None and len(data) % _SAMPLE.size == 0:
+            for fields in _SAMPLE.iter_unpack(data):
+                time_ms, sequence, segment, offset, trailer, has_root, root = fields
+                if sequence <= behind.sequence:
+                    position = Position(sequence, segment, offset, trailer)
+                    self._samples.append(Sample(time_ms, position, root if has_root else None))
+
+    def note(self, now_ms: int, position: Position, root: bytes | None) -> None:
+        """Take note of how far the store has come."""
+        samples = self._samples
+        now = Sample(now_ms, position, root)
+        latest, self._latest = self._latest, now
+        if latest is not None and now_ms < latest.time_ms:
+            # The clock was set back: what it said before cannot be compared with what it says now.
+            samples.clear()
+        elif latest is not None and now_ms - latest.time_ms >= SAMPLE_MS:
+            samples.append(latest)  # the end of a burst
+        if not samples or now_ms - samples[-1].time_ms >= SAMPLE_MS:
+            samples.append(now)
+        if len(samples) > SAMPLES_MAX:
+            old = SAMPLES_MAX * 3 // 4
+            self._samples = samples[:old:2] + samples[old:]
+
+    def _all(self) -> list[Sample]:
+        latest = self._latest
+        return [*self._samples, *([] if latest is None else [latest])]
+
+    def before(self, time_ms: int) -> Sample | None:
+        """Return the last sample that was taken at or before a time, None when there is none."""
+        found = [sample for sample in self._all() if sample.time_ms <= time_ms]
+        return found[-1] if found else None
+
+    def pack(self) -> bytes:
+        """Return the samples as bytes."""
+        return b"".join(
+            _SAMPLE.pack(
+                sample.time_ms,
+                sample.position.sequence,
+                sample.position.segment,
+                sample.position.offset,
+                sample.position.trailer or 0,
+                sample.root is not None,
+                sample.root or bytes(32),
+            )
+            for sample in self._all()
+        )

@@ -1,0 +1,314 @@
+"""Garbage: which cells were removed from a store, written down so that nothing brings them back.
+
+A collection drops segments, and takes the other cells that nothing reaches out of the index; their
+bytes stay in segments that are kept. The index is derived and may be made again from the segments
+at any time. Then this record says which packs are gone on purpose, and which cells do not count:
+one of them may refer to what was dropped, and a store never holds a cell without what is below it.
+
+    garbage       header: magic `DLGB`, version (2 bytes), zero 2, first segment that was not
+                  looked at 4, runs 4, segments 4, Unix milliseconds 8
+                  runs of dropped segments: first 4, last 4, number of the first pack 8, number of
+                  the first pack behind them 8
+                  each segment that was kept: number 4, length of what follows 4; deflated: bytes of
+                  the bitmap 4, short cells 4, staged cells 4; a bit for each 32 bytes in which a
+                  cell begins that counts; offsets (4 each) of short cells that count, and of cells
+                  that are staged
+                  CRC-32 of all that 4, begun with that of the store id
+
+The record is written before anything is removed, and dropped files go last of all: as long as one
+of them is there, what the record says has yet to be carried out (`opening`).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from datalattice.errors import Corruption, StoreVersion
+from datalattice.store.disk import Disk, write_error
+from datalattice.store.hashindex import STAGED, HashIndex
+from datalattice.store.packing import seed_of
+from datalattice.store.segments import FOLDER as SEGMENTS
+from datalattice.store.segments import segment_numbers, segment_path
+
+GARBAGE_FILE: Final = "garbage"
+GARBAGE_VERSION: Final = 1
+
+GRANULE_BITS: Final = 5
+SHORT_MAX: Final = 1 << GRANULE_BITS
+"""Longer cells cannot begin in the same granule; shorter ones are remembered one by one, and are
+few, since what is short stands inside its parent. None of them refers to anything."""
+
+SWEEP_ENTRIES: Final = 8_192
+"""Entries of the index that are looked at, and removed, in one step."""
+
+_HEAD: Final = struct.Struct(">4sHHIIIQ")
+_RUN: Final = struct.Struct(">IIQQ")
+_SEGMENT: Final = struct.Struct(">II")
+_SIZES: Final = struct.Struct(">III")
+_CRC: Final = struct.Struct(">I")
+_MAGIC: Final = b"DLGB"
+OFFSET_BITS: Final = 0x7FFFFFF
+
+
+class Run(NamedTuple):
+    """Segments that follow each other and were dropped."""
+
+    first: int
+    last: int
+    sequence: int
+    """Number of their first pack."""
+    behind: int
+    """Number of the first pack of the segment behind them."""
+
+
+class Marks:
+    """A set of places of cells: a bit for each 32 bytes of the segments where there are any."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+        self._short: dict[int, set[int]] = {}
+
+    def add(self, place: int) -> bool:
+        """Add a place; return whether it was new."""
+        segment, offset = place >> 42, (place >> 15) & OFFSET_BITS
+        if (place >> 1) & 0x3FFF <= SHORT_MAX:
+            short = self._short.setdefault(segment, set())
+            if offset in short:
+                return False
+            short.add(offset)
+            return True
+        page = self._pages.get(segment)
+        if page is None:
+            page = self._pages[segment] = bytearray()
+        at, bit = offset >> (GRANULE_BITS + 3), 1 << ((offset >> GRANULE_BITS) & 7)
+        if at >= len(page):
+            page.extend(bytes(at + 4_096 - len(page)))
+        elif page[at] & bit:
+            return False
+        page[at] |= bit
+        return True
+
+    def has(self, place: int) -> bool:
+        """Return whether a place was added."""
+        segment, offset = place >> 42, (place >> 15) & OFFSET_BITS
+        if (place >> 1) & 0x3FFF <= SHORT_MAX:
+            return offset in self._short.get(segment, ())
+        page = self._pages.get(segment)
+        at = offset >> (GRANULE_BITS + 3)
+        if page is None or at >= len(page):
+            return False
+        return page[at] & (1 << ((offset >> GRANULE_BITS) & 7)) != 0
+
+    def pack(self, segment: int, staged: Iterable[int]) -> bytes:
+        """Return the marks of a segment, and the offsets of its staged cells, for the record."""
+        page = bytes(self._pages.get(segment, b""))
+        short = sorted(self._short.get(segment, ()))
+        marked = sorted(staged)
+        sizes = _SIZES.pack(len(page), len(short), len(marked))
+        offsets = struct.pack(f">{len(short) + len(marked)}I", *short, *marked)
+        return zlib.compress(sizes + page + offsets, 1)
+
+    def unpack(self, segment: int, data: bytes) -> array[int]:
+        """Take in what `pack` returned; return the offsets of staged cells, sorted."""
+        plain = zlib.decompress(data)
+        page_bytes, short_count, staged_count = _SIZES.unpack_from(plain)
+        at = _SIZES.size
+        self._pages[segment] = bytearray(plain[at : at + page_bytes])
+        at += page_bytes
+        self._short[segment] = set(struct.unpack_from(f">{short_count}I", plain, at))
+        at += 4 * short_count
+        return array("I", struct.unpack_from(f">{staged_count}I", plain, at))
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What the record says. `REMOVED_NOTHING` is what a store has that was never collected."""
+
+    begin: int = 0
+    """The first segment that was not looked at: what it has, and what is behind it, counts."""
+    runs: tuple[Run, ...] = ()
+    time_ms: int = 0
+    kept: dict[int, bytes] | None = None
+    """Deflated marks of each segment that was kept."""
+
+    def dropped(self, segment: int) -> bool:
+        """Return whether a segment was dropped on purpose."""
+        place = bisect_left(self.runs, segment, key=lambda run: run.last)
+        return place < len(self.runs) and self.runs[place].first <= segment
+
+    def run_before(self, segment: int) -> Run | None:
+        """Return the dropped segments right before a segment, None when there are none."""
+        place = bisect_left(self.runs, segment - 1, key=lambda run: run.last)
+        if place < len(self.runs) and self.runs[place].last == segment - 1:
+            return self.runs[place]
+        return None
+
+    def with_dropped(self, dropped: Iterable[Run]) -> tuple[Run, ...]:
+        """Return the runs together with further ones, those that touch as one."""
+        out: list[Run] = []
+        for run in sorted([*self.runs, *dropped]):
+            if out and out[-1].last + 1 == run.first:
+                last = out.pop()
+                out.append(Run(last.first, run.last, last.sequence, run.behind))
+            else:
+                out.append(run)
+        return tuple(out)
+
+
+REMOVED_NOTHING: Final = Removed()
+
+
+class Sieve:
+    """Tells by the record which cells count. The marks of a segment are unpacked when needed."""
+
+    def __init__(self, removed: Removed) -> None:
+        self.removed = removed
+        self._marks = Marks()
+        self._staged: dict[int, array[int]] = {}
+
+    def _knows(self, segment: int) -> bool:
+        """Have the marks of a segment at hand; return False when there are none."""
+        if segment in self._staged:
+            return True
+        data = (self.removed.kept or {}).get(segment)
+        if data is None:
+            return False
+        self._staged[segment] = self._marks.unpack(segment, data)
+        return True
+
+    def condemns(self, place: int) -> bool:
+        """Return whether the cell at a place was removed."""
+        segment = place >> 42
+        if segment >= self.removed.begin:
+            return False
+        if self._knows(segment):
+            return not self._marks.has(place)
+        return self.removed.dropped(segment)
+
+    def sift(
+        self, hashes: list[bytes], places: list[int]
+    ) -> tuple[list[bytes], list[int], int] | None:
+        """Return (hashes, places, staged cells) of those cells of a pack that count.
+
+        None: the record says nothing about them.
+        """
+        if not places or not self._knows(places[0] >> 42):
+            return None
+        out_hashes: list[bytes] = []
+        out_places: list[int] = []
+        staged_count = 0
+        staged = self._staged[places[0] >> 42]
+        for hash, place in zip(hashes, places, strict=True):
+            if self._marks.has(place):
+                offset = (place >> 15) & OFFSET_BITS
+                at = bisect_left(staged, offset)
+                is_staged = at < len(staged) and staged[at] == offset
+                staged_count += is_staged
+                out_hashes.append(hash)
+                out_places.append(place & ~STAGED | is_staged)
+        return out_hashes, out_places, staged_count
+
+
+def write_removed(disk: Disk, folder: str, store_id: bytes, removed: Removed) -> None:
+    """Replace the record in one durable step.
+
+    Raises: StoreFull, StoreFailed: it cannot be written.
+    """
+    kept = removed.kept or {}
+    head = _HEAD.pack(
+        _MAGIC, GARBAGE_VERSION, 0, removed.begin, len(removed.runs), len(kept), removed.time_ms
+    )
+    parts = [head, *(_RUN.pack(*run) for run in removed.runs)]
+    for segment, data in sorted(kept.items()):
+        parts += [_SEGMENT.pack(segment, len(data)), data]
+    checksum = seed_of(store_id)
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    parts.append(_CRC.pack(checksum))
+    path = f"{folder}/{GARBAGE_FILE}"
+    try:
+        file = disk.open(f"{path}.new", create=True)
+        try:
+            file.write(0, b"".join(parts))
+            file.sync()
+        finally:
+            file.close()
+        disk.replace(f"{path}.new", path)
+        disk.sync_folder(folder)
+    except OSError as error:
+        raise write_error(error, path) from error
+
+
+def read_removed(disk: Disk, folder: str, store_id: bytes) -> Removed:
+    """Return what the record says.
+
+    Raises: Corruption: it is damaged. StoreVersion: a newer version wrote it.
+    """
+    path = f"{folder}/{GARBAGE_FILE}"
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return REMOVED_NOTHING
+    try:
+        data = file.read(0, file.size())
+    finally:
+        file.close()
+    body = data[:-4]
+    is_whole = len(data) >= _HEAD.size + 4 and data[:4] == _MAGIC
+    if not is_whole or _CRC.pack(zlib.crc32(body, seed_of(store_id))) != data[-4:]:
+        raise Corruption(f"{path} at byte 0: the record of removed cells is damaged")
+    _, version, _, begin, run_count, kept_count, time_ms = _HEAD.unpack_from(body)
+    if version > GARBAGE_VERSION:
+        raise StoreVersion(
+            f"{path}: format version {version}; this package reads up to {GARBAGE_VERSION}"
+        )
+    at = _HEAD.size
+    runs = tuple(Run(*_RUN.unpack_from(body, at + i * _RUN.size)) for i in range(run_count))
+    at += run_count * _RUN.size
+    kept: dict[int, bytes] = {}
+    for _ in range(kept_count):
+        segment, length = _SEGMENT.unpack_from(body, at)
+        at += _SEGMENT.size
+        kept[segment] = body[at : at + length]
+        at += length
+    return Removed(begin, runs, time_ms, kept)
+
+
+def remove_dropped(disk: Disk, folder: str, removed: Removed) -> list[int]:
+    """Remove the files of dropped segments that are still there; return their numbers.
+
+    Raises: StoreFailed: one cannot be removed.
+    """
+    numbers = [n for n in segment_numbers(disk, folder) if removed.dropped(n)]
+    try:
+        for number in numbers:
+            disk.remove(segment_path(folder, number))
+        if numbers:
+            disk.sync_folder(f"{folder}/{SEGMENTS}")
+    except OSError as error:
+        raise write_error(error, folder) from error
+    return numbers
+
+
+def carry_out(disk: Disk, folder: str, index: HashIndex, removed: Removed) -> bool:
+    """Take what was removed out of an index, when a process ended before it had done so.
+
+    Return whether there was anything to do; then the index has to be flushed before
+    `remove_dropped`.
+    """
+    if not any(removed.dropped(number) for number in segment_numbers(disk, folder)):
+        return False
+    sieve = Sieve(removed)
+    after = b""
+    while batch := index.batch(after, SWEEP_ENTRIES):
+        after = batch[-1][0]
+        gone = [hash for hash, place in batch if sieve.condemns(place)]
+        if gone:
+            index.sweep(gone, sieve.condemns)
+    return True
