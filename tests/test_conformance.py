@@ -26,6 +26,7 @@ PUBLIC = {
     "lattice-containers.json": 75,
     "lattice-content.json": 22,
     "lattice-cursors.json": 10,
+    "lattice-dlfs.json": 38,
     "lattice-paths.json": 30,
     "lattice-queue.json": 53,
     "lattice-registers.json": 56,

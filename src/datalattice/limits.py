@@ -50,6 +50,9 @@ STRING_BYTES_MAX: Final = 2**31 - 1
 COUNT_MAX: Final = 2**63 - 1
 """Greatest count that a VLQ may carry."""
 
+BLOB_BYTES_MAX: Final = COUNT_MAX
+"""Longest blob, in bytes: its length is a count."""
+
 VLQ_BYTES_MAX: Final = 9
 """Longest VLQ."""
 

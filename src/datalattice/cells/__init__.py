@@ -8,6 +8,14 @@ Source: CAD002; CAD003; CAD006; docs/cells.md.
 
 from __future__ import annotations
 
+from datalattice.cells.blobedit import (
+    BlobBuilder,
+    Stage,
+    blob_from,
+    blob_length,
+    blob_overwrite,
+    blob_truncate,
+)
 from datalattice.cells.blobs import Blob, Text, make_blob, make_text
 from datalattice.cells.cell import (
     Cell,
@@ -76,6 +84,7 @@ __all__ = [
     "NIL_HASH",
     "Address",
     "Blob",
+    "BlobBuilder",
     "Cell",
     "Change",
     "Char",
@@ -95,12 +104,17 @@ __all__ = [
     "Scalar",
     "Set",
     "Signed",
+    "Stage",
     "Symbol",
     "Syntax",
     "Taking",
     "Text",
     "Value",
     "Vector",
+    "blob_from",
+    "blob_length",
+    "blob_overwrite",
+    "blob_truncate",
     "branch_count",
     "branch_hashes",
     "brief",

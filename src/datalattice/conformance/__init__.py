@@ -12,7 +12,17 @@ with `register_format`, and lattice types with `register_lattice_type`.
 from __future__ import annotations
 
 # Importing these modules registers the kinds they run.
-from datalattice.conformance import cells, cursors, etch, grid, lattices, node_player, queues
+from datalattice.conformance import (
+    cells,
+    cursors,
+    dlfs,
+    etch,
+    grid,
+    kv,
+    lattices,
+    node_player,
+    queues,
+)
 from datalattice.conformance.notation import register_lattice_type
 from datalattice.conformance.registry import (
     Case,
@@ -40,9 +50,11 @@ __all__ = [
     "Skipped",
     "cells",
     "cursors",
+    "dlfs",
     "etch",
     "grid",
     "known_kinds",
+    "kv",
     "lattices",
     "list_files",
     "node_player",

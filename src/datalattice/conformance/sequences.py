@@ -43,6 +43,7 @@ def run_steps(
     differs = as_int(fields.get("differs_from_step", len(steps)), "differs_from_step")
     if not 0 <= differs <= len(steps):
         raise Mismatch(f"differs_from_step is {differs}, and there are {len(steps)} steps")
+    stated: Fields = {}
     reference: dict[str, object] = {}
     for position, node in enumerate(steps):
         step = as_fields(node, f"step {position}")
@@ -53,11 +54,12 @@ def run_steps(
                 _compare_states(need_fields(step, "states"), states())
         except Mismatch as mismatch:
             raise Mismatch(f"{where}: {mismatch}") from mismatch
-        reference = {**need_fields(step, "states"), **step.get("java_states", {})}
+        stated = need_fields(step, "states")
+        reference = {**stated, **step.get("java_states", {})}
     if differs == len(steps):
         _compare_final(need_fields(fields, "final"), states())
     else:
-        _compare_stated(need_fields(fields, "final"), reference)
+        _compare_stated(need_fields(fields, "final"), stated)
     _compare_stated(as_fields(fields.get("java_final", {}), "java_final"), reference)
 
 

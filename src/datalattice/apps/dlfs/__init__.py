@@ -1,0 +1,46 @@
+"""DLFS: drives of directories and files that merge directory by directory.
+
+A `Drive` is a thin object over one cursor on the root node of a tree. Importing this package
+registers the section `:fs` of the standard root: `:fs, owner, :value, drive`.
+"""
+
+from __future__ import annotations
+
+from datalattice.apps.dlfs.drive import Drive, checked_drive, drive_names
+from datalattice.apps.dlfs.facts import Stat, Usage
+from datalattice.apps.dlfs.lattice import DRIVES, FS_SECTION, DLFSLattice
+from datalattice.apps.dlfs.node import (
+    DEPTH_MAX,
+    NODE_FIELDS_MAX,
+    ZERO_NODE,
+    Content,
+    Node,
+    make_directory,
+    make_file,
+    make_tombstone,
+    read_node,
+)
+from datalattice.apps.dlfs.paths import join_path, normal_path, split_path
+
+__all__ = [
+    "DEPTH_MAX",
+    "DRIVES",
+    "FS_SECTION",
+    "NODE_FIELDS_MAX",
+    "ZERO_NODE",
+    "Content",
+    "DLFSLattice",
+    "Drive",
+    "Node",
+    "Stat",
+    "Usage",
+    "checked_drive",
+    "drive_names",
+    "join_path",
+    "make_directory",
+    "make_file",
+    "make_tombstone",
+    "normal_path",
+    "read_node",
+    "split_path",
+]

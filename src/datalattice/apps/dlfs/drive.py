@@ -1,0 +1,409 @@
+"""Drive: a file system over one cursor, every write one atomic update of its root node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import BinaryIO, Final, Self
+
+from datalattice.apps.dlfs import tree
+from datalattice.apps.dlfs.files import open_file
+from datalattice.apps.dlfs.lattice import FS_SECTION, DLFSLattice
+from datalattice.apps.dlfs.merging import time_of
+from datalattice.apps.dlfs.node import ZERO_NODE, Content, Node, is_name, make_directory
+from datalattice.apps.dlfs.paths import PathLike, join_path, split_path
+from datalattice.apps.dlfs.reading import Reading
+from datalattice.cells import (
+    EMPTY_INDEX,
+    Blob,
+    BlobBuilder,
+    Map,
+    Stage,
+    Value,
+    blob_from,
+    blob_overwrite,
+    blob_truncate,
+    to_cell,
+)
+from datalattice.clock import Clock, SystemClock
+from datalattice.cursors import LatticeCursor, RootLattice
+from datalattice.errors import (
+    AlreadyExists,
+    IsADirectory,
+    NoSuchPath,
+    UsageError,
+)
+from datalattice.lattice import VALUE
+
+
+class Drive(Reading):
+    """Directories and files below one root node.
+
+        drive = Drive.create()
+        drive.mkdir("/docs")
+        drive.write("/docs/a.txt", b"first")
+        drive.append("/docs/a.txt", b" and second")
+        drive.read("/docs/a.txt")
+
+    Threads may share one. With `stage` finished parts of large files are handed to it, so that a
+    store can take them while the rest is still being written.
+
+    Source: CAD028 "Drives"; docs/dlfs.md "Drives".
+    """
+
+    __slots__ = ("_clock", "_last_ms", "_stage")
+
+    def __init__(
+        self, cursor: LatticeCursor, clock: Clock | None = None, *, stage: Stage | None = None
+    ) -> None:
+        super().__init__(cursor)
+        self._clock: Final = clock or SystemClock()
+        self._stage: Final = stage
+        self._last_ms = 0
+
+    @classmethod
+    def create(cls, clock: Clock | None = None, *, stage: Stage | None = None) -> Self:
+        """Return an empty drive over a cursor of its own, its root stamped with the present.
+
+        Source: CAD028 "Drives"; docs/dlfs.md "Drives"; docs/design/decisions.md "D-FS1".
+        """
+        clock = clock or SystemClock()
+        root = make_directory(EMPTY_INDEX, clock.now_ms())
+        return cls(RootLattice(DLFSLattice(), root), clock, stage=stage)
+
+    @classmethod
+    def at(
+        cls,
+        root: LatticeCursor,
+        owner: object,
+        name: str,
+        clock: Clock | None = None,
+        *,
+        stage: Stage | None = None,
+    ) -> Self:
+        """Return the drive `name` of `owner`, a 32-byte public key or any owner cell, below a root.
+
+        A drive that was never written reads as empty. Writing needs a key in the cursor's context
+        that the owner accepts; reading checks the owner's signature.
+
+        Source: CAD024 "Root layout"; CAD028 "Drives"; docs/dlfs.md "Drives".
+        """
+        return cls(
+            root.path(FS_SECTION, to_cell(owner), VALUE, checked_drive(name)), clock, stage=stage
+        )
+
+    @classmethod
+    def connect(
+        cls,
+        parent: LatticeCursor,
+        name: str,
+        clock: Clock | None = None,
+        *,
+        stage: Stage | None = None,
+    ) -> Self:
+        """Return the drive `name` of a cursor on a Map of drives, made in one update if absent.
+
+        Source: CAD028 "Drives"; docs/dlfs.md "Drives".
+        """
+        drive = cls(parent.path(checked_drive(name)), clock, stage=stage)
+        drive.ensure()
+        return drive
+
+    def ensure(self) -> None:
+        """Write the empty drive, stamped with the present, if there is none yet.
+
+        Source: CAD028 "Drives"; docs/dlfs.md "Drives".
+        """
+        now_ms = self._now_ms()
+        if self._cursor.get() is None:
+            empty = make_directory(EMPTY_INDEX, now_ms)
+            self._cursor.update(lambda held: empty if held is None or held is ZERO_NODE else held)
+
+    # --- directories ---
+
+    def mkdir(self, path: PathLike) -> None:
+        """Make a directory.
+
+        Raises: AlreadyExists: something is there. NoSuchPath: the directory above is missing.
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Writes".
+        """
+        names = split_path(path)
+        if not names:
+            raise _exists(())
+        self._edit(names, tree.new_directory(names))
+
+    def makedirs(self, path: PathLike, *, exist_ok: bool = True) -> None:
+        """Make a directory and those missing above it, in one update.
+
+        Raises: AlreadyExists: a file is there, or a directory and not `exist_ok`.
+        Source: docs/dlfs.md "Operations".
+        """
+        names = split_path(path)
+
+        def change(root: Value, now_ms: int) -> Value:
+            made = root
+            for length in range(1, len(names) + 1):
+                part = names[:length]
+                made = tree.edit(
+                    made,
+                    part,
+                    now_ms,
+                    tree.new_directory(part, exist_ok=exist_ok or length < len(names)),
+                )
+            return made
+
+        if not names and not exist_ok:
+            raise _exists(())
+        self._update(change)
+
+    def delete(self, path: PathLike) -> None:
+        """Delete a file or an empty directory.
+
+        Raises: NoSuchPath: there is nothing. DirectoryNotEmpty: it holds something. UsageError: the
+                root.
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Writes".
+        """
+        names = split_path(path)
+        self._edit(names, tree.deletion(names, tree=False))
+
+    def remove_tree(self, path: PathLike) -> None:
+        """Delete a file, or a directory with everything in it, in one update.
+
+        Raises: NoSuchPath: there is nothing. UsageError: the root.
+        Source: docs/dlfs.md "Operations", "Writes".
+        """
+        names = split_path(path)
+        self._edit(names, tree.deletion(names, tree=True))
+
+    def copy(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
+        """Place a copy of a file or a tree at `target`, in one update; contents are shared.
+
+        Raises: NoSuchPath: nothing is at `source`, or no directory above `target`. AlreadyExists,
+                IsADirectory: something is at `target` that cannot be replaced: only files are, by
+                files, if `overwrite`. UsageError: `target` is inside `source`.
+        Source: docs/dlfs.md "Operations", "Writes"; docs/design/decisions.md "D-FS1".
+        """
+        self._place(split_path(source), split_path(target), overwrite=overwrite, move=False)
+
+    def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
+        """As `copy`, and delete what was at `source`, in the same update.
+
+        Source: docs/dlfs.md "Operations", "Writes"; docs/design/decisions.md "D-FS1".
+        """
+        self._place(split_path(source), split_path(target), overwrite=overwrite, move=True)
+
+    def _place(
+        self, source: tree.Names, target: tree.Names, *, overwrite: bool, move: bool
+    ) -> None:
+        def change(root: Value, now_ms: int) -> Value:
+            value = tree.find(root, source)
+            if source == target:
+                return root
+            if target[: len(source)] == source:
+                raise UsageError(f"{join_path(target)} is inside {join_path(source)}")
+            stamp = max(now_ms, time_of(value) + 1) if move else now_ms
+            made = tree.edit(
+                root, target, stamp, tree.placement(target, value, overwrite=overwrite)
+            )
+            if move:
+                made = tree.edit(made, source, stamp, tree.deletion(source, tree=True))
+            return made
+
+        self._update(change)
+
+    # --- files ---
+
+    def create_file(self, path: PathLike) -> None:
+        """Make an empty file.
+
+        Raises: AlreadyExists: something is there. NoSuchPath: the directory above is missing.
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Writes".
+        """
+        names = split_path(path)
+        if not names:
+            raise _exists(())
+        self._edit(names, tree.new_content(names, lambda _: b"", exclusive=True))
+
+    def write(self, path: PathLike, data: Content | Iterable[bytes]) -> None:
+        """Make a file with this content, or give one this content; nothing if it has it already.
+
+        An iterable is read piece by piece; the file changes when all of it was read. A Blob, as
+        `content` returns it, is shared.
+
+        Raises: NoSuchPath: the directory above is missing. IsADirectory: there is a directory.
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Large files".
+        """
+        names = split_path(path)
+        self._check_file(names)
+        if isinstance(data, Blob):
+            content: Value = data
+        else:
+            content = blob_from([data] if isinstance(data, bytes) else data, self._stage)
+        self._edit(names, tree.new_content(names, lambda _: content, exclusive=False))
+
+    def append(self, path: PathLike, data: bytes) -> None:
+        """Add bytes to the end of a file, made when missing.
+
+        Cost:   the last chunk and the nodes above it, and the new chunks.
+        Raises: as `write`.
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Large files".
+        """
+        self._change_content(path, lambda held: blob_overwrite(held, len(held), data, self._stage))
+
+    def write_at(self, path: PathLike, position: int, data: bytes) -> None:
+        """Put bytes at a position of a file, made when missing; a gap is filled with zeros.
+
+        Cost:   the chunks in that range and the nodes above them.
+        Raises: as `write`. UsageError: a negative position.
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Large files".
+        """
+        self._change_content(path, lambda held: blob_overwrite(held, position, data, self._stage))
+
+    def truncate(self, path: PathLike, size: int) -> None:
+        """Cut a file to `size` bytes; a shorter one stays as it is.
+
+        Raises: NoSuchPath: there is nothing. IsADirectory: there is a directory. UsageError: a
+                negative size.
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Large files".
+        """
+        self.content(path)
+        self._change_content(path, lambda held: blob_truncate(held, size), must_exist=True)
+
+    def resize(self, path: PathLike, size: int) -> None:
+        """Make a file `size` bytes long: cut it, or fill it up with zeros.
+
+        Raises: as `truncate`.
+        Source: docs/dlfs.md "Operations", "Large files".
+        """
+
+        def change(held: Content) -> Value:
+            if size <= len(held):
+                return blob_truncate(held, size)
+            builder = BlobBuilder(held, self._stage)
+            builder.write_zeros(size - len(held))
+            return builder.finish()
+
+        self._change_content(path, change, must_exist=True)
+
+    def open(self, path: PathLike, mode: str = "rb", buffering: int = -1) -> BinaryIO:
+        """Return a binary file object: mode r, w, a or x with b, and + for both directions.
+
+        What is written arrives in the drive with each flush and on closing. A file opened with `rb`
+        keeps the content it had then.
+
+        Raises: as `read`, `write`, `create_file`. UsageError: another mode.
+        Source: CAD028 "Operations"; docs/dlfs.md "File objects".
+        """
+        return open_file(self, path, mode, buffering)
+
+    # --- merging ---
+
+    def fork(self) -> Drive:
+        """Return a working copy; its writes arrive here with its `sync`.
+
+        Source: CAD024 "Fork and sync"; docs/dlfs.md "Drives".
+        """
+        return Drive(self._cursor.fork(), self._clock, stage=self._stage)
+
+    def sync(self) -> None:
+        """Bring the writes of a fork to its parent, or those of a root to where it is kept.
+
+        Source: CAD024 "Fork and sync"; docs/dlfs.md "Drives".
+        """
+        self._cursor.sync()
+
+    def merge(self, root: Value) -> None:
+        """Join the root node of another drive into this one.
+
+        Source: CAD028 "Merge"; docs/dlfs.md "Merge".
+        """
+        self._cursor.merge(root)
+
+    def replicate(self, other: Drive) -> None:
+        """Join everything that another drive holds into this one.
+
+        Source: CAD028 "Merge"; docs/dlfs.md "Merge".
+        """
+        self.merge(other.cursor.get())
+
+    def clone(self) -> Drive:
+        """Return a drive of its own with what is here now; neither sees the other's writes.
+
+        Source: CAD028 "Drives"; docs/dlfs.md "Drives".
+        """
+        held = self._cursor.get()
+        root = RootLattice(DLFSLattice(), ZERO_NODE if held is None else held)
+        return Drive(root, self._clock, stage=self._stage)
+
+    # --- inside ---
+
+    def _now_ms(self) -> int:
+        """Return the time of a write: of the context, else of the clock, which never goes back."""
+        given = self._cursor.context.timestamp
+        if given is not None:
+            return given
+        self._last_ms = max(self._last_ms, self._clock.now_ms())
+        return self._last_ms
+
+    def _update(self, change: Callable[[Value, int], Value]) -> None:
+        now_ms = self._now_ms()
+        self._cursor.update(lambda root: change(root, now_ms))
+
+    def _edit(self, names: tree.Names, change: tree.Change) -> None:
+        self._update(lambda root, now_ms: tree.edit(root, names, now_ms, change))
+
+    def _change_content(
+        self, path: PathLike, content: Callable[[Content], Value], *, must_exist: bool = False
+    ) -> None:
+        names = split_path(path)
+        self._check_file(names)
+
+        def change(held: Node | None) -> Value:
+            if held is None and must_exist:
+                raise NoSuchPath(f"there is nothing at {join_path(names)}")
+            return content(b"" if held is None or held.data is None else held.data)
+
+        self._edit(names, tree.new_content(names, change, exclusive=False))
+
+    def _check_file(self, names: tree.Names) -> None:
+        """Raise what a write to a file at `names` would raise, before any of it is done."""
+        if not names:
+            raise IsADirectory("/ is a directory")
+        tree.edit(
+            self._cursor.get(),
+            names,
+            0,
+            tree.new_content(
+                names, lambda held: b"" if held is None else held.data, exclusive=False
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return f"Drive(root={self.root_hash().hex()[:16]})"
+
+
+def _exists(names: tree.Names) -> AlreadyExists:
+    return AlreadyExists(f"{join_path(names)} exists already")
+
+
+def checked_drive(name: object) -> str:
+    """Return the name of a drive: a str of at least one character without `/`.
+
+    Raises: UsageError: anything else.
+    Source: CAD028 "Drives"; docs/dlfs.md "Drives".
+    """
+    if not isinstance(name, str) or not is_name(name):
+        raise UsageError(
+            f"a drive is named by a str of 1 character or more without /, got {name!r}"
+        )
+    return name
+
+
+def drive_names(root: LatticeCursor, owner: object) -> list[str]:
+    """Return the names of the drives of `owner` below a root cursor, in order.
+
+    Source: CAD024 "Root layout"; docs/dlfs.md "Drives".
+    """
+    held = root.path(FS_SECTION, to_cell(owner), VALUE).get()
+    if not isinstance(held, Map):
+        return []
+    return sorted([name for name, _ in held.entries() if isinstance(name, str) and is_name(name)])

@@ -1,0 +1,194 @@
+"""Files: binary file objects on the files of a drive."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, cast
+
+from datalattice.apps.dlfs.node import Content
+from datalattice.apps.dlfs.paths import PathLike
+from datalattice.cells import Blob
+from datalattice.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+FILE_BUFFER_BYTES: Final = 1 << 20
+"""What a file object gathers before it writes to the drive: each such write is one update."""
+
+MODES: Final = ("rb", "wb", "ab", "xb", "r+b", "w+b", "a+b", "x+b")
+
+
+class Home(Protocol):
+    """What a file object needs of its drive."""
+
+    def content(self, path: PathLike) -> Content:
+        """Return the data of a file."""
+        ...
+
+    def create_file(self, path: PathLike) -> None:
+        """Make an empty file."""
+        ...
+
+    def append(self, path: PathLike, data: bytes) -> None:
+        """Add bytes to the end of a file, made when missing."""
+        ...
+
+    def write(self, path: PathLike, data: bytes) -> None:
+        """Give a file this content."""
+        ...
+
+    def write_at(self, path: PathLike, position: int, data: bytes) -> None:
+        """Put bytes at a position."""
+        ...
+
+    def resize(self, path: PathLike, size: int) -> None:
+        """Make a file this long."""
+        ...
+
+
+class RawFile(io.RawIOBase):
+    """A file of a drive: each write is one update of the drive, each read sees the latest.
+
+    Without writing it keeps the content that the file had when it was opened.
+
+    Source: CAD028 "Operations"; docs/dlfs.md "File objects".
+    """
+
+    def __init__(
+        self, drive: Home, path: PathLike, *, reads: bool, writes: bool, appends: bool
+    ) -> None:
+        super().__init__()
+        self._drive = drive
+        self._path = path
+        self._reads = reads
+        self._writes = writes
+        self._appends = appends
+        self._held: Content | None = None
+        content = drive.content(path)
+        if not writes:
+            self._held = content
+        self._position = len(content) if appends else 0
+
+    @property
+    def name(self) -> str:
+        """The path it was opened with."""
+        return str(self._path)
+
+    def readable(self) -> bool:
+        """Return whether it was opened for reading."""
+        return self._reads
+
+    def writable(self) -> bool:
+        """Return whether it was opened for writing."""
+        return self._writes
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Fill `buffer` with the bytes at the position; return how many there were."""
+        self._need(self._reads, "reading")
+        view = memoryview(buffer).cast("B")
+        data = self._content()
+        start = self._position
+        stop = min(start + len(view), len(data))
+        if start >= stop:
+            return 0
+        part = data.read(start, stop) if isinstance(data, Blob) else data[start:stop]
+        view[: len(part)] = part
+        self._position = start + len(part)
+        return len(part)
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Put bytes at the position, or at the end of a file opened for appending."""
+        self._need(self._writes, "writing")
+        part = bytes(data)
+        if self._appends:
+            self._drive.append(self._path, part)
+            self._position = len(self._content())
+        else:
+            self._drive.write_at(self._path, self._position, part)
+            self._position += len(part)
+        return len(part)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a position, which may lie behind the end; return it."""
+        self._check_open()
+        origins: dict[int, Callable[[], int]] = {
+            io.SEEK_SET: lambda: 0,
+            io.SEEK_CUR: lambda: self._position,
+            io.SEEK_END: lambda: len(self._content()),
+        }
+        if whence not in origins:
+            raise UsageError(f"whence is 0, 1 or 2, got {whence!r}")
+        position = origins[whence]() + offset
+        if position < 0:
+            raise UsageError(f"a position is 0 or more, got {position}")
+        self._position = position
+        return position
+
+    def tell(self) -> int:
+        """Return the position."""
+        self._check_open()
+        return self._position
+
+    def truncate(self, size: int | None = None) -> int:
+        """Make the file `size` bytes long, of zeros where it grows; the position stays.
+
+        Without a size the position counts.
+        """
+        self._need(self._writes, "writing")
+        wanted = self._position if size is None else size
+        self._drive.resize(self._path, wanted)
+        return wanted
+
+    def _content(self) -> Content:
+        held = self._held
+        return self._drive.content(self._path) if held is None else held
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise UsageError("the file is closed")
+
+    def _need(self, allowed: bool, what: str) -> None:
+        self._check_open()
+        if not allowed:
+            raise io.UnsupportedOperation(f"{self.name} was not opened for {what}")
+
+
+def open_file(drive: Home, path: PathLike, mode: str, buffering: int) -> BinaryIO:
+    """Return a file object on the file at `path`, buffered unless `buffering` is 0.
+
+    Source: CAD028 "Operations"; docs/dlfs.md "File objects".
+    """
+    spelled = "".join(sorted(mode))
+    known = {"".join(sorted(one)): one for one in MODES}.get(spelled)
+    if known is None:
+        raise UsageError(f"a mode is one of {', '.join(MODES)}, got {mode!r}")
+    if buffering < -1 or buffering == 1:
+        raise UsageError(f"buffering is 0, -1 or a size of 2 or more, got {buffering}")
+    kind, both = known[0], "+" in known
+    if kind == "x":
+        drive.create_file(path)
+    elif kind == "w":
+        drive.write(path, b"")
+    elif kind == "a":
+        drive.append(path, b"")
+    raw = RawFile(
+        drive,
+        path,
+        reads=kind == "r" or both,
+        writes=kind != "r" or both,
+        appends=kind == "a",
+    )
+    if buffering == 0:
+        return cast("BinaryIO", raw)
+    size = FILE_BUFFER_BYTES if buffering == -1 else buffering
+    if both:
+        return cast("BinaryIO", io.BufferedRandom(raw, size))
+    if raw.readable():
+        return cast("BinaryIO", io.BufferedReader(raw, size))
+    return cast("BinaryIO", io.BufferedWriter(raw, size))

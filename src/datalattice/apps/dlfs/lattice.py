@@ -1,0 +1,86 @@
+"""Lattice of the file system: nodes, and the section `:fs` of the standard root."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datalattice.apps.dlfs.merging import Merging, is_well_formed
+from datalattice.apps.dlfs.node import ENTRIES, ZERO_NODE
+from datalattice.cells import Keyword, Value
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    IndexLattice,
+    Lattice,
+    MapLattice,
+    MergeContext,
+    OwnerLattice,
+    as_integer,
+    is_integer,
+    is_long,
+    register_section,
+)
+
+
+class DLFSLattice(Lattice):
+    """A node of a drive with everything below it."""
+
+    def zero(self) -> Value:
+        """Return the empty directory of time 0.
+
+        Source: CAD028 "Node"; docs/dlfs.md "Nodes".
+        """
+        return ZERO_NODE
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether `value` has the shape of a node.
+
+        Source: CAD028 "checkForeign"; docs/dlfs.md "What foreigners may send".
+        """
+        return is_well_formed(value)
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the lattice of the entries at position 0, else nil.
+
+        Source: CAD028 "Paths"; docs/dlfs.md "Nodes".
+        """
+        return IndexLattice(self) if is_integer(key) and key == ENTRIES else None
+
+    def resolve_key(self, key: Value) -> Value:
+        """Return an Integer, or the Integer that a String spells, else nil.
+
+        Source: CAD028 "Paths"; docs/dlfs.md "Nodes".
+        """
+        if isinstance(key, str) and key.removeprefix("-").isdecimal() and key.isascii():
+            number = int(key) if len(key) < _LONG_DIGITS else None
+            return number if number is not None and is_long(number) else None
+        return as_integer(key)
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the join of two trees; an operand itself if the join equals it.
+
+        Shapes: own, other: nil or a node.
+        Cost:   the directories that differ, and what is new. A directory whose base is raised is
+                walked as a whole.
+        Raises: MissingData: a directory to look into is not in the store.
+        Source: CAD028 "Merge"; docs/dlfs.md "Merge"; docs/design/decisions.md "Base", "D-FS1".
+        """
+        if other is None or own is other:
+            return own
+        if not self.accepts(other, context):
+            return ZERO_NODE if own is None else own
+        merging = Merging(context)
+        if own is None:
+            return merging.clean(other, context.path, 0)
+        return merging.join(own, other, context.path, 0)
+
+
+_LONG_DIGITS: Final = 21
+
+FS_SECTION: Final = Keyword("fs")
+DRIVES: Final = MapLattice(DLFSLattice())
+"""The drives of one owner by name.
+
+Source: CAD028 "Drives"; docs/dlfs.md "Drives".
+"""
+
+register_section(FS_SECTION, OwnerLattice(DRIVES))

@@ -1,0 +1,175 @@
+"""Node: the value of a directory, a file or a tombstone, and the pure functions on it.
+
+A node is the Vector `[entries, data, metadata, utime]`: a directory has entries, a file data, a
+tombstone neither. A directory may carry a base as the entry of the empty name in a fifth position;
+nothing in it is as old as that. Ordinary names there are deletions in the layout of CAD028, and are
+read as tombstones of their times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from datalattice.cells import EMPTY_INDEX, Blob, Index, Value, Vector, same
+from datalattice.lattice import as_integer, is_long
+
+ENTRIES: Final = 0
+DATA: Final = 1
+METADATA: Final = 2
+UTIME: Final = 3
+DELETIONS: Final = 4
+NODE_FIELDS: Final = 4
+
+NODE_FIELDS_MAX: Final = 256
+"""Most positions of a node: a dozen cells can stand for any number, and a merge keeps them all."""
+
+DEPTH_MAX: Final = 100
+"""Most names in a path: deeper nodes are neither written nor taken from others."""
+
+BASE_KEY: Final = ""
+NO_TIME: Final = -1
+"""Below every time: what a directory without a base is cut at."""
+
+Content = bytes | Blob
+"""The data of a file."""
+
+ZERO_NODE: Final = Vector.of((EMPTY_INDEX, None, None, 0))
+
+
+class Node(NamedTuple):
+    """The parts of a node, as they stand in its Vector."""
+
+    entries: Index | None
+    data: Content | None
+    metadata: Value
+    utime: int
+    deletions: Index | None
+    further: tuple[Value, ...]
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it has entries."""
+        return self.entries is not None
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it has data."""
+        return self.data is not None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is a directory or a file, and no tombstone."""
+        return self.entries is not None or self.data is not None
+
+    @property
+    def base(self) -> int:
+        """The time that nothing in the directory is as old as; -1 without one."""
+        found = None if self.deletions is None else as_integer(self.deletions.get(BASE_KEY))
+        return NO_TIME if found is None else found
+
+
+def is_time(value: Value) -> bool:
+    """Return whether a value is a time: an Integer of at most 64 bits, 0 or more.
+
+    Source: CAD028 "Node"; docs/dlfs.md "Nodes".
+    """
+    number = as_integer(value)
+    return number is not None and is_long(number) and number >= 0
+
+
+def is_name(value: Value) -> bool:
+    """Return whether a value can name an entry: a String of at least one character without `/`.
+
+    Source: CAD028 "Names"; docs/dlfs.md "Names and paths".
+    """
+    return isinstance(value, str) and value != "" and "/" not in value
+
+
+def read_node(value: Value) -> Node | None:
+    """Return the parts of a node, None for a value that is none.
+
+    Cost:   looks at the top of the value only.
+    Source: CAD028 "Node"; docs/dlfs.md "Nodes".
+    """
+    if not isinstance(value, Vector) or not NODE_FIELDS <= len(value) <= NODE_FIELDS_MAX:
+        return None
+    entries, data, metadata, utime, *rest = value
+    deletions = rest[0] if rest else None
+    if not (isinstance(utime, int) and is_time(utime)):
+        return None
+    if isinstance(data, (bytes, Blob)):
+        return Node(None, data, metadata, utime, None, tuple(rest)) if entries is None else None
+    if data is not None:
+        return None
+    if entries is None:
+        return Node(None, None, metadata, utime, None, tuple(rest))
+    if not isinstance(entries, Index):
+        return None
+    if deletions is None:
+        return Node(entries, None, metadata, utime, None, tuple(rest[1:]))
+    if not isinstance(deletions, Index) or not deletions:
+        return None
+    if BASE_KEY in deletions and not (
+        deletions.key_cell(BASE_KEY) == BASE_KEY and is_time(deletions.get(BASE_KEY))
+    ):
+        return None
+    return Node(entries, None, metadata, utime, deletions, tuple(rest[1:]))
+
+
+def make_directory(
+    entries: Index,
+    utime: int,
+    *,
+    base: int = NO_TIME,
+    metadata: Value = None,
+    further: tuple[Value, ...] = (),
+) -> Vector:
+    """Return a directory: four positions, five with a base, more with further fields.
+
+    Source: CAD028 "Node"; docs/dlfs.md "Nodes"; docs/design/decisions.md "D-FS1".
+    """
+    fields: list[Value] = [entries, None, metadata, utime]
+    if base > NO_TIME:
+        fields.append(Index.of([(BASE_KEY, base)]))
+    elif further:
+        fields.append(None)
+    fields.extend(further)
+    return Vector.of(fields)
+
+
+def make_file(data: Content, utime: int, metadata: Value = None) -> Vector:
+    """Return a file.
+
+    Source: CAD028 "Node"; docs/dlfs.md "Nodes".
+    """
+    return Vector.of((None, data, metadata, utime))
+
+
+def make_tombstone(utime: int) -> Vector:
+    """Return what stands under the name of a deleted entry.
+
+    Source: CAD028 "Node"; docs/dlfs.md "Nodes"; docs/design/decisions.md "D-FS1".
+    """
+    return Vector.of((None, None, None, utime))
+
+
+def deletions_of(node: Node) -> Iterator[tuple[Value, Value]]:
+    """Yield (name, time) of the deletions in a fifth position, the base not among them.
+
+    Nothing is checked.
+
+    Source: CAD028 "Tombstones"; docs/dlfs.md "Nodes".
+    """
+    if node.deletions is not None and (len(node.deletions) > 1 or node.base == NO_TIME):
+        for name, time in node.deletions.entries():
+            if not same(name, BASE_KEY):
+                yield name, time
+
+
+def is_zero(value: Value) -> bool:
+    """Return whether a value is the empty directory of time 0.
+
+    Source: CAD028 "Node"; docs/dlfs.md "Merge".
+    """
+    return same(value, ZERO_NODE)

@@ -1,0 +1,167 @@
+"""Reading: what a drive tells without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from datalattice.apps.dlfs import tree
+from datalattice.apps.dlfs.facts import Stat, Usage, stat_of, usage_of, walked
+from datalattice.apps.dlfs.node import Content, read_node
+from datalattice.apps.dlfs.paths import PathLike, join_path, split_path
+from datalattice.cells import Value, value_hash
+from datalattice.cursors import LatticeCursor
+from datalattice.errors import IsADirectory, NoSuchPath, NotADirectory, UsageError
+
+Listing = list[str]
+Stats = list[Stat]
+Walk = Iterator[tuple[str, list[str], list[str]]]
+
+READ_BYTES_MAX: Final = 1 << 32
+"""Most bytes that one read returns: a few cells can stand for a file of any size."""
+
+
+class Reading:
+    """The reading half of a drive."""
+
+    __slots__ = ("_cursor",)
+
+    def __init__(self, cursor: LatticeCursor) -> None:
+        self._cursor: Final = cursor
+
+    @property
+    def cursor(self) -> LatticeCursor:
+        """The cursor this drive works on."""
+        return self._cursor
+
+    def exists(self, path: PathLike) -> bool:
+        """Return whether a file or a directory is at `path`.
+
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
+        """
+        return self._find(path) is not None
+
+    def is_dir(self, path: PathLike) -> bool:
+        """Return whether a directory is at `path`.
+
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
+        """
+        node = read_node(self._find(path))
+        return node is not None and node.is_directory
+
+    def is_file(self, path: PathLike) -> bool:
+        """Return whether a file is at `path`.
+
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
+        """
+        node = read_node(self._find(path))
+        return node is not None and node.is_file
+
+    def stat(self, path: PathLike) -> Stat:
+        """Return what is known about a file or directory.
+
+        Raises: NoSuchPath: there is none.
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
+        """
+        names = split_path(path)
+        return stat_of(names, tree.find(self._cursor.get(), names))
+
+    def list(self, path: PathLike = "/") -> Listing:
+        """Return the names in a directory, in the order of their UTF-8 bytes.
+
+        Raises: NoSuchPath: there is nothing. NotADirectory: there is a file.
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
+        """
+        return [name for name, _, _ in tree.live_entries(self._directory(path))]
+
+    def entries(self, path: PathLike = "/") -> Stats:
+        """Return what is known about everything in a directory, in the order of names.
+
+        Raises: NoSuchPath: there is nothing. NotADirectory: there is a file.
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
+        """
+        names = split_path(path)
+        return [
+            stat_of((*names, name), value)
+            for name, value, _ in tree.live_entries(self._directory(path))
+        ]
+
+    def walk(self, path: PathLike = "/") -> Walk:
+        """Yield (path, names of directories, names of files) of a directory and all below it.
+
+        Tells what was there when it was called; a directory comes before what is in it.
+
+        Raises: NoSuchPath: there is nothing. NotADirectory: there is a file.
+        Source: docs/dlfs.md "Operations".
+        """
+        return walked(split_path(path), self._directory(path))
+
+    def read(self, path: PathLike, start: int = 0, stop: int | None = None) -> bytes:
+        """Return the bytes of a file from `start` to before `stop` or the end.
+
+        Cost:   loads the chunks of that range only.
+        Raises: NoSuchPath: there is nothing. IsADirectory: there is a directory. UsageError: more
+                than 4 GiB at once, or a negative position.
+        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
+        """
+        data = self.content(path)
+        stop = len(data) if stop is None else stop
+        if start < 0 or stop < 0:
+            raise UsageError(f"a position is 0 or more, got {min(start, stop)}")
+        stop = min(stop, len(data))
+        if stop - start > READ_BYTES_MAX:
+            raise UsageError(
+                f"one read returns at most {READ_BYTES_MAX} bytes, got {stop - start}; "
+                "read in parts, or open the file"
+            )
+        return data[start:stop] if isinstance(data, bytes) else data.read(start, stop)
+
+    def content(self, path: PathLike) -> Content:
+        """Return the data of a file as the immutable value it is: bytes, or a blob tree.
+
+        Raises: NoSuchPath: there is nothing. IsADirectory: there is a directory.
+        Source: CAD028 "Operations"; docs/dlfs.md "Large files".
+        """
+        names = split_path(path)
+        node = read_node(tree.find(self._cursor.get(), names))
+        if node is None or node.data is None:
+            raise IsADirectory(f"{join_path(names)} is a directory")
+        return node.data
+
+    def du(self, path: PathLike = "/") -> Usage:
+        """Return how many bytes, files and directories are at and below `path`.
+
+        Raises: NoSuchPath: there is nothing.
+        Source: docs/dlfs.md "Operations".
+        """
+        return usage_of(tree.find(self._cursor.get(), split_path(path)))
+
+    def root_hash(self) -> bytes:
+        """Return the value hash of the root node: two drives with the same one hold the same.
+
+        Source: CAD028 "Drives"; docs/dlfs.md "Drives".
+        """
+        return self.node_hash("/")
+
+    def node_hash(self, path: PathLike) -> bytes:
+        """Return the value hash of the node at `path`.
+
+        Raises: NoSuchPath: there is nothing.
+        Source: CAD028 "Drives"; docs/dlfs.md "Drives".
+        """
+        return value_hash(tree.find(self._cursor.get(), split_path(path)))
+
+    def _find(self, path: PathLike) -> Value:
+        """Return the live node at `path`, nil for none."""
+        try:
+            return tree.find(self._cursor.get(), split_path(path))
+        except NoSuchPath:
+            return None
+
+    def _directory(self, path: PathLike) -> Value:
+        names = split_path(path)
+        value = tree.find(self._cursor.get(), names)
+        node = read_node(value)
+        if node is None or not node.is_directory:
+            raise NotADirectory(f"{join_path(names)} is a file")
+        return value

@@ -1,0 +1,273 @@
+"""Tree: reading and writing places in a tree of nodes. Pure functions from root to root.
+
+Every write has one stamp: not before the present, later than what it replaces and than the base of
+every directory above. Every directory above gets it as its time, unless that is later already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from datalattice.apps.dlfs.merging import Merging, entries_of, is_well_formed, time_of
+from datalattice.apps.dlfs.node import (
+    DEPTH_MAX,
+    NO_TIME,
+    ZERO_NODE,
+    Node,
+    is_name,
+    is_time,
+    make_directory,
+    make_file,
+    make_tombstone,
+    read_node,
+)
+from datalattice.apps.dlfs.paths import ABOVE, HERE, join_path
+from datalattice.cells import EMPTY_INDEX, Index, Value, same, value_hash
+from datalattice.errors import (
+    AlreadyExists,
+    DirectoryNotEmpty,
+    IsADirectory,
+    NoSuchPath,
+    NotADirectory,
+    TypeMismatch,
+    UsageError,
+)
+
+Names = tuple[str, ...]
+Change = Callable[[Value, int], Value]
+"""Given what stands under a name (nil for nothing) and the stamp of the write, returns what is to
+stand there; the very value it was given leaves everything as it is."""
+
+HIDDEN: Final = (HERE, ABOVE)
+"""Names that another implementation may store and no path can reach."""
+
+
+def root_of(value: Value) -> Node:
+    """Return the parts of the root of a drive; nil is the empty one.
+
+    Raises: TypeMismatch: the value is no directory.
+    Source: CAD028 "Drives"; docs/dlfs.md "Drives".
+    """
+    node = read_node(ZERO_NODE if value is None else value)
+    if node is None or node.entries is None:
+        raise TypeMismatch("the root of a drive is a directory, and something else is stored there")
+    return node
+
+
+def find(root: Value, names: Names) -> Value:
+    """Return the live node at `names`.
+
+    Raises: NoSuchPath: there is none.
+    Source: CAD028 "Paths"; docs/dlfs.md "Operations".
+    """
+    value: Value = ZERO_NODE if root is None else root
+    node = root_of(value)
+    for position, name in enumerate(names):
+        if node.entries is None:
+            raise NotADirectory(f"{join_path(names[:position])} is a file")
+        value = stored(node, name)
+        found = read_node(value)
+        if found is None or not found.is_live:
+            raise NoSuchPath(f"there is nothing at {join_path(names[: position + 1])}")
+        node = found
+    return value
+
+
+def stored(node: Node, name: str) -> Value:
+    """Return what a directory holds under a name, tombstones included, nil for nothing."""
+    assert node.entries is not None
+    value = node.entries.get(name)
+    if value is not None and node.entries.key_cell(name) != name:
+        value = None
+    if value is not None and not is_well_formed(value):
+        value = None
+    if node.deletions is not None:
+        deleted = node.deletions.get(name)
+        if isinstance(deleted, int) and is_time(deleted) and node.deletions.key_cell(name) == name:
+            tombstone = make_tombstone(deleted)
+            return tombstone if value is None else Merging(None).join(value, tombstone, (), 0)
+    return value
+
+
+def live_entries(value: Value) -> Iterator[tuple[str, Value, Node]]:
+    """Yield (name, node, its parts) of what is live in a directory, in the order of names.
+
+    Source: CAD028 "Paths"; docs/dlfs.md "Operations".
+    """
+    node = read_node(value)
+    if node is None or node.entries is None:
+        return
+    for name, child in entries_of(node).entries():
+        found = read_node(child)
+        if found is None or not found.is_live or not is_name(name) or not is_well_formed(child):
+            continue
+        assert isinstance(name, str)
+        if name not in HIDDEN:
+            yield name, child, found
+
+
+def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
+    """Return the root with what `change` makes of the node at `names`; itself for no change.
+
+    Raises: NoSuchPath: a directory on the way is missing. NotADirectory: there is a file.
+            UsageError: the name begins with the same 32 bytes as one that is there.
+    Units:  now_ms: Unix milliseconds.
+    Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
+    """
+    if not names:
+        raise UsageError("the root of a drive cannot be written over, deleted or moved")
+    chain = _directories(root, names[:-1])
+    name = names[-1]
+    node = chain[-1][1]
+    assert node.entries is not None
+    _need_room(node.entries, name)
+    present = stored(node, name)
+    stamp = max(now_ms, *[above.base + 1 for _, above in chain], time_of(present) + 1)
+    child = change(present, stamp)
+    if child is present:
+        return root
+    for (_, above), step in zip(reversed(chain), reversed(names), strict=True):
+        child = make_directory(
+            entries_of(above).put(step, child),
+            max(above.utime, stamp),
+            base=above.base,
+            metadata=above.metadata,
+            further=above.further,
+        )
+    return child
+
+
+def _directories(root: Value, names: Names) -> list[tuple[Value, Node]]:
+    """Return the directories from the root to `names`, both included."""
+    value: Value = ZERO_NODE if root is None else root
+    chain = [(value, root_of(value))]
+    for position, name in enumerate(names):
+        value = stored(chain[-1][1], name)
+        node = read_node(value)
+        path = join_path(names[: position + 1])
+        if node is None or not node.is_live:
+            raise NoSuchPath(f"there is no directory {path}")
+        if not node.is_directory:
+            raise NotADirectory(f"{path} is a file")
+        chain.append((value, node))
+    return chain
+
+
+def _need_room(entries: Index, name: str) -> None:
+    key = entries.key_cell(name)
+    if key is not None and not same(key, name):
+        raise AlreadyExists(
+            f"{name!r} cannot stand beside {key!r}: names are told apart by their first 32 bytes"
+        )
+
+
+# --- changes ----------------------------------------------------------------------------------
+
+
+def new_directory(names: Names, *, exist_ok: bool = False) -> Change:
+    """Return the change that makes a directory where nothing live is.
+
+    With `exist_ok` one that is there already stays as it is.
+
+    Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
+    """
+
+    def change(present: Value, stamp: int) -> Value:
+        node = read_node(present)
+        if node is None:
+            return make_directory(EMPTY_INDEX, stamp)
+        if node.is_directory and exist_ok:
+            return present
+        if node.is_live:
+            raise AlreadyExists(f"{join_path(names)} exists already")
+        return make_directory(EMPTY_INDEX, stamp, base=node.utime)
+
+    return change
+
+
+def new_content(
+    names: Names, content: Callable[[Node | None], Value], *, exclusive: bool
+) -> Change:
+    """Return the change that gives a file the data that `content` makes of the present file.
+
+    It is given None where no file is; with `exclusive` that must be so.
+
+    Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
+    """
+
+    def change(present: Value, stamp: int) -> Value:
+        node = read_node(present)
+        held = node if node is not None and node.is_live else None
+        if held is not None and exclusive:
+            raise AlreadyExists(f"{join_path(names)} exists already")
+        if held is not None and held.is_directory:
+            raise IsADirectory(f"{join_path(names)} is a directory")
+        data = content(held)
+        if held is not None and same(data, held.data):
+            return present
+        return make_file(data, stamp, None if held is None else held.metadata)  # type: ignore[arg-type]
+
+    return change
+
+
+def deletion(names: Names, *, tree: bool) -> Change:
+    """Return the change that deletes a file or an empty directory; with `tree` a full one too.
+
+    Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
+    """
+
+    def change(present: Value, stamp: int) -> Value:
+        node = read_node(present)
+        if node is None or not node.is_live:
+            raise NoSuchPath(f"there is nothing at {join_path(names)}")
+        if not tree and next(live_entries(present), None) is not None:
+            raise DirectoryNotEmpty(f"the directory {join_path(names)} is not empty")
+        return make_tombstone(stamp)
+
+    return change
+
+
+def placement(names: Names, source: Value, *, overwrite: bool) -> Change:
+    """Return the change that places a copy of the live node `source`, every node of it stamped.
+
+    A file takes the place of a file when `overwrite` says so; nothing else is replaced.
+
+    Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
+    """
+    node = read_node(source)
+    assert node is not None
+
+    def change(present: Value, stamp: int) -> Value:
+        held = read_node(present)
+        base = NO_TIME
+        if held is not None and held.is_live:
+            if held.is_directory and not node.is_directory:
+                raise IsADirectory(f"{join_path(names)} is a directory")
+            if node.is_directory or not overwrite:
+                raise AlreadyExists(f"{join_path(names)} exists already")
+        elif held is not None:
+            base = held.utime
+        return _placed(source, stamp, base, len(names), {})
+
+    return change
+
+
+def _placed(source: Value, stamp: int, base: int, depth: int, done: dict[bytes, Value]) -> Value:
+    node = read_node(source)
+    assert node is not None
+    if node.data is not None:
+        return make_file(node.data, stamp, node.metadata)
+    if depth > DEPTH_MAX:
+        raise UsageError(f"the tree would be deeper than {DEPTH_MAX} names there")
+    key = value_hash(source)
+    found = done.get(key)
+    if found is None:
+        children = [
+            (name, _placed(child, stamp, NO_TIME, depth + 1, done))
+            for name, child, _ in live_entries(source)
+        ]
+        found = done[key] = make_directory(
+            Index.of(children), stamp, base=base, metadata=node.metadata, further=node.further
+        )
+    return found

@@ -1,0 +1,307 @@
+"""Blob edit: long byte strings built in a stream, and changed in part.
+
+Every result is the canonical blob of its bytes, the same as if it had been made whole. What a
+change does not touch is shared with the blob it was made from, and a run of zeros is one subtree of
+each size used many times over, so that a file of 2**59 bytes with a gap is some tens of cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from mypy_extensions import i64
+
+from datalattice.cells.blobs import Blob, make_blob
+from datalattice.cells.cell import Value, broken, deref, same_kid
+from datalattice.cells.scalars import need
+from datalattice.cells.scan import chunk_span
+from datalattice.errors import UsageError
+from datalattice.limits import BLOB_BYTES_MAX, CHUNK_BYTES, FAN_OUT
+
+STAGED_BYTES: Final = FAN_OUT * FAN_OUT * CHUNK_BYTES
+"""Finished parts of this size are handed to `stage`, 1 MiB."""
+
+Stage = Callable[[Value], object]
+"""Takes a finished part of a blob, for example `CellStore.put`, which then holds its memory."""
+
+
+def blob_length(value: Value) -> int:
+    """Return the number of bytes of a blob, short or long.
+
+    Raises: TypeMismatch: the value is no blob.
+    Source: CAD003 "Blob"; docs/cells.md "Blob and String".
+    """
+    if isinstance(value, Blob):
+        return value._length
+    need(value, bytes, "a blob is bytes or a Blob")
+    assert isinstance(value, bytes)
+    return len(value)
+
+
+def _check_length(length: int) -> None:
+    if length > BLOB_BYTES_MAX:
+        raise UsageError(f"a blob has at most {BLOB_BYTES_MAX} bytes, got {length}")
+
+
+class BlobBuilder:
+    """Makes a blob of bytes that come one after another, in memory of a few hundred kilobytes.
+
+        builder = BlobBuilder(stage=store.put)
+        for piece in pieces:
+            builder.write(piece)
+        value = builder.finish()
+
+    Shapes: start: a blob to go on from. stage: called with each finished part of 1 MiB or more, in
+            order, parts of parts first.
+    Cost:   going on from a blob loads its last chunk and the nodes above that.
+    Source: CAD003 "Blob"; docs/cells.md "Building and editing blobs".
+    """
+
+    def __init__(self, start: Value = b"", stage: Stage | None = None) -> None:
+        self._stage = stage
+        self._length: int = 0
+        # What is complete below each level, less than 16 parts at each: level 0 holds chunks.
+        self._levels: list[list[object]] = []
+        self._tail = b""
+        self._resume(start)
+
+    def _resume(self, start: Value) -> None:
+        length = blob_length(start)
+        self._length = length
+        node: Value = start
+        while isinstance(node, Blob):
+            span: i64 = chunk_span(node._length)
+            level = _level_of(span)
+            kids = node._open()
+            size: int = node._length
+            if size == FAN_OUT * span:
+                self._at(level + 1).append(node)
+                return
+            full: i64 = size // span
+            self._at(level).extend(kids[:full])
+            if full == len(kids):
+                return
+            node = deref(kids[full])
+            if blob_length(node) != size - full * span:
+                raise broken("a blob chunk has another size than its place says")
+        assert isinstance(node, bytes)
+        if len(node) == CHUNK_BYTES:
+            self._add(0, node)
+        else:
+            self._tail = node
+
+    def __len__(self) -> int:
+        return self._length
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Add bytes at the end.
+
+        Raises: UsageError: the blob would be longer than 2**63 - 1 bytes.
+        Source: docs/cells.md "Building and editing blobs".
+        """
+        need(data, (bytes, bytearray, memoryview), "a blob is made of bytes")
+        data = bytes(data)
+        _check_length(self._length + len(data))
+        self._length += len(data)
+        at: i64 = 0
+        size: i64 = len(data)
+        if self._tail:
+            at = min(CHUNK_BYTES - len(self._tail), size)
+            tail = self._tail + data[:at]
+            if len(tail) < CHUNK_BYTES:
+                self._tail = tail
+                return
+            self._tail = b""
+            self._add(0, tail)
+        while size - at >= CHUNK_BYTES:
+            self._add(0, data[at : at + CHUNK_BYTES])
+            at += CHUNK_BYTES
+        self._tail = data[at:]
+
+    def write_zeros(self, count: int) -> None:
+        """Add `count` zero bytes at the end.
+
+        Cost:   a few hundred steps, for any count.
+        Raises: UsageError: the blob would be longer than 2**63 - 1 bytes.
+        Source: docs/cells.md "Building and editing blobs".
+        """
+        _check_length(self._length + count)
+        room = min(count, -self._length % CHUNK_BYTES)
+        self.write(bytes(room))
+        rest = count - room
+        zeros: list[object] = [bytes(CHUNK_BYTES)]
+        while rest >= CHUNK_BYTES:
+            level = 0
+            size = CHUNK_BYTES
+            while (self._length // size) % FAN_OUT == 0 and size * FAN_OUT <= rest:
+                level += 1
+                size *= FAN_OUT
+                if level == len(zeros):
+                    zeros.append(_parent([zeros[level - 1]] * FAN_OUT, size))
+            self._length += size
+            self._add(level, zeros[level])
+            rest -= size
+        self.write(bytes(rest))
+
+    def finish(self) -> Value:
+        """Return what was written, as a value: bytes up to 4,096, else a blob tree.
+
+        The builder can go on after that.
+
+        Source: docs/cells.md "Building and editing blobs".
+        """
+        node: object = self._tail if self._tail or not self._length else None
+        size: int = len(self._tail)
+        span: int = CHUNK_BYTES
+        for kids in self._levels:
+            if kids:
+                size += span * len(kids)
+                if node is None and len(kids) == 1:
+                    node = kids[0]
+                else:
+                    node = _parent(kids[:] if node is None else [*kids, node], size)
+            span *= FAN_OUT
+        return deref(node)
+
+    def _at(self, level: int) -> list[object]:
+        while len(self._levels) <= level:
+            self._levels.append([])
+        return self._levels[level]
+
+    def _add(self, level: int, part: object) -> None:
+        """Add a full part at a level; sixteen of them are one of the next."""
+        kids = self._at(level)
+        kids.append(part)
+        size: int = CHUNK_BYTES
+        for _ in range(level):
+            size *= FAN_OUT
+        while len(kids) == FAN_OUT:
+            size *= FAN_OUT
+            made = _parent(kids, size)
+            self._levels[level] = []
+            if self._stage is not None and size >= STAGED_BYTES:
+                self._stage(made)
+            level += 1
+            kids = self._at(level)
+            kids.append(made)
+
+
+def _level_of(span: i64) -> int:
+    level = 0
+    while span > CHUNK_BYTES:
+        span //= FAN_OUT
+        level += 1
+    return level
+
+
+def _parent(kids: list[object], size: int) -> Blob:
+    made = Blob()
+    made._length = size
+    made._kids = kids
+    return made
+
+
+def blob_from(pieces: Iterable[bytes], stage: Stage | None = None) -> Value:
+    """Return the blob of all bytes of `pieces`, one after another.
+
+    Source: docs/cells.md "Building and editing blobs".
+    """
+    builder = BlobBuilder(b"", stage)
+    for piece in pieces:
+        builder.write(piece)
+    return builder.finish()
+
+
+def blob_overwrite(blob: Value, position: int, data: bytes, stage: Stage | None = None) -> Value:
+    """Return `blob` with `data` at `position`; a gap before it is filled with zeros.
+
+    The same object when its bytes are those already.
+
+    Cost:   the chunks that `data` covers in part, and the nodes above the others.
+    Raises: UsageError: the position is negative, or the blob would be too long.
+    Source: docs/cells.md "Building and editing blobs".
+    """
+    need(position, int, "a position is an int")
+    need(data, bytes, "a blob is made of bytes")
+    length = blob_length(blob)
+    if position < 0:
+        raise UsageError(f"a position is 0 or more, got {position}")
+    _check_length(position + len(data))
+    if not data:
+        return blob
+    inside = min(max(length - position, 0), len(data))
+    made = _spliced(blob, length, position, data[:inside]) if inside else blob
+    if inside == len(data):
+        return made
+    builder = BlobBuilder(made, stage)
+    builder.write_zeros(max(position - length, 0))
+    builder.write(data[inside:])
+    return builder.finish()
+
+
+def _spliced(node: Value, length: int, position: int, data: bytes) -> Value:
+    """Return `node` of `length` bytes with `data`, which lies within it, at `position`."""
+    end = position + len(data)
+    if isinstance(node, bytes):
+        if node[position:end] == data:
+            return node
+        return node[:position] + data + node[end:]
+    if not isinstance(node, Blob):
+        raise broken("a blob chunk is something else")
+    span: int = chunk_span(node._length)
+    kids = node._open()
+    fresh: list[object] | None = None
+    for slot in range(position // span, (end - 1) // span + 1):
+        start = slot * span
+        size = min(span, length - start)
+        low, high = max(position - start, 0), min(end - start, size)
+        part = data[start + low - position : start + high - position]
+        if high - low == size:
+            made: object = make_blob(part)  # all of it is new: the old one need not be loaded
+        else:
+            kid = deref(kids[slot])
+            if blob_length(kid) != size:
+                raise broken("a blob chunk has another size than its place says")
+            made = _spliced(kid, size, low, part)
+            if made is kid:
+                continue
+        if same_kid(made, kids[slot]):
+            continue
+        if fresh is None:
+            fresh = kids[:]
+        fresh[slot] = made
+    return node if fresh is None else _parent(fresh, length)
+
+
+def blob_truncate(blob: Value, size: int) -> Value:
+    """Return the first `size` bytes of `blob`; itself when it is no longer than that.
+
+    Cost:   one chunk and the nodes above it.
+    Raises: UsageError: the size is negative.
+    Source: docs/cells.md "Building and editing blobs".
+    """
+    need(size, int, "a size is an int")
+    if size < 0:
+        raise UsageError(f"a size is 0 or more, got {size}")
+    if size >= blob_length(blob):
+        return blob
+    node = blob
+    above: list[tuple[list[object], int]] = []  # whole parts before the cut, and the size with it
+    left = size
+    while isinstance(node, Blob) and left > 0:
+        span: int = chunk_span(node._length)
+        slot = (left - 1) // span
+        kids = node._open()
+        if slot:
+            above.append((kids[:slot], left))
+        left -= slot * span
+        whole = left == min(span, node._length - slot * span)
+        node = deref(kids[slot])
+        if whole:
+            break
+    made: object = node[:left] if isinstance(node, bytes) else node if left else b""
+    while above:
+        parts, length = above.pop()
+        made = _parent([*parts, made], length)
+    return made
