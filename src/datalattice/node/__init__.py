@@ -5,6 +5,7 @@ from datalattice.node.config import DEFAULT_PORT, NodeConfig
 from datalattice.node.control import ControlClient, NodeWriter
 from datalattice.node.daemon import Daemon, Running, connect, running
 from datalattice.node.fetching import HealingSources, healing_document, report_document
+from datalattice.node.grids import AuthorityWatch, WebResolver
 from datalattice.node.importing import import_into
 from datalattice.node.node import Node, open_node
 from datalattice.node.observe import Observer
@@ -16,6 +17,7 @@ from datalattice.node.transport import MemoryTransport, TcpTransport, Transport,
 
 __all__ = [
     "DEFAULT_PORT",
+    "AuthorityWatch",
     "Backup",
     "ControlClient",
     "Daemon",
@@ -32,6 +34,7 @@ __all__ = [
     "Slot",
     "TcpTransport",
     "Transport",
+    "WebResolver",
     "changed_slots",
     "check_slot",
     "connect",

@@ -1,0 +1,124 @@
+"""Grids: the documents of `did:web` venues, fetched over HTTPS beside a node.
+
+A merge asks nobody: it is judged by what `KnownKeys` holds. What it had no keys for is looked up
+here; when keys were found the wanted peers are asked for their state again, which brings what was
+refused before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import ssl
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+from datalattice.apps.grid import KnownKeys, document_url
+from datalattice.errors import DataLatticeError, LimitExceeded, PeerUnavailable
+from datalattice.node.node import Node
+
+CONNECT_TIMEOUT_S: Final = 5.0
+"""For the connection, and for each piece of the answer."""
+
+DOCUMENT_BYTES_MAX: Final = 1 << 18
+"""Longest DID document that is read."""
+
+WATCH_INTERVAL_S: Final = 5.0
+"""How often DIDs without keys are looked up."""
+
+
+class WebResolver:
+    """Documents of `did:web`, over HTTPS; over HTTP from this machine, when that is allowed.
+
+    Redirects are not followed: the document lies where its DID says.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_http: bool = False,
+        timeout_s: float = CONNECT_TIMEOUT_S,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._allow_http = allow_http
+        self._timeout_s = timeout_s
+        self._tls = tls or ssl.create_default_context()
+
+    def resolve(self, did: str) -> Mapping[str, Any]:
+        """Return the document of a DID.
+
+        Raises: UsageError: no `did:web`. PeerUnavailable: the document cannot be had.
+                LimitExceeded: it is too long. DataLatticeError: it is no JSON object.
+        """
+        address = document_url(did, allow_http=self._allow_http)
+        parts = urllib.parse.urlsplit(address)
+        host = parts.hostname or ""
+        link: http.client.HTTPConnection
+        if parts.scheme == "https":
+            link = http.client.HTTPSConnection(
+                host, parts.port, timeout=self._timeout_s, context=self._tls
+            )
+        else:
+            link = http.client.HTTPConnection(host, parts.port, timeout=self._timeout_s)
+        try:
+            link.request("GET", parts.path, headers={"Accept": "application/did+json, */*"})
+            answer = link.getresponse()
+            if answer.status != http.HTTPStatus.OK:
+                raise PeerUnavailable(f"{address}: answered {answer.status}")
+            text = answer.read(DOCUMENT_BYTES_MAX + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise PeerUnavailable(f"{address}: {str(error) or type(error).__name__}") from error
+        finally:
+            link.close()
+        return _document(address, text)
+
+
+def _document(address: str, text: bytes) -> Mapping[str, Any]:
+    if len(text) > DOCUMENT_BYTES_MAX:
+        raise LimitExceeded(f"{address}: a document has at most {DOCUMENT_BYTES_MAX} bytes")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataLatticeError(f"{address}: not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise DataLatticeError(f"{address}: a DID document is an object")
+    return document
+
+
+class AuthorityWatch:
+    """Looks up, beside a node, the DIDs whose values it refused for want of keys.
+
+    Used by `async with`, inside the node's own.
+    """
+
+    def __init__(self, node: Node, keys: KnownKeys, interval_s: float = WATCH_INTERVAL_S) -> None:
+        self._node = node
+        self._keys = keys
+        self._interval_s = interval_s
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def look_up(self) -> bool:
+        """Look up what is wanted, and ask the peers again if keys were found; return whether."""
+        if not self._keys.wanted or not await asyncio.to_thread(self._keys.refresh):
+            return False
+        with contextlib.suppress(PeerUnavailable, TimeoutError):
+            await self._node.pull()
+        return True
+
+    async def _watch(self) -> None:
+        while True:
+            await self.look_up()
+            await asyncio.sleep(self._interval_s)

@@ -1,0 +1,172 @@
+"""Venues on nodes: apart, then together; and what a hostile one sends is refused and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from datalattice.apps.grid import (
+    GRID,
+    GRID_SECTION,
+    FixedResolver,
+    KnownKeys,
+    Venue,
+    check_foreign,
+    venue_document,
+)
+from datalattice.cells import Index, Keyword, Signed, value_hash
+from datalattice.crypto import KeyPair, SeededEntropy
+from datalattice.lattice import did_of
+from datalattice.node import Node, NodeConfig, open_node
+from datalattice.node.grids import AuthorityWatch
+from datalattice.node.metrics import exposition
+from datalattice.store import MemoryStore
+
+KEYS = [KeyPair.generate(SeededEntropy(number)) for number in range(5)]
+VENUES, META = Keyword("venues"), Keyword("meta")
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await work()
+
+    asyncio.run(bounded())
+
+
+def node_of(number: int, store: Path | MemoryStore, **options: Any) -> Node:
+    return open_node(store, key_pair=KEYS[number], config=NodeConfig(port=0), **options)
+
+
+async def all_equal(*nodes: Node) -> None:
+    """Return when all nodes announce one root."""
+    while True:
+        changes = [asyncio.ensure_future(node.changed()) for node in nodes]
+        await asyncio.sleep(0)  # each now waits for its node's next change
+        if len({node.root_hash for node in nodes}) > 1:
+            await asyncio.wait(changes, return_when=asyncio.FIRST_COMPLETED)
+        for change in changes:
+            change.cancel()
+        if len({node.root_hash for node in nodes}) == 1:
+            return
+
+
+def artifact(name: str, content: bytes) -> str:
+    digest = hashlib.sha256(content).hexdigest()
+    return json.dumps({"name": name, "content": {"sha256": digest}})
+
+
+def grid_of(node: Node) -> Index:
+    root = node.root
+    assert isinstance(root, Index)
+    grid = root.get(GRID_SECTION)
+    assert isinstance(grid, Index)
+    return grid
+
+
+def test_three_venues_apart_then_joined_hold_one_grid(tmp_path: Path) -> None:
+    async def work() -> None:
+        nodes = [node_of(number, tmp_path / str(number)) for number in range(3)]
+        for number in range(3):
+            (tmp_path / str(number)).mkdir()
+        async with nodes[0], nodes[1], nodes[2]:
+            venues = [Venue.at(n.cursor, KEYS[i]) for i, n in enumerate(nodes)]
+            shared = artifact("shared", b"shared")
+            for number, venue in enumerate(venues):
+                for count in range(20):
+                    asset = venue.register(artifact(f"{number}-{count}", b"x" * (100 * count)))
+                    venue.put_content(asset, b"x" * (100 * count))
+                    job = venue.create_job({"op": asset.hex(), "input": {"n": count}})
+                    venue.update_job(job, {"status": "COMPLETE", "output": count})
+                venue.put_content(venue.register(shared), b"shared")
+                await nodes[number].sync()
+            assert len({value_hash(grid_of(node)) for node in nodes}) == len(nodes)
+            nodes[1].add_peer(nodes[0].address)
+            nodes[2].add_peer(nodes[1].address)
+            whole = {did_of(key.public_key): 21 for key in KEYS[:3]}
+            await all_equal(*nodes)
+            assert all({d: len(v.assets(d)) for d in whole} == whole for v in venues)
+            assert len({value_hash(grid_of(node)) for node in nodes}) == 1
+            for venue in venues:
+                assert venue.verify() == ([], [])
+                assert all(len(venue.jobs(did, status="COMPLETE")) == 20 for did in whole)
+                assert len(venue.grid[META]) == 61
+            first = venues[0].assets()[0]
+            assert venues[2].content(first) == venues[0].content(first) is not None
+            refused = {"bad-content", "bad-metadata", "bad-asset", "not-owner", "owner-forked"}
+            assert all(refused.isdisjoint(node.observer.counters) for node in nodes)
+
+    run(work)
+
+
+def test_what_is_tampered_or_forged_is_refused_and_counted() -> None:
+    async def work() -> None:
+        good, bad = node_of(0, MemoryStore()), node_of(3, MemoryStore())
+        async with good, bad:
+            venue = Venue.at(good.cursor, KEYS[0])
+            asset = venue.register(artifact("mine", b"mine"))
+            venue.put_content(asset, b"mine")
+            await good.sync()
+            before = venue.grid[VENUES]
+
+            hostile = Venue.at(bad.cursor, KEYS[3])
+            honest = hostile.register('{"name":"honest"}')
+            spoil(hostile)
+            await bad.sync()
+            bad.add_peer(good.address)
+            await good.wait_until(lambda _: honest in venue.grid[META])
+
+            # The metadata came one by one; what was forged, or signed and not true, did not come.
+            assert venue.grid[VENUES] == before
+            assert venue.asset(asset) == artifact("mine", b"mine")
+            assert check_foreign(venue.grid)
+            counters = good.observer.counters
+            for kind in ("bad-metadata", "bad-asset", "bad-content", "not-owner", "bad-signature"):
+                assert counters[kind] >= 1, kind
+            page = exposition(await good.monitor.reading())
+            assert "datalattice_bad_content_total" in page
+
+    run(work)
+
+
+def spoil(hostile: Venue) -> None:
+    """Write into a node's own grid what no honest venue does."""
+    tampered, content = hashlib.sha256(b"one").digest(), hashlib.sha256(b"two").digest()
+    own = hostile.view()[hostile.did]
+    own = own.put(Keyword("assets"), own[Keyword("assets")].put(tampered, {"metadata": "{}"}))
+    own = own.put(Keyword("storage"), own[Keyword("storage")].put(content, b"other"))
+    forged, victim = did_of(KEYS[0].public_key), did_of(KEYS[1].public_key)
+    signed = Signed.sign(KEYS[3], GRID.path(VENUES, forged, Keyword("value")).zero())
+    broken = Signed(KEYS[1].public_key, signed.signature, signed.value)
+    hostile.cursor.assoc_in(Signed.sign(KEYS[3], own), VENUES, hostile.did)
+    hostile.cursor.assoc_in(signed, VENUES, forged)
+    hostile.cursor.assoc_in(broken, VENUES, victim)
+    hostile.cursor.assoc_in('{"name":"tampered"}', META, tampered)
+
+
+def test_a_web_venue_is_taken_once_its_document_is_known() -> None:
+    did = "did:web:venue.example"
+    documents: dict[str, Any] = {}
+
+    async def work() -> None:
+        keys = KnownKeys(FixedResolver(documents))
+        good = node_of(0, MemoryStore(), verifier=keys)
+        other = node_of(4, MemoryStore())
+        async with good, other:
+            venue = Venue.at(other.cursor, KEYS[4], did)
+            asset = venue.register('{"name":"of the web"}')
+            await other.sync()
+            good.add_peer(other.address)
+            mine = Venue.at(good.cursor, KEYS[0], keys=keys)
+            await good.wait_until(lambda _: asset in mine.grid.get(META, ()))
+            assert did not in mine.view()
+            assert keys.wanted == (did,)
+            documents[did] = venue_document(did, KEYS[4].public_key)
+            async with AuthorityWatch(good, keys, interval_s=0.05):
+                await good.wait_until(lambda _: mine.assets(did) == [asset])
+
+    run(work)
