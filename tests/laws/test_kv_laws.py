@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import permutations
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,7 +135,7 @@ def test_stores_join_in_any_order(stores: list[dict[str, Vector]]) -> None:
 # --- the rules, spelled out without any short cut -------------------------------------------------
 
 
-def _plain(entry: Value) -> tuple[int, dict[Value, Value], int, int | None, int] | None:
+def _plain(entry: Any) -> Any:
     """Return (tag, members, utime, expire, base) of a structure, None for a register."""
     assert isinstance(entry, Vector)
     tag = entry[1]
@@ -142,27 +143,27 @@ def _plain(entry: Value) -> tuple[int, dict[Value, Value], int, int | None, int]
         return None
     members = dict(entry[0].entries()) if isinstance(entry[0], Index) else {}
     base = entry[4] if len(entry) > 4 and entry[4] is not None else -1
-    return tag, members, entry[2], entry[3], base  # type: ignore[return-value]
+    return tag, members, entry[2], entry[3], base
 
 
-def _times(tag: int, member: Vector) -> list[int]:
-    return {1: member[1:2], 2: member[1:3], 3: member[2:4], 5: ()}[tag]  # type: ignore[return-value]
+def _times(tag: int, member: Any) -> Any:
+    return {1: member[1:2], 2: member[1:3], 3: member[2:4], 5: ()}[tag]
 
 
-def _time(entry: Vector) -> int:
+def _time(entry: Any) -> Any:
     parts = _plain(entry)
     inner = [] if parts is None else [t for m in parts[1].values() for t in _times(parts[0], m)]
     return max([entry[2], *inner])
 
 
-def _cut(tag: int, members: dict[Value, Value], base: int, at: int) -> dict[Value, Value]:
+def _cut(tag: int, members: dict[Value, Any], base: int, at: int) -> dict[Value, Any]:
     if at < 0:
         return members
     if tag == 5:
         return {} if at > base else members
-    left: dict[Value, Value] = {}
+    left: dict[Value, Any] = {}
     for key, member in members.items():
-        row = list(member)  # type: ignore[call-overload]
+        row = list(member)
         if tag == 1:
             if row[1] > at:
                 left[key] = member
@@ -175,7 +176,7 @@ def _cut(tag: int, members: dict[Value, Value], base: int, at: int) -> dict[Valu
     return left
 
 
-def _joined(tag: int, a: Vector, b: Vector) -> Vector:
+def _joined(tag: int, a: Any, b: Any) -> Any:
     if tag == 1:
         return max(a, b, key=lambda m: (m[1], value_hash(m)))
     if tag == 5:
@@ -187,7 +188,7 @@ def _joined(tag: int, a: Vector, b: Vector) -> Vector:
     return Vector.of((a[0], scored[1], add, remove))
 
 
-def model_merge(a: Vector, b: Vector) -> Value:
+def model_merge(a: Any, b: Any) -> Any:
     """Return the join by the letter of the rules: everything walked, nothing remembered."""
     zero = Vector.of((None, None, 0, None))
     if same(a, b) or same(b, zero):
@@ -207,11 +208,11 @@ def model_merge(a: Vector, b: Vector) -> Value:
             expire = (left if _time(a) > _time(b) else right)[3]
         else:
             both = None not in (left[3], right[3])
-            expire = max(left[3], right[3]) if both else None  # type: ignore[type-var]
+            expire = max(left[3], right[3]) if both else None
         tail = (base,) if base >= 0 else ()
         return Vector.of((Index.of(members), tag, max(_time(a), _time(b)), expire, *tail))
 
-    def rank(entry: Vector) -> tuple[int, int]:
+    def rank(entry: Any) -> tuple[int, int]:
         parts = _plain(entry)
         return _time(entry), 9 if parts is None else parts[0]
 
@@ -242,7 +243,7 @@ def test_times_of_large_structures_are_remembered_and_right() -> None:
         merged = ENTRY.merge(ENTRY.merge(a, b), c)
         again = ENTRY.merge(a, ENTRY.merge(b, c))
         assert same(merged, again)
-        assert same(merged, model_merge(model_merge(a, b), c))  # type: ignore[arg-type]
+        assert same(merged, model_merge(model_merge(a, b), c))
 
 
 # --- states that our own writers make -------------------------------------------------------------
@@ -388,11 +389,11 @@ def test_reports_change_nothing_and_name_what_is_lost(a: Vector, b: Vector) -> N
 
 # --- a model: dicts with stamps -------------------------------------------------------------------
 
-Model = dict[str, Vector]
+Model = dict[str, Any]
 REPLICA = "r"
 
 
-def _seen(entry: Vector | None, now: int) -> str:
+def _seen(entry: Any, now: int) -> str:
     """Return absent, dead, empty or live: how a writer at `now` finds an entry."""
     if entry is None:
         return "absent"
@@ -404,17 +405,17 @@ def _seen(entry: Vector | None, now: int) -> str:
     return "dead" if entry[0] is None and entry[1] is None else "live"
 
 
-def _replace(entry: Vector | None, now: int) -> int:
+def _replace(entry: Any, now: int) -> int:
     return now if entry is None else max(now, _time(entry) + 1)
 
 
 def model_structure(
-    model: Model, key: str, tag: int, now: int, change: str, name: str, given: Value
+    model: Model, key: str, tag: int, now: int, change: str, name: str, given: Any
 ) -> None:
     """Write one member of a structure by the table of writes."""
     entry = model.get(key)
     seen = _seen(entry, now)
-    members: dict[Value, Value] = {}
+    members: dict[Value, Any] = {}
     utime, expire, base = 0, None, -1
     if entry is not None and seen == "live" and entry[1] != tag:
         return  # another type: refused
@@ -424,11 +425,11 @@ def model_structure(
         _tag, members, utime, expire, base = parts
     elif entry is not None:
         late = entry[3] if entry[3] is not None and now >= entry[3] else -1
-        base = max(_time(entry), late)  # type: ignore[type-var]
+        base = max(_time(entry), late)
     stamp = max(now, base + 1)
     place: Value = name if tag in (1, 5) else value_hash(name)
     old = members.get(place)
-    row = None if old is None else list(old)  # type: ignore[call-overload]
+    row = None if old is None else list(old)
     if change == "hset":
         stamp = stamp if row is None else max(stamp, row[1] + 1)
         row = [given, stamp]
@@ -461,7 +462,7 @@ def model_structure(
     model[key] = Vector.of((index, tag, max(utime, stamp), expire, *tail))
 
 
-def model_write(model: Model, operation: tuple[object, ...], now: int) -> None:
+def model_write(model: Model, operation: tuple[Any, ...], now: int) -> None:
     """Write into the model what the operation writes into a database."""
     name, *arguments = operation
     if name == "clear":
@@ -472,21 +473,21 @@ def model_write(model: Model, operation: tuple[object, ...], now: int) -> None:
         for key, entry in list(model.items()):
             due = entry[3] if entry[3] is not None and now >= entry[3] else -1
             age = max(now - max(entry[2], due), 0)
-            if _seen(entry, now) in ("dead", "empty") and age >= arguments[0]:  # type: ignore[operator]
+            if _seen(entry, now) in ("dead", "empty") and age >= arguments[0]:
                 del model[key]
         return
     key = str(arguments[0])
     entry, seen = model.get(key), _seen(model.get(key), now)
     stamp = _replace(entry, now)
     if name == "set":
-        due = None if arguments[2] is None else now + arguments[2]  # type: ignore[operator]
+        due = None if arguments[2] is None else now + arguments[2]
         model[key] = Vector.of((arguments[1], 0, stamp, due))
     elif name == "delete":
         if seen == "live":
             model[key] = Vector.of((None, None, stamp, None))
     elif name in ("expire", "persist"):
         if entry is not None and seen == "live" and (name == "expire" or entry[3] is not None):
-            due = now + arguments[1] if name == "expire" else None  # type: ignore[operator]
+            due = now + arguments[1] if name == "expire" else None
             parts = _plain(entry)
             tail = (parts[4],) if parts is not None and parts[4] >= 0 else ()
             model[key] = Vector.of((entry[0], entry[1], stamp, due, *tail))
@@ -498,13 +499,13 @@ def model_write(model: Model, operation: tuple[object, ...], now: int) -> None:
             model[key] = Vector.of((Vector.of(items), 4, stamp, due))
     else:
         tag = {"h": 1, "s": 2, "z": 3, "i": 5}[str(name)[0]]
-        given: object = None
+        given: Any = None
         member = REPLICA if tag == 5 else str(arguments[-1])
         if name == "hset":
             member, given = str(arguments[1]), arguments[2]
         elif name in ("zadd", "incr"):
             given = arguments[1]
-        model_structure(model, key, tag, now, str(name), member, given)  # type: ignore[arg-type]
+        model_structure(model, key, tag, now, str(name), member, given)
 
 
 class DatabaseMachine(RuleBasedStateMachine):
@@ -525,7 +526,7 @@ class DatabaseMachine(RuleBasedStateMachine):
         return self.forks[who][0], self.forks[who][1]
 
     @rule(who=st.integers(0, 3), operation=OPERATIONS)
-    def write(self, who: int, operation: tuple[object, ...]) -> None:
+    def write(self, who: int, operation: tuple[Any, ...]) -> None:
         database, model = self.side(who)
         perform(database, operation)
         model_write(model, operation, self.clock.now)
@@ -560,7 +561,7 @@ class DatabaseMachine(RuleBasedStateMachine):
             self.model = joined_models(self.model, self.forks[who][1])
 
     @rule(operations=st.lists(OPERATIONS, max_size=4))
-    def batch(self, operations: list[tuple[object, ...]]) -> None:
+    def batch(self, operations: list[tuple[Any, ...]]) -> None:
         with self.main.batch() as batch:
             for operation in operations:
                 perform(batch, operation)
