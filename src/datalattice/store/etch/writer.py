@@ -9,7 +9,7 @@ Opening such a file takes over the whole records found there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from datalattice.cells import NIL_HASH, branch_hashes
@@ -39,7 +39,7 @@ from datalattice.store.etch.layout import (
     pack_record,
     slot_count,
 )
-from datalattice.store.etch.reader import EtchFile
+from datalattice.store.etch.reader import Complaint, EtchFile, Slot
 
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
 """New bytes that are kept in memory; beyond that they are written."""
@@ -131,6 +131,12 @@ class EtchWriter(EtchFile):
         self._tail += data
         self.length += len(data)
         return position
+
+    def slots(self, complain: Complaint | None = None) -> Iterator[Slot]:
+        """Yield every slot that is not empty, after what is waiting was written."""
+        if self._tail or self._slots or self._labels:
+            self.flush()
+        return super().slots(complain)
 
     # --- records ---
 
