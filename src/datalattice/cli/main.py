@@ -20,7 +20,7 @@ from typing import Annotated, Final
 import typer
 from typer.exceptions import Abort, Exit, TyperException
 
-from datalattice.cli import demo, get, history, key, node, pins, queue, store
+from datalattice.cli import demo, get, history, key, node, pins, queue, store, venue
 from datalattice.cli.conformance import conformance
 from datalattice.cli.render import print_error
 from datalattice.errors import DataLatticeError, UsageError
@@ -63,6 +63,7 @@ for name, command in (
 ):
     store.app.command(name)(command)
 app.add_typer(store.app, name="store", no_args_is_help=True)
+app.add_typer(venue.app, name="venue", no_args_is_help=True)
 app.command("get")(get.get)
 app.command("log")(history.log)
 app.command("show")(history.show_root)

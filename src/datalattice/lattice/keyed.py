@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
+from mypy_extensions import mypyc_attr
+
 from datalattice.cells import (
     ABSENT,
     EMPTY_INDEX,
@@ -54,6 +56,7 @@ def _need_mapping(children: object) -> None:
         )
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class KeyedLattice(Lattice):
     """An Index with fixed Keyword keys, each with its own lattice.
 

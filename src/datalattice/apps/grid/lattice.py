@@ -168,7 +168,7 @@ class Collection(Lattice):
         return (self.check, self.kind, self._record)
 
 
-class Parts(Lattice):
+class Parts(KeyedLattice):
     """An Index of named parts, all of which are there: an absent one counts as its zero.
 
     Shapes: parts: what always is there. more: what may be there, for extensions.
@@ -177,9 +177,9 @@ class Parts(Lattice):
     def __init__(
         self, parts: Mapping[Keyword, Lattice], more: Mapping[Keyword, Lattice] | None = None
     ) -> None:
+        super().__init__({**parts, **(more or {})})
         self._parts: Final = dict(parts)
         self._more: Final = dict(more or {})
-        self._keyed: Final = KeyedLattice({**self._parts, **self._more})
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the join, part by part; unknown keys of other are left out, those of own stay.
@@ -195,7 +195,7 @@ class Parts(Lattice):
         if own is not None and same(own, other):
             return own
         result = own if isinstance(own, Index) else EMPTY_INDEX
-        for key, lattice in self._keyed.children().items():
+        for key, lattice in self.children().items():
             before = result.get(key)
             mine = before if lattice.check_foreign(before) else None
             merged = lattice.merge(mine, theirs.get(key), context.child(key))
@@ -218,27 +218,6 @@ class Parts(Lattice):
         Source: COG-4 "Validation"; docs/grid.md "What is checked".
         """
         return as_index(value) is not None
-
-    def child(self, key: Value) -> Lattice | None:
-        """Return the lattice of a part, nil for any other key.
-
-        Source: COG-4 "Layout"; docs/grid.md "Layout".
-        """
-        return self._keyed.child(key)
-
-    def resolve_key(self, key: Value) -> Value:
-        """Return the Keyword that has the bytes of `key`, nil when no part has.
-
-        Source: docs/lattices.md "Keys and paths".
-        """
-        return self._keyed.resolve_key(key)
-
-    def canonical_key(self, key: Value) -> Value:
-        """Return the Keyword that has the bytes of `key`; an unknown key as it is.
-
-        Source: docs/design/decisions.md "D10".
-        """
-        return self._keyed.canonical_key(key)
 
     def _arguments(self) -> tuple[object, ...]:
         return (self._parts, self._more)

@@ -251,16 +251,33 @@ class Venue:
         Source: COG-6 "Content"; docs/grid.md "Content".
         """
         digest = declared_hash(self.metadata(asset_id))
+        place = self._place_of(digest)
+        return None if place is None else place.stream(digest)
+
+    def has_content(self, asset_id: object) -> bool | None:
+        """Return whether the content of an asset is here, nil when it declares none.
+
+        Source: COG-6 "Content"; docs/grid.md "Content".
+        """
+        try:
+            digest = declared_hash(self.metadata(asset_id))
+        except UsageError:
+            return None
+        return self._place_of(digest) is not None
+
+    def _place_of(self, digest: bytes) -> Storage | None:
+        """Return where content is: this venue's storage, else what another has in the lattice."""
         if self._hidden.is_hidden(self.did, STORAGE_KEY, digest):
             return None
         if self.storage.exists(digest):
-            return self.storage.stream(digest)
+            return self.storage
         for state in self.view().values():
             held = part_of(state, STORAGE_KEY)
             if digest in held:
                 one = Index.of({digest: held.get(digest)})
-                with Storage(LatticePlace(RootLattice(None, one))) as storage:
-                    return storage.stream(digest)
+                found = Storage(LatticePlace(RootLattice(None, one)))
+                found.initialise()
+                return found
         return None
 
     def content(self, asset_id: object) -> bytes | None:

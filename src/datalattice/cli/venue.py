@@ -1,0 +1,318 @@
+"""Commands `lattice venue ...`: the folder's own venue in the grid, and what others publish."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from typer.exceptions import Exit
+
+from datalattice.apps.grid import (
+    CONTENT_BYTES_MAX,
+    Venue,
+    check_content,
+    read_metadata,
+)
+from datalattice.cells import Index, Keyword, Map, Value
+from datalattice.cli import access
+from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of, read_key
+from datalattice.cli.render import print_json, print_lines, results, show, table
+from datalattice.cli.values import value_json, value_text
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import LimitExceeded, NoSuchPath, UsageError
+from datalattice.lattice import MergeContext, did_of, root_lattice, verify_did
+
+app = typer.Typer(help="Assets, jobs and content of your venue, and of all others in the grid.")
+
+STANDARD_STREAM: Final = "-"
+EXIT_FAILED: Final = 1
+_STORAGE: Final = Keyword("storage")
+
+VenueOption = Annotated[
+    str | None,
+    typer.Option(
+        "--venue",
+        "-v",
+        help="Whose: the DID of a venue. Default: your own, else the only one.",
+        show_default=False,
+    ),
+]
+AssetArgument = Annotated[str, typer.Argument(help="An asset id, or the beginning of one here.")]
+
+
+@app.command("register")
+def register(
+    file: Annotated[
+        str, typer.Argument(help="File with the metadata, a JSON object; - for standard input.")
+    ],
+    content: Annotated[
+        Path | None,
+        typer.Option("--content", "-c", help="File with the content that it declares."),
+    ] = None,
+    directory: DirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Register an asset: its metadata is kept exactly as written. Prints the id."""
+    text = _read(file, "the metadata")
+    metadata = read_metadata(text)
+    data = None if content is None else _read(str(content), "the content")
+    if data is not None:
+        check_content(metadata, data)
+
+    def change(cursor: RootLattice, key_pair: KeyPair) -> bytes:
+        venue = Venue.at(cursor, key_pair)
+        asset = venue.register(text)
+        if data is not None:
+            venue.put_content(asset, data)
+        return asset
+
+    asset = access.edit(folder_of(directory), change)
+    show(as_json, {"asset": asset.hex()}, lambda: print_lines([asset.hex()]))
+
+
+@app.command("upload")
+def upload(
+    asset: AssetArgument,
+    file: Annotated[str, typer.Argument(help="File with the content; - for standard input.")],
+    directory: DirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Store the content of an asset, if it is what the metadata declares. Prints its hash."""
+    data = _read(file, "the content")
+
+    def change(cursor: RootLattice, key_pair: KeyPair) -> bytes:
+        venue = Venue.at(cursor, key_pair)
+        return venue.put_content(_asset_of(venue, asset), data)
+
+    digest = access.edit(folder_of(directory), change)
+    show(as_json, {"sha256": digest.hex()}, lambda: print_lines([digest.hex()]))
+
+
+@app.command("download")
+def download(
+    asset: AssetArgument,
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="File to write; - for standard output.")
+    ] = STANDARD_STREAM,
+    directory: DirOption = None,
+) -> None:
+    """Write out the content of an asset, from whichever venue has it, after checking its hash."""
+    with _opened(directory, None) as venue:
+        wanted = _asset_of(venue, asset)
+        pieces = venue.stream(wanted)
+        if pieces is None:
+            raise NoSuchPath(f"no venue here has the content of the asset {wanted.hex()}")
+        if output == STANDARD_STREAM:
+            for piece in pieces:
+                sys.stdout.buffer.write(piece)
+            sys.stdout.flush()
+        else:
+            _write(Path(output), pieces)
+
+
+@app.command("assets")
+def assets(
+    venue_did: VenueOption = None,
+    all_venues: Annotated[bool, typer.Option("--all", "-a", help="Those of all venues.")] = False,
+    directory: DirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List assets: id, name, and whether the content is here."""
+    with _opened(directory, venue_did) as venue:
+        dids = list(venue.view()) if all_venues else [venue.did]
+        rows = [_asset_row(venue, did, asset) for did in dids for asset in venue.assets(did)]
+    columns = ("asset", "name", "content", *(("venue",) if all_venues else ()))
+    show(
+        as_json,
+        rows,
+        lambda: results().print(table(columns, [[row[name] for name in columns] for row in rows])),
+    )
+
+
+@app.command("jobs")
+def jobs(
+    venue_did: VenueOption = None,
+    status: Annotated[
+        str | None, typer.Option("--status", "-s", help="Only those in this state.")
+    ] = None,
+    directory: DirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs in the order of their ids, which is that of their times."""
+    with _opened(directory, venue_did) as venue:
+        ids = venue.jobs(venue.did, status=status.upper() if status else None)
+        rows = [_job_row(job, venue.job(job)) for job in ids]
+    columns = ("job", "status", "op", "updated")
+    show(
+        as_json,
+        rows,
+        lambda: results().print(table(columns, [[row[name] for name in columns] for row in rows])),
+    )
+
+
+@app.command("show")
+def show_one(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="An asset or job id, or the beginning of one. Default: all venues."),
+    ] = None,
+    venue_did: VenueOption = None,
+    directory: DirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the venues of the grid; or the metadata of an asset, or the record of a job."""
+    with _opened(directory, venue_did) as venue:
+        if name is None:
+            _show_venues(venue, as_json)
+            return
+        asset = _begins(name, venue.assets(venue.did)) or _begins(name, _known(venue))
+        if asset is not None:
+            text = venue.asset(asset) or ""
+            show(as_json, value_json(read_metadata(text)), lambda: print_lines([text]))
+            return
+        job = _begins(name, venue.jobs(venue.did))
+        if job is None:
+            raise NoSuchPath(f"there is no asset, and no job of {venue.did}, with the id {name}")
+        record = venue.job(job)
+        show(as_json, value_json(record), lambda: print_lines([value_text(record)]))
+
+
+@app.command("verify")
+def verify(directory: DirOption = None, as_json: JsonOption = False) -> None:
+    """Read the whole grid and check every signature and hash. Exit code 1 when one is not good."""
+    with _opened(directory, None) as venue:
+        rejected, damaged = venue.verify()
+        venues = len(venue.view())
+    found = [
+        {"path": [value_json(key) for key in path], "reason": reason} for path, reason in rejected
+    ]
+    found += [{"path": [one.digest.hex()], "reason": one.reason} for one in damaged]
+
+    def text() -> None:
+        if not found:
+            print_lines([f"{venues} {'venue' if venues == 1 else 'venues'}, all good"])
+        for one in found:
+            print_lines([f"{one['reason']}  {' '.join(map(str, one['path']))}"])
+
+    show(as_json, {"venues": venues, "bad": found}, text)
+    if found:
+        raise Exit(EXIT_FAILED)
+
+
+@contextmanager
+def _opened(directory: Path | None, did: str | None) -> Iterator[Venue]:
+    """Give a venue of the folder's grid as it is now: a named one, else its own, else the only."""
+    folder = existing_folder(directory)
+    with access.reading(folder) as root:
+        context = MergeContext(verifier=verify_did)
+        cursor = RootLattice(root_lattice(), root, context)
+        if did is None and folder.key_path.exists():
+            did = did_of(read_key(folder.key_path).public_key)
+        if did is None:
+            known = list(Venue.at(cursor, did=_ANY_DID).view())
+            if len(known) != 1:
+                raise UsageError(f"{len(known)} venues are in the grid; name one with --venue")
+            did = known[0]
+        yield Venue.at(cursor, did=did)
+
+
+_ANY_DID: Final = did_of(bytes(32))
+"""To look at the grid before a venue is chosen."""
+
+
+def _known(venue: Venue) -> list[bytes]:
+    found = {asset: None for did in venue.view() for asset in venue.assets(did)}
+    return list(found)
+
+
+def _asset_of(venue: Venue, given: str) -> bytes:
+    """Return the asset that an id, or the beginning of one, means.
+
+    Raises: UsageError: several begin so. NoSuchPath: none does.
+    """
+    found = _begins(given, _known(venue))
+    if found is None:
+        raise NoSuchPath(f"there is no asset {given} in the grid")
+    return found
+
+
+def _begins(given: str, ids: list[bytes]) -> bytes | None:
+    digits = given.rpartition("/")[2].lower().removeprefix("0x")
+    found = [one for one in ids if digits and one.hex().startswith(digits)]
+    if len(found) > 1 and not any(one.hex() == digits for one in found):
+        raise UsageError(f"{len(found)} ids begin with {digits}; write more of it")
+    exact = [one for one in found if one.hex() == digits]
+    return next(iter(exact or found), None)
+
+
+def _asset_row(venue: Venue, did: str, asset: bytes) -> dict[str, Any]:
+    metadata = venue.metadata(asset)
+    name = metadata.get("name")
+    held = venue.has_content(asset)
+    return {"asset": asset.hex(), "name": value_json(name), "content": held, "venue": did}
+
+
+def _job_row(job: bytes, record: Map | None) -> dict[str, Any]:
+    held = record or Map.of({})
+    return {
+        "job": job.hex(),
+        "status": value_json(held.get("status")),
+        "op": value_json(held.get("op")),
+        "updated": value_json(held.get("updated")),
+    }
+
+
+def _show_venues(venue: Venue, as_json: bool) -> None:
+    rows = [
+        {
+            "venue": did,
+            "assets": len(venue.assets(did)),
+            "jobs": len(venue.jobs(did)),
+            "contents": _count(state.get(_STORAGE)),
+        }
+        for did, state in venue.view().items()
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        columns = ("venue", "assets", "jobs", "contents")
+        results().print(table(columns, [[row[name] for name in columns] for row in rows]))
+
+
+def _count(part: Value) -> int:
+    return len(part) if isinstance(part, Index) else 0
+
+
+def _read(name: str, what: str) -> bytes:
+    """Return the bytes of a file, or of standard input.
+
+    Raises: LimitExceeded: more than the grid takes.
+    """
+    if name == STANDARD_STREAM:
+        data = sys.stdin.buffer.read(CONTENT_BYTES_MAX + 1)
+    else:
+        with Path(name).open("rb") as file:
+            data = file.read(CONTENT_BYTES_MAX + 1)
+    if len(data) > CONTENT_BYTES_MAX:
+        raise LimitExceeded(f"{what} has more than {CONTENT_BYTES_MAX} bytes")
+    return data
+
+
+def _write(target: Path, pieces: Iterator[bytes]) -> None:
+    """Write a file as a whole: under another name first."""
+    handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        Path(part).replace(target)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
