@@ -1,1 +1,10 @@
-"""Applications: each an entry format, a lattice and a thin object over one cursor."""
+"""Applications: each an entry format, a lattice and a thin object over one cursor.
+
+Importing any of them registers the sections of all: a root value is merged as a whole, and what is
+not known of it would be left behind.
+"""
+
+import datalattice.apps.dlfs
+import datalattice.apps.grid
+import datalattice.apps.kv
+import datalattice.apps.queue  # noqa: F401 - each registers its section

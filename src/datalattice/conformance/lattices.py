@@ -43,7 +43,7 @@ from datalattice.errors import (
     TypeMismatch,
     UnsupportedOperation,
 )
-from datalattice.lattice import Lattice, MergeContext, ReservedLattice, assoc_in, to_json_key
+from datalattice.lattice import Lattice, MergeContext, assoc_in, to_json_key
 
 FORMAT: Final = 1
 
@@ -239,8 +239,6 @@ def _check_child(name: object, child: Lattice | None) -> None:
         return
     ours = type(child).__name__
     if name in STAND_INS or REFERENCE_NAMES.get(str(name), name) == ours:
-        return
-    if isinstance(child, ReservedLattice) and name == "OwnerLattice":
         return
     raise Mismatch(f"child lattice: expected {shown(name)}, got {ours}")
 

@@ -12,7 +12,7 @@ import contextlib
 import time
 from typing import Final
 
-from datalattice.cells import Keyword, Value, decode_message, value_hash
+from datalattice.cells import Value, decode_message, value_hash
 from datalattice.conformance.checks import (
     as_int,
     expect,
@@ -53,12 +53,10 @@ from datalattice.lattice import (
     DataLattice,
     IndexLattice,
     Lattice,
-    LWWLattice,
     MapLattice,
     MaxLattice,
     MinLattice,
     OwnerLattice,
-    ReservedLattice,
     SetLattice,
     root_lattice,
 )
@@ -81,16 +79,6 @@ AT_ONCE_MAX: Final = 12
 POLL_S: Final = 0.01
 READ_BYTES: Final = 1 << 18
 
-KV: Final = Keyword("kv")
-"""The key-value section; where it is only reserved, its outer form stands in: owned, signed."""
-
-
-def _root() -> Lattice:
-    root = root_lattice()
-    if isinstance(root.child(KV), ReservedLattice):
-        root = root.add_lattice(KV, OwnerLattice(MapLattice(IndexLattice(LWWLattice()))))
-    return root
-
 
 def _lattice(name: str) -> Lattice:
     simple: dict[str, Lattice] = {
@@ -102,7 +90,7 @@ def _lattice(name: str) -> Lattice:
         "indexmax": IndexLattice(MaxLattice()),
         "ownerset": OwnerLattice(SetLattice()),
         "data": DataLattice(),
-        "root": _root(),
+        "root": root_lattice(),
     }
     if name not in simple:
         raise Mismatch(f"unknown lattice {shown(name)}; known: {', '.join(simple)}")

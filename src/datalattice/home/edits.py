@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-import datalattice.apps.queue  # noqa: F401 - registers its section of the root lattice
+import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.cells import Part, Value, Vector, novelty, settle
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice

@@ -1,8 +1,7 @@
 """Regions: the standard root of a node's data, section by section, and what of it leaves the node.
 
-An application adds its section with `register_section` when it is imported. Two sections have their
-address before their application exists: paths into `:kv` and `:fs` resolve, but nothing there is
-merged, as with any section that is not known.
+An application adds its section with `register_section` when it is imported; `datalattice.apps`
+registers those that come with this package.
 
 `:local` belongs to the node. It is never sent and never accepted: both go through `replicable`.
 """
@@ -14,18 +13,15 @@ from typing import Final
 from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadSignature, TypeMismatch, UsageError
-from datalattice.lattice.base import Lattice, is_integer
-from datalattice.lattice.containers import IndexLattice, MapLattice, need_lattice
+from datalattice.lattice.base import Lattice
+from datalattice.lattice.containers import MapLattice, need_lattice
 from datalattice.lattice.content import DataLattice
-from datalattice.lattice.context import MergeContext
 from datalattice.lattice.keyed import KeyedLattice
 from datalattice.lattice.owned import OwnerLattice
 from datalattice.lattice.paths import assoc_in, get_in
 from datalattice.lattice.values import TIMESTAMP, LWWLattice
 
 DATA_KEY: Final = Keyword("data")
-FS_KEY: Final = Keyword("fs")
-KV_KEY: Final = Keyword("kv")
 LOCAL_KEY: Final = Keyword("local")
 NODES_KEY: Final = Keyword("nodes")
 P2P_KEY: Final = Keyword("p2p")
@@ -43,76 +39,7 @@ Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
 """
 
 
-class ReservedLattice(Lattice):
-    """The address of a section whose application is not here.
-
-    Paths resolve as `layout` says. Merges leave the section alone, own data stays and foreign data
-    is not taken: what a KeyedLattice does with a key it does not know.
-
-    Source: CAD024 "Root layout", "Keyed lattice"; docs/lattices.md "Standard root",
-            "Named sections".
-    """
-
-    def __init__(self, layout: Lattice) -> None:
-        need_lattice(layout, "the layout of a ReservedLattice")
-        self._layout: Final = layout
-
-    def accepts(self, other: Value, context: MergeContext) -> bool:
-        """Return False; not worth a report, as no unknown section is.
-
-        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
-        """
-        return False
-
-    def child(self, key: Value) -> Lattice | None:
-        """Return the layout's child.
-
-        Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
-        """
-        return self._layout.child(key)
-
-    def resolve_key(self, key: Value) -> Value:
-        """Return the layout's canonical key.
-
-        Source: CAD024 "Root layout"; docs/lattices.md "Standard root";
-                docs/design/decisions.md "D8".
-        """
-        return self._layout.resolve_key(key)
-
-    def _arguments(self) -> tuple[object, ...]:
-        return (self._layout,)
-
-
-class NodeLayout(Lattice):
-    """Addresses inside a drive.
-
-    Position 0 of a node holds its entries, a name there leads to the next node.
-
-    Source: CAD028 "Paths"; docs/lattices.md "Standard root".
-    """
-
-    def child(self, key: Value) -> Lattice | None:
-        """Return the entries at position 0, else nil.
-
-        Source: CAD028 "Paths"; docs/lattices.md "Standard root".
-        """
-        return IndexLattice(self) if is_integer(key) and key == 0 else None
-
-    def resolve_key(self, key: Value) -> Value:
-        """Return an Integer, or the Integer that a String spells, else nil.
-
-        Source: CAD028 "Paths"; docs/lattices.md "Standard root".
-        """
-        if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 19:
-            return int(key)
-        return key if is_integer(key) else None
-
-
 _DATA: Final = DataLattice()
-_RESERVED: Final[dict[Keyword, Lattice]] = {
-    FS_KEY: ReservedLattice(OwnerLattice(MapLattice(NodeLayout()))),
-    KV_KEY: ReservedLattice(OwnerLattice(MapLattice(IndexLattice(Lattice())))),
-}
 _SECTIONS: Final[dict[Keyword, Lattice]] = {}
 
 
@@ -141,7 +68,7 @@ def root_lattice() -> KeyedLattice:
 
     Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
     """
-    return KeyedLattice({**_RESERVED, **_standard(), **_SECTIONS})
+    return KeyedLattice({**_standard(), **_SECTIONS})
 
 
 def _standard() -> dict[Keyword, Lattice]:

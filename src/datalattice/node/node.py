@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-import datalattice.apps.queue  # noqa: F401 - registers its section of the root lattice
+import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, KeyPair, SystemEntropy

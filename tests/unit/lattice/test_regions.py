@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 
 import pytest
 
+import datalattice.apps  # noqa: F401 - registers its sections
 from datalattice.cells import EMPTY_INDEX, Index, Keyword, Map, Signed, Value, same, to_cell
 from datalattice.crypto import KeyPair
-from datalattice.errors import BadSignature, NoSuchPath, UsageError
+from datalattice.errors import BadSignature, UsageError
 from datalattice.lattice import (
     LOCAL,
     LOCAL_KEY,
     P2P,
     DataLattice,
-    Lattice,
     LWWLattice,
     MapLattice,
     MaxLattice,
     MergeContext,
-    OwnerLattice,
     Report,
-    ReservedLattice,
-    SetLattice,
     SignedLattice,
-    assoc_in,
     local_slot,
     local_value,
     node_info,
@@ -38,7 +33,6 @@ from datalattice.lattice import (
 from datalattice.testing.lattice_kit import observed
 
 KEY, OTHER = KeyPair(b"\x01" * 32), KeyPair(b"\x02" * 32)
-KV, FS = Keyword("kv"), Keyword("fs")
 
 
 @pytest.fixture
@@ -76,51 +70,31 @@ def test_an_application_registers_its_section_once() -> None:
         register_section(Keyword("more"), None)  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("sections")
-def test_a_reserved_address_gives_way_to_its_application() -> None:
-    lattice = OwnerLattice(MapLattice(SetLattice()))
-    register_section(KV, lattice)
-    assert root_lattice().path(KV) is lattice
-
-
-@pytest.mark.parametrize("key", [KV, FS], ids=repr)
-def test_paths_into_a_reserved_section_resolve(key: Keyword) -> None:
-    if not isinstance(root_lattice().path(key), ReservedLattice):
-        pytest.skip("the application of this section is installed")
+@pytest.mark.parametrize("name", ["fs", "kv", "queue"])
+def test_importing_the_applications_registers_their_sections(name: str) -> None:
     root = root_lattice()
-    assert root.resolve_path([key.name, KEY.public_key.hex(), "value", "name"]) == [
-        key,
-        KEY.public_key,
+    owner = KEY.public_key
+    assert root.resolve_path([name, owner.hex(), "value", "a"]) == [
+        Keyword(name),
+        owner,
         Keyword("value"),
-        "name",
+        "a",
     ]
-    assert isinstance(root.path(key, KEY.public_key), SignedLattice)
+    assert isinstance(root.path(name, owner), SignedLattice)
 
 
-def test_file_paths_alternate_position_and_name() -> None:
-    drive = [FS, KEY.public_key, "value", "home"]
-    resolved = root_lattice().resolve_path([*drive, "0", "docs", 0, "x"])
-    assert resolved is not None
-    assert resolved[4:] == [0, "docs", 0, "x"]
-    assert root_lattice().resolve_path([*drive, "docs"]) is None
-    assert root_lattice().resolve_path([*drive, "9" * 30]) is None
-    assert root_lattice().path(*drive[:2], Keyword("value"), "home", 1) is None
-
-
-def test_a_reserved_section_is_left_alone_silently() -> None:
-    reserved = ReservedLattice(OwnerLattice(MapLattice(Lattice())))
-    lattice = root_lattice().add_lattice(KV, reserved)
+@pytest.mark.usefixtures("sections")
+def test_a_section_that_is_not_known_is_left_alone_silently() -> None:
+    lattice = root_lattice()
+    mine = Keyword("mine")
     reports: list[Report] = []
     context = observed(MergeContext(key_pair=KEY), reports)
     entry = Map.of([(KEY.public_key, Signed.sign(KEY, to_cell({"db": 1})))])
-    foreign = Index.of([(KV, entry), (Keyword("data"), EMPTY_INDEX)])
+    foreign = Index.of([(mine, entry), (Keyword("data"), EMPTY_INDEX)])
     assert same(lattice.merge(None, foreign, context), Index.of([(Keyword("data"), EMPTY_INDEX)]))
-    own = Index.of([(KV, to_cell({"kept": 1}))])
-    assert lattice.merge(own, Index.of([(KV, entry)]), context) is own
+    own = Index.of([(mine, to_cell({"kept": 1}))])
+    assert lattice.merge(own, Index.of([(mine, entry)]), context) is own
     assert reports == []
-    with pytest.raises(NoSuchPath, match="ReservedLattice"):
-        assoc_in(None, [KV, KEY.public_key], 1, lattice)
-    assert repr(pickle.loads(pickle.dumps(reserved))) == repr(reserved)
 
 
 @pytest.mark.parametrize("key", [LOCAL_KEY, "local", b"local"], ids=repr)
