@@ -8,16 +8,13 @@ is believed, `committer` the order of write, sync and publication.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from datalattice.cells import Part, Value, branch_hashes, novelty, settle, value_hash
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
-from datalattice.errors import MissingData, ReadOnly, StoreError, StoreFailed, UsageError
-from datalattice.store.ages import Ages, Sample
+from datalattice.errors import MissingData, ReadOnly, StoreError, UsageError
 from datalattice.store.base import (
     Any_,
     Commit,
@@ -27,14 +24,14 @@ from datalattice.store.base import (
     with_top,
 )
 from datalattice.store.cache import CACHE_BYTES_MAX
-from datalattice.store.collecting import GRACE_MS, Collected, Collector, Roots
-from datalattice.store.collecting import Progress as CollectProgress
+from datalattice.store.caretaker import Caretaker
+from datalattice.store.collecting import GRACE_MS, Collected
 from datalattice.store.committer import Cells, Committer, batches_of
 from datalattice.store.disk import Disk, RealDisk, write_error
 from datalattice.store.folder import mark_index
-from datalattice.store.garbage import read_removed
-from datalattice.store.hashindex import BEGINNING, RECENT_ENTRIES_MAX, STAGED
+from datalattice.store.hashindex import RECENT_ENTRIES_MAX, STAGED
 from datalattice.store.history import RETENTION, Retention
+from datalattice.store.marking import Progress as CollectProgress
 from datalattice.store.opening import Opened, open_reader, open_writer
 from datalattice.store.packing import seed_of
 from datalattice.store.reading import Reading
@@ -45,9 +42,6 @@ PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Staged cells beyond this are written without waiting for a commit: one pack takes them all."""
 
 SEGMENT_BYTES_MIN: Final = 4_096
-
-TOUCHED_MAX: Final = 65_536
-"""Roots that were put and are remembered; with more, the first of them are as old as they are."""
 
 
 class CellStore(Reading):
@@ -83,13 +77,17 @@ class CellStore(Reading):
             retention=retention,
         )
         self._pending_max = pending_bytes
-        self._segment_bytes = segment_bytes
         self._pending_bytes = 0
-        self._has_swept = False  # whether a collection removed cells since this store was opened
-        self._collecting = threading.Lock()
-        self._unswept: Collector | None = None
-        self._touched: dict[bytes, int] = {}  # roots that were put, and when
-        self._ages = Ages(opened.index.kept_ages(), opened.state.position)
+        self._caretaker = Caretaker(
+            disk=disk,
+            folder=folder,
+            opened=opened,
+            segments=self._segments,
+            cache=self._cache,
+            clock=clock,
+            segment_bytes=segment_bytes,
+            keepers=(self.history, self.pins, self.leases),
+        )
         self._committer: Committer | None = None
         if opened.writer is not None:
             self._committer = Committer(
@@ -100,8 +98,8 @@ class CellStore(Reading):
                 seed=seed_of(opened.store_id),
                 published=self._published,
             )
-            opened.index.ages = self._ages.pack
-            self._ages.note(clock.now_ms(), opened.state.position, opened.state.root)
+            self._caretaker.note()
+            opened.index.ages = self._caretaker.ages.pack
             self.history.begin(opened.state.root, self.has)
         if read_only:
             self.refresh()
@@ -232,7 +230,7 @@ class CellStore(Reading):
         A value in memory, and a decision made before a collection, may lean on what that removed.
         Raises: MissingData: something is not; nothing was written.
         """
-        if not self._has_swept:
+        if not self._caretaker.has_swept:
             return  # every cell that this store ever gave out, or said to be here, still is
         wanted = {
             ref: None
@@ -259,7 +257,7 @@ class CellStore(Reading):
         return sequence
 
     def _published(self, pack: Pack) -> None:
-        self._ages.note(self.clock.now_ms(), self._state.position, self._state.root)
+        self._caretaker.note()
         if pack.root is not None:
             self.history.note(pack.root)
         if self._writing:
@@ -276,7 +274,7 @@ class CellStore(Reading):
             parts = novelty(value, self)
             top = value_hash(value)
             tops = with_top(parts, value, top)
-            self._touch(top)  # first: from now on a collection leaves it, if it is here
+            self._caretaker.touch(top)  # first: from now on a collection leaves it, if it is here
             count += self.put_encodings([(hash, encoding) for hash, encoding, _ in tops])
             settle(parts, self)
         return count
@@ -293,7 +291,7 @@ class CellStore(Reading):
         with committer.lock:
             self._check_open()
             committer.check()
-            if self._has_swept:
+            if self._caretaker.has_swept:
                 cells = list(cells)
                 new = {hash: encoding for hash, encoding in cells if not self.has(hash)}
                 self._check_below(new)
@@ -408,84 +406,21 @@ class CellStore(Reading):
         Cost:   reads every cell that stays; memory is a bit for each 32 bytes of the store.
         """
         self._check_open()
-        if grace_ms < 0:
-            raise UsageError(f"a grace is 0 or more milliseconds, got {grace_ms}")
         committer = None if dry_run and self._read_only else self._writer()
-        if not self._collecting.acquire(blocking=False):
-            raise UsageError("a collection is going on already; wait for its end")
-        try:
-            if self._damage:
-                first = next(iter(self._damage.values()))
-                raise StoreFailed(f"{first}; heal the store first, then collect")
-            if self._unswept is not None and committer is not None:
-                with self.pins.frozen():
-                    self._unswept.sweep(committer)
-                self._unswept = None
-            return self._collect(committer, grace_ms, progress, dry_run=dry_run)
-        finally:
-            self._collecting.release()
-
-    def _collect(
-        self,
-        committer: Committer | None,
-        grace_ms: int,
-        progress: CollectProgress | None,
-        *,
-        dry_run: bool,
-    ) -> Collected:
-        now_ms = self.clock.now_ms()
-        self.sync()
-        start: Sample | None = Sample(now_ms, self._state.position, self._state.root)
-        if grace_ms:
-            start = self._ages.before(now_ms - grace_ms)
-        if start is None:
-            start = Sample(0, BEGINNING.position, None)  # all of it is young
-
-        def tops() -> list[bytes]:
-            touched = [hash for hash, ms in list(self._touched.items()) if ms >= now_ms - grace_ms]
-            leased = [one.root_hash for one in self.leases.live()]
-            pinned = [pin.root_hash for pin in self.pins.all()]
-            return [*self.history.roots(), *pinned, *leased, *touched]
-
-        collector = Collector(
-            disk=self._disk,
-            folder=self._folder,
-            store_id=self._opened.store_id,
-            index=self._index,
-            state=self._state,
-            roots=Roots(tops, start.position, start.root),
-            removed=read_removed(self._disk, self._folder, self._opened.store_id),
-            segment_bytes=self._segment_bytes,
-            now_ms=now_ms,
+        self._caretaker.opened = self._opened
+        return self._caretaker.collect(
+            committer,
+            grace_ms,
+            dry_run=dry_run,
             progress=progress,
+            damage=self.damage,
+            write_pending=self._write_pending,
         )
-        if committer is None or dry_run:
-            return collector.look()
 
-        def write_pending() -> None:
-            if self._pending:
-                self._write(committer, Cells([], []), [], None)
-
-        def swept() -> None:
-            self._has_swept = True
-            self._unswept = collector
-            self._cache.clear()
-
-        ended = self.leases.tidy()
-        report = collector.run(
-            committer, frozen=self.pins.frozen, write_pending=write_pending, swept=swept
-        )
-        self._unswept = None
-        self._segments.drop(collector.dropped)
-        return replace(report, leases_ended=ended)
-
-    def _touch(self, hash: bytes) -> None:
-        """Remember that a root was put: where its cells are here already, nothing else says so."""
-        touched = self._touched
-        touched.pop(hash, None)
-        touched[hash] = self.clock.now_ms()
-        if len(touched) > TOUCHED_MAX:
-            touched.pop(next(iter(touched)))
+    def _write_pending(self) -> None:
+        """Write what is staged; the caller holds the lock."""
+        if self._pending:
+            self._write(self._writer(), Cells([], []), [], None)
 
     def close(self) -> None:
         """Make everything durable, bring the index up to date and give the folder back.
@@ -516,7 +451,7 @@ class CellStore(Reading):
             return  # told before; the log is read when the store is opened again
         self.sync()
         committer.check()
-        self._ages.note(self.clock.now_ms(), self._state.position, self._state.root)
+        self._caretaker.note()
         self._index.flush(self._state.watermark())
         self._index.sync()
         try:

@@ -257,7 +257,8 @@ class Checker:
         ):
             if known >> 1 == place >> 1:
                 count += 1
-                self._check_cell(hash, place)
+                if not self._sieve.condemns(place):  # about to be swept
+                    self._check_cell(hash, place)
             elif (
                 known < 0
                 and len(self._unindexed) < UNINDEXED_MAX
@@ -294,6 +295,8 @@ class Checker:
     def _check_entries(self) -> None:
         """Read every entry of the index, wherever it leads."""
         for hash, place in self._index.entries():
+            if self._sieve.condemns(place):
+                continue
             if self._check_cell(hash, place) and self._in_gap(place):
                 self._endangered[hash] = place
 

@@ -5,9 +5,9 @@ roots, and from all that is younger than the *grace*: cells written in that time
 was the present one when it began. So a value that was the root within the grace stays, and so does
 what a writer staged and has not committed yet.
 
-    1  turn over     the log goes on in a new segment; the older ones are looked at
-    2  mark          follow all that stays; a bit for each 32 bytes of the store
-    3  choose        the segments of which too little is alive
+    1  mark          follow all that stays; a bit for each 32 bytes of the store (`marking`)
+    2  choose        the segments of which too little is alive; if there are none, that is all
+    3  turn over     the log goes on in a new segment; only older ones are dropped
     4  copy          the live cells of those go into new packs, like any commit
     5  catch up      the lock is taken: what was committed, pinned, leased or put meanwhile is
                      marked, and copied, too; then every unmarked cell counts as gone, all at once
@@ -16,7 +16,7 @@ what a writer staged and has not committed yet.
     8  drop          the files are removed
 
 Why nothing that is needed is lost. A store holds no cell without all cells below it: what the marks
-reach is closed. Whatever is written after step 1 is marked through in step 2 or 5, and step 5 ends
+reach is closed. Whatever is written meanwhile is marked through in step 1 or 5, and step 5 ends
 under the lock, so no commit comes between its last look and the moment when unmarked cells are
 gone. A later commit that leans on one of those finds it missing: it stores the cell again if it has
 it, or fails with `MissingData` (`CellStore`); it cannot lean on it unnoticed. Pins and leases are
@@ -29,31 +29,27 @@ is damaged: behind a hole nobody can tell what is reached.
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from datalattice.cells import branch_hashes
-from datalattice.errors import Corruption, StoreFailed
 from datalattice.store.committer import Cells, Committer
 from datalattice.store.disk import Disk
 from datalattice.store.garbage import (
     OFFSET_BITS,
     SWEEP_ENTRIES,
-    Marks,
     Removed,
     Run,
     remove_dropped,
     write_removed,
 )
-from datalattice.store.hashindex import STAGED, HashIndex, Position
+from datalattice.store.hashindex import STAGED, HashIndex
 from datalattice.store.logstate import LogState
-from datalattice.store.packing import SEGMENT_HEADER_BYTES, locate, read_segment_header
-from datalattice.store.recovery import Gap, LogReader
-from datalattice.store.segments import SegmentReader, segment_numbers, segment_path
+from datalattice.store.marking import Marker, Progress, Roots, damaged
+from datalattice.store.packing import SEGMENT_HEADER_BYTES, read_segment_header
+from datalattice.store.segments import segment_numbers, segment_path
 
 GRACE_MS: Final = 60 * 60 * 1_000
 """What is younger than this stays, if nothing else is said."""
@@ -67,32 +63,11 @@ SMALL_PARTS: Final = 16
 SMALL_MAX: Final = 8
 """... and small ones are put together when there are more than these."""
 
-MARK_CELLS: Final = 1_024
-"""Cells that are followed in one step."""
-
 COPY_BYTES: Final = 1 << 20
 """Cells are copied in packs of about this size, each under the lock."""
 
-CELL_BYTES: Final = 34
-"""What a pack has for a cell beside its encoding."""
-
 FREED_BYTES_MIN: Final = 4_096
 """Less is not worth the trouble."""
-
-CATCH_UP_PACKS: Final = 64
-"""Packs that are left to be looked at under the lock; as long as there are more, others go on."""
-
-CATCH_UP_ROUNDS: Final = 20
-"""So often at most: a writer that is faster than the mark is then made to wait."""
-
-MARK_RESIDENT_BYTES: Final = 32 * 1024 * 1024
-MARK_RESIDENT_READS: Final = 256
-"""As of checks: a mark reads all that is alive."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is done, how much of it, and of how much: "mark", cells, cells here."""
-
-_sha3: Final = hashlib.sha3_256
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,35 +98,14 @@ class Collected:
 
 
 @dataclass(slots=True)
-class Roots:
-    """What is followed. Functions, since they are asked again at the end."""
-
-    tops: Callable[[], Iterable[bytes]]
-    """Hashes of roots: pinned, leased, remembered, put a moment ago. One that is not here is
-    passed over."""
-    start: Position
-    """All packs behind this are young."""
-    root: bytes | None
-    """The root there."""
-
-
-@dataclass(slots=True)
 class _Work:
     """Where a collection stands."""
 
     begin: int
     """The first segment that is not looked at."""
-    seen: Position
-    """Up to here young packs were followed."""
-    marks: Marks = field(default_factory=Marks)
-    live: dict[int, int] = field(default_factory=dict)
-    """Bytes of the marked cells of each segment."""
     sizes: dict[int, int] = field(default_factory=dict)
-    cells: int = 0
     dead: int = 0
     chosen: set[int] = field(default_factory=set)
-    late: list[bytes] = field(default_factory=list)
-    """Cells of chosen segments that were marked after those were chosen."""
     staged: dict[int, list[int]] = field(default_factory=dict)
     """Offsets of staged cells in the segments that are kept."""
     packed: dict[int, bytes] = field(default_factory=dict)
@@ -189,26 +143,30 @@ class Collector:
         self._now_ms = now_ms
         self._segment_bytes = segment_bytes
         self._progress = progress
-        self._segments = SegmentReader(
-            disk,
-            folder,
-            resident_bytes=MARK_RESIDENT_BYTES,
-            resident_reads=MARK_RESIDENT_READS,
+        self._marker = Marker(
+            disk=disk,
+            folder=folder,
+            store_id=store_id,
+            index=index,
+            state=state,
+            roots=roots,
+            removed=removed,
+            progress=progress,
         )
         self._total = index.count()
         self._began_s = time.monotonic()
         numbers = self._numbers()
-        self._work = _Work(numbers[-1] + 1 if numbers else 1, roots.start)
+        self._work = _Work(numbers[-1] + 1 if numbers else 1)
 
     def look(self) -> Collected:
         """Find out what a collection would do, and change nothing.
 
         Raises: as `run`.
         """
-        self._mark()
+        self._marker.mark()
         self._choose()
-        self._work.dead = max(0, self._index.count() - self._work.cells)
-        freed = sum(self._work.sizes[n] - self._work.live.get(n, 0) for n in self._work.chosen)
+        self._work.dead = max(0, self._index.count() - self._marker.cells)
+        freed = sum(self._work.sizes[n] - self._marker.live.get(n, 0) for n in self._work.chosen)
         before = sum(self._work.sizes.values())
         return replace(self._report(before, before - freed), is_dry=True)
 
@@ -229,22 +187,22 @@ class Collector:
         """
         work = self._work
         before = sum(self._file_sizes(self._numbers()).values())
-        self._mark()
+        self._marker.mark()
         self._choose()
         if not work.chosen:
             return self._report(before, before)
         with committer.lock:
             write_pending()
             work.begin = committer.turn_over()
-        self._catch_up()
+        self._marker.catch_up()
         self._choose()
         for hashes in self._survey():
             with committer.lock:
                 self._copy(committer, hashes)
         self._pack_marks()
         with frozen():
-            self._follow(self._roots.tops())
-            self._catch_up()
+            self._marker.follow(self._roots.tops())
+            self._marker.catch_up()
             with committer.lock:
                 write_pending()
                 self._finish_marks(committer)
@@ -257,7 +215,7 @@ class Collector:
 
     def condemns(self, place: int) -> bool:
         """Return whether the cell at a place is gone."""
-        return place >> 42 < self._work.begin and not self._work.marks.has(place)
+        return place >> 42 < self._work.begin and not self._marker.marks.has(place)
 
     def sweep(self, committer: Committer) -> None:
         """Take what is gone out of the index, and remove the files of dropped segments.
@@ -280,91 +238,6 @@ class Collector:
             self._index.flush(self._state.watermark())
             self._index.condemn(None)
         self.dropped = remove_dropped(self._disk, self._folder, self.removed)
-
-    # --- marking --------------------------------------------------------------------------------
-
-    def _mark(self) -> None:
-        """Follow the roots, and what is young."""
-        top = self._state.root
-        self._follow([] if top is None else [top], must_be_here=True)
-        self._follow([] if self._roots.root is None else [self._roots.root])
-        self._follow(self._roots.tops())
-        self._catch_up()
-        self._tell("mark", self._work.cells, self._work.cells)
-
-    def _catch_up(self) -> None:
-        """Follow the packs that were published since the last look, until few are left."""
-        for _ in range(CATCH_UP_ROUNDS):
-            if self._follow_packs() <= CATCH_UP_PACKS:
-                return
-
-    def _follow_packs(self) -> int:
-        """Follow the packs that were published since the last look; return how many."""
-        work = self._work
-        target = self._state.position.sequence
-        if work.seen.sequence >= target:
-            return 0
-        log = LogReader(self._disk, self._folder, self._store_id, work.seen, self.removed)
-        count = 0
-        for found in log.read():
-            number = found.sequence if isinstance(found, Gap) else found.end.sequence
-            if number > target:
-                break
-            if isinstance(found, Gap):
-                path = segment_path(self._folder, found.segment)
-                raise _damaged(f"{path} at byte {found.offset}: {found.reason}")
-            count += 1
-            self._follow(found.hashes)
-            if found.root is not None:
-                self._follow([found.root])
-            work.seen = found.end
-            if number == target:
-                break
-        return count
-
-    def _follow(self, hashes: Iterable[bytes], *, must_be_here: bool = False) -> None:
-        """Mark the cells with these hashes, if they are here, and all below them."""
-        tops = list(hashes)
-        if must_be_here:
-            stack = tops
-        else:
-            places = self._index.find_many(tops)
-            stack = [hash for hash, place in zip(tops, places, strict=True) if place >= 0]
-        told = self._work.cells
-        while stack:
-            batch = stack[-MARK_CELLS:]
-            del stack[-MARK_CELLS:]
-            batch.sort()  # neighbours in the index
-            for hash, place in zip(batch, self._index.find_many(batch), strict=True):
-                if place < 0:
-                    raise _damaged(f"the cell 0x{hash.hex()}, which others refer to, is not here")
-                if self._work.marks.add(place):
-                    stack += self._look_below(hash, place)
-            if self._work.cells - told >= MARK_CELLS:
-                told = self._work.cells
-                self._tell("mark", told, max(told, self._total))
-
-    def _look_below(self, hash: bytes, place: int) -> list[bytes]:
-        """Count a cell as live; return what it refers to."""
-        work = self._work
-        segment = place >> 42
-        work.cells += 1
-        work.live[segment] = work.live.get(segment, 0) + ((place >> 1) & 0x3FFF) + CELL_BYTES
-        if segment in work.chosen:
-            work.late.append(hash)
-        work.packed.pop(segment, None)
-        return branch_hashes(self._read(hash, place))
-
-    def _read(self, hash: bytes, place: int) -> bytes:
-        try:
-            data = self._segments.read(place)
-        except Corruption as error:
-            raise _damaged(str(error)) from error
-        if _sha3(data).digest() != hash:
-            segment, offset, _ = locate(place)
-            path = segment_path(self._folder, segment)
-            raise _damaged(f"{path} at byte {offset}: cell 0x{hash.hex()} does not fit its hash")
-        return data
 
     # --- copying --------------------------------------------------------------------------------
 
@@ -391,7 +264,7 @@ class Collector:
         work.chosen = set()
         small = []
         for number, size in work.sizes.items():
-            live = work.live.get(number, 0)
+            live = self._marker.live.get(number, 0)
             if self._first_pack(number) is None:
                 continue  # its header is damaged: nobody can tell which packs would be missing
             if live < LIVE_SHARE * size:
@@ -400,9 +273,10 @@ class Collector:
                 small.append(number)
         if len(small) > SMALL_MAX:
             work.chosen.update(small)
-        freed = sum(work.sizes[number] - work.live.get(number, 0) for number in work.chosen)
+        freed = sum(work.sizes[number] - self._marker.live.get(number, 0) for number in work.chosen)
         if freed < FREED_BYTES_MIN:
             work.chosen.clear()
+        self._marker.watched = work.chosen
 
     def _first_pack(self, number: int) -> int | None:
         """Return the number of the first pack of a segment, as its header has it."""
@@ -425,7 +299,9 @@ class Collector:
                 segment = place >> 42
                 if segment >= work.begin:
                     continue
-                if not work.marks.has(place):
+                if place & STAGED and segment not in work.chosen:
+                    work.staged.setdefault(segment, []).append((place >> 15) & OFFSET_BITS)
+                if not self._marker.marks.has(place):
                     work.dead += 1
                 elif segment in work.chosen:
                     wanted.append(hash)
@@ -433,8 +309,6 @@ class Collector:
                     if size >= COPY_BYTES:
                         yield wanted
                         wanted, size = [], 0
-                elif place & STAGED:
-                    work.staged.setdefault(segment, []).append((place >> 15) & OFFSET_BITS)
             done += len(batch)
             self._tell("copy", done, max(done, self._total))
         if wanted:
@@ -448,7 +322,7 @@ class Collector:
         marks: list[bool] = []
         for hash, place in zip(hashes, self._index.find_many(hashes), strict=True):
             if place >= 0 and place >> 42 in work.chosen and hash not in cells:
-                cells[hash] = self._read(hash, place)
+                cells[hash] = self._marker.read(hash, place)
                 marks.append(place & STAGED != 0)
         if not cells:
             return
@@ -462,9 +336,9 @@ class Collector:
     def _finish_marks(self, committer: Committer) -> None:
         """Mark and copy what is new since the last look; the caller holds the lock."""
         committer.settle()
-        self._follow(self._roots.tops())
-        self._follow_packs()
-        late, self._work.late = self._work.late, []
+        self._marker.follow(self._roots.tops())
+        self._marker.follow_packs()
+        late, self._marker.late = self._marker.late, []
         self._copy(committer, late)
         # The root once more: the pack that said so may go.
         nothing = Cells([], [])
@@ -476,9 +350,10 @@ class Collector:
     def _pack_marks(self) -> None:
         """Prepare the marks of the segments that are kept, for the record."""
         work = self._work
+        changed, self._marker.changed = self._marker.changed, set()
         for number in work.sizes:
-            if number not in work.chosen and number not in work.packed:
-                work.packed[number] = work.marks.pack(number, work.staged.get(number, ()))
+            if number not in work.chosen and (number in changed or number not in work.packed):
+                work.packed[number] = self._marker.marks.pack(number, work.staged.get(number, ()))
 
     def _record(self) -> None:
         """Write the record; the caller holds the lock."""
@@ -499,7 +374,7 @@ class Collector:
         else:
             behind = self._first_pack(next(n for n in self._numbers() if n > number))
         if first is None or behind is None:
-            raise _damaged(f"{segment_path(self._folder, number)}: a damaged segment header")
+            raise damaged(f"{segment_path(self._folder, number)}: a damaged segment header")
         return Run(number, number, first, behind)
 
     # --- the report -----------------------------------------------------------------------------
@@ -511,9 +386,9 @@ class Collector:
     def _report(self, before: int, after: int) -> Collected:
         work = self._work
         return Collected(
-            cells_live=work.cells,
+            cells_live=self._marker.cells,
             cells_dead=work.dead,
-            bytes_live=sum(work.live.values()),
+            bytes_live=sum(self._marker.live.values()),
             bytes_before=before,
             bytes_after=after,
             segments=len(work.sizes),
@@ -521,10 +396,3 @@ class Collector:
             copied=work.copied,
             seconds=time.monotonic() - self._began_s,
         )
-
-
-def _damaged(what: str) -> StoreFailed:
-    return StoreFailed(
-        f"{what}; nothing was collected: behind a hole nobody can tell what is needed, "
-        "so heal the store first"
-    )

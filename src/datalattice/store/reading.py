@@ -327,7 +327,10 @@ class Reading(Store):
         return NOWHERE if place >= 0 and sieve is not None and sieve.condemns(place) else place
 
     def _sync_segment(self, segment: int) -> None:
-        file = self._disk.open(segment_path(self._folder, segment))
+        try:
+            file = self._disk.open(segment_path(self._folder, segment))
+        except FileNotFoundError:
+            return  # dropped since, and what is dropped was durable
         try:
             file.sync()
         except OSError as error:

@@ -1,0 +1,160 @@
+"""Caretaker: what a store remembers for collections, and the start of one.
+
+It knows how old what is, what was put lately, whether anything was removed since the store was
+opened, and what a collection must not touch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from datalattice.clock import Clock
+from datalattice.errors import StoreFailed, UsageError
+from datalattice.store.ages import Ages, Sample
+from datalattice.store.base import Damage
+from datalattice.store.cache import CellCache
+from datalattice.store.collecting import Collected, Collector
+from datalattice.store.committer import Committer
+from datalattice.store.disk import Disk
+from datalattice.store.garbage import read_removed
+from datalattice.store.hashindex import BEGINNING
+from datalattice.store.history import History
+from datalattice.store.leases import Leases
+from datalattice.store.marking import Progress, Roots
+from datalattice.store.opening import Opened
+from datalattice.store.pins import Pins
+from datalattice.store.segments import SegmentReader
+
+TOUCHED_MAX: Final = 65_536
+"""Roots that were put and are remembered; with more, the first of them are as old as they are."""
+
+
+class Caretaker:
+    """The collections of one store."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        folder: str,
+        opened: Opened,
+        segments: SegmentReader,
+        cache: CellCache,
+        clock: Clock,
+        segment_bytes: int,
+        keepers: tuple[History, Pins, Leases],
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self.opened = opened
+        """What the store is made of at present."""
+        self._segments = segments
+        self._cache = cache
+        self._clock = clock
+        self._segment_bytes = segment_bytes
+        self._history, self._pins, self._leases = keepers
+        self._collecting = threading.Lock()
+        self._unswept: Collector | None = None
+        self._touched: dict[bytes, int] = {}  # roots that were put, and when
+        self.ages = Ages(opened.index.kept_ages(), opened.state.position)
+        """How far the store had come when."""
+        self.has_swept = False
+        """Whether cells were removed since the store was opened. Until then, everything that it
+        gave out, or said to be here, is here."""
+
+    def note(self) -> None:
+        """Take note of how far the store has come."""
+        state = self.opened.state
+        self.ages.note(self._clock.now_ms(), state.position, state.root)
+
+    def touch(self, hash: bytes) -> None:
+        """Remember that a root was put: where its cells are here already, nothing else says so."""
+        touched = self._touched
+        touched.pop(hash, None)
+        touched[hash] = self._clock.now_ms()
+        if len(touched) > TOUCHED_MAX:
+            touched.pop(next(iter(touched)))
+
+    def collect(
+        self,
+        committer: Committer | None,
+        grace_ms: int,
+        *,
+        dry_run: bool,
+        progress: Progress | None,
+        damage: Sequence[Damage],
+        write_pending: Callable[[], None],
+    ) -> Collected:
+        """Do the work of `CellStore.collect`; without a committer only a dry run."""
+        if grace_ms < 0:
+            raise UsageError(f"a grace is 0 or more milliseconds, got {grace_ms}")
+        if not self._collecting.acquire(blocking=False):
+            raise UsageError("a collection is going on already; wait for its end")
+        try:
+            if damage:
+                raise StoreFailed(f"{damage[0]}; heal the store first, then collect")
+            if committer is not None:
+                with committer.lock:
+                    write_pending()
+                    committer.settle()
+            if committer is not None and self._unswept is not None:
+                with self._pins.frozen():
+                    self._finish(self._unswept, committer)
+            collector = self._collector(grace_ms, progress)
+            if committer is None or dry_run:
+                return collector.look()
+            ended = self._leases.tidy()
+            report = collector.run(
+                committer,
+                frozen=self._pins.frozen,
+                write_pending=write_pending,
+                swept=lambda: self._swept(collector),
+            )
+            self._segments.drop(collector.dropped)
+            self._unswept = None
+            return replace(report, leases_ended=ended)
+        finally:
+            self._collecting.release()
+
+    def _swept(self, collector: Collector) -> None:
+        """Take note that what a collector did not mark is gone; the lock is held."""
+        self.has_swept = True
+        self._unswept = collector
+        self._cache.clear()
+
+    def _finish(self, collector: Collector, committer: Committer) -> None:
+        """Finish a collection whose sweep failed."""
+        collector.sweep(committer)
+        self._segments.drop(collector.dropped)
+        self._unswept = None
+
+    def _collector(self, grace_ms: int, progress: Progress | None) -> Collector:
+        now_ms = self._clock.now_ms()
+        opened = self.opened
+        start: Sample | None = Sample(now_ms, opened.state.position, opened.state.root)
+        if grace_ms:
+            start = self.ages.before(now_ms - grace_ms)
+        if start is None:
+            start = Sample(0, BEGINNING.position, None)  # all of it is young
+        return Collector(
+            disk=self._disk,
+            folder=self._folder,
+            store_id=opened.store_id,
+            index=opened.index,
+            state=opened.state,
+            roots=Roots(lambda: self._tops(now_ms - grace_ms), start.position, start.root),
+            removed=read_removed(self._disk, self._folder, opened.store_id),
+            segment_bytes=self._segment_bytes,
+            now_ms=now_ms,
+            progress=progress,
+        )
+
+    def _tops(self, since_ms: int) -> list[bytes]:
+        """Return the roots that stay beside the present one."""
+        put = [hash for hash, time_ms in list(self._touched.items()) if time_ms >= since_ms]
+        pinned = [pin.root_hash for pin in self._pins.all()]
+        leased = [lease.root_hash for lease in self._leases.live()]
+        return [*self._history.roots(), *pinned, *leased, *put]

@@ -1,0 +1,196 @@
+"""Marking: following what stays in a store, with a bit for each 32 bytes of it.
+
+Cells are followed by hash, a thousand at a time and in the order of the index, and each one is
+compared with its hash: what a damaged cell refers to is not known. At the first hole it ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.cells import branch_hashes
+from datalattice.errors import Corruption, StoreFailed
+from datalattice.store.disk import Disk
+from datalattice.store.garbage import Marks, Removed
+from datalattice.store.hashindex import HashIndex, Position
+from datalattice.store.logstate import LogState
+from datalattice.store.packing import locate
+from datalattice.store.recovery import Gap, LogReader
+from datalattice.store.segments import SegmentReader, segment_path
+
+MARK_CELLS: Final = 1_024
+"""Cells that are followed in one step."""
+
+CATCH_UP_PACKS: Final = 64
+"""Packs that are left to be looked at under the lock; as long as there are more, others go on."""
+
+CATCH_UP_ROUNDS: Final = 20
+"""So often at most: a writer that is faster than the mark is then made to wait."""
+
+CELL_BYTES: Final = 34
+"""What a pack has for a cell beside its encoding."""
+
+MARK_RESIDENT_BYTES: Final = 32 * 1024 * 1024
+MARK_RESIDENT_READS: Final = 256
+"""As of checks: a mark reads all that is alive."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is done, how much of it, and of how much: "mark", cells, cells here."""
+
+_sha3: Final = hashlib.sha3_256
+
+
+@dataclass(slots=True)
+class Roots:
+    """What is followed. Functions, since they are asked again at the end."""
+
+    tops: Callable[[], Iterable[bytes]]
+    """Hashes of roots: pinned, leased, remembered, put a moment ago. One that is not here is
+    passed over."""
+    start: Position
+    """All packs behind this are young."""
+    root: bytes | None
+    """The root there."""
+
+
+class Marker:
+    """Follows what stays in one store."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        folder: str,
+        store_id: bytes,
+        index: HashIndex,
+        state: LogState,
+        roots: Roots,
+        removed: Removed,
+        progress: Progress | None,
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._store_id = store_id
+        self._index = index
+        self._state = state
+        self._roots = roots
+        self._removed = removed
+        self._progress = progress
+        self._total = index.count()
+        self._seen = roots.start  # up to here young packs were followed
+        self._segments = SegmentReader(
+            disk,
+            folder,
+            resident_bytes=MARK_RESIDENT_BYTES,
+            resident_reads=MARK_RESIDENT_READS,
+        )
+        self.marks = Marks()
+        """The places of cells that stay."""
+        self.cells = 0
+        self.live: dict[int, int] = {}
+        """Bytes of the marked cells of each segment."""
+        self.watched: set[int] = set()
+        self.late: list[bytes] = []
+        """Cells of watched segments that were marked since those are watched."""
+        self.changed: set[int] = set()
+        """Segments in which something was marked since this was emptied."""
+
+    def mark(self) -> None:
+        """Follow the roots, and what is young."""
+        top = self._state.root
+        self.follow([] if top is None else [top], must_be_here=True)
+        self.follow([] if self._roots.root is None else [self._roots.root])
+        self.follow(self._roots.tops())
+        self.catch_up()
+        self._tell(self.cells, self.cells)
+
+    def catch_up(self) -> None:
+        """Follow the packs that were published since the last look, until few are left."""
+        for _ in range(CATCH_UP_ROUNDS):
+            if self.follow_packs() <= CATCH_UP_PACKS:
+                return
+
+    def follow_packs(self) -> int:
+        """Follow the packs that were published since the last look; return how many."""
+        target = self._state.position.sequence
+        if self._seen.sequence >= target:
+            return 0
+        log = LogReader(self._disk, self._folder, self._store_id, self._seen, self._removed)
+        count = 0
+        for found in log.read():
+            number = found.sequence if isinstance(found, Gap) else found.end.sequence
+            if number > target:
+                break
+            if isinstance(found, Gap):
+                path = segment_path(self._folder, found.segment)
+                raise damaged(f"{path} at byte {found.offset}: {found.reason}")
+            count += 1
+            self.follow(found.hashes)
+            if found.root is not None:
+                self.follow([found.root])
+            self._seen = found.end
+            if number == target:
+                break
+        return count
+
+    def _tell(self, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress("mark", done, total)
+
+    def follow(self, hashes: Iterable[bytes], *, must_be_here: bool = False) -> None:
+        """Mark the cells with these hashes, if they are here, and all below them."""
+        tops = list(hashes)
+        if must_be_here:
+            stack = tops
+        else:
+            places = self._index.find_many(tops)
+            stack = [hash for hash, place in zip(tops, places, strict=True) if place >= 0]
+        told = self.cells
+        while stack:
+            batch = stack[-MARK_CELLS:]
+            del stack[-MARK_CELLS:]
+            batch.sort()  # neighbours in the index
+            for hash, place in zip(batch, self._index.find_many(batch), strict=True):
+                if place < 0:
+                    raise damaged(f"the cell 0x{hash.hex()}, which others refer to, is not here")
+                if self.marks.add(place):
+                    stack += self._look_below(hash, place)
+            if self.cells - told >= MARK_CELLS:
+                told = self.cells
+                self._tell(told, max(told, self._total))
+
+    def _look_below(self, hash: bytes, place: int) -> list[bytes]:
+        """Count a cell as live; return what it refers to."""
+        segment = place >> 42
+        self.cells += 1
+        self.live[segment] = self.live.get(segment, 0) + ((place >> 1) & 0x3FFF) + CELL_BYTES
+        if segment in self.watched:
+            self.late.append(hash)
+        self.changed.add(segment)
+        return branch_hashes(self.read(hash, place))
+
+    def read(self, hash: bytes, place: int) -> bytes:
+        """Return the bytes of a cell, compared with its hash.
+
+        Raises: StoreFailed: they are damaged.
+        """
+        try:
+            data = self._segments.read(place)
+        except Corruption as error:
+            raise damaged(str(error)) from error
+        if _sha3(data).digest() != hash:
+            segment, offset, _ = locate(place)
+            path = segment_path(self._folder, segment)
+            raise damaged(f"{path} at byte {offset}: cell 0x{hash.hex()} does not fit its hash")
+        return data
+
+
+def damaged(what: str) -> StoreFailed:
+    """Return the refusal to collect a store that is not whole."""
+    return StoreFailed(
+        f"{what}; nothing was collected: behind a hole nobody can tell what is needed, "
+        "so heal the store first"
+    )

@@ -1,0 +1,24 @@
+"""A few rounds of the script; `tests/scripts/gc_kill.py --rounds 100` is the long form."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gc_kill.py"
+
+
+@pytest.mark.processes
+def test_a_collecting_store_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, SCRIPT, "--rounds", "4", "--seed", "3", "--folder", tmp_path]
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=55, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["lost"] == 0
+    assert report["last_bytes"] <= report["largest_bytes"]

@@ -1,0 +1,199 @@
+"""A crash at every I/O point of a collection: nothing that is reached is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+import pytest
+
+from datalattice.cells import Map, Value, Vector, missing, same, value_hash
+from datalattice.crypto import SeededEntropy
+from datalattice.errors import StoreError, StoreFailed, StoreFull
+from datalattice.store import CellStore, collecting, committer
+from datalattice.store.history import NOTHING
+from datalattice.testing.disk import SimDisk, SimulatedCrash
+
+FOLDER = "store"
+PROFILE = os.environ.get("DATALATTICE_PROFILE", "quick")
+
+
+class StoppedClock:
+    """A clock for which a test says when time goes on."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+def text(number: int) -> str:
+    return f"text {number} ".ljust(170, "x")
+
+
+class Life:
+    """Commits over old values, pins, staged cells and collections; it notes what was promised."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.clock = StoppedClock()
+        self.acknowledged: Value = None
+        self.attempted: Value = None
+        self.pinned: dict[str, Value] = {}
+        self.staged: list[Value] = []
+
+    def open(self) -> CellStore:
+        return CellStore.open(
+            FOLDER,
+            disk=self.disk,
+            entropy=SeededEntropy(1),
+            clock=self.clock,
+            retention=NOTHING,
+            segment_bytes=4_096,
+            recent_entries=20,
+            pending_bytes=500,
+        )
+
+    def commit(self, store: CellStore, value: Value) -> None:
+        self.attempted = value
+        store.commit(value)
+        self.acknowledged = value
+
+    def go(self) -> None:
+        store = self.open()
+        value = Map.of({})
+        for number in range(24):
+            value = value.put(f"key {number % 7}", text(number))
+            self.commit(store, value)
+            if number == 8:
+                store.pins.pin(value_hash(value), "eight")
+                self.pinned["eight"] = value
+            if number % 6 == 5:
+                store.put(Vector.of([text(1_000 + number)]))
+            if number == 15:
+                self.clock.ms += 10_000
+                store.collect(grace_ms=5_000)
+                staged = Vector.of([text(2_000), text(2_001), text(9)])
+                store.put(staged)
+                store.sync()
+                self.staged.append(staged)
+        self.clock.ms += 1_000
+        store.collect(grace_ms=500_000)
+        store.collect(grace_ms=5_000)
+        self.commit(store, value.put("last", text(99)))
+        store.close()
+
+    def check(self, store: CellStore) -> None:
+        """Assert that all that was promised is there and complete, and that the store is whole."""
+        assert store.damage == ()
+        if self.acknowledged is not None:
+            root = store.root()
+            assert same(root, self.acknowledged) or same(root, self.attempted), "an older root"
+        if store.root_hash() is not None:
+            assert missing(store.root()) == []
+        for name, value in self.pinned.items():
+            pin = store.pins.get(name)
+            assert pin is not None
+            assert same(store.load(pin.root_hash), value)
+            assert missing(store.load(pin.root_hash)) == []
+        for value in self.staged:
+            assert missing(store.load(value_hash(value))) == [], (
+                "staged, and younger than the grace"
+            )
+        report = store.check()
+        assert report.is_clean, report
+        assert not report.useless, "every cell that is here has all below it"
+
+
+@pytest.fixture(autouse=True)
+def steps(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Make everything tiny, so that each kind of step happens; return the steps of a life."""
+    monkeypatch.setattr(committer, "PACK_BYTES_MAX", 1_500)
+    monkeypatch.setattr(collecting, "COPY_BYTES", 600)
+    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
+    monkeypatch.setattr(collecting, "SWEEP_ENTRIES", 7)
+    disk = SimDisk(0)
+    life = Life(disk)
+    life.go()
+    return disk.steps
+
+
+def test_a_life_without_a_crash_gives_room_back() -> None:
+    disk = SimDisk(0)
+    life = Life(disk)
+    life.go()
+    store = life.open()
+    life.check(store)
+    before = store.check().size_bytes
+    life.clock.ms += 10_000
+    done = store.collect(grace_ms=0)
+    life.staged.clear()
+    life.check(store)
+    assert done.cells_dead > 0
+    assert store.check().size_bytes < before
+    store.close()
+
+
+STRIDE = {"quick": 11, "full": 7, "long": 1}[PROFILE]
+"""Every step is tried in the long profile, each of so many in the others."""
+
+
+@pytest.mark.parametrize("power_failure", [False, True])
+def test_a_crash_at_any_step_loses_nothing_that_is_reached(power_failure: bool, steps: int) -> None:
+    for step in range(1 + power_failure, steps + 1, STRIDE):
+        disk = SimDisk(step)
+        life = Life(disk)
+        disk.crash_at = step
+        with contextlib.suppress(SimulatedCrash):
+            life.go()
+        disk.restart(power_failure=power_failure)
+        store = life.open()
+        life.check(store)
+        life.clock.ms += 1_000
+        store.collect(grace_ms=5_000)
+        life.check(store)
+        store.close()
+        disk.drop(f"{FOLDER}/index.state")
+        store = life.open()  # the index is made again from what is left of the log
+        life.check(store)
+        store.close()
+
+
+@pytest.mark.parametrize("power_failure", [False, True])
+def test_a_second_crash_while_it_is_finished_loses_nothing(power_failure: bool, steps: int) -> None:
+    for step in range(steps // 2, steps + 1, 9 * STRIDE):
+        second = 1
+        while True:
+            disk = SimDisk(step * 1_000 + second)
+            life = Life(disk)
+            disk.crash_at = step
+            with contextlib.suppress(SimulatedCrash):
+                life.go()
+            disk.restart(power_failure=False)
+            disk.crash_at = disk.steps + second
+            try:
+                store = life.open()
+                store.collect(grace_ms=5_000)
+            except SimulatedCrash:
+                disk.restart(power_failure=power_failure)
+                life.check(life.open())
+                second += 2
+                continue
+            break
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_refused_operation_loses_nothing(code: int, steps: int) -> None:
+    kind = StoreFull if code == errno.ENOSPC else StoreFailed
+    for step in range(steps // 3 + (code == errno.EIO), steps + 1, STRIDE):
+        disk = SimDisk(step)
+        life = Life(disk)
+        disk.fail_at, disk.fail_errno = step, code
+        with contextlib.suppress(kind, StoreError):
+            life.go()
+        disk.restart(power_failure=step % 2 == 0)
+        store = life.open()
+        life.check(store)
+        store.close()
