@@ -5,6 +5,7 @@ from datalattice.node.config import DEFAULT_PORT, NodeConfig
 from datalattice.node.control import ControlClient, NodeWriter
 from datalattice.node.daemon import Daemon, Running, connect, running
 from datalattice.node.fetching import HealingSources, healing_document, report_document
+from datalattice.node.following import Watched, follow
 from datalattice.node.grids import AuthorityWatch, WebResolver
 from datalattice.node.importing import import_into
 from datalattice.node.node import Node, open_node
@@ -34,10 +35,12 @@ __all__ = [
     "Slot",
     "TcpTransport",
     "Transport",
+    "Watched",
     "WebResolver",
     "changed_slots",
     "check_slot",
     "connect",
+    "follow",
     "healing_document",
     "import_into",
     "load_settings",

@@ -119,7 +119,7 @@ class Database(TypedOperations):
         """
         cursor = parent.path(checked_name(name))
         if cursor.get() is None:
-            cursor.update(lambda present: EMPTY_INDEX if present is None else present)
+            cursor.compare_and_set(None, EMPTY_INDEX)
         return cls(cursor, clock, replica, name=name, owner=parent.context.owner)
 
     @property

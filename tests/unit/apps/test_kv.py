@@ -1,0 +1,870 @@
+"""The database: what each operation does, returns and refuses, and how it is shared."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+
+from datalattice.apps.kv import (
+    GC_AGE_MS,
+    KEY_BYTES_MAX,
+    KV_SECTION,
+    NO_EXPIRY,
+    NO_KEY,
+    Database,
+    KeyChange,
+    read_entry,
+)
+from datalattice.cells import (
+    EMPTY_INDEX,
+    Index,
+    Keyword,
+    Map,
+    Set,
+    Signed,
+    Vector,
+    to_python,
+    value_hash,
+)
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import (
+    NoSigningKey,
+    TypeMismatch,
+    UsageError,
+    WrongType,
+)
+from datalattice.lattice import EntryDropped, MergeContext, Report, WriteSuperseded, root_lattice
+
+LONG_MAX = 2**63 - 1
+ALICE, BOB = KeyPair(b"a" * 32), KeyPair(b"b" * 32)
+
+
+class Clock:
+    def __init__(self, now: int = 1_000) -> None:
+        self.now = now
+
+    def now_ms(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def db(clock: Clock) -> Database:
+    return Database.create(replica="here", clock=clock)
+
+
+def entry(database: Database, key: str) -> object:
+    stored = database.store().get(key)
+    return None if stored is None else to_python(stored)
+
+
+# --- a dict -------------------------------------------------------------------------------------
+
+
+def test_it_is_a_mapping(db: Database) -> None:
+    assert isinstance(db, MutableMapping)
+    db["b"] = {"x": [1, 2]}
+    db.update({"a": 1}, c=None)
+    assert list(db) == ["a", "b", "c"]
+    assert len(db) == 3
+    assert db["a"] == 1
+    assert to_python(db["b"]) == {"x": [1, 2]}
+    assert dict(db.items())["c"] is None
+    assert next(iter(db.values())) == 1
+    assert "c" in db
+    assert db.get("c", 5) is None  # a value that is None is there
+    assert db.get("d", 5) == 5
+    nothing: Any = 7
+    assert nothing not in db
+    del db["a"]
+    with pytest.raises(KeyError):
+        db["a"]
+    with pytest.raises(KeyError):
+        del db["a"]
+    assert db.pop("c") is None
+    assert db.popitem()[0] == "b"
+    assert not db
+    assert db.setdefault("n", 1) == 1
+    assert db.setdefault("n", 2) == 1
+    db.clear()
+    assert len(db) == 0
+    assert len(db.store()) == 4
+
+
+def test_keys_come_in_the_order_of_their_bytes_and_by_prefix(db: Database) -> None:
+    for key in ("user/2", "user/10", "us", "users", "z", ""):
+        db[key] = key
+    assert list(db) == ["", "us", "user/10", "user/2", "users", "z"]
+    assert [key for key, _entry in db.scan("user/")] == ["user/10", "user/2"]
+    assert [key for key, _entry in db.scan("user/10")] == ["user/10"]
+    assert [key for key, _entry in db.scan("zz")] == []
+    assert len(list(db.scan())) == 6
+
+
+def test_types_are_named(db: Database) -> None:
+    db["v"] = 1
+    db.hset("h", "f", 1)
+    db.sadd("s", 1)
+    db.zadd("z", 1, "m")
+    db.rpush("l", 1)
+    db.incr("c")
+    names = {key: db.type(key) for key in db}
+    assert names == {
+        "v": "value",
+        "h": "hash",
+        "s": "set",
+        "z": "zset",
+        "l": "list",
+        "c": "counter",
+    }
+    assert db.type("none") is None
+
+
+WRONG: dict[str, Any] = {
+    "HSET": lambda db: db.hset("k", "f", 1),
+    "HGET": lambda db: db.hget("k", "f"),
+    "HDEL": lambda db: db.hdel("k", "f"),
+    "HGETALL": lambda db: db.hgetall("k"),
+    "HLEN": lambda db: db.hlen("k"),
+    "SADD": lambda db: db.sadd("k", 1),
+    "SREM": lambda db: db.srem("k", 1),
+    "SISMEMBER": lambda db: db.sismember("k", 1),
+    "SMEMBERS": lambda db: db.smembers("k"),
+    "SCARD": lambda db: db.scard("k"),
+    "ZADD": lambda db: db.zadd("k", 1, 1),
+    "ZREM": lambda db: db.zrem("k", 1),
+    "ZSCORE": lambda db: db.zscore("k", 1),
+    "ZRANGE": lambda db: db.zrange("k"),
+    "ZRANGEBYSCORE": lambda db: db.zrange_by_score("k", 0, 1),
+    "ZCARD": lambda db: db.zcard("k"),
+    "LPUSH": lambda db: db.lpush("k", 1),
+    "RPUSH": lambda db: db.rpush("k", 1),
+    "LPOP": lambda db: db.lpop("k"),
+    "RPOP": lambda db: db.rpop("k"),
+    "LRANGE": lambda db: db.lrange("k"),
+    "LLEN": lambda db: db.llen("k"),
+    "INCRBY": lambda db: db.incr("k"),
+    "DECRBY": lambda db: db.decr("k"),
+    "COUNT": lambda db: db.count("k"),
+}
+
+
+@pytest.mark.parametrize("operation", WRONG)
+def test_an_operation_of_another_type_is_refused_and_changes_nothing(
+    db: Database, operation: str
+) -> None:
+    db["k"] = 1
+    before = db.store()
+    with pytest.raises(WrongType, match=f"^WRONGTYPE Operation {operation} .* holding value"):
+        WRONG[operation](db)
+    assert db.store() is before
+
+
+def test_modify_refuses_what_is_no_plain_value(db: Database) -> None:
+    db.incr("k")
+    with pytest.raises(WrongType, match="MODIFY against a key holding counter"):
+        db.modify("k", lambda value: value)
+
+
+# --- stamps and bases -----------------------------------------------------------------------------
+
+
+def test_a_write_is_later_than_what_it_replaces_even_when_the_clock_stands(
+    db: Database, clock: Clock
+) -> None:
+    db["k"] = 1
+    db["k"] = 2
+    assert entry(db, "k") == [2, 0, 1_001, None]
+    clock.now = 5
+    assert db.delete("k")
+    assert entry(db, "k") == [None, None, 1_002, None]
+
+
+def test_a_structure_made_over_a_tombstone_has_its_time_as_base(db: Database) -> None:
+    db["k"] = 1
+    db.delete("k")
+    db.hset("k", "f", 1)
+    assert entry(db, "k") == [{"f": [1, 1_002]}, 1, 1_002, None, 1_001]
+
+
+def test_a_structure_made_over_an_expired_one_has_its_expiry_as_base(
+    db: Database, clock: Clock
+) -> None:
+    db.incr("k", 5)
+    db.expire("k", 20)
+    clock.now = 1_030
+    assert db.count("k") == 0
+    assert db.incr("k") == 1
+    assert entry(db, "k") == [{"here": [1, 0]}, 5, 1_030, None, 1_020]
+
+
+def test_replicas_that_count_on_after_the_same_expiry_add_up(clock: Clock) -> None:
+    a, b = (Database.create(replica=name, clock=clock) for name in "ab")
+    a.incr("k", 5)
+    a.expire("k", 12)
+    b.merge(a)
+    clock.now = 1_020
+    a.incr("k")
+    clock.now = 1_021
+    b.incr("k")
+    a.merge(b)
+    b.merge(a)
+    assert a.count("k") == b.count("k") == 2
+
+
+def test_increments_that_did_not_see_a_delete_go_with_it(clock: Clock) -> None:
+    a, b = (Database.create(replica=name, clock=clock) for name in "ab")
+    a.incr("k", 2)
+    b.merge(a)
+    clock.now = 1_010
+    a.delete("k")
+    clock.now = 1_020
+    b.incr("k")
+    a.merge(b)
+    assert "k" not in a
+    assert entry(a, "k") == [{}, 5, 1_020, None, 1_010]
+    clock.now = 1_030
+    assert a.incr("k") == 1
+    b.merge(a)
+    assert b.count("k") == 1
+    assert a.type("k") == "counter"
+
+
+def test_an_emptied_structure_is_a_tombstone_to_other_types(clock: Clock) -> None:
+    db = Database.create(clock=clock)
+    db.cursor.set(Index.of({"k": Vector.of((EMPTY_INDEX, 5, 20, None, 10))}))
+    assert "k" not in db
+    db.hset("k", "f", 1)
+    assert entry(db, "k") == [{"f": [1, 1_000]}, 1, 1_000, None, 20]
+
+
+def test_the_end_of_time_is_refused(db: Database) -> None:
+    db.cursor.set(Index.of({"k": Vector.of((1, 0, LONG_MAX, None))}))
+    before = db.store()
+    with pytest.raises(UsageError, match="does not fit 64 bits"):
+        db.set("k", 2)
+    with pytest.raises(UsageError, match="does not fit 64 bits"):
+        db.delete("k")
+    assert db.store() is before
+    db.cursor.set(Index.of({"k": Vector.of((1, 0, LONG_MAX - 1, None))}))
+    db["k"] = 3
+    assert db["k"] == 3
+
+
+# --- expiry ---------------------------------------------------------------------------------------
+
+
+def test_a_key_expires(db: Database, clock: Clock) -> None:
+    db.set("k", 1, ttl_ms=100)
+    db["forever"] = 1
+    assert db.ttl("k") == 100
+    assert db.ttl("forever") == NO_EXPIRY
+    assert db.ttl("none") == NO_KEY
+    clock.now += 99
+    assert db["k"] == 1
+    clock.now += 1
+    assert "k" not in db
+    assert list(db) == ["forever"]
+    assert db.ttl("k") == NO_KEY
+    assert not db.delete("k")
+    assert not db.expire("k", 5)
+
+
+def test_expire_and_persist_are_writes_that_replicate(db: Database, clock: Clock) -> None:
+    other = Database.create(clock=clock)
+    db.sadd("s", 1)
+    other.merge(db)
+    assert db.expire("s", 50)
+    other.merge(db)
+    assert other.ttl("s") == 50
+    assert db.persist("s")
+    assert not db.persist("s")
+    other.merge(db)
+    assert other.ttl("s") == NO_EXPIRY
+    assert not db.expire("none", 5)
+    assert not db.persist("none")
+
+
+def test_structure_writes_keep_the_expiry_and_a_value_clears_it(db: Database) -> None:
+    db.hset("h", "f", 1)
+    db.expire("h", 50)
+    db.hset("h", "g", 1)
+    db.rpush("l", 1)
+    db.expire("l", 50)
+    db.rpush("l", 2)
+    db.set("v", 1, 50)
+    db.modify("v", lambda _value: 2)
+    assert [db.ttl(key) for key in "hlv"] == [50, 50, 50]
+    db["v"] = 3
+    assert db.ttl("v") == NO_EXPIRY
+
+
+@pytest.mark.parametrize("ttl", [0, -1, 1.5, True, "1", LONG_MAX + 1])
+def test_a_bad_time_to_live_is_refused(db: Database, ttl: Any) -> None:
+    db["k"] = 1
+    before = db.store()
+    with pytest.raises(UsageError, match="ttl_ms is a positive number"):
+        db.set("k", 1, ttl)
+    with pytest.raises(UsageError, match="ttl_ms is a positive number"):
+        db.set_many({"k": 1}, ttl)
+    with pytest.raises(UsageError, match="ttl_ms"):
+        db.expire("k", ttl)
+    assert db.store() is before
+
+
+def test_an_expiry_past_64_bits_is_refused(db: Database) -> None:
+    with pytest.raises(UsageError, match="64 bits"):
+        db.set("k", 1, LONG_MAX)
+    db.set("k", 1, LONG_MAX - 1_000)
+    assert db.ttl("k") == LONG_MAX - 1_000
+
+
+# --- clean-up -------------------------------------------------------------------------------------
+
+
+def test_clean_up_takes_what_is_old_and_unseen(db: Database, clock: Clock) -> None:
+    db["live"] = 1
+    db["gone"] = 1
+    db.delete("gone")  # at 1,001
+    db.set("due", 1, 10)  # expires at 1,010
+    clock.now = 1_001 + GC_AGE_MS - 1
+    assert db.gc() == 0
+    clock.now += 1
+    assert db.gc() == 1
+    clock.now += 8
+    assert db.gc() == 0
+    clock.now += 1
+    assert db.gc() == 1
+    assert list(db.store()) == ["live"]
+
+
+def test_clean_up_of_age_0_takes_all_that_is_unseen(db: Database) -> None:
+    db["k"] = 1
+    db.delete("k")  # a millisecond ahead of the clock
+    assert db.gc(1) == 0
+    assert db.gc(0) == 1
+    before = db.store()
+    assert db.gc(0) == 0
+    assert db.store() is before
+
+
+@pytest.mark.parametrize("age", [-1, 1.5, True, None])
+def test_a_bad_age_is_refused(db: Database, age: Any) -> None:
+    with pytest.raises(UsageError, match="min_age_ms"):
+        db.gc(age)
+
+
+# --- hashes, sets, sorted sets, lists, counters ---------------------------------------------------
+
+
+def test_hashes(db: Database) -> None:
+    assert db.hset("h", "b", 1)
+    assert not db.hset("h", "b", 2)
+    assert db.hset_many("h", {"a": "x", "b": 3}) == 1
+    assert db.hset_many("none", {}) == 0
+    assert db.hget("h", "b") == 3
+    assert db.hget("h", "c") is None
+    assert db.hget("none", "c") is None
+    assert list(db.hgetall("h").entries()) == [("a", "x"), ("b", 3)]
+    assert db.hlen("h") == 2
+    assert db.hexists("h", "a")
+    assert db.hdel("h", "a", "a", "zz") == 1
+    assert db.hdel("none", "a") == 0
+    assert not db.hexists("h", "a")
+    before = db.store()
+    assert db.hdel("h", "a") == 0
+    assert db.store() is before
+    assert not db.hset("h", "b", None)
+    assert db.hlen("h") == 0
+
+
+def test_sets(db: Database, clock: Clock) -> None:
+    assert db.sadd("s", 1, 1.0, True, 1, [1]) == 4
+    assert db.scard("s") == 4
+    assert db.sismember("s", [1])
+    assert not db.sismember("s", 2)
+    assert db.smembers("s") == Set.of([1, 1.0, True, Vector.of([1])])
+    assert db.srem("s", 1, 2) == 1
+    before = db.store()
+    assert db.srem("s", 1) == 0
+    assert db.sadd("s", True) == 0  # there, and the clock stands: nothing to write
+    assert db.store() is before
+    clock.now += 1
+    assert db.sadd("s", True) == 0
+    assert db.store() is not before  # a later add outlives a removal elsewhere that was earlier
+    assert db.smembers("none") == Set.of([])
+
+
+def test_sorted_sets(db: Database) -> None:
+    assert db.zadd("z", 2, "b") == 1
+    assert db.zadd_many("z", [(1.5, "a"), (2, "c"), (-1, "d")]) == 3
+    assert db.zadd("z", 9, "d") == 0
+    tied = sorted("bc", key=value_hash)
+    assert list(db.zrange("z")) == ["a", *tied, "d"]
+    assert list(db.zrange("z", 1, 2)) == tied
+    assert list(db.zrange("z", -1, 99)) == ["d"]
+    assert list(db.zrange("z", 3, 1)) == []
+    assert db.zitems("z", 0, 0) == [("a", 1.5)]
+    assert set(db.zrange_by_score("z", 1.5, 2)) == {"a", "b", "c"}
+    assert list(db.zrange_by_score("z", low=3)) == ["d"]
+    assert db.zscore("z", "d") == 9.0
+    assert db.zscore("z", "none") is None
+    assert db.zcard("z") == 4
+    assert db.zrem("z", "a", "none") == 1
+    assert db.zrem("none", "a") == 0
+    assert db.zscore("z", "a") is None
+    before = db.store()
+    assert db.zadd("z", 9, "d") == 0
+    assert db.store() is before
+
+
+def test_scores_are_numbers_that_can_be_ordered(db: Database) -> None:
+    for score, error in ((float("nan"), UsageError), ("1", TypeMismatch), (True, TypeMismatch)):
+        with pytest.raises(error, match="score"):
+            db.zadd("z", score, "m")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="float can hold"):
+        db.zadd("z", 10**400, "m")
+    db.zadd_many("z", [(float("inf"), "top"), (float("-inf"), "low")])
+    assert list(db.zrange("z")) == ["low", "top"]
+
+
+def test_lists(db: Database) -> None:
+    assert db.rpush("l", 1, 2) == 2
+    assert db.lpush("l", "a", "b") == 4
+    assert to_python(db.lrange("l")) == ["b", "a", 1, 2]
+    assert to_python(db.lrange("l", -3, -2)) == ["a", 1]
+    assert to_python(db.lrange("l", -9, 0)) == ["b"]
+    assert to_python(db.lrange("l", 4, 9)) == []
+    assert db.lpop("l") == "b"
+    assert db.rpop("l") == 2
+    assert db.llen("l") == 2
+    assert db.lpop("l") == "a"
+    assert db.rpop("l") == 1
+    before = db.store()
+    assert db.lpop("l") is None
+    assert db.rpop("l") is None
+    assert db.rpush("l") == 0
+    assert db.store() is before
+    assert "l" in db
+    assert db.llen("none") == 0
+    with pytest.raises(UsageError, match="position"):
+        db.lrange("l", 0.5, 1)  # type: ignore[arg-type]
+
+
+def test_counters(db: Database) -> None:
+    assert db.incr("c") == 1
+    assert db.incr("c", 5) == 6
+    assert db.decr("c", 2) == 4
+    assert db.incr("c", -10) == -6
+    assert db.count("c") == -6
+    assert db.count("none") == 0
+    assert entry(db, "c") == [{"here": [6, 12]}, 5, 1_000, None]
+
+
+def test_counters_stay_within_64_bits(db: Database) -> None:
+    assert db.incr("c", LONG_MAX) == LONG_MAX
+    before = db.store()
+    with pytest.raises(UsageError, match="would leave 64 bits"):
+        db.incr("c")
+    assert db.store() is before
+    other = Database.create(replica="there", clock=Clock())
+    other.merge(db)
+    with pytest.raises(UsageError, match="total"):
+        other.incr("c")
+    assert other.decr("c") == LONG_MAX - 1
+    for amount in (LONG_MAX + 1, 1.5, True, "1"):
+        with pytest.raises(UsageError, match="64 bits"):
+            db.incr("c", amount)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="64 bits"):
+            db.decr("c", amount)  # type: ignore[arg-type]
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def test_keys_and_fields_have_at_most_32_bytes(db: Database) -> None:
+    fits, long = "é" * (KEY_BYTES_MAX // 2), "é" * (KEY_BYTES_MAX // 2) + "x"
+    db[fits] = 1
+    db.hset("h", fits, 1)
+    with pytest.raises(UsageError, match="at most 32 bytes of UTF-8, got 33"):
+        db.set(long, 1)
+    with pytest.raises(UsageError, match="at most 32 bytes of UTF-8, got 33"):
+        db.update({"ok": 1, long: 1})
+    with pytest.raises(UsageError, match="a field has at most 32"):
+        db.hset("h", long, 1)
+    assert "ok" not in db
+    assert long not in db
+    assert db.hget("h", long) is None
+    assert db.hdel("h", long) == 0
+    assert not db.delete(long)
+    assert db[fits] == 1
+
+
+def test_a_long_key_of_another_system_is_read_and_written_by_its_name(db: Database) -> None:
+    long = "k" * 40
+    db.cursor.set(Index.of({long: Vector.of((1, 0, 5, None))}))
+    assert dict(db.items()) == {long: 1}
+    db[long] = 2
+    assert db[long] == 2
+    assert long[:32] not in db
+    with pytest.raises(UsageError, match="cannot be told from"):
+        db[long[:32]] = 3
+    assert db.delete(long)
+
+
+def test_what_is_no_text_is_refused(db: Database) -> None:
+    with pytest.raises(TypeMismatch, match="a key is a str, got int"):
+        db[1] = 2  # type: ignore[index]
+    with pytest.raises(UsageError, match="Unicode"):
+        db["\ud800"] = 2
+    with pytest.raises(TypeMismatch, match="a field is a str"):
+        db.hset("h", 1, 2)  # type: ignore[arg-type]
+
+
+def test_keys_that_are_no_strings_are_shown_by_their_bytes(db: Database) -> None:
+    cells = {Keyword("word"): 1, b"\xff": 2, b"text": 3}
+    store = Index.of([(key, Vector.of((n, 0, 5, None))) for key, n in cells.items()])
+    db.cursor.set(store)
+    assert dict(db.items()) == {"word": 1, "text": 3}
+    assert db["word"] == 1
+
+
+def test_a_store_that_holds_junk_is_read_without_it(db: Database) -> None:
+    bad_hash = Index.of({"good": Vector.of((1, 2)), "bad": 5, "worse": Vector.of((1, -1))})
+    db.cursor.set(Index.of({"j": 5, "k": Vector.of((1,)), "h": Vector.of((bad_hash, 1, 5, None))}))
+    assert list(db) == ["h"]
+    assert db.hlen("h") == 1
+    assert db.hget("h", "bad") is None
+    assert db.hset("h", "bad", 7)
+    assert db.hlen("h") == 2
+    db["j"] = 1
+    assert db["j"] == 1
+
+
+# --- atomic writes --------------------------------------------------------------------------------
+
+
+def test_modify_reads_and_writes_in_one_update(db: Database) -> None:
+    assert db.modify("k", lambda value: value + 1, default=0) == 1  # type: ignore[operator]
+    assert db.modify("k", lambda value: value + 1, default=0) == 2  # type: ignore[operator]
+
+    def fail(_value: object) -> object:
+        raise ZeroDivisionError
+
+    before = db.store()
+    with pytest.raises(ZeroDivisionError):
+        db.modify("k", fail)
+    assert db.store() is before
+
+
+def test_threads_lose_no_increment(db: Database) -> None:
+    def work() -> None:
+        for _ in range(100):
+            db.incr("c")
+            db.modify("m", lambda value: value + 1, default=0)  # type: ignore[operator]
+            with db.batch() as batch:
+                batch.incr("b")
+                batch.rpush("l", 1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert db.count("c") == db["m"] == db.count("b") == db.llen("l") == 400
+
+
+def test_a_batch_is_one_update(db: Database) -> None:
+    with db.watch() as watch:
+        with db.batch() as batch:
+            batch["a"] = 1
+            batch.incr("n", 2)
+            assert batch["a"] == 1
+            assert "a" not in db
+            assert watch.poll() == []
+        assert [change.key for change in watch.poll()] == ["a", "n"]
+    with pytest.raises(UsageError, match="the batch is over"):
+        batch["b"] = 1
+    with pytest.raises(UsageError, match="the batch is over"):
+        batch.commit()
+
+
+def test_a_batch_that_fails_writes_nothing(db: Database) -> None:
+    db["a"] = 1
+    before = db.store()
+
+    def fail() -> None:
+        with db.batch() as batch:
+            batch["a"] = 2
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert db.store() is before
+    with db.batch():
+        pass
+    assert db.store() is before
+
+
+def test_a_batch_runs_again_when_somebody_wrote_meanwhile(db: Database) -> None:
+    with db.batch() as batch:
+        batch.incr("n")
+        db.incr("n")
+        db["other"] = 1
+    assert db.count("n") == 2
+    assert db["other"] == 1
+    db.hset("h", "f", 1)
+    late = db.batch()
+    late["x"] = 1
+    late.hset("h", "f", 2)
+    db["h"] = "a value now"
+    before = db.store()
+    with pytest.raises(WrongType):
+        late.commit()
+    assert db.store() is before
+
+
+def test_a_batch_is_signed_once(clock: Clock) -> None:
+    root = RootLattice(root_lattice(), None, MergeContext(key_pair=ALICE))
+    db = Database.at(root, ALICE.public_key, "d", clock)
+    states: list[object] = []
+    root.subscribe(lambda: states.append(root.get()))
+    with db.batch() as batch:
+        for n in range(50):
+            batch[f"k{n}"] = n
+    db.set_many({f"m{n}": n for n in range(50)})
+    assert len(states) == 2
+    assert len(db) == 100
+
+
+# --- watching -------------------------------------------------------------------------------------
+
+
+def test_a_watch_tells_what_readers_see(db: Database) -> None:
+    db["user/1"] = 1
+    with db.watch("user/") as watch:
+        assert watch.poll() == []
+        db["user/1"] = 2
+        db["user/2"] = 1
+        db["other"] = 1
+        db.incr("user/n")
+        assert watch.poll() == [
+            KeyChange("user/1", "value", 2, 1),
+            KeyChange("user/2", "value", 1, None),
+            KeyChange("user/n", "counter", db["user/n"], None),
+        ]
+        db.delete("user/2")
+        told = watch.wait(0)
+        assert told == KeyChange("user/2", None, None, 1)
+        assert told.deleted
+        db.gc(0)  # forgetting a tombstone is nothing to readers
+        db["user/1"] = 2  # nor is the same value again
+        assert watch.wait(0) is None
+        assert watch.poll() == []
+
+
+def test_a_watch_waits_for_merges_and_forks(db: Database, clock: Clock) -> None:
+    fork = db.fork()
+    other = Database.create(clock=clock)
+    other["m"] = 1
+    fork["f"] = 1
+    seen: list[str] = []
+    with db.watch() as watch:
+
+        def write() -> None:
+            db.merge(other)
+            fork.sync()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        while len(seen) < 2:
+            told = watch.wait(10)
+            assert told is not None
+            seen.append(told.key)
+        thread.join()
+    assert sorted(seen) == ["f", "m"]
+    assert watch.closed
+    assert list(watch) == []
+
+
+def test_a_watch_wakes_and_ends(db: Database) -> None:
+    woken: list[bool] = []
+    watch = db.watch()
+    watch.on_wake(lambda: woken.append(True))
+    db["a"] = 1
+    assert next(watch).key == "a"
+    watch.close()
+    assert woken == [True, True]
+    with pytest.raises(StopIteration):
+        next(watch)
+
+
+# --- forks, owners, replicas ----------------------------------------------------------------------
+
+
+def test_a_fork_s_writes_arrive_with_sync(db: Database) -> None:
+    db["k"] = 1
+    fork = db.fork()
+    fork["k"] = 2
+    assert dict(db.items()) == {"k": 1}
+    fork.sync()
+    assert dict(db.items()) == {"k": 2}
+    assert fork.replica == db.replica
+
+
+def test_below_a_root_it_is_signed_and_verified(clock: Clock) -> None:
+    root = RootLattice(root_lattice(), None, MergeContext(key_pair=ALICE))
+    db = Database.at(root, ALICE.public_key, "d", clock)
+    assert list(db) == []
+    assert root.get() is None  # looking writes nothing
+    assert db.replica == ALICE.public_key.hex()
+    db["k"] = 1
+    cell = root.get(KV_SECTION, ALICE.public_key)
+    assert isinstance(cell, Signed)
+    assert cell.verify()
+    assert Database.at(root, ALICE.public_key, "d")["k"] == 1
+    assert repr(db) == "Database('d', keys=1)"
+    assert db.name == "d"
+    assert db.owner == ALICE.public_key
+    with pytest.raises(NoSigningKey):
+        Database.at(RootLattice(root_lattice()), BOB.public_key, "d")["k"] = 1
+
+
+def test_connect_makes_the_store(clock: Clock) -> None:
+    root = RootLattice(root_lattice(), None, MergeContext(key_pair=ALICE))
+    parent = root.path(KV_SECTION, ALICE.public_key, Keyword("value"))
+    db = Database.connect(parent, "d", clock=clock)
+    assert parent.get("d") == EMPTY_INDEX
+    db["k"] = 1
+    again = Database.connect(parent, "d", clock=clock)
+    assert again["k"] == 1
+    assert again.owner == ALICE.public_key
+
+
+def test_replicas_are_merged_by_owner(clock: Clock) -> None:
+    a = Database.create("shared", ALICE, clock=clock)
+    b = Database.create("shared", BOB, clock=clock)
+    a["from"] = "a"
+    clock.now += 1
+    b["of b"] = "b"
+    a.incr("n", 2)
+    b.incr("n", 3)
+    assert a.merge_replicas(b.export_replica()) == 1
+    assert b.merge_replicas(a.export_replica()) == 1
+    assert a.store() == b.store()
+    assert a.count("n") == 5
+    assert a.merge_replicas(a.export_replica()) == 0
+    assert a.merge_replicas(None) == 0
+    assert a.merge_replicas(Map.of([])) == 0
+    other = Database.create("another name", BOB, clock=clock)
+    other["x"] = 1
+    assert a.merge_replicas(other.export_replica()) == 0
+
+
+def test_replicas_are_chosen_by_owner(clock: Clock) -> None:
+    exports = []
+    for seed in b"xyz":
+        one = Database.create("d", KeyPair(bytes([seed]) * 32), clock=clock)
+        one[chr(seed)] = 1
+        exports.append(one.export_replica())
+    everything = Map.of([pair for export in exports for pair in export.entries()])
+    wanted = KeyPair(b"y" * 32).public_key
+    db = Database.create("d", ALICE, clock=clock)
+    assert db.merge_replicas(everything, lambda owner: owner == wanted) == 1
+    assert list(db) == ["y"]
+    assert db.merge_replicas(everything) == 3
+    assert list(db) == ["x", "y", "z"]
+
+
+def test_forged_replicas_are_refused_and_reported(clock: Clock) -> None:
+    reports: list[Report] = []
+    a = Database.create("d", ALICE, clock=clock, report=reports.append)
+    b = Database.create("d", BOB, clock=clock)
+    b["k"] = 1
+    signed = b.signed_state()
+    victim = KeyPair(b"v" * 32).public_key
+    assert a.merge_replicas(Map.of([(victim, signed)])) == 0
+    assert [type(report) for report in reports] == [EntryDropped]
+    junk = Signed.sign(BOB, Map.of([("d", 5)]))
+    assert a.merge_replicas(Map.of([(BOB.public_key, junk)])) == 0
+    assert reports[-1] == EntryDropped((BOB.public_key, Keyword("value"), "d"))
+    with pytest.raises(TypeMismatch, match="a Map of owners"):
+        a.merge_replicas(5)
+
+
+def test_owners_that_are_no_keys_need_the_verifier_s_word(clock: Clock) -> None:
+    b = Database.create("d", BOB, owner="did:example:bob", clock=clock)
+    b["k"] = 1
+    export = b.export_replica()
+    assert list(export) == ["did:example:bob"]
+    yes = Database.create("d", ALICE, clock=clock, verifier=lambda _o, key: key == BOB.public_key)
+    no = Database.create("d", ALICE, clock=clock, verifier=lambda _owner, _key: False)
+    assert yes.merge_replicas(export) == 1
+    assert no.merge_replicas(export) == 0
+
+
+def test_without_a_key_there_are_no_replicas(db: Database) -> None:
+    for call in (db.signed_state, db.export_replica, lambda: db.merge_replicas(None)):
+        with pytest.raises(NoSigningKey, match="key pair"):
+            call()
+
+
+@pytest.mark.parametrize("replica", ["", "x" * 33])
+def test_a_replica_s_name_is_one_that_an_index_can_tell_apart(replica: str) -> None:
+    with pytest.raises(UsageError, match="1 to 32 bytes"):
+        Database.create(replica=replica)
+
+
+def test_names() -> None:
+    with pytest.raises(UsageError, match="needs a name"):
+        Database.create("")
+    with pytest.raises(TypeMismatch, match="a str"):
+        Database.create(5)  # type: ignore[arg-type]
+    assert Database.create(replica="x" * 32).replica == "x" * 32
+    assert Database.create().replica == "default"
+    assert Database.create(key_pair=ALICE).replica == ALICE.public_key.hex()
+
+
+def test_merge_takes_databases_and_stores(db: Database, clock: Clock) -> None:
+    other = Database.create(clock=clock)
+    other["k"] = 1
+    db.merge(other.store())
+    assert db["k"] == 1
+    with pytest.raises(TypeMismatch, match="is merged"):
+        db.merge(5)  # type: ignore[arg-type]
+
+
+def test_what_a_merge_drops_is_reported(clock: Clock) -> None:
+    reports: list[Report] = []
+    a = Database.create("d", replica="a", clock=clock, report=reports.append)
+    b = Database.create("d", replica="b", clock=clock)
+    a["v"] = "mine"
+    a["same"] = 1
+    a.hset("h", "f", 1)
+    a.incr("c", 3)
+    a.sadd("s", "x")
+    a.zadd("z", 1, "x")
+    clock.now += 10
+    b["v"] = "theirs"
+    b["same"] = 1
+    b.hset("h", "f", 2)
+    b.zadd("z", 2, "x")
+    b["c"] = 0
+    b.delete("c")
+    a.merge(b)
+    place = read_entry(a.store()["z"])
+    assert place is not None
+    member = next(iter(place.members))
+    lost = [("c",), ("h", "f"), ("v",), ("z", member)]
+    assert sorted(map(repr, reports)) == [repr(WriteSuperseded(path, "own")) for path in lost]
+    reports.clear()
+    a.merge(b)
+    assert reports == []
