@@ -34,11 +34,13 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
     stack: list[tuple[object, bool]] = [(value, False)]
     while stack:
         kid, done = stack.pop()
+        known: bytes | None = None
         if isinstance(kid, Ref):
             if home is not None and kid.loader is home:
                 continue
             if kid.hash in seen:
                 continue
+            known = kid.hash
             kid = kid.resolve()
         if isinstance(kid, Cell):
             encoding = kid.encoding
@@ -61,7 +63,8 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
             encoding = encode(kid)
             stack.extend((child, False) for child in cell_children(kid))
             if len(encoding) > EMBEDDED_BYTES_MAX:
-                digest = value_hash(kid)
+                # A chunk of a blob was hashed when the node above it was encoded.
+                digest = value_hash(kid) if known is None else known
                 if digest not in seen:
                     seen.add(digest)
                     found.append((digest, encoding, kid))

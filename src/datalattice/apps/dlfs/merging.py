@@ -205,9 +205,8 @@ class Merging:
             return directory
         cut = read_node(self._cut(directory, register.utime, side, path, depth))
         assert cut is not None
-        assert cut.entries is not None
         return make_directory(
-            cut.entries,
+            self._folded(cut, ()),
             cut.utime,
             base=register.utime,
             metadata=cut.metadata,
@@ -289,7 +288,7 @@ class Merging:
             self._report(WriteSuperseded(path, side))
             return ABSENT
         inside = max(at, node.base)
-        entries = full = self._folded(node, ())
+        entries = full = self._folded(node, ())  # so that it is spelled alike in any order
         for name, child in full.entries():
             kept = self._cut(child, inside, side, (*path, ENTRIES, name), depth + 1)
             if kept is ABSENT:
@@ -298,7 +297,7 @@ class Merging:
                 entries = entries.put(name, kept)
         stays = node.utime > inside
         base = node.base if node.base > at else NO_TIME
-        if entries is full and stays and base == node.base:
+        if entries is full is node.entries and stays and base == node.base:
             return value
         return make_directory(
             entries,

@@ -106,7 +106,7 @@ def read_node(value: Value) -> Node | None:
         return Node(None, None, metadata, utime, None, tuple(rest))
     if not isinstance(entries, Index):
         return None
-    if deletions is None:
+    if deletions is None and len(rest) != 1:
         return Node(entries, None, metadata, utime, None, tuple(rest[1:]))
     if not isinstance(deletions, Index) or not deletions:
         return None

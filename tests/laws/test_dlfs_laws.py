@@ -1,0 +1,146 @@
+"""Laws of the lattice of nodes, on what drives write and on what strangers may send."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datalattice.apps.dlfs import DLFSLattice, Drive, make_tombstone
+from datalattice.cells import Index, Value, Vector, encode, same, to_text
+from datalattice.errors import UsageError
+
+LATTICE = DLFSLattice()
+TIMES = st.integers(0, 6)
+NAMES = st.sampled_from(["a", "b"])
+METADATA = st.sampled_from([None, None, None, "m", "n"])
+FURTHER = st.sampled_from([(), (), (), ("x",), (None, "y")])
+
+
+@st.composite
+def registers(draw: st.DrawFn) -> Value:
+    if draw(st.booleans()):
+        return make_tombstone(draw(TIMES))
+    data = draw(st.sampled_from([b"", b"1", b"2"]))
+    further = draw(FURTHER)
+    fields = [None, data, draw(METADATA), draw(TIMES)]
+    return Vector.of([*fields, None, *further] if further else fields)
+
+
+@st.composite
+def directories(draw: st.DrawFn, children: st.SearchStrategy[Value]) -> Value:
+    """Any directory that passes the checks: its base need not fit what is in it."""
+    entries = Index.of(draw(st.dictionaries(NAMES, children, max_size=2)))
+    utime = draw(TIMES)
+    deletions = draw(st.dictionaries(NAMES, TIMES, max_size=1)) if draw(st.booleans()) else {}
+    if utime and draw(st.booleans()):
+        deletions[""] = draw(st.integers(0, utime - 1))
+    fields: list[Value] = [entries, None, draw(METADATA), utime]
+    further = draw(FURTHER)
+    if deletions or further:
+        fields.append(Index.of(deletions) if deletions else None)
+    return Vector.of([*fields, *further])
+
+
+NODES = st.recursive(registers(), directories, max_leaves=5)
+TREES = directories(NODES)
+
+
+def shown(values: Sequence[Value]) -> str:
+    return "\n".join(to_text(value) for value in values)
+
+
+def agree(x: Value, y: Value, *inputs: Value) -> None:
+    assert same(x, y), f"{to_text(x)}\n{to_text(y)}\nof\n{shown(inputs)}"
+
+
+@given(NODES | TREES)
+def test_a_node_joined_with_itself_is_itself(node: Value) -> None:
+    assert LATTICE.check_foreign(node)
+    assert LATTICE.merge(node, node) is node
+    copy = Vector.of(list(node))  # type: ignore[call-overload]
+    assert LATTICE.merge(node, copy) is node
+    assert LATTICE.merge(node, LATTICE.zero()) is node
+    agree(LATTICE.merge(LATTICE.zero(), node), node, node)
+    agree(LATTICE.merge(None, node), node, node)
+
+
+@given(NODES | TREES, NODES | TREES)
+def test_either_side_joins_to_the_same(a: Value, b: Value) -> None:
+    before = encode(a), encode(b)
+    joined = LATTICE.merge(a, b)
+    agree(joined, LATTICE.merge(b, a), a, b)
+    assert LATTICE.check_foreign(joined)
+    assert (encode(a), encode(b)) == before
+    for side in (a, b):
+        if same(joined, side):
+            assert joined is side or same(a, b)
+        again = LATTICE.merge(joined, side)
+        agree(again, joined, a, b)
+
+
+@given(NODES | TREES, NODES | TREES, NODES | TREES)
+def test_any_order_joins_to_the_same(a: Value, b: Value, c: Value) -> None:
+    left = LATTICE.merge(LATTICE.merge(a, b), c)
+    right = LATTICE.merge(a, LATTICE.merge(b, c))
+    agree(left, right, a, b, c)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.sampled_from(["mkdir", "write", "delete", "tree", "copy", "move", "meet", "wait"]),
+        st.sampled_from(["a", "b", "a/a", "a/b", "b/a"]),
+        st.sampled_from(["b", "a/b", "b/a"]),
+    ),
+    max_size=25,
+)
+
+
+class Standing:
+    """A clock that moves when it is told to, so that writes tie."""
+
+    def __init__(self) -> None:
+        self.time_ms = 0
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+
+def perform(drives: list[Drive], clock: Standing, step: tuple[int, str, str, str]) -> None:
+    number, operation, path, target = step
+    drive = drives[number]
+    act: dict[str, Callable[[], object]] = {
+        "mkdir": lambda: drive.mkdir(path),
+        "write": lambda: drive.write(path, target.encode()),
+        "delete": lambda: drive.delete(path),
+        "tree": lambda: drive.remove_tree(path),
+        "copy": lambda: drive.copy(path, target),
+        "move": lambda: drive.move(path, target),
+        "meet": lambda: drive.replicate(drives[len(path) % 3]),
+    }
+    clock.time_ms += operation == "wait"
+    with contextlib.suppress(UsageError):
+        act.get(operation, lambda: None)()
+
+
+@given(STEPS)
+def test_replicas_of_a_drive_meet_in_any_order(steps: list[tuple[int, str, str, str]]) -> None:
+    clock = Standing()
+    drives = [Drive.create(clock) for _ in range(3)]
+    for step in steps:
+        before = [drive.cursor.get() for drive in drives]
+        perform(drives, clock, step)
+        own = drives[step[0]].cursor.get()
+        # A replica's states form a chain: what it wrote covers what it had.
+        agree(LATTICE.merge(own, before[step[0]]), own, own, before[step[0]])
+    a, b, c = (drive.cursor.get() for drive in drives)
+    joined = LATTICE.merge(LATTICE.merge(a, b), c)
+    for x, y, z in itertools.permutations((a, b, c)):
+        agree(LATTICE.merge(LATTICE.merge(x, y), z), joined, a, b, c)
+        agree(LATTICE.merge(x, LATTICE.merge(y, z)), joined, a, b, c)
+    for one in (a, b, c):
+        assert LATTICE.merge(joined, one) is joined
