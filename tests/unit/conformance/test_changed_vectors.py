@@ -52,6 +52,13 @@ EQUALLY_TRUE = {
     "kw",
 }
 
+ARGUMENTS = {
+    # a read at another moment, in other bounds or of something else that is absent may say the
+    # same, a later write may hide an earlier one, and only counters show a replica's name
+    "lattice-kv.json": {"clock", "field", "key", "replica", "start", "stop"},
+    "lattice-dlfs.json": {"data", "path", "position", "size", "time"},
+}
+
 
 def leaves(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
     if isinstance(node, dict):
@@ -65,8 +72,12 @@ def leaves(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, .
         yield path, node
 
 
-def is_checked(path: tuple[Any, ...]) -> bool:
+def is_checked(path: tuple[Any, ...], fields: Any, arguments: set[str]) -> bool:
     names = [name for name in path if isinstance(name, str)]
+    if "differs_from_step" in fields:  # what is written goes its own way, what is read agrees
+        return names[-1] == "returns"
+    if names[-1] in arguments:
+        return False
     if any(name in EQUALLY_TRUE for name in names):
         return False
     if any(name.startswith("java_") or name.endswith("_java") for name in names):
@@ -113,7 +124,7 @@ def test_a_changed_character_fails(name: str) -> None:
         if len(json.dumps(case.fields)) > FIELDS_MAX:
             continue
         for path, value in leaves(case.fields):
-            if is_checked(path):
+            if is_checked(path, case.fields, ARGUMENTS.get(name, set())):
                 shape = tuple(step for step in path if isinstance(step, str))
                 places[case.kind, *shape].append((number, path, value))
     unnoticed = []

@@ -120,7 +120,7 @@ def test_a_folder_without_files_is_a_failure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "vector",
     [
-        {"id": "a", "kind": "kv-sequence", "steps": []},
+        {"id": "a", "kind": "weaver-sequence", "steps": []},
         {"id": "a", "kind": "no-such-kind"},
     ],
 )
@@ -131,8 +131,8 @@ def test_an_unknown_kind_is_a_failure_that_names_it(write: Write, vector: dict[s
 
 
 def test_an_unknown_lattice_type_is_a_failure_that_names_it(write: Write) -> None:
-    vector = {"id": "a", "kind": "zero", "lattice": {"type": "kv-entry"}, "zero": None}
-    assert "unknown lattice type 'kv-entry'" in only_reason(run_file(write(lattice(vector))))
+    vector = {"id": "a", "kind": "zero", "lattice": {"type": "weaver"}, "zero": None}
+    assert "unknown lattice type 'weaver'" in only_reason(run_file(write(lattice(vector))))
 
 
 def test_one_bad_vector_does_not_stop_the_others(write: Write) -> None:
