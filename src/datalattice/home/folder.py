@@ -56,12 +56,13 @@ class Folder:
         return self.path / "node.toml"
 
 
-def folder_of(option: Path | None) -> Folder:
-    """Return the folder that `--dir`, the environment or the default names.
+def folder_of(given: str | os.PathLike[str] | None = None) -> Folder:
+    """Return the folder at a path; without one, that of the environment, else the default.
 
     Raises: UsageError: there is something else at that place.
     """
-    path = Path(option if option is not None else DEFAULT_FOLDER).expanduser()
+    place = given if given is not None else os.environ.get(HOME_VARIABLE) or DEFAULT_FOLDER
+    path = Path(place).expanduser()
     for place in (path, *path.parents):
         if place.exists() and not place.is_dir():
             raise UsageError(f"{place} is not a folder; name a node's folder with --dir")
