@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from datalattice.apps.grid.assets import READ_BYTES, parse_hash
@@ -62,13 +62,12 @@ class FilePlace:
         part = self._path(f"{digest.hex()}.{self._entropy.bytes(4).hex()}{UNFINISHED}")
         try:
             self._fill(part, pieces)
-            self._disk.replace(part, target)
-            self._disk.sync_folder(self.folder)
-        except OSError as error:
-            self._discard(part)
-            raise _write_error(error, target) from error
+            with _written(target):
+                self._disk.replace(part, target)
+                self._disk.sync_folder(self.folder)
         except BaseException:
-            self._discard(part)
+            with suppress(OSError):  # it has no name that counts, and goes with the next opening
+                self._disk.remove(part)
             raise
 
     def size(self, digest: bytes) -> int | None:
@@ -122,25 +121,30 @@ class FilePlace:
                 yield digest
 
     def _fill(self, path: str, pieces: Iterator[bytes]) -> None:
-        file, at = self._disk.open(path, create=True), 0
+        with _written(path):
+            file = self._disk.open(path, create=True)
+        at = 0
         try:
-            for piece in pieces:
-                file.write(at, piece)
+            for piece in pieces:  # what these raise is their own
+                with _written(path):
+                    file.write(at, piece)
                 at += len(piece)
-            file.sync()
+            with _written(path):
+                file.sync()
         finally:
             file.close()
-
-    def _discard(self, path: str) -> None:
-        with suppress(OSError):  # it has no name that counts, and goes when the place is opened
-            self._disk.remove(path)
 
     def _path(self, name: str) -> str:
         return f"{self.folder}/{name}"
 
 
-def _write_error(error: OSError, path: str) -> StoreError:
-    reason = error.strerror or str(error)
-    if error.errno in _FULL:
-        return StoreFull(f"{path}: no room left on the disk ({reason})")
-    return StoreFailed(f"{path}: cannot be written ({reason})")
+@contextmanager
+def _written(path: str) -> Iterator[None]:
+    """Say what a failed write means."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            raise StoreFull(f"{path}: no room left on the disk ({reason})") from error
+        raise StoreFailed(f"{path}: cannot be written ({reason})") from error
