@@ -24,7 +24,9 @@ from datalattice.lattice import (
     Report,
     discard,
 )
-from datalattice.lattice.context import Verifier
+
+Verifier = Callable[[Value, bytes], bool]
+"""Tells whether a signer (public key) may write for an owner."""
 
 DEFAULT_NAME: Final = "db"
 DEFAULT_REPLICA: Final = "default"
