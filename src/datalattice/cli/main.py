@@ -20,7 +20,20 @@ from typing import Annotated, Final
 import typer
 from typer.exceptions import Abort, Exit, TyperException
 
-from datalattice.cli import demo, get, history, key, node, pins, queue, store, venue
+from datalattice.cli import (
+    demo,
+    etch,
+    garbage,
+    get,
+    history,
+    key,
+    node,
+    pins,
+    put,
+    queue,
+    store,
+    venue,
+)
 from datalattice.cli.conformance import conformance
 from datalattice.cli.render import print_error
 from datalattice.errors import DataLatticeError, UsageError
@@ -55,6 +68,8 @@ app.add_typer(key.app, name="key", no_args_is_help=True)
 app.add_typer(node.app, name="node", no_args_is_help=True)
 app.add_typer(queue.app, name="queue", no_args_is_help=True)
 for name, command in (
+    ("stats", garbage.stats),
+    ("gc", garbage.gc),
     ("pin", pins.pin),
     ("unpin", pins.unpin),
     ("pins", pins.pins),
@@ -63,8 +78,10 @@ for name, command in (
 ):
     store.app.command(name)(command)
 app.add_typer(store.app, name="store", no_args_is_help=True)
+app.add_typer(etch.app, name="etch", no_args_is_help=True)
 app.add_typer(venue.app, name="venue", no_args_is_help=True)
 app.command("get")(get.get)
+app.command("put")(put.put)
 app.command("log")(history.log)
 app.command("show")(history.show_root)
 app.command("diff")(history.diff)

@@ -6,6 +6,7 @@ from datalattice.node.control import ControlClient, NodeWriter
 from datalattice.node.daemon import Daemon, Running, connect, running
 from datalattice.node.fetching import HealingSources, healing_document, report_document
 from datalattice.node.following import Watched, follow
+from datalattice.node.garbage import collected_document, stats_document
 from datalattice.node.grids import AuthorityWatch, WebResolver
 from datalattice.node.importing import import_into
 from datalattice.node.node import Node, open_node
@@ -39,6 +40,7 @@ __all__ = [
     "WebResolver",
     "changed_slots",
     "check_slot",
+    "collected_document",
     "connect",
     "follow",
     "healing_document",
@@ -49,4 +51,5 @@ __all__ = [
     "probe",
     "report_document",
     "running",
+    "stats_document",
 ]

@@ -18,6 +18,8 @@ a name and a Map of arguments; its result is a value.
     node.pull            address?                                 root hash
     node.stop                                                     nil
     store.heal           addresses? folder? timeout_ms            Map of what it did; nil: not yet
+    store.gc             grace_ms? dry_run? timeout_ms            Map of what it did, or of how far
+                                                                  it is, by `done`
     store.import         path pin? merge? timeout_ms              Map of what it did; nil: not yet
 
 Queues are those of the node's own key. `root.swap` sets all slots, or none when one of them has
@@ -60,6 +62,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.node.fetching import HealingSources, healing_document
+from datalattice.node.garbage import Collection
 from datalattice.node.importing import Merging, import_into
 from datalattice.node.node import Node
 from datalattice.node.slots import (
@@ -99,6 +102,7 @@ class Operations:
         self._stop = stop
         self._started_ms = node.clock.now_ms()
         self._healing: asyncio.Task[Value] | None = None
+        self._collection = Collection(node)
         self._importing: dict[str, asyncio.Task[Value]] = {}
 
     async def perform(self, name: str, arguments: Map) -> Value:
@@ -326,6 +330,10 @@ class Operations:
 
         return to_cell(import_into(store, path, pin=pin, merge=merge, join=join))
 
+    async def _gc(self, arguments: Map) -> Value:
+        """Begin to collect garbage, or tell how far it is."""
+        return await self._collection.perform(arguments, _timeout_ms(arguments))
+
     async def _stop_node(self, arguments: Map) -> Value:
         self._stop()
         return None
@@ -346,6 +354,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "node.pull": Operations._pull,
     "node.stop": Operations._stop_node,
     "store.heal": Operations._heal,
+    "store.gc": Operations._gc,
     "store.import": Operations._import,
 }
 

@@ -11,11 +11,14 @@ from datalattice.store.base import ANY, Commit, Damage, Store
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Missing, Report
+from datalattice.store.collecting import GRACE_MS, Collected
 from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View
 from datalattice.store.healing import Fetch, Fetching, Healing, Source, heal_store, open_damaged
 from datalattice.store.history import NOTHING, RETENTION, History, Moment, Retention
+from datalattice.store.leases import Lease
 from datalattice.store.memory import MemoryStore
 from datalattice.store.pins import Pin, Pins
+from datalattice.store.reading import Stats
 from datalattice.store.refs import parse_time, time_text
 
 
@@ -37,10 +40,12 @@ def open_store(where: str | os.PathLike[str], *, read_only: bool = False) -> Sto
 __all__ = [
     "ANY",
     "CACHE_BYTES_MAX",
+    "GRACE_MS",
     "NOTHING",
     "RETENTION",
     "CellCache",
     "CellStore",
+    "Collected",
     "Commit",
     "Damage",
     "Disk",
@@ -49,6 +54,7 @@ __all__ = [
     "Fetching",
     "Healing",
     "History",
+    "Lease",
     "Lock",
     "MemoryStore",
     "Missing",
@@ -59,6 +65,7 @@ __all__ = [
     "Report",
     "Retention",
     "Source",
+    "Stats",
     "Store",
     "View",
     "announce_cells",

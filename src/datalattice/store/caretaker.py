@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from datalattice.clock import Clock
-from datalattice.errors import StoreFailed, UsageError
+from datalattice.errors import StoreClosed, StoreFailed, UsageError
 from datalattice.store.ages import Ages, Sample
 from datalattice.store.base import Damage
 from datalattice.store.cache import CellCache
@@ -57,6 +57,7 @@ class Caretaker:
         self._segment_bytes = segment_bytes
         self._history, self._pins, self._leases = keepers
         self._collecting = threading.Lock()
+        self._stopped = False
         self._unswept: Collector | None = None
         self._touched: dict[bytes, int] = {}  # roots that were put, and when
         self.ages = Ages(opened.index.kept_ages(), opened.state.position)
@@ -94,6 +95,7 @@ class Caretaker:
         if not self._collecting.acquire(blocking=False):
             raise UsageError("a collection is going on already; wait for its end")
         try:
+            self._go_on()
             if damage:
                 raise StoreFailed(f"{damage[0]}; heal the store first, then collect")
             if committer is not None:
@@ -119,6 +121,16 @@ class Caretaker:
         finally:
             self._collecting.release()
 
+    def stop(self) -> None:
+        """Have a collection that is going on end, and wait for that; no other one begins."""
+        self._stopped = True
+        with self._collecting:
+            pass
+
+    def _go_on(self) -> None:
+        if self._stopped:
+            raise StoreClosed(f"{self._folder}: the store is closing")
+
     def _swept(self, collector: Collector) -> None:
         """Take note that what a collector did not mark is gone; the lock is held."""
         self.has_swept = True
@@ -139,6 +151,12 @@ class Caretaker:
             start = self.ages.before(now_ms - grace_ms)
         if start is None:
             start = Sample(0, BEGINNING.position, None)  # all of it is young
+
+        def tell(what: str, done: int, total: int) -> None:
+            self._go_on()
+            if progress is not None:
+                progress(what, done, total)
+
         return Collector(
             disk=self._disk,
             folder=self._folder,
@@ -149,7 +167,7 @@ class Caretaker:
             removed=read_removed(self._disk, self._folder, opened.store_id),
             segment_bytes=self._segment_bytes,
             now_ms=now_ms,
-            progress=progress,
+            progress=tell,
         )
 
     def _tops(self, since_ms: int) -> list[bytes]:

@@ -430,6 +430,7 @@ class CellStore(Reading):
         """
         if self._closed:
             return
+        self._caretaker.stop()
         try:
             if self._committer is not None:
                 self._close_writer(self._committer)

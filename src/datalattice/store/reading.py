@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from datalattice.cells import Value
@@ -24,7 +25,7 @@ from datalattice.store.packing import locate
 from datalattice.store.pins import Pins
 from datalattice.store.recovery import LogReader, Recovery
 from datalattice.store.refs import check_whole, moment_at, resolve
-from datalattice.store.segments import SegmentReader, segment_path
+from datalattice.store.segments import SegmentReader, segment_numbers, segment_path
 
 CHECK_RESIDENT_BYTES: Final = 32 * 1024 * 1024
 CHECK_RESIDENT_READS: Final = 64
@@ -38,6 +39,24 @@ CHECK_TRIES: Final = 10
 """As for refreshes."""
 
 _sha3: Final = hashlib.sha3_256
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a store holds, as far as that is told without reading it."""
+
+    cells: int
+    bytes: int
+    """Length of all segments."""
+    segments: int
+    staged: int
+    """Cells that no root ever reached, or more."""
+    roots: int
+    """Roots that the history remembers."""
+    pins: int
+    leases: int
+    collected_ms: int | None
+    """When segments were dropped for the last time; None: never."""
 
 
 class Reading(Store):
@@ -337,6 +356,29 @@ class Reading(Store):
             raise write_error(error, self._folder) from error
         finally:
             file.close()
+
+    def stats(self) -> Stats:
+        """Return what the store holds, and what keeps it. Cost: a look at each segment's length."""
+        self._check_open()
+        self.refresh()
+        removed = self._removed()
+        numbers = segment_numbers(self._disk, self._folder)
+        size = 0
+        for number in numbers:
+            file = self._disk.open(segment_path(self._folder, number))
+            size += file.size()
+            file.close()
+        is_known = isinstance(removed, Removed) and removed.begin
+        return Stats(
+            cells=self._index.count(),
+            bytes=size,
+            segments=len(numbers),
+            staged=self._state.staged + len(self._pending),
+            roots=len(self.history.entries()),
+            pins=len(self.pins.all()),
+            leases=len(self.leases.live()),
+            collected_ms=removed.time_ms if is_known and isinstance(removed, Removed) else None,
+        )
 
     # --- checking ---
 

@@ -395,7 +395,12 @@ class LatticeReplica:
         """Store what is complete, note what is missing, merge the values that became complete."""
         if progress.stored:
             self._make_writable()
-            self._store.put_encodings(progress.stored)
+            try:
+                self._store.put_encodings(progress.stored)
+            except MissingData:
+                # A collection removed cells that it leans on. It will be offered again.
+                self._give_up(list(self._waiting), outcome)
+                return
             self._private.admit(encoding for _, encoding in progress.stored)
         outcome.missing.extend(progress.missing)
         for claim in progress.complete:

@@ -1,0 +1,141 @@
+"""Commands `lattice store stats` and `lattice store gc`: what a store holds, and giving it back."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final
+
+import typer
+
+from datalattice.cli.folder import DirOption, Folder, JsonOption, existing_folder
+from datalattice.cli.render import Step, print_pairs, progress_bars, show
+from datalattice.cli.running import size_text
+from datalattice.cli.values import value_json
+from datalattice.errors import UsageError
+from datalattice.store import time_text
+
+WAIT_MS: Final = 20_000
+"""How long the running node is asked to wait with its answer; it is asked again."""
+
+_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)?")
+
+
+def stats(
+    live: Annotated[
+        bool, typer.Option("--live", help="Also count what is alive: reads all of that.")
+    ] = False,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Tell how much the store holds, and what keeps it. Works beside a running node."""
+    from datalattice.cli.access import open_reader
+    from datalattice.node import stats_document
+
+    folder = existing_folder(dir)
+    with progress_bars(quiet=json) as bars, open_reader(folder) as store:
+        document = stats_document(store.stats())
+        if live:
+            bar = bars.add(f"count {folder.store_path}")
+            found = store.collect(
+                grace_ms=0, dry_run=True, progress=lambda _what, done, total: bar.to(done, total)
+            )
+            document |= {
+                "cells_live": found.cells_live,
+                "cells_dead": found.cells_dead,
+                "bytes_live": found.bytes_live,
+            }
+    show(json, document, lambda: _print_stats(document))
+
+
+def gc(
+    grace: Annotated[
+        str, typer.Option("--grace", help="What is younger stays: 30s, 10m, 1h, 2d; 0: nothing.")
+    ] = "1h",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would be given back.")
+    ] = False,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give back the room of what nothing reaches: no root, pin, lease, or remembered root.
+
+    Works through the running node, which goes on meanwhile, or without one.
+    """
+    from datalattice.node import connect
+
+    grace_ms = duration_ms(grace)
+    folder = existing_folder(dir)
+    client = connect(folder.path)
+    with progress_bars(quiet=json) as bars:
+        bar = bars.add(f"gc {folder.store_path}")
+        if client is None:
+            document = _collect_alone(folder, grace_ms, dry_run, bar)
+        else:
+            with client:
+                document = _collect_through(client, grace_ms, dry_run, bar)
+    show(json, document, lambda: _print_collected(document))
+
+
+def duration_ms(text: str) -> int:
+    """Return the milliseconds of a duration such as `30s`; a plain number is seconds.
+
+    Raises: UsageError: it is none.
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None or (found[2] is None and len(found[1]) > 9):
+        raise UsageError(f"a duration is a number and ms, s, m, h or d, such as 10m; got {text!r}")
+    return int(found[1]) * _UNITS[found[2] or "s"]
+
+
+def _collect_alone(folder: Folder, grace_ms: int, is_dry: bool, bar: Step) -> dict[str, Any]:
+    from datalattice.node import collected_document
+    from datalattice.store import CellStore
+
+    with CellStore.open(folder.store_path) as store:
+        done = store.collect(
+            grace_ms=grace_ms,
+            dry_run=is_dry,
+            progress=lambda _what, count, total: bar.to(count, total),
+        )
+    return collected_document(done)
+
+
+def _collect_through(client: object, grace_ms: int, is_dry: bool, bar: Step) -> dict[str, Any]:
+    from datalattice.node import ControlClient
+
+    assert isinstance(client, ControlClient)
+    while True:
+        answer = client.call("store.gc", grace_ms=grace_ms, dry_run=is_dry, timeout_ms=WAIT_MS)
+        document = value_json(answer)
+        assert isinstance(document, dict)
+        if document["done"]:
+            return document
+        bar.to(document["count"], document["total"])
+
+
+def _print_stats(document: dict[str, Any]) -> None:
+    pairs = {name.replace("_", " "): value for name, value in document.items()}
+    for name in ("bytes", "bytes live"):
+        if name in pairs:
+            pairs[name] = size_text(pairs[name])
+    last = document["collected_ms"]
+    pairs.pop("collected ms")
+    pairs["last gc"] = "never" if last is None else time_text(last)
+    print_pairs(pairs)
+
+
+def _print_collected(document: dict[str, Any]) -> None:
+    name = "would be dropped" if document["is_dry"] else "segments dropped"
+    print_pairs(
+        {
+            "cells live": document["cells_live"],
+            "cells dead": document["cells_dead"],
+            "before": size_text(document["bytes_before"]),
+            "after": size_text(document["bytes_after"]),
+            name: f"{document['dropped']} of {document['segments']}",
+            "cells copied": document["copied"],
+            "leases ended": document["leases_ended"],
+            "seconds": round(document["seconds"], 3),
+        }
+    )
