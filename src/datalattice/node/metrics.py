@@ -53,6 +53,7 @@ _COUNTERS_HELP: Final = {
     "undelivered": "Answers that lacked cells.",
     "unproved": "Peers that did not prove a key.",
     "value-refused": "Values of peers that were not taken.",
+    "write-superseded": "Writes that gave way to later ones in merges.",
 }
 
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9_]")

@@ -43,7 +43,9 @@ WRITES: Final = "writes"
 FAULT: Final = "fault"
 """Key of a fault of ours; it stays."""
 
-_QUIET: Final = frozenset({"ignored", "timeout", "unasked", "undelivered", "unproved"})
+_QUIET: Final = frozenset(
+    {"ignored", "timeout", "unasked", "undelivered", "unproved", "write-superseded"}
+)
 
 Check = Callable[[], str | None]
 """Returns why a node is degraded, None when it is not."""

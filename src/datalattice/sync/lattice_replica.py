@@ -492,7 +492,7 @@ class LatticeReplica:
         self._staging.drop(claims)
 
     def _report(self, report: Report) -> None:
-        self._outcome.remark(report.kind, repr(report))
+        self._outcome.remark(report.kind, report)
 
 
 def _field(signed: Signed, key: Value) -> Value:

@@ -19,7 +19,7 @@ class Outcome:
         self.finished: list[bytes] = []
         self.dropped: list[bytes] = []
         self.changed = False
-        self._remarks: dict[str, str] = {}
+        self._remarks: dict[str, object] = {}
         self._counts: dict[str, int] = {}
 
     def refuse(self, key: bytes, text: str) -> None:
@@ -27,16 +27,24 @@ class Outcome:
         self.finished.append(key)
         self.remark(REFUSED, text)
 
-    def remark(self, kind: str, text: str) -> None:
-        """Note something. A hostile value may give cause to millions: the first speaks for all."""
-        self._remarks.setdefault(kind, text)
+    def remark(self, kind: str, what: object) -> None:
+        """Note something. A value may give cause to millions: the first of a kind speaks for all.
+
+        It is made text at the end, so that the others cost a count and no more.
+        """
+        self._remarks.setdefault(kind, what)
         self._counts[kind] = self._counts.get(kind, 0) + 1
 
     def absorbed(self) -> Absorbed:
         """Return what became of it."""
         remarks = (
-            Remark(kind, text, self._counts[kind], is_refusal=kind == REFUSED)
-            for kind, text in self._remarks.items()
+            Remark(
+                kind,
+                what if isinstance(what, str) else repr(what),
+                self._counts[kind],
+                is_refusal=kind == REFUSED,
+            )
+            for kind, what in self._remarks.items()
         )
         return Absorbed(
             tuple(self.missing),
