@@ -10,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import ipaddress
 import json
+import socket
 import ssl
+import threading
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
-from datalattice.apps.grid import KnownKeys, document_url
+from datalattice.apps.grid import KnownKeys, document_url, is_loopback
 from datalattice.errors import DataLatticeError, LimitExceeded, PeerUnavailable
 from datalattice.node.node import Node
 
-CONNECT_TIMEOUT_S: Final = 5.0
-"""For the connection, and for each piece of the answer."""
+RESOLVE_TIMEOUT_S: Final = 5.0
+"""For a connection, and again for all of the answer."""
 
 DOCUMENT_BYTES_MAX: Final = 1 << 18
 """Longest DID document that is read."""
@@ -33,14 +36,15 @@ WATCH_INTERVAL_S: Final = 5.0
 class WebResolver:
     """Documents of `did:web`, over HTTPS; over HTTP from this machine, when that is allowed.
 
-    Redirects are not followed: the document lies where its DID says.
+    A DID may come from anybody, so nothing is asked of addresses that are not public, redirects are
+    not followed, and neither length nor time of an answer is up to the host.
     """
 
     def __init__(
         self,
         *,
         allow_http: bool = False,
-        timeout_s: float = CONNECT_TIMEOUT_S,
+        timeout_s: float = RESOLVE_TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._allow_http = allow_http
@@ -54,26 +58,58 @@ class WebResolver:
                 LimitExceeded: it is too long. DataLatticeError: it is no JSON object.
         """
         address = document_url(did, allow_http=self._allow_http)
-        parts = urllib.parse.urlsplit(address)
-        host = parts.hostname or ""
-        link: http.client.HTTPConnection
-        if parts.scheme == "https":
-            link = http.client.HTTPSConnection(
-                host, parts.port, timeout=self._timeout_s, context=self._tls
-            )
-        else:
-            link = http.client.HTTPConnection(host, parts.port, timeout=self._timeout_s)
         try:
+            return _document(address, self._fetch(urllib.parse.urlsplit(address)))
+        except (OSError, http.client.HTTPException) as error:
+            reason = str(error) or type(error).__name__
+            raise PeerUnavailable(f"{address}: {reason}") from error
+
+    def _fetch(self, parts: urllib.parse.SplitResult) -> bytes:
+        host, secure = parts.hostname or "", parts.scheme == "https"
+        port = parts.port or (http.client.HTTPS_PORT if secure else http.client.HTTP_PORT)
+        plain = self._connect(host, port)
+        late = threading.Event()
+        watch = threading.Timer(self._timeout_s, _end, [plain, late])
+        watch.start()
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        link = kind(host, parts.port, timeout=self._timeout_s)
+        try:
+            link.sock = self._tls.wrap_socket(plain, server_hostname=host) if secure else plain
             link.request("GET", parts.path, headers={"Accept": "application/did+json, */*"})
             answer = link.getresponse()
             if answer.status != http.HTTPStatus.OK:
-                raise PeerUnavailable(f"{address}: answered {answer.status}")
+                raise http.client.HTTPException(f"it answered {answer.status}")
             text = answer.read(DOCUMENT_BYTES_MAX + 1)
-        except (OSError, http.client.HTTPException) as error:
-            raise PeerUnavailable(f"{address}: {str(error) or type(error).__name__}") from error
+            if late.is_set():
+                raise TimeoutError(f"it did not answer within {self._timeout_s:g} s")
+            return text
         finally:
+            watch.cancel()
             link.close()
-        return _document(address, text)
+            plain.close()
+
+    def _connect(self, host: str, port: int) -> socket.socket:
+        """Return a connection to an address that may be asked; the very one that was looked at."""
+        refused = ""
+        for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            text = str(place[0])
+            address = ipaddress.ip_address(text)
+            own = self._allow_http and is_loopback(host) and address.is_loopback
+            if address.is_global or own:
+                try:
+                    return socket.create_connection((text, port), timeout=self._timeout_s)
+                except OSError as error:
+                    refused = str(error)
+            else:
+                refused = f"{text} is no public address"
+        raise OSError(refused or "the host has no address")
+
+
+def _end(link: socket.socket, late: threading.Event) -> None:
+    """End a connection whose time is over: whoever reads from it comes to its end."""
+    late.set()
+    with contextlib.suppress(OSError):
+        link.shutdown(socket.SHUT_RDWR)
 
 
 def _document(address: str, text: bytes) -> Mapping[str, Any]:

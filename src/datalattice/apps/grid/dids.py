@@ -119,7 +119,10 @@ def document_url(did: str, *, allow_http: bool = False) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is this machine by its very text."""
+    """Return whether a host name or address is this machine by its very text.
+
+    Source: DID method web "Read"; docs/grid.md "DIDs".
+    """
     if host.lower() == "localhost":
         return True
     try:
