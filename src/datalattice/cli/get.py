@@ -25,6 +25,7 @@ from datalattice.cli import access, past
 from datalattice.cli.folder import DirOption, JsonOption, existing_folder
 from datalattice.cli.render import print_lines, print_pairs, show
 from datalattice.cli.values import parse_key, value_json
+from datalattice.cli.whole import AsOption, Layout, OutputOption, print_document, write_whole
 from datalattice.errors import NoSuchPath
 from datalattice.lattice import root_lattice
 
@@ -47,17 +48,30 @@ def get(
         str | None,
         typer.Option("--as-of", help="A time or a name of a root (see `lattice show`)."),
     ] = None,
+    form: AsOption = None,
+    output: OutputOption = None,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print the value at a path: its kind, hash and first entries, or all of it with --full."""
+    """Print the value at a path: its kind, hash and first entries, or all of it with --full.
+
+    With --as or --output the value alone is written, and all of it.
+    """
     folder = existing_folder(dir)
+
+    def tell(root: Value) -> None:
+        if form is None and output is None:
+            print_value(root, path, full=full, json=json)
+            return
+        value = walk(root, canonical([parse_key(key) for key in path or []]))
+        write_whole(value, form or Layout.JSON, output)
+
     if as_of is not None:
         with past.root_of(folder, as_of) as (_, root):
-            print_value(root, path, full=full, json=json)
+            tell(root)
         return
     with access.reading(folder) as root:
-        print_value(root, path, full=full, json=json)
+        tell(root)
 
 
 def print_value(
@@ -77,12 +91,13 @@ def print_value(
         "kind": kind_of(value),
         "hash": value_hash(value).hex(),
     }
-    count = _count(value)
+    count = count_of(value)
     if count is not None:
         document["count"] = count
-    if full or count is None:
-        document["value"] = value_json(value)
-    else:
+    if json and (full or count is None):
+        print_document(document, value)
+        return
+    if not full and count is not None:
         shown = list(islice(_entries(value), SHOWN_MAX))
         document["entries"] = [{"key": key, "value": text} for key, text in shown]
     text = to_text(value) if full or count is None else None
@@ -156,7 +171,7 @@ def kind_of(value: Value) -> str:
     return names.get(type(value), type(value).__name__.lower())
 
 
-def _count(value: Value) -> int | None:
+def count_of(value: Value) -> int | None:
     """Return how many entries of a value can be listed; None when it is to be printed whole."""
     if isinstance(value, Signed):
         return 3
@@ -178,7 +193,7 @@ def _entries(value: Value) -> Iterator[tuple[str, str]]:
 
 def brief_text(value: Value) -> str:
     """Return a value in a few words: what it is and how many entries it has, or itself."""
-    count = _count(value)
+    count = count_of(value)
     if count is not None and isinstance(value, Cell) and count > 0:
         if isinstance(value, Vector) and count <= SHOWN_MAX and not _holds_containers(value):
             return _cut(to_text(value))
@@ -187,7 +202,7 @@ def brief_text(value: Value) -> str:
 
 
 def _holds_containers(value: Vector) -> bool:
-    return any(_count(item) for item in value)
+    return any(count_of(item) for item in value)
 
 
 def _cut(text: str) -> str:

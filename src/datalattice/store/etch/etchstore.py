@@ -212,6 +212,16 @@ class EtchStore(Store):
                 settle(parts, self)
         return count
 
+    def persist(self, value: Value) -> bytes:
+        """Store a value with all below it, durably; the root stays. Return its hash."""
+        with self._mutex:
+            writer = self._writer()
+            parts = novelty(value, self)
+            self._store_parts(writer, parts, value, PERSISTED)
+            writer.flush()
+            settle(parts, self)
+            return value_hash(value)
+
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
         """Stage cells given as (hash, encoding) without announcing them; return how many were new.
 

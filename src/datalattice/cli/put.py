@@ -1,0 +1,162 @@
+"""Command `lattice put`: write a value at a path of the lattice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+import datalattice.apps  # noqa: F401 - registers the sections of the root
+from datalattice.apps.kv import KV_SECTION, Database
+from datalattice.cells import EMPTY_INDEX, Index, Keyword, Value, to_text, value_hash
+from datalattice.cli import access
+from datalattice.cli.folder import DirOption, JsonOption, folder_of
+from datalattice.cli.get import canonical
+from datalattice.cli.render import print_pairs, show
+from datalattice.cli.values import parse_key, value_json
+from datalattice.cli.whole import Layout, read_whole
+from datalattice.clock import SystemClock
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import UsageError
+from datalattice.lattice import OwnerLattice, root_lattice
+
+DATA_KEY: Final = Keyword("data")
+
+OWN: Final = "own"
+"""In the place of an owner: the folder's own key."""
+
+KV_PATH_KEYS: Final = 5
+"""Section, owner, :value, database, key."""
+
+_ELSEWHERE: Final = {
+    "queue": "a queue only grows: use `lattice queue offer`",
+    "fs": "files have their own form: use `lattice fs put`",
+    "grid": "assets and content have their own form: use `lattice venue`",
+    "p2p": "nodes announce themselves: see `lattice node config`",
+}
+
+
+def put(
+    path: Annotated[
+        list[str],
+        typer.Argument(
+            help="Keys from the root, such as: kv own value DATABASE KEY, or: data. "
+            "own stands for the folder's key."
+        ),
+    ],
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", "-f", help="The file; else standard input.", show_default=False),
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option("--value", help="The value itself, in the place of a file.")
+    ] = None,
+    form: Annotated[
+        Layout,
+        typer.Option(
+            "--as",
+            help="json (marks as `lattice get --as json` writes them), plain JSON, lines (JSON "
+            "documents one after another, as one vector), text (the printed form) or cells.",
+        ),
+    ] = Layout.JSON,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a value at a path of your own data: JSON by default, of any size.
+
+    Under `data` the value is stored under its own hash. In a database it becomes the value of a
+    key. Elsewhere it takes the place of what is there, signed where the path is signed.
+    """
+    if value is not None and source is not None:
+        raise UsageError("give the value with --value or with --from, not both")
+    folder = folder_of(dir)
+    with access.editing(folder) as editor:
+        keys = _place(path, editor.key_pair)
+        new = _given(value, form) if value is not None else read_whole(source, form, editor.stage)
+        where = editor.edit(lambda cursor, _: _write(cursor, keys, new))
+    document = {
+        "path": [value_json(key) for key in where],
+        "hash": value_hash(new).hex(),
+    }
+    text = {"path": " ".join(to_text(key) for key in where), "hash": document["hash"]}
+    show(json, document, lambda: print_pairs(text))
+
+
+def _given(text: str, form: Layout) -> Value:
+    from datalattice.cells import from_text, read_json
+    from datalattice.errors import BadFormat
+
+    class Once:
+        def __init__(self) -> None:
+            self.rest = text
+
+        def read(self, count: int) -> str:
+            got, self.rest = self.rest[:count], self.rest[count:]
+            return got
+
+    if form is Layout.CELLS:
+        raise UsageError("cells are bytes: give them with --from")
+    try:
+        if form is Layout.TEXT:
+            return from_text(text)
+        return read_json(Once(), marked=form is Layout.JSON, lines=form is Layout.LINES)
+    except BadFormat as error:
+        raise UsageError(f"--value: {error}") from error
+
+
+def _place(path: list[str], key_pair: KeyPair) -> list[Value]:
+    """Return the canonical keys of a path, if a value can be written there.
+
+    Raises: UsageError: it cannot.
+    """
+    keys = [parse_key(key) for key in path]
+    if len(keys) > 1 and keys[1] == OWN:
+        keys[1] = key_pair.public_key
+    keys = canonical(keys)
+    section = keys[0]
+    if not isinstance(section, Keyword) or root_lattice().child(section) is None:
+        known = ", ".join(sorted(to_text(key) for key in root_lattice().children()))
+        raise UsageError(f"there is no section {to_text(section)}; there are: {known}")
+    elsewhere = _ELSEWHERE.get(section.name)
+    if elsewhere is not None:
+        raise UsageError(f"{to_text(section)} takes no values as they are; {elsewhere}")
+    if section == DATA_KEY and len(keys) > 1:
+        raise UsageError(":data keeps values under their own hashes: give no key")
+    if section == KV_SECTION and len(keys) != KV_PATH_KEYS:
+        raise UsageError("in :kv a value goes to: kv own value DATABASE KEY")
+    if section == KV_SECTION and not all(isinstance(key, str) for key in keys[3:]):
+        raise UsageError("names of databases and their keys are strings; write a number as '\"5\"'")
+    if isinstance(root_lattice().child(section), OwnerLattice) and len(keys) > 1:
+        _check_owner(keys[1], key_pair)
+    if section not in (DATA_KEY, KV_SECTION) and len(keys) < 2:
+        raise UsageError(f"{to_text(section)} as a whole cannot be replaced: name a place in it")
+    return keys
+
+
+def _check_owner(owner: Value, key_pair: KeyPair) -> None:
+    if isinstance(owner, bytes) and owner != key_pair.public_key:
+        raise UsageError(
+            f"what is below the owner {to_text(owner)} is not yours to write; "
+            f"write `own`, or your key {to_text(key_pair.public_key)}"
+        )
+
+
+def _write(cursor: RootLattice, keys: list[Value], new: Value) -> list[Value]:
+    section = keys[0]
+    if section == DATA_KEY:
+        hash = value_hash(new)
+        data = cursor.path(DATA_KEY)
+        present = data.get()
+        whole = present if isinstance(present, Index) else EMPTY_INDEX
+        data.set(whole.put(hash, new))
+        return [section, hash]
+    if section == KV_SECTION:
+        name, key = keys[3], keys[4]
+        assert isinstance(name, str)
+        assert isinstance(key, str)
+        Database.at(cursor, keys[1], name, SystemClock()).set(key, new)
+        return keys
+    cursor.path(*keys).set(new)
+    return keys

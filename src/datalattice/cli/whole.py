@@ -1,0 +1,151 @@
+"""Whole: values written and read as one document of any size, in whichever layout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final, TextIO
+
+import typer
+
+from datalattice.cells import (
+    Value,
+    decode_message,
+    encode_message,
+    from_text,
+    read_json,
+    to_text,
+    write_json,
+)
+from datalattice.cli.render import progress_bars
+from datalattice.errors import BadFormat, DataLatticeError, UsageError
+
+PIPE: Final = Path("-")
+
+
+class Layout(StrEnum):
+    """How a whole value is written."""
+
+    JSON = "json"
+    PLAIN = "plain"
+    LINES = "lines"
+    TEXT = "text"
+    CELLS = "cells"
+
+
+AsOption = Annotated[
+    Layout | None,
+    typer.Option(
+        "--as",
+        help="json reads back as exactly the same value; plain is JSON without marks, lines one "
+        "such document after another, text the printed form, cells the bytes of the cells.",
+    ),
+]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the whole value to this file.")
+]
+
+
+def print_document(document: dict[str, object], value: Value) -> None:
+    """Print one JSON document with a value in it, which may be of any size, as "value"."""
+    head = json.dumps(document, indent=2).removesuffix("\n}")
+    sys.stdout.write(head + ',\n  "value": ')
+    _stream(value, sys.stdout, "write")
+    sys.stdout.write("\n}\n")
+
+
+def write_whole(value: Value, form: Layout, output: Path | None) -> None:
+    """Write a value, and nothing else, to a file or to standard output."""
+    if form is Layout.LINES:
+        raise UsageError("lines is for reading; write json, plain, text or cells")
+    if form is Layout.CELLS:
+        data = encode_message(value, limit=sys.maxsize)
+        if output is not None and output != PIPE:
+            output.write_bytes(data)
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+        return
+    with ExitStack() as stack:
+        file: TextIO = sys.stdout
+        if output is not None and output != PIPE:
+            file = stack.enter_context(output.open("w", encoding="utf-8", newline="\n"))
+        if form is Layout.TEXT:
+            file.write(to_text(value))
+        else:
+            _stream(value, file, f"write {output or 'the value'}", marked=form is Layout.JSON)
+        file.write("\n")
+
+
+class _Escaped:
+    """A file whose encoding may lack characters: those are escaped, as JSON allows."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._encoding = getattr(file, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> object:
+        try:
+            text.encode(self._encoding)
+        except UnicodeEncodeError:
+            text = json.dumps(text)[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+        return self._file.write(text)
+
+
+def _stream(value: Value, file: TextIO, label: str, *, marked: bool = True) -> None:
+    with progress_bars(transient=True) as bars:
+        write_json(value, _Escaped(file), marked=marked, progress=bars.add(label).to)
+
+
+def read_whole(source: Path | None, form: Layout, stage: Callable[[Value], object]) -> Value:
+    """Return the value in a file, or in standard input.
+
+    What is large is handed to `stage` part by part.
+    Raises: UsageError: it does not have this form.
+    """
+    name = "standard input" if source is None or source == PIPE else str(source)
+    with _opened(source) as file, progress_bars(transient=True) as bars:
+        try:
+            if form is Layout.TEXT:
+                return from_text(file.read().decode("utf-8", "surrogateescape"))
+            if form is Layout.CELLS:
+                return decode_message(file.read(), limit=sys.maxsize)
+            return read_json(
+                file,
+                marked=form is Layout.JSON,
+                lines=form is Layout.LINES,
+                stage=stage,
+                progress=bars.add(f"read {name}").to,
+            )
+        except BadFormat as error:
+            raise UsageError(f"{name}: {error}{_hint(form, error)}") from error
+
+
+def _hint(form: Layout, error: DataLatticeError) -> str:
+    if form is Layout.JSON and "mark" in str(error):
+        return "; --as plain reads JSON without marks"
+    return ""
+
+
+@contextmanager
+def _opened(source: Path | None) -> Iterator[BinaryIO]:
+    if source is not None and source != PIPE:
+        with source.open("rb") as file:
+            yield file
+        return
+    yield _Input(sys.stdin)  # type: ignore[misc]
+
+
+class _Input:
+    """Standard input as bytes, whatever it is made of."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = getattr(stream, "buffer", stream)
+
+    def read(self, count: int = -1) -> bytes:
+        got = self._stream.read(count)
+        return got.encode("utf-8", "surrogateescape") if isinstance(got, str) else bytes(got)
