@@ -134,21 +134,21 @@ class Drive(Reading):
     def makedirs(self, path: PathLike, *, exist_ok: bool = True) -> None:
         """Make a directory and those missing above it, in one update.
 
-        Raises: AlreadyExists: a file is there, or a directory and not `exist_ok`.
+        Raises: AlreadyExists: a file is there, or a directory and not `exist_ok`. NotADirectory: a
+                file is on the way.
         Source: docs/dlfs.md "Operations".
         """
         names = split_path(path)
 
         def change(root: Value, now_ms: int) -> Value:
             made = root
-            for length in range(1, len(names) + 1):
+            for length in range(1, len(names)):
                 part = names[:length]
-                made = tree.edit(
-                    made,
-                    part,
-                    now_ms,
-                    tree.new_directory(part, exist_ok=exist_ok or length < len(names)),
-                )
+                if not tree.is_live(made, part):
+                    made = tree.edit(made, part, now_ms, tree.new_directory(part))
+            if names:
+                last = tree.new_directory(names, exist_ok=exist_ok)
+                made = tree.edit(made, names, now_ms, last)
             return made
 
         if not names and not exist_ok:

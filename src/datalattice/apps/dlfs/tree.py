@@ -74,6 +74,18 @@ def find(root: Value, names: Names) -> Value:
     return value
 
 
+def is_live(root: Value, names: Names) -> bool:
+    """Return whether a file or a directory is at `names`.
+
+    Source: CAD028 "Paths"; docs/dlfs.md "Operations".
+    """
+    try:
+        find(root, names)
+    except NoSuchPath:
+        return False
+    return True
+
+
 def stored(node: Node, name: str) -> Value:
     """Return what a directory holds under a name, tombstones included, nil for nothing."""
     assert node.entries is not None
