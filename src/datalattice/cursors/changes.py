@@ -82,13 +82,16 @@ class Changes:
                 if counts(change):
                     return change
                 continue
-            if self._closed:
-                break  # closed before the flag was cleared: nobody would set it again
+            if self._ended():
+                break  # before the flag was cleared: nobody would set it again
             if deadline is None:
                 self._flag.wait()
             elif not self._flag.wait(max(deadline - time.monotonic(), 0.0)):
                 return None
         return None
+
+    def _ended(self) -> bool:
+        return self._closed
 
     def on_wake(self, wake: Wake) -> None:
         """Call `wake` too whenever something may have changed, and on `close`.
