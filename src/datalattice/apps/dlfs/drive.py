@@ -233,7 +233,7 @@ class Drive(Reading):
         Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Large files".
         """
         names = split_path(path)
-        self._check_file(names)
+        tree.check_file(self._cursor.get(), names)
         if isinstance(data, Blob):
             content: Value = data
         else:
@@ -355,7 +355,8 @@ class Drive(Reading):
         self, path: PathLike, content: Callable[[Content], Value], *, must_exist: bool = False
     ) -> None:
         names = split_path(path)
-        self._check_file(names)
+        if not names:
+            raise IsADirectory("/ is a directory")
 
         def change(held: Node | None) -> Value:
             if held is None and must_exist:
@@ -363,19 +364,6 @@ class Drive(Reading):
             return content(b"" if held is None or held.data is None else held.data)
 
         self._edit(names, tree.new_content(names, change, exclusive=False))
-
-    def _check_file(self, names: tree.Names) -> None:
-        """Raise what a write to a file at `names` would raise, before any of it is done."""
-        if not names:
-            raise IsADirectory("/ is a directory")
-        tree.edit(
-            self._cursor.get(),
-            names,
-            0,
-            tree.new_content(
-                names, lambda held: b"" if held is None else held.data, exclusive=False
-            ),
-        )
 
     def __repr__(self) -> str:
         return f"Drive(root={self.root_hash().hex()[:16]})"

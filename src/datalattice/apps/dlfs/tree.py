@@ -6,6 +6,7 @@ every directory above. Every directory above gets it as its time, unless that is
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -35,9 +36,11 @@ from datalattice.errors import (
 )
 
 Names = tuple[str, ...]
-Change = Callable[[Value, int], Value]
+Stamp = Callable[[], int]
+Change = Callable[[Value, Stamp], Value]
 """Given what stands under a name (nil for nothing) and the stamp of the write, returns what is to
-stand there; the very value it was given leaves everything as it is."""
+stand there; the very value it was given leaves everything as it is. The stamp is a call, because
+over a directory it takes a walk."""
 
 HIDDEN: Final = (HERE, ABOVE)
 """Names that another implementation may store and no path can reach."""
@@ -131,18 +134,21 @@ def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
         raise UsageError("the root of a drive cannot be written over, deleted or moved")
     chain = _directories(root, names[:-1])
     name = names[-1]
-    node = chain[-1][1]
-    assert node.entries is not None
-    _need_room(node.entries, name)
+    node = chain[-1]
+    _need_room(node, name)
     present = stored(node, name)
-    stamp = max(now_ms, *[above.base + 1 for _, above in chain], time_of(present) + 1)
+
+    @functools.cache
+    def stamp() -> int:
+        return max(now_ms, *[above.base + 1 for above in chain], time_of(present) + 1)
+
     child = change(present, stamp)
     if child is present:
         return root
-    for (_, above), step in zip(reversed(chain), reversed(names), strict=True):
+    for above, step in zip(reversed(chain), reversed(names), strict=True):
         child = make_directory(
             entries_of(above).put(step, child),
-            max(above.utime, stamp),
+            max(above.utime, stamp()),
             base=above.base,
             metadata=above.metadata,
             further=above.further,
@@ -150,24 +156,38 @@ def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
     return child
 
 
-def _directories(root: Value, names: Names) -> list[tuple[Value, Node]]:
+def check_file(root: Value, names: Names) -> None:
+    """Raise what writing a file at `names` would raise, before any of it is done.
+
+    Raises: as `edit`. IsADirectory: there is a directory.
+    Source: docs/dlfs.md "Operations".
+    """
+    if not names:
+        raise IsADirectory("/ is a directory")
+    above = _directories(root, names[:-1])[-1]
+    _need_room(above, names[-1])
+    node = read_node(stored(above, names[-1]))
+    if node is not None and node.is_directory:
+        raise IsADirectory(f"{join_path(names)} is a directory")
+
+
+def _directories(root: Value, names: Names) -> list[Node]:
     """Return the directories from the root to `names`, both included."""
-    value: Value = ZERO_NODE if root is None else root
-    chain = [(value, root_of(value))]
+    chain = [root_of(root)]
     for position, name in enumerate(names):
-        value = stored(chain[-1][1], name)
-        node = read_node(value)
+        node = read_node(stored(chain[-1], name))
         path = join_path(names[: position + 1])
         if node is None or not node.is_live:
             raise NoSuchPath(f"there is no directory {path}")
         if not node.is_directory:
             raise NotADirectory(f"{path} is a file")
-        chain.append((value, node))
+        chain.append(node)
     return chain
 
 
-def _need_room(entries: Index, name: str) -> None:
-    key = entries.key_cell(name)
+def _need_room(directory: Node, name: str) -> None:
+    assert directory.entries is not None
+    key = directory.entries.key_cell(name)
     if key is not None and not same(key, name):
         raise AlreadyExists(
             f"{name!r} cannot stand beside {key!r}: names are told apart by their first 32 bytes"
@@ -185,15 +205,15 @@ def new_directory(names: Names, *, exist_ok: bool = False) -> Change:
     Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
     """
 
-    def change(present: Value, stamp: int) -> Value:
+    def change(present: Value, stamp: Stamp) -> Value:
         node = read_node(present)
         if node is None:
-            return make_directory(EMPTY_INDEX, stamp)
+            return make_directory(EMPTY_INDEX, stamp())
         if node.is_directory and exist_ok:
             return present
         if node.is_live:
             raise AlreadyExists(f"{join_path(names)} exists already")
-        return make_directory(EMPTY_INDEX, stamp, base=node.utime)
+        return make_directory(EMPTY_INDEX, stamp(), base=node.utime)
 
     return change
 
@@ -208,7 +228,7 @@ def new_content(
     Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
     """
 
-    def change(present: Value, stamp: int) -> Value:
+    def change(present: Value, stamp: Stamp) -> Value:
         node = read_node(present)
         held = node if node is not None and node.is_live else None
         if held is not None and exclusive:
@@ -218,7 +238,7 @@ def new_content(
         data = content(held)
         if held is not None and same(data, held.data):
             return present
-        return make_file(data, stamp, None if held is None else held.metadata)  # type: ignore[arg-type]
+        return make_file(data, stamp(), None if held is None else held.metadata)  # type: ignore[arg-type]
 
     return change
 
@@ -229,13 +249,13 @@ def deletion(names: Names, *, tree: bool) -> Change:
     Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
     """
 
-    def change(present: Value, stamp: int) -> Value:
+    def change(present: Value, stamp: Stamp) -> Value:
         node = read_node(present)
         if node is None or not node.is_live:
             raise NoSuchPath(f"there is nothing at {join_path(names)}")
         if not tree and next(live_entries(present), None) is not None:
             raise DirectoryNotEmpty(f"the directory {join_path(names)} is not empty")
-        return make_tombstone(stamp)
+        return make_tombstone(stamp())
 
     return change
 
@@ -250,7 +270,7 @@ def placement(names: Names, source: Value, *, overwrite: bool) -> Change:
     node = read_node(source)
     assert node is not None
 
-    def change(present: Value, stamp: int) -> Value:
+    def change(present: Value, stamp: Stamp) -> Value:
         held = read_node(present)
         base = NO_TIME
         if held is not None and held.is_live:
@@ -260,7 +280,7 @@ def placement(names: Names, source: Value, *, overwrite: bool) -> Change:
                 raise AlreadyExists(f"{join_path(names)} exists already")
         elif held is not None:
             base = held.utime
-        return _placed(source, stamp, base, len(names), {})
+        return _placed(source, stamp(), base, len(names), {})
 
     return change
 
