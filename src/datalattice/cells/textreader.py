@@ -224,7 +224,7 @@ def _signed(fields: Map) -> Value:
     names = (Keyword("public-key"), Keyword("signature"), Keyword("value"))
     if len(fields) != len(names) or any(name not in fields for name in names):
         raise BadFormat("a signed value has :public-key, :signature and :value")
-    key, signature, value = (fields[name] for name in names)
+    key, signature, value = [fields[name] for name in names]
     if not isinstance(key, bytes) or not isinstance(signature, bytes):
         raise BadFormat("the key and the signature of a signed value are blobs")
     return Signed(key, signature, value)
