@@ -259,16 +259,13 @@ class History:
             return place
 
     def close(self) -> None:
-        """Give the file back.
-
-        Raises: StoreFull, StoreFailed: entries could not be written.
-        """
-        self.flush()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        if self._failure is not None:
-            raise self._failure
+        """Write down what is noted, durably as far as that goes, and give the file back."""
+        if self._writable:
+            self.flush()
+        file, self._file = self._file, None
+        if file is not None:
+            self._attempt(file.sync)
+            file.close()
 
     # --- the file ---
 
