@@ -23,10 +23,12 @@ from typer.exceptions import Abort, Exit, TyperException
 from datalattice.cli import (
     demo,
     etch,
+    fs,
     garbage,
     get,
     history,
     key,
+    kv,
     node,
     pins,
     put,
@@ -66,6 +68,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.add_typer(key.app, name="key", no_args_is_help=True)
 app.add_typer(node.app, name="node", no_args_is_help=True)
+app.add_typer(kv.app, name="kv", no_args_is_help=True)
 app.add_typer(queue.app, name="queue", no_args_is_help=True)
 for name, command in (
     ("stats", garbage.stats),
@@ -78,6 +81,7 @@ for name, command in (
 ):
     store.app.command(name)(command)
 app.add_typer(store.app, name="store", no_args_is_help=True)
+app.add_typer(fs.app, name="fs", no_args_is_help=True)
 app.add_typer(etch.app, name="etch", no_args_is_help=True)
 app.add_typer(venue.app, name="venue", no_args_is_help=True)
 app.command("get")(get.get)

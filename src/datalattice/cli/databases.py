@@ -1,0 +1,75 @@
+"""Databases: which one a command means, how it is read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from datalattice.apps.kv import KV_SECTION, Database
+from datalattice.cells import Index, Map, Signed, Value
+from datalattice.cli import access
+from datalattice.cli.folder import existing_folder, folder_of, read_key
+from datalattice.cli.values import parse_owner
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import UsageError
+from datalattice.home import Folder
+from datalattice.lattice import root_lattice
+
+T = TypeVar("T")
+
+SHORT_KEY: Final = 16
+"""Hex digits of a public key that a table shows."""
+
+
+def databases_of(root: Value) -> list[tuple[bytes, str]]:
+    """Return (owner, name) of the databases in a root value; owners are public keys here."""
+    section = root.get(KV_SECTION) if isinstance(root, Index) else None
+    found: list[tuple[bytes, str]] = []
+    for owner, cell in section.entries() if isinstance(section, Map) else ():
+        stores = cell.value if isinstance(cell, Signed) else None
+        if isinstance(owner, bytes) and isinstance(stores, Map):
+            found += [(owner, name) for name in stores if isinstance(name, str)]
+    return sorted(found)
+
+
+def choose_database(folder: Folder, root: Value, name: str, owner: str | None) -> bytes:
+    """Return the owner whose database is meant: the named one, else our own, else the only one."""
+    holders = [one for one, held in databases_of(root) if held == name]
+    if owner is not None:
+        wanted = parse_owner(owner)
+        if wanted in holders:
+            return wanted
+        raise UsageError(f"owner {wanted.hex()} has no database {name!r} here")
+    if folder.key_path.exists():
+        own = read_key(folder.key_path).public_key
+        if own in holders:
+            return own
+    if len(holders) == 1:
+        return holders[0]
+    if not holders:
+        raise UsageError(f"there is no database {name!r} here; `lattice kv dbs` lists them")
+    names = ", ".join(one.hex()[:SHORT_KEY] for one in holders)
+    raise UsageError(
+        f"{len(holders)} owners have a database {name!r} ({names}); name one with --owner"
+    )
+
+
+@contextmanager
+def reading_database(directory: Path | None, name: str, owner: str | None) -> Iterator[Database]:
+    """Give a database to read from, as it is on disk now."""
+    folder = existing_folder(directory)
+    with access.reading(folder) as root:
+        chosen = choose_database(folder, root, name, owner)
+        yield Database.at(RootLattice(root_lattice(), root), chosen, name)
+
+
+def edit_database(directory: Path | None, name: str, change: Callable[[Database], T]) -> T:
+    """Make one change of a database of our own; return what it returned, when it is on disk."""
+
+    def run(cursor: RootLattice, keys: KeyPair) -> T:
+        return change(Database.at(cursor, keys.public_key, name))
+
+    return access.edit(folder_of(directory), run)

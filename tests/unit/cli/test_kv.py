@@ -1,0 +1,115 @@
+"""Database commands: what they print, what they refuse, what they leave as it was."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from datalattice.apps.kv import Database
+from datalattice.cli import kv as commands
+from datalattice.home import edit, folder_of
+
+
+@pytest.mark.usefixtures("owner")
+def test_values_are_set_read_and_deleted(lattice: Any) -> None:
+    assert lattice("kv", "set", "d", "a", "one").out == ""
+    assert lattice("kv", "set", "d", "b", '{"x": [1]}', "--as", "json").code == 0
+    assert lattice("kv", "get", "d", "a").out == "one\n"
+    assert lattice("kv", "get", "d", "b", "--json").document == {
+        "key": "b",
+        "type": "value",
+        "value": {"x": [1]},
+        "ttl_ms": None,
+    }
+    assert lattice("kv", "keys", "d").out == "a\nb\n"
+    assert lattice("kv", "keys", "d", "b").out == "b\n"
+    assert lattice("kv", "del", "d", "a", "zz").out == "1\n"
+    assert lattice("kv", "keys", "d").out == "b\n"
+    assert lattice("kv", "type", "d", "a").out == "none\n"
+    assert lattice("kv", "gc", "d").out == "0\n"
+    assert lattice("kv", "gc", "d", "--min-age", 0, "--json").document["forgotten"] == 1
+
+
+@pytest.mark.usefixtures("owner")
+def test_structures(lattice: Any) -> None:
+    assert lattice("kv", "hset", "d", "h", "f", "1", "g", "2").out == "2\n"
+    assert lattice("kv", "hget", "d", "h", "g").out == "2\n"
+    assert lattice("kv", "hdel", "d", "h", "g").out == "1\n"
+    assert lattice("kv", "get", "d", "h").out == "f\t1\n"
+    assert lattice("kv", "sadd", "d", "s", "x", "y", "x").out == "2\n"
+    assert lattice("kv", "srem", "d", "s", "y").out == "1\n"
+    assert lattice("kv", "get", "d", "s", "--json").document["value"] == ["x"]
+    assert lattice("kv", "zadd", "d", "z", "2.5", "m").out == "1\n"
+    assert lattice("kv", "zadd", "d", "z", "1", "n").out == "1\n"
+    assert lattice("kv", "get", "d", "z").out == "1.0\tn\n2.5\tm\n"
+    assert lattice("kv", "zrem", "d", "z", "n").out == "1\n"
+    assert lattice("kv", "push", "d", "l", "1", "2").out == "2\n"
+    assert lattice("kv", "push", "d", "l", "0", "--left").out == "3\n"
+    assert lattice("kv", "get", "d", "l").out == "0\n1\n2\n"
+    assert lattice("kv", "pop", "d", "l").out == "2\n"
+    assert lattice("kv", "pop", "d", "l", "--left", "--json").document["value"] == "0"
+    assert lattice("kv", "incr", "d", "c").out == "1\n"
+    assert lattice("kv", "incr", "d", "c", "--", "-5").out == "-4\n"
+    assert lattice("kv", "get", "d", "c").out == "-4\n"
+    listed = lattice("kv", "keys", "d", "--long").out
+    for kind in ("hash", "set", "zset", "list", "counter"):
+        assert kind in listed
+
+
+@pytest.mark.usefixtures("owner")
+def test_expiry(lattice: Any) -> None:
+    lattice("kv", "set", "d", "k", "v", "--ttl", 3_600_000)
+    left = lattice("kv", "ttl", "d", "k", "--json").document["ttl_ms"]
+    assert 3_500_000 < left <= 3_600_000
+    assert lattice("kv", "persist", "d", "k").out == "true\n"
+    assert lattice("kv", "ttl", "d", "k").out == "-1\n"
+    assert lattice("kv", "expire", "d", "k", 3_600_000, "--json").document["done"]
+    assert lattice("kv", "expire", "d", "none", 5).out == "false\n"
+    assert lattice("kv", "ttl", "d", "none").out == "-2\n"
+
+
+def test_databases_and_owners(lattice: Any, owner: str) -> None:
+    lattice("kv", "set", "d", "k", "v")
+    lattice("kv", "set", "e", "k", "v")
+    listed = lattice("kv", "dbs", "--json").document
+    assert [(one["owner"], one["database"], one["keys"]) for one in listed] == [
+        (owner, "d", 1),
+        (owner, "e", 1),
+    ]
+    assert owner[:16] in lattice("kv", "dbs").out
+    assert lattice("kv", "get", "d", "k", "--owner", owner).out == "v\n"
+    for arguments, words in (
+        (["get", "d", "k", "-o", "00" * 32], "has no database 'd' here"),
+        (["get", "nope", "k"], "there is no database 'nope' here"),
+        (["get", "d", "nope"], "has no key 'nope'"),
+        (["hget", "d", "k", "f"], "WRONGTYPE Operation HGET"),
+        (["pop", "d", "none"], "has no elements"),
+        (["hset", "d", "h", "f"], "a value after each field"),
+        (["set", "d", "k" * 33, "v"], "at most 32 bytes"),
+        (["set", "d", "k", "v", "--ttl", "0"], "positive number"),
+        (["watch", "d", "--count", "0"], "1 or more"),
+    ):
+        ran = lattice("kv", *arguments)
+        assert ran.code == 2
+        assert words in ran.line()
+
+
+@pytest.mark.usefixtures("owner")
+def test_watch_tells_what_others_write(lattice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lattice("kv", "set", "d", "k", "v")
+    assert lattice("kv", "watch", "d", "--for", 0).out == ""
+
+    def write(_pause_s: float) -> None:
+        edit(
+            folder_of(),
+            lambda cursor, keys: Database.at(cursor, keys.public_key, "d").update({"k": 1, "n": 2}),
+        )
+
+    # Another process writes while the command waits for its next look.
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=write)
+    monkeypatch.setattr(commands, "time", clock)
+    ran = lattice("kv", "watch", "d", "--count", 2, "--for", 20)
+    assert ran.out == "k\tvalue\t1\nn\tvalue\t2\n"
