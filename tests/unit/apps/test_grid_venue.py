@@ -419,6 +419,20 @@ def test_two_nodes_of_one_venue_are_joined_by_whoever_has_its_key() -> None:
     assert relay.assets(DIDS[0]) == one.assets()
 
 
+def test_a_fork_is_private_until_it_is_synced() -> None:
+    venue = venue_of()
+    first = venue.register('{"n":1}')
+    fork = venue.fork()
+    second, third = fork.register('{"n":2}'), venue.register('{"n":3}')
+    content = fork.register(artifact(b"x"))
+    fork.put_content(content, b"x")
+    assert venue.assets() == sorted([first, third])
+    fork.sync()
+    assert venue.assets() == fork.assets() == sorted([first, second, third, content])
+    assert venue.content(content) == b"x"
+    assert venue.verify() == ([], [])
+
+
 def test_hidden_entries_stay_in_the_grid_and_out_of_the_lists(tmp_path: Path) -> None:
     with CellStore.open(tmp_path) as store:
         root = RootLattice(

@@ -28,7 +28,10 @@ PREPARED_MAX: Final = 100
 
 
 class DIDResolver(Protocol):
-    """Finds the documents of DIDs."""
+    """Finds the documents of DIDs.
+
+    Source: COG-2 "DID documents"; docs/grid.md "Who may write".
+    """
 
     def resolve(self, did: str) -> Mapping[str, Any]:
         """Return the document of a DID, parsed.
@@ -39,7 +42,10 @@ class DIDResolver(Protocol):
 
 
 class FixedResolver:
-    """Documents that are known beforehand: for tests, and for groups without a network."""
+    """Documents that are known beforehand: for tests, and for groups without a network.
+
+    Source: COG-2 "DID documents"; docs/grid.md "Who may write".
+    """
 
     def __init__(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
         self._documents = documents

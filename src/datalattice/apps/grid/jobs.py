@@ -7,9 +7,10 @@ that has ended.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from datalattice.cells import Map, Text, Value
+from datalattice.cells import Map, Text, Value, to_cell
 from datalattice.crypto import Entropy
 from datalattice.errors import UsageError
 from datalattice.lattice import as_integer, is_long
@@ -97,6 +98,27 @@ def make_job_id(now_ms: int, last: bytes | None, entropy: Entropy) -> bytes:
         + count.to_bytes(_COUNT_BYTES, "big")
         + entropy.bytes(_RANDOM_BYTES)
     )
+
+
+def job_members(members: Mapping[str, Any]) -> Map:
+    """Return members of a job record as cells, if a caller may set them.
+
+    Raises: UsageError: it is no mapping of names, sets what the venue itself writes, or a status
+            that is none.
+    Source: COG-8 "Jobs"; docs/grid.md "Jobs".
+    """
+    given: object = members
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise UsageError("the members of a job record are named by strings")
+    for name in (ID, CREATED, UPDATED):
+        if name in members:
+            raise UsageError(f"the member {name!r} of a job record is the venue's own to write")
+    status = members.get(STATUS, PENDING)
+    if status not in STATUSES:
+        raise UsageError(f"a job is {', '.join(sorted(STATUSES))}, got {status!r}")
+    record = to_cell(dict(members))
+    assert isinstance(record, Map)
+    return record
 
 
 def _hex(text: Value | object) -> bytes | None:

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from datalattice.apps.grid.lattice import (
+    ASSETS_KEY,
     JOBS_KEY,
+    STORAGE_KEY,
     VENUES_KEY,
     Rejection,
     as_index,
     venue_state,
 )
 from datalattice.cells import EMPTY_INDEX, Index, Keyword, Value
+from datalattice.errors import UsageError
 from datalattice.lattice import Lattice
 
 
@@ -42,6 +45,17 @@ def whole(state: Index | None, lattice: Lattice) -> Index:
 def part_of(state: Index | None, key: Keyword) -> Index:
     """Return a part of a state, empty where it is not there."""
     return EMPTY_INDEX if state is None else as_index(state.get(key)) or EMPTY_INDEX
+
+
+def part_key(part: str) -> Keyword:
+    """Return the key of a part of a venue by its name.
+
+    Raises: UsageError: a venue has no such part.
+    """
+    keys = {key.name: key for key in (ASSETS_KEY, JOBS_KEY, STORAGE_KEY)}
+    if part not in keys:
+        raise UsageError(f"a part of a venue is one of {', '.join(keys)}, got {part!r}")
+    return keys[part]
 
 
 def changes_of(before: Value, after: Value) -> dict[str, tuple[bytes, ...]]:

@@ -23,7 +23,10 @@ Content = bytes | Iterable[bytes]
 
 
 class ContentPlace(Protocol):
-    """Where contents lie. What it is asked is checked already; it need not hash anything."""
+    """Where contents lie. What it is asked is checked already; it need not hash anything.
+
+    Source: COG-4 "Storage"; docs/grid.md "Content".
+    """
 
     def open(self) -> None:
         """Make ready; raise when the place cannot be used."""
@@ -228,7 +231,10 @@ class Storage:
 
 
 class MemoryPlace:
-    """Contents in this process, gone when it is closed."""
+    """Contents in this process, gone when it is closed.
+
+    Source: COG-4 "Storage"; docs/grid.md "Content".
+    """
 
     def __init__(self) -> None:
         self._held: dict[bytes, bytes] = {}

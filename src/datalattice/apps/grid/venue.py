@@ -24,9 +24,9 @@ from datalattice.apps.grid.jobs import (
     ID,
     PENDING,
     STATUS,
-    STATUSES,
     TERMINAL,
     UPDATED,
+    job_members,
     job_status,
     job_time,
     make_job_id,
@@ -47,7 +47,7 @@ from datalattice.apps.grid.lattice import (
     venue_state,
     view,
 )
-from datalattice.apps.grid.states import MergeReport, changes_of, part_of, whole
+from datalattice.apps.grid.states import MergeReport, changes_of, part_key, part_of, whole
 from datalattice.apps.grid.storage import BadContent, Content, LatticePlace, Storage
 from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Keyword, Map, Signed, Value, to_cell
 from datalattice.clock import Clock, SystemClock, next_stamp
@@ -165,6 +165,23 @@ class Venue:
         Source: COG-4 "Grid"; docs/grid.md "Venues".
         """
         return view(self._grid.get())
+
+    def fork(self) -> Venue:
+        """Return a working copy; its writes arrive here with its `sync`.
+
+        What its storage takes is not part of it, unless that is in the lattice.
+        Source: CAD024 "Fork and sync"; docs/grid.md "Venues".
+        """
+        in_lattice = isinstance(self.storage.place, LatticePlace)
+        return Venue(
+            self._root.fork(),
+            self._key_pair,
+            self.did,
+            storage=None if in_lattice else self.storage,
+            keys=self._keys,
+            clock=self._clock,
+            entropy=self._entropy,
+        )
 
     def sync(self) -> None:
         """Bring what was written to where the root is kept.
@@ -297,7 +314,7 @@ class Venue:
         Raises: UsageError: a member is none, or no known status.
         Source: COG-8 "Jobs"; docs/grid.md "Jobs".
         """
-        record = _record_of(members or {})
+        record = job_members(members or {})
         made = b""
 
         def added(grid: Index, state: Index) -> tuple[Index, Index]:
@@ -320,7 +337,7 @@ class Venue:
                 ended stays as it is; or a member is none.
         Source: COG-8 "Jobs"; docs/grid.md "Jobs".
         """
-        wanted, changes = parse_job_id(job_id), _record_of(members)
+        wanted, changes = parse_job_id(job_id), job_members(members)
         record = EMPTY_MAP
 
         def changed(grid: Index, state: Index) -> tuple[Index, Index]:
@@ -377,14 +394,14 @@ class Venue:
         Raises: UsageError: no such part.
         Source: COG-4 "Deletion"; docs/grid.md "Hiding".
         """
-        self._hidden.hide(self.did, _part_key(part), key)
+        self._hidden.hide(self.did, part_key(part), key)
 
     def unhide(self, part: str, key: bytes) -> None:
         """List and serve again what was hidden.
 
         Source: COG-4 "Deletion"; docs/grid.md "Hiding".
         """
-        self._hidden.show(self.did, _part_key(part), key)
+        self._hidden.show(self.did, part_key(part), key)
 
     def merge(self, foreign: object) -> MergeReport:
         """Join a foreign grid, or a root that has one, into this one; return what that did.
@@ -420,8 +437,11 @@ class Venue:
         Everything is read and hashed.
         Source: COG-4 "Validation"; docs/grid.md "What is checked".
         """
+        grid = self._grid.get()
+        if self._keys is not None:
+            self._keys.prepare(dids_to_resolve(None, grid))
         context = MergeContext(verifier=self._verifier())
-        return sanitise(self._grid.get(), GRID, context)[1], self.storage.verify()
+        return sanitise(grid, GRID, context)[1], self.storage.verify()
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -475,25 +495,3 @@ class Venue:
 
     def __repr__(self) -> str:
         return f"Venue({self.did!r})"
-
-
-def _part_key(part: str) -> Keyword:
-    keys = {key.name: key for key in (ASSETS_KEY, JOBS_KEY, STORAGE_KEY)}
-    if part not in keys:
-        raise UsageError(f"a part of a venue is one of {', '.join(keys)}, got {part!r}")
-    return keys[part]
-
-
-def _record_of(members: Mapping[str, Any]) -> Map:
-    given: object = members
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise UsageError("the members of a job record are named by strings")
-    for name in (ID, CREATED, UPDATED):
-        if name in members:
-            raise UsageError(f"the member {name!r} of a job record is the venue's own to write")
-    status = members.get(STATUS, PENDING)
-    if status not in STATUSES:
-        raise UsageError(f"a job is {', '.join(sorted(STATUSES))}, got {status!r}")
-    record = to_cell(dict(members))
-    assert isinstance(record, Map)
-    return record
