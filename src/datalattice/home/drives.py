@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from datalattice.apps.dlfs import FS_SECTION, Content, Drive, drive_names
 from datalattice.cells import Blob, Index, Map, Stage, blob_from
@@ -36,6 +36,14 @@ THREAD_WAIT_S: Final = 600.0
 """How long a thread waits for another one of this process, which may be writing a large file."""
 
 _turns: Final[dict[str, threading.Lock]] = {}  # by folder: threads of one process take turns
+
+
+class DriveOf(Protocol):
+    """Gives drives by name, the folder's own ones unless an owner is named."""
+
+    def __call__(self, name: str, owner: bytes | None = None) -> Drive:
+        """Return a drive."""
+        ...
 
 
 class Drives:
@@ -173,17 +181,19 @@ class DriveWriter:
         """Return the content of a file, its parts stored as they come; no file has it yet."""
         return content_of(chunks, self._editor.stage)
 
-    def edit(self, change: Callable[[Callable[[str], Drive]], T]) -> T:
+    def edit(self, change: Callable[[DriveOf], T]) -> T:
         """Make one change of any of the drives; return what it returned, when it is durable.
 
-        It is given a function that gives drives by name, and it may run several times. A drive that
-        is not there is made by the first write to it.
+        It is given a function that gives drives by name, and may run several times. A drive that is
+        not there is made by the first write to it. Drives of others are there to be read.
         """
 
         def run(cursor: RootLattice, keys: KeyPair) -> T:
-            return change(
-                lambda name: Drive.at(cursor, keys.public_key, name, stage=self._editor.stage)
-            )
+            def drive_of(name: str, owner: bytes | None = None) -> Drive:
+                whose = keys.public_key if owner is None else owner
+                return Drive.at(cursor, whose, name, stage=self._editor.stage)
+
+            return change(drive_of)
 
         return self._editor.edit(run)
 

@@ -33,6 +33,7 @@ from datalattice.errors import UsageError
 from datalattice.home.folder import folder_of
 from datalattice.home.oserrors import os_errors
 from datalattice.home.places import DrivePlaces, FolderPlaces, Place, Places, Resolve, Writer
+from datalattice.home.transfer import copy_tree, pieces
 
 T = TypeVar("T")
 Operation = Callable[[Resolve], T]
@@ -45,8 +46,6 @@ READ_BYTES: Final = 1 << 18
 
 SPOOL_BYTES: Final = 8 << 20
 """A file being written is kept in memory up to this size, then in a temporary file."""
-
-COPY_BYTES: Final = 1 << 20
 
 
 class _Cached(type(AbstractFileSystem)):  # type: ignore[misc]
@@ -310,7 +309,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             return
         with Path(lpath).open("rb") as file, os_errors(path), self._writing() as writer:
             callback.set_size(os.fstat(file.fileno()).st_size)
-            content = writer.content(_chunks(file, callback.relative_update))
+            content = writer.content(pieces(file, callback.relative_update))
             self._apply(path, self._write(path, content, mode))
 
     def put(self, lpath: Any, rpath: Any, recursive: bool = False, **kwargs: Any) -> None:
@@ -328,7 +327,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         with os_errors(files[0].path), self._writing() as writer:
             self._apply(files[0].path, *[one.operation(writer) for one in files])
 
-    def append_chunks(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> Operation[None]:
+    def appendpieces(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> Operation[None]:
         """Return the operation that adds bytes to the end of a file."""
 
         def append(resolve: Resolve) -> None:
@@ -443,7 +442,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             if old.drive_name == new.drive_name:
                 old.drive.move(old.path, new.path)
             else:
-                _copy_over(old, new)
+                copy_tree(old.drive, old.path, new.drive, new.path)
                 old.drive.remove_tree(old.path)
 
         self._apply(source, move)
@@ -492,13 +491,13 @@ class DLFSFile(AbstractBufferedFile):
     def operation(self, writer: Writer) -> Operation[None]:
         """Return what places the file, its content stored already."""
         if self.mode == "ab":
-            return self.fs.append_chunks(self.path, self._written)  # type: ignore[no-any-return]
+            return self.fs.appendpieces(self.path, self._written)  # type: ignore[no-any-return]
         return self.fs._write(self.path, writer.content(self._written()), self.mode)  # type: ignore[no-any-return]
 
     def _written(self) -> Iterator[bytes]:
         assert self._spool is not None
         self._spool.seek(0)
-        return _chunks(self._spool)
+        return pieces(self._spool)
 
     def commit(self) -> None:
         """Place what was written."""
@@ -532,23 +531,6 @@ def _remove(path: str, resolve: Resolve) -> None:
         return
     for name in place.drive.list("/"):
         place.drive.remove_tree(f"/{name}")
-
-
-def _copy_over(source: Place, target: Place) -> None:
-    """Copy a file or a tree to another drive; contents are shared."""
-    if source.drive.is_file(source.path):
-        target.drive.write(target.path, source.drive.content(source.path))
-        return
-    target.drive.makedirs(target.path)
-    for name in source.drive.list(source.path):
-        _copy_over(source.below(name), target.below(name))
-
-
-def _chunks(file: IO[bytes], told: Callable[[int], object] | None = None) -> Iterator[bytes]:
-    while chunk := file.read(COPY_BYTES):
-        yield chunk
-        if told is not None:
-            told(len(chunk))
 
 
 def _directory_info(path: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from datalattice.apps.dlfs import Content, Drive
 from datalattice.crypto import PUBLIC_KEY_BYTES
 from datalattice.errors import ReadOnly, UsageError
-from datalattice.home.drives import Drives, DriveWriter, content_of
+from datalattice.home.drives import DriveOf, Drives, DriveWriter, content_of
 from datalattice.home.folder import Folder
 
 T = TypeVar("T")
@@ -27,10 +27,6 @@ class Place:
     def delete(self) -> None:
         """Delete the file or empty directory that is there."""
         self.drive.delete(self.path)
-
-    def below(self, name: str) -> Place:
-        """Return the place of an entry of the directory that is there."""
-        return Place(self.drive_name, self.drive, f"{self.path.rstrip('/')}/{name}")
 
 
 Resolve = Callable[[str], Place | None]
@@ -117,7 +113,7 @@ class _FolderWriter:
         return self._writer.content(chunks)
 
     def edit(self, change: Callable[[Resolve], T]) -> T:
-        def run(drive_of: Callable[[str], Drive]) -> T:
+        def run(drive_of: DriveOf) -> T:
             def resolve(path: str) -> Place | None:
                 name, inside = _split(path)
                 return Place(name, drive_of(name), inside) if name else None

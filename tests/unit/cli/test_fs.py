@@ -1,0 +1,111 @@
+"""`lattice fs`: what goes in comes out, and mistakes are one line each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return a local folder with files, an empty directory, and what no drive can hold."""
+    root = tmp_path / "tree"
+    (root / "deep" / "er").mkdir(parents=True)
+    (root / "empty").mkdir()
+    (root / "a.txt").write_bytes(b"first")
+    (root / "deep" / "er" / "b.bin").write_bytes(bytes(range(256)) * 40)
+    (root / "deep" / "ü \n'\".txt").write_bytes(b"odd")
+    (root / "link").symlink_to(root / "a.txt")
+    os.mkfifo(root / "pipe")
+    return root
+
+
+def contents(root: Path) -> dict[str, bytes | None]:
+    """Return what is below a folder: the bytes of files, None for directories."""
+    return {
+        path.relative_to(root).as_posix(): None if path.is_dir() else path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_dir() or path.is_file()
+        if not path.is_symlink()
+    }
+
+
+def test_a_tree_goes_in_and_comes_out_as_it_was(
+    lattice: Any, owner: str, tree: Path, tmp_path: Path
+) -> None:
+    ran = lattice("fs", "put", "-r", tree, "d:", "--json")
+    assert ran.document == {"files": 3, "bytes": 10_248, "to": ["d:/tree"]}
+    assert "link: a symbolic link" in ran.err
+    assert "pipe: no file and no directory" in ran.err
+    assert lattice("fs", "get", "-r", "d:/tree", tmp_path / "out").code == 0
+    assert contents(tmp_path / "out") == contents(tree)
+    lattice("fs", "get", "-r", "d:/tree", tmp_path / "out")  # into the directory that is there now
+    assert contents(tmp_path / "out" / "tree") == contents(tree)
+    assert lattice("fs", "du", "d:tree", "--json").document == {
+        "bytes": 10_248,
+        "files": 3,
+        "directories": 4,
+    }
+    assert lattice("fs", "drives", "--json").document == [
+        {"owner": owner, "drive": "d", "files": 3, "bytes": 10_248}
+    ]
+
+
+@pytest.mark.usefixtures("owner")
+def test_what_was_written_is_seen(lattice: Any, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"x" * 5)
+    assert lattice("fs", "mkdir", "d:", "d:a").code == 0
+    assert lattice("fs", "put", tmp_path / "x", "d:a/y").out == "1 files, 5 bytes to d:/a/y\n"
+    assert lattice("fs", "cp", "d:a/y", "d:z").code == 0
+    assert lattice("fs", "cp", "-r", "d:a", "e:a").code == 0
+    assert lattice("fs", "mv", "d:z", "e:").code == 0
+    assert lattice("fs", "ls", "d:").out == "a/\n"
+    assert lattice("fs", "ls", "e:").out == "a/\nz\n"
+    assert lattice("fs", "tree", "e:").out.splitlines() == ["e:", "├─ a/", "│  └─ y  5", "└─ z  5"]
+    assert lattice("fs", "rm", "-r", "e:a").code == 0
+    found = lattice("fs", "ls", "e:", "--json").document
+    assert [(one["name"], one["type"], one["size"]) for one in found] == [("z", "file", 5)]
+
+
+@pytest.mark.usefixtures("owner")
+def test_large_files_come_out_as_they_are(lattice: Any, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 5_000
+    (tmp_path / "x").write_bytes(data)
+    lattice("fs", "put", tmp_path / "x", "d:x")
+    assert lattice("fs", "get", "d:x", tmp_path / "back").code == 0
+    assert (tmp_path / "back").read_bytes() == data
+
+
+@pytest.mark.usefixtures("owner")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["cp", "a", "b"], "not local to local"),
+        (["ls", "d"], "a place in a drive is DRIVE:PATH, got 'd'"),
+        (["ls", "nix:"], "there is no drive 'nix'"),
+        (["cat", "d:nix"], "there is nothing at /nix"),
+        (["cat", "d:dir"], "/dir is a directory"),
+        (["rm", "d:dir"], "is not empty"),
+        (["rm", "-r", "d:"], "the root of a drive"),
+        (["mkdir", "d:dir"], "exists already"),
+        (["mkdir", "d:no/such"], "there is no directory /no"),
+        (["put", "nix", "d:"], "nix does not exist"),
+        (["put", ".", "d:"], "copy it with --recursive"),
+        (["cp", "d:dir", "d:other"], "copy it with --recursive"),
+        (["cp", "-r", "d:dir", "d:dir/below"], "is inside"),
+        (["cp", "-r", "d:dir/x", "d:dir/x", "d:new"], "d:/new is no directory"),
+        (["get", "d:dir", "."], "copy it with --recursive"),
+    ],
+)
+def test_mistakes_are_one_line_and_change_nothing(
+    lattice: Any, arguments: list[str], words: str
+) -> None:
+    lattice("fs", "mkdir", "-p", "d:dir/x")
+    before = lattice("fs", "tree", "d:", "--json").document
+    ran = lattice("fs", *arguments)
+    assert ran.code == 2
+    assert words in ran.line()
+    assert lattice("fs", "tree", "d:", "--json").document == before
