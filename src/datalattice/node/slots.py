@@ -12,7 +12,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector, brief, same, value_hash
+from datalattice.cells import (
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    Keyword,
+    Map,
+    Signed,
+    Value,
+    Vector,
+    brief,
+    same,
+    value_hash,
+)
 from datalattice.errors import NotOwner, TypeMismatch, UsageError
 from datalattice.lattice import (
     KeyedLattice,
@@ -66,7 +78,7 @@ def _differing(
 ) -> Iterator[Slot]:
     if same(before, after):
         return
-    own = lattice.zero() if before is None else before
+    own = _emptied(lattice.zero()) if before is None else before
     if _is_entered(lattice, path) and _are_containers(own, after):
         assert isinstance(own, (Map, Index))
         # The two are of one kind, which the checker cannot see.
@@ -77,6 +89,13 @@ def _differing(
             yield from _differing(below, (*path, key), mine, theirs)
         return
     yield Slot(path, before, after)
+
+
+def _emptied(zero: Value) -> Value:
+    """Return a container with nothing in it, of the kind of a zero that may have parts."""
+    if isinstance(zero, Index):
+        return EMPTY_INDEX
+    return EMPTY_MAP if isinstance(zero, Map) else zero
 
 
 def _is_entered(lattice: Lattice, path: tuple[Value, ...]) -> bool:
