@@ -28,8 +28,8 @@ from datalattice.cells.cell import (
     same,
     value_hash,
 )
-from datalattice.cells.changes import Change, changes
 from datalattice.cells.columnar import columns
+from datalattice.cells.comparing import Change, changes
 from datalattice.cells.convert import to_cell, to_python
 from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
 from datalattice.cells.jsonstream import read_json, write_json

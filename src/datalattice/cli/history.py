@@ -254,7 +254,8 @@ def checkout(
     ):
         hash = past.hash_of(store, ref)
         bar = bars.add(f"checkout {past.short(hash)}")
-        cells = _copy_root(store, hash, target.store_path, bar.to)
+        with store.lease(hash, past.HOLD_SECONDS):
+            cells = _copy_root(store, hash, target.store_path, bar.to)
     if key_pair is not None:
         write_key(target.key_path, key_pair)
     document = {"folder": str(target.path), "root": hash.hex(), "cells": cells}

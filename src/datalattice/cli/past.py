@@ -13,6 +13,9 @@ from datalattice.cli.render import print_notice
 from datalattice.errors import Corruption, MissingData, UsageError
 from datalattice.store import CellStore, Moment, parse_time, time_text
 
+HOLD_SECONDS: Final = 24 * 60 * 60
+"""A root that is copied is leased for so long; the lease is given back when it is done."""
+
 HASH_DIGITS_SHOWN: Final = 12
 KEY_DIGITS_SHOWN: Final = 16
 

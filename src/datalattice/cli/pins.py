@@ -149,7 +149,7 @@ def export(
     ):
         hash = past.hash_of(store, ref)
         bar = bars.add(f"export {past.short(hash)}")
-        with _written(file, force=force) as out:
+        with store.lease(hash, past.HOLD_SECONDS), _written(file, force=force) as out:
             cells = export_cells(store, hash, out.write, bar.to)
     if file == PIPE:
         return

@@ -1,4 +1,4 @@
-"""Changes: what differs between two values, path by path, touching only what differs."""
+"""Comparing: what differs between two values, path by path, touching only what differs."""
 
 from __future__ import annotations
 
