@@ -177,19 +177,22 @@ def _run_merge(level: str) -> Callable[[Fields], None]:
         merged = lattice.merge(own, other, MergeContext(report=reports.append))
         expect_cell("merged", expected, merged)
         expect_cell("merged again", expected, lattice.merge(merged, other))
-        rejected = [as_hex(key, "rejected_keys") for key in fields.get("rejected_keys", [])]
+        rejected = [as_text(key, "rejected_keys") for key in fields.get("rejected_keys", [])]
         expect("rejected_keys", sorted(rejected), sorted(_last(one) for one in reports))
-        if not rejected:
+        if not rejected and not sanitise(own, lattice)[1]:
             expect_cell("merged the other way", expected, lattice.merge(other, own))
 
     return run
 
 
-def _last(report: Report) -> bytes:
+def _last(report: Report) -> str:
+    """Return the key of what was refused, as the files write it."""
     last = report.path[-1] if report.path else None
-    if not isinstance(last, bytes):
-        raise Mismatch(f"a value as a whole was refused: {report!r}")
-    return last
+    if isinstance(last, bytes):
+        return last.hex()
+    if isinstance(last, str):
+        return last
+    raise Mismatch(f"a value as a whole was refused: {report!r}")
 
 
 def _run_three_way(fields: Fields) -> None:
