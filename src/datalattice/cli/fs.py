@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from datalattice.cli.render import (
 from datalattice.cli.values import parse_owner
 from datalattice.errors import IsADirectory, NoSuchPath, NotADirectory, UsageError
 from datalattice.home.drives import DriveOf, Drives
+from datalattice.home.syncing import Direction, Outcome, Side, Sync
 from datalattice.home.transfer import (
     copy_tree,
     fetch,
@@ -541,3 +542,69 @@ def _download(drive: Drive, path: str, target: Path, bar: Step) -> Iterator[Stat
             print_notice(f"passed over {one.path!r}: no local file can have this name")
             continue
         yield from _download(drive, one.path, target / one.name, bar)
+
+
+# --- alike --------------------------------------------------------------------------------------
+
+
+@app.command("sync")
+def sync(
+    local: Annotated[Path, typer.Argument(help="A local folder.")],
+    place: Annotated[str, typer.Argument(help="DRIVE:PATH, a directory.")],
+    direction: Annotated[
+        Direction, typer.Option("--direction", help="Which side may change.")
+    ] = Direction.BOTH,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete on one side what was deleted on the other.")
+    ] = False,
+    prefer: Annotated[
+        Side, typer.Option("--prefer", help="Whose file counts where both changed.")
+    ] = Side.NONE,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Only tell what would be done.")
+    ] = False,
+    owner: OwnerOption = None,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a local folder and a directory of a drive alike; only what changed is read.
+
+    A file that both sides changed is left alone and named, and the exit code is 1.
+    """
+    spot = parse_place(place)
+    assert spot.drive is not None
+    whose = parse_owner(owner) if owner else None
+    with (
+        closing(Drives(folder_of(dir), whose)) as all_drives,
+        progress_bars(quiet=json, transient=True) as bars,
+    ):
+        outcome = Sync(
+            all_drives,
+            spot.drive,
+            spot.path,
+            local,
+            direction=direction,
+            delete=delete,
+            prefer=prefer,
+            dry_run=dry_run,
+            told=bars.add("bytes").advance,
+        ).run()
+    for text in outcome.passed_over:
+        print_notice(f"passed over {text}")
+    done = asdict(outcome)
+    del done["read_bytes"]
+    show(json, done, lambda: print_lines(_report(outcome)))
+    if not outcome.is_complete:
+        raise typer.Exit(1)
+
+
+def _report(outcome: Outcome) -> Iterator[str]:
+    for words, paths in (
+        ("to drive  ", outcome.to_drive),
+        ("to local  ", outcome.to_local),
+        ("deleted in drive  ", outcome.deleted_in_drive),
+        ("deleted locally  ", outcome.deleted_locally),
+        ("CONFLICT  ", outcome.conflicts),
+        ("FAILED  ", outcome.failed),
+    ):
+        yield from (words + visible(path) for path in paths)
