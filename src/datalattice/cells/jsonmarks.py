@@ -139,7 +139,7 @@ def _is_utf8(value: Text) -> bool:
 
 def _is_whole(text: str) -> bool:
     """Return whether a text is made of whole characters: half ones stand for other bytes."""
-    return text.isascii() or not any([0xD800 <= ord(char) <= 0xDFFF for char in text])
+    return text.isascii() or not any(0xD800 <= ord(char) <= 0xDFFF for char in text)
 
 
 def marked_leaf(value: Value) -> str:
