@@ -361,6 +361,7 @@ def text_bytes(text: str) -> bytes:
 
 
 _TEXT_HEADS: Final = [bytes((0x30, length)) for length in range(128)]
+_CHUNK_HEAD: Final = b"\x31\xa0\x00"  # of a blob of 4,096 bytes, as long ones are made of
 _NAN_ENCODING: Final = b"\x1d" + NAN_BITS.to_bytes(8, "big")
 
 
@@ -464,6 +465,8 @@ def encode(value: Value) -> bytes:
         raw = text_bytes(value)
         if len(raw) < 128:
             return _TEXT_HEADS[len(raw)] + raw
+    if isinstance(value, bytes) and len(value) == CHUNK_BYTES:
+        return _CHUNK_HEAD + value
     out = BytesWriter()
     if isinstance(value, int):
         put_integer(out, check_integer(value))
