@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from datalattice.apps.dlfs import (
@@ -17,7 +19,16 @@ from datalattice.apps.dlfs import (
     split_path,
 )
 from datalattice.apps.dlfs import reading as reading_module
-from datalattice.cells import EMPTY_INDEX, Index, Value, Vector, same, to_text, value_hash
+from datalattice.cells import (
+    EMPTY_INDEX,
+    Index,
+    Value,
+    Vector,
+    branch_hashes,
+    same,
+    to_text,
+    value_hash,
+)
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -31,7 +42,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import VALUE, MergeContext, root_lattice
-from datalattice.store import MemoryStore
+from datalattice.store import CellStore, MemoryStore
 
 
 class Hand:
@@ -434,3 +445,22 @@ def test_names_that_no_path_can_reach_are_not_shown() -> None:
     entries = Index.of([("..", make_file(b"", 1)), (".", make_file(b"", 1)), ("a/b", EMPTY_INDEX)])
     held = Drive(RootLattice(None, make_directory(entries, 1)), Hand())
     assert held.list() == []
+
+
+def test_what_was_staged_is_announced_with_the_commit(tmp_path: Path, clock: Hand) -> None:
+    pieces = [bytes([number]) * 700_000 for number in range(7)]
+    with CellStore.open(tmp_path / "store", pending_bytes=0) as store:
+        drive = Drive.create(clock, stage=store.put)
+        drive.write("/f", pieces)
+        store.commit(drive.cursor.get())
+        waiting = [store.root_hash() or b""]
+        while waiting:
+            hash = waiting.pop()
+            assert store.announced(hash)
+            waiting += branch_hashes(store.get_encoding(hash) or b"")
+        drive.append("/f", b"more")
+        written = store.commit(drive.cursor.get()).novelty
+    assert sum(len(encoding) for _, encoding, _ in written) < 8_000
+    with CellStore.open(tmp_path / "store", read_only=True) as store:
+        held = Drive(RootLattice(None, store.root()), clock)
+        assert held.read("/f") == b"".join(pieces) + b"more"
