@@ -17,7 +17,10 @@ SAMPLE_MS: Final = 1_000
 """Least time between two samples."""
 
 SAMPLES_MAX: Final = 256
-"""More are thinned: of the older three quarters every other one goes."""
+"""More are thinned."""
+
+AGE_PARTS: Final = 8
+"""Two samples are then as far apart as this part of their age."""
 
 _SAMPLE: Final = struct.Struct(">QQIIIB32s")
 
@@ -49,16 +52,27 @@ class Ages:
         samples = self._samples
         now = Sample(now_ms, position, root)
         latest, self._latest = self._latest, now
-        if latest is not None and now_ms < latest.time_ms:
+        last_ms = max(one.time_ms for one in (*samples[-1:], latest or now))
+        if now_ms < last_ms:
             # The clock was set back: what it said before cannot be compared with what it says now.
             samples.clear()
-        elif latest is not None and now_ms - latest.time_ms >= SAMPLE_MS:
+        elif (
+            latest is not None
+            and now_ms - latest.time_ms >= SAMPLE_MS
+            and (not samples or samples[-1] is not latest)
+        ):
             samples.append(latest)  # the end of a burst
         if not samples or now_ms - samples[-1].time_ms >= SAMPLE_MS:
             samples.append(now)
         if len(samples) > SAMPLES_MAX:
-            old = SAMPLES_MAX * 3 // 4
-            self._samples = samples[:old:2] + samples[old:]
+            self._thin(now_ms)
+
+    def _thin(self, now_ms: int) -> None:
+        kept = [self._samples[-1]]
+        for sample in reversed(self._samples[:-1]):
+            if (kept[-1].time_ms - sample.time_ms) * AGE_PARTS >= now_ms - sample.time_ms:
+                kept.append(sample)
+        self._samples = kept[::-1]
 
     def _all(self) -> list[Sample]:
         latest = self._latest

@@ -210,6 +210,7 @@ class Collector:
                 self._index.condemn(self.condemns)
                 swept()
             self.sweep(committer)
+        committer.trim()
         after = sum(self._file_sizes(self._numbers()).values())
         return replace(self._report(before, after), cells_live=self._index.count())
 

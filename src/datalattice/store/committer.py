@@ -303,9 +303,15 @@ class Committer:
                 self._fail(error)
 
     def trim(self) -> None:
-        """Give the room behind the last pack back; everything is durable and nobody writes."""
+        """Give the room behind the last pack back.
+
+        Raises: StoreFailed: the disk refuses.
+        """
         with self._turn:
-            self._writer.trim()
+            try:
+                self._writer.trim()
+            except OSError as error:
+                raise self._fail(write_error(error, self._where)) from error
 
     def close(self) -> None:
         """Wait for a sync that is under way, and give the file back."""

@@ -98,9 +98,7 @@ class SegmentWriter:
         if self._file is not None:
             if self.offset + length <= self._segment_bytes or self.offset <= SEGMENT_HEADER_BYTES:
                 return
-            self._file.sync()
-            self._retired.append(self._file)  # another thread may be syncing it just now
-            self._file = None
+            self.finish()
         segment = self.segment + 1
         if segment >= SEGMENTS_MAX:
             raise StoreFull(f"{self._folder}: a store has at most {SEGMENTS_MAX} segments")
@@ -116,8 +114,9 @@ class SegmentWriter:
     def finish(self) -> None:
         """Let the next pack begin a new segment. What the old one holds is durable afterwards."""
         if self._file is not None and self.offset > SEGMENT_HEADER_BYTES:
+            self.trim()
             self._file.sync()
-            self._retired.append(self._file)  # as in `make_room`
+            self._retired.append(self._file)  # another thread may be syncing it just now
             self._file = None
 
     def rewind(self, segment: int, offset: int, before: bytes) -> None:

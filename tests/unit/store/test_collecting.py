@@ -1,0 +1,535 @@
+"""Collecting garbage: what is reached stays, what is not goes, and nothing ever dangles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from datalattice.cells import Map, Value, Vector, missing, novelty, same, value_hash
+from datalattice.crypto import SeededEntropy
+from datalattice.errors import (
+    Corruption,
+    MissingData,
+    ReadOnly,
+    StoreFailed,
+    StoreVersion,
+    UsageError,
+)
+from datalattice.store import CellStore, collecting, heal_store, leases, open_damaged
+from datalattice.store.ages import SAMPLES_MAX, Ages
+from datalattice.store.garbage import Marks, Removed, Run, Sieve
+from datalattice.store.hashindex import BEGINNING, Position
+from datalattice.store.history import NOTHING
+from datalattice.store.leases import LEASE_SECONDS_MAX
+from datalattice.store.packing import locate
+
+HOUR_MS = 3_600_000
+
+
+class StoppedClock:
+    """A clock for which a test says when time goes on."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+@pytest.fixture(name="clock")
+def fixture_clock() -> StoppedClock:
+    return StoppedClock()
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few hundred bytes be worth a collection."""
+    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
+
+
+def text(number: int) -> str:
+    return f"text {number} ".ljust(200, "x")
+
+
+def texts(start: int, count: int = 20) -> Vector:
+    return Vector.of([text(n) for n in range(start, start + count)])
+
+
+def opened(path: Path, clock: StoppedClock, **options: bool) -> CellStore:
+    return CellStore.open(
+        path,
+        segment_bytes=8_192,
+        clock=clock,
+        retention=NOTHING,
+        entropy=SeededEntropy(1),
+        **options,
+    )
+
+
+def is_whole(store: CellStore, value: Value) -> bool:
+    hash = value_hash(value)
+    return store.has(hash) and missing(store.load(hash)) == []
+
+
+def make_again(path: Path, clock: StoppedClock) -> CellStore:
+    """Open a store whose index has to be made again from the segments."""
+    (path / "index.state").unlink()
+    return opened(path, clock)
+
+
+def assert_clean(store: CellStore) -> None:
+    report = store.check()
+    assert report.is_clean, report
+    assert not report.useless
+    assert report.scars == ()
+
+
+def test_what_nothing_reaches_goes_and_the_rest_stays(tmp_path: Path, clock: StoppedClock) -> None:
+    kept = {name: texts(1_000 * n) for n, name in enumerate(["root", "pin", "lease", "old"], 1)}
+    with opened(tmp_path / "s", clock) as store:
+        for name in ("old", "lease", "pin", "root"):
+            store.commit(kept[name])
+        store.pins.pin(value_hash(kept["pin"]), "p")
+        lease = store.lease(value_hash(kept["lease"]), 60)
+        before = store.stats()
+        done = store.collect(grace_ms=0)
+        assert not store.has(value_hash(kept["old"]))
+        assert not store.has(value_hash(text(4_000)))
+        assert all(is_whole(store, kept[name]) for name in ("root", "pin", "lease"))
+        assert done.cells_dead == len(novelty(texts(4_000)))
+        assert done.cells_live == store.stats().cells == before.cells - done.cells_dead
+        assert done.bytes_before == before.bytes
+        assert done.bytes_after == store.stats().bytes < before.bytes
+        assert store.stats().collected_ms == clock.ms
+        assert (store.stats().pins, store.stats().leases) == (1, 1)
+        assert_clean(store)
+        lease.release()
+        store.pins.unpin("p")
+        store.collect(grace_ms=0)
+        assert is_whole(store, kept["root"])
+        assert not store.has(value_hash(kept["pin"]))
+        assert not store.has(value_hash(kept["lease"]))
+        assert_clean(store)
+    again = make_again(tmp_path / "s", clock)
+    assert same(again.root(), kept["root"])
+    assert not again.has(value_hash(kept["old"]))
+    assert_clean(again)
+    again.close()
+
+
+def test_the_grace_keeps_what_was_the_root_or_staged_in_its_time(
+    tmp_path: Path, clock: StoppedClock
+) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(texts(0))
+        store.put(texts(100))
+        store.sync()
+        clock.ms += HOUR_MS
+        store.commit(texts(200))
+        clock.ms += 5_000
+        store.put(texts(300))
+        store.commit(texts(400))
+        store.collect(grace_ms=10_000)
+        assert all(is_whole(store, texts(n)) for n in (0, 200, 300, 400)), "0 was the root then"
+        assert not store.has(value_hash(texts(100))), "staged, and older than the grace"
+        clock.ms += 7_000
+        store.collect(grace_ms=10_000)
+        assert not store.has(value_hash(texts(0)))
+        assert is_whole(store, texts(200))
+        assert not store.announced(value_hash(texts(300)))
+        clock.ms += HOUR_MS
+    with opened(tmp_path / "s", clock) as store:  # ages outlive the process
+        store.collect(grace_ms=10_000)
+        assert is_whole(store, texts(400))
+        assert not store.has(value_hash(texts(200)))
+        assert not store.has(value_hash(texts(300)))
+        assert_clean(store)
+
+
+def test_what_leans_on_removed_cells_fails_or_brings_them_again(
+    tmp_path: Path, clock: StoppedClock
+) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(texts(0))
+        held = store.root()
+        store.commit(texts(100))
+        store.collect(grace_ms=0)
+        before = store.root_hash()
+        with pytest.raises(MissingData):
+            store.commit(Map.of({"held": held}))
+        with pytest.raises(MissingData):
+            store.put_encodings([(h, e) for h, e, _ in novelty(texts(0))[-1:]])
+        assert store.root_hash() == before
+        store.commit(Map.of({"held": texts(0)}))
+        assert missing(store.root()) == []
+        assert_clean(store)
+
+
+def test_what_is_put_stays_for_the_grace_though_its_cells_are_old(
+    tmp_path: Path, clock: StoppedClock
+) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(texts(0))
+        store.commit(texts(100))
+        clock.ms += HOUR_MS
+        store.commit(texts(101))
+        clock.ms += HOUR_MS
+        value = texts(0)
+        assert store.put(value) == 0
+        clock.ms += 5
+        store.collect(grace_ms=1_000)
+        store.commit(Vector.of([value]))
+        assert missing(store.root()) == []
+        assert_clean(store)
+
+
+@pytest.mark.parametrize("step", ["mark", "copy"])
+def test_commits_while_it_goes_on_may_lean_on_anything(
+    tmp_path: Path, clock: StoppedClock, step: str
+) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(texts(0))
+        held = store.root()
+        store.commit(texts(100, 60))
+        store.commit(texts(130, 30))
+        told: list[str] = []
+
+        def work(what: str, _done: int, _total: int) -> None:
+            if what == step and what not in told:
+                store.commit(Map.of({"held": held, "live": store.root()}))
+                store.put(Vector.of([text(900), text(901)]))
+                store.pins.pin(store.root_hash() or b"", "meanwhile")
+            told.append(what)
+
+        store.collect(grace_ms=0, progress=work)
+        assert {"mark", "copy", "sweep"} <= set(told)
+        root = store.root()
+        assert isinstance(root, Map)
+        assert same(root["held"], texts(0))
+        assert missing(root) == []
+        assert is_whole(store, Vector.of([text(900), text(901)]))
+        assert_clean(store)
+    again = make_again(tmp_path / "s", clock)
+    assert missing(again.root()) == []
+    assert_clean(again)
+    again.close()
+
+
+HIGH = [text(7), *[text(n) for n in range(800, 805)]]
+
+
+def test_dead_cells_of_a_kept_segment_do_not_come_back(tmp_path: Path, clock: StoppedClock) -> None:
+    path = tmp_path / "s"
+    low = text(7)
+    high = Vector.of(HIGH)
+    live = texts(500, 25)
+    with opened(path, clock) as store:
+        store.commit(Vector.of([low, *[text(n) for n in range(30, 60)]]))
+        store.commit(Map.of({"live": live, "high": high}))
+        store.commit(Map.of({"live": live}))
+        segment = locate(store.place_of(value_hash(high)))[0]
+        assert locate(store.place_of(value_hash(low)))[0] != segment
+        done = store.collect(grace_ms=0)
+        assert 0 < done.dropped < done.segments
+        assert (path / "segments" / f"{segment:08d}.seg").exists(), "most of it is alive"
+        assert not store.has(value_hash(high))
+        assert not store.has(value_hash(low))
+    store = make_again(path, clock)
+    assert not store.has(value_hash(high)), "what it refers to is gone"
+    assert is_whole(store, live)
+    assert_clean(store)
+    store.commit(Map.of({"live": store.root()["live"], "high": Vector.of(HIGH)}))
+    assert missing(store.root()) == []
+    store.close()
+
+
+def test_staged_cells_stay_staged_and_announced_ones_announced(
+    tmp_path: Path, clock: StoppedClock
+) -> None:
+    path = tmp_path / "s"
+    staged, later = texts(1, 6), texts(11, 6)
+    with opened(path, clock) as store:
+        store.put(staged, later)
+        store.sync()
+        store.commit(texts(100))
+        store.commit(Map.of({"later": later, "more": texts(200, 40)}))
+        store.pins.pin(value_hash(staged), "staged")
+        store.collect(grace_ms=0)
+        assert not store.announced(value_hash(staged))
+        assert store.announced(value_hash(later))
+        assert_clean(store)
+    store = make_again(path, clock)
+    assert not store.announced(value_hash(staged))
+    assert store.announced(value_hash(later))
+    assert is_whole(store, staged)
+    store.commit(Map.of({"staged": texts(1, 6)}))
+    assert store.announced(value_hash(staged))
+    assert_clean(store)
+    store.close()
+
+
+def test_readers_find_what_was_moved_and_leases_keep_what_they_need(
+    tmp_path: Path, clock: StoppedClock
+) -> None:
+    path = tmp_path / "s"
+    with opened(path, clock) as store:
+        store.commit(texts(0, 60))
+        store.commit(texts(10, 50))
+        with opened(path, clock, read_only=True) as reader:
+            assert reader.root_hash() == value_hash(texts(10, 50))
+            lease = reader.lease(value_hash(texts(10, 50)), 100)
+            store.commit(texts(40, 20))
+            done = store.collect(grace_ms=0)
+            assert done.dropped
+            assert is_whole(reader, texts(10, 50)), "leased, and found in its new place"
+            assert reader.get_encoding(value_hash(text(0))) is None
+            assert same(reader.root(), texts(40, 20))
+            assert_clean(reader)
+            lease.renew(200)
+            clock.ms += 150_000
+            store.commit(texts(41, 20))
+            store.collect(grace_ms=0)
+            assert is_whole(reader, texts(10, 50))
+            lease.release()
+            lease.release()
+            store.collect(grace_ms=0)
+            reader.refresh()
+            assert not reader.has(value_hash(texts(10, 50)))
+            with pytest.raises(MissingData):
+                reader.lease(value_hash(texts(10, 50)), 100)
+            with pytest.raises(UsageError, match="given back"):
+                lease.renew(5)
+            assert_clean(reader)
+
+
+def test_leases_end_by_themselves(tmp_path: Path, clock: StoppedClock) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(texts(0))
+        lease = store.lease(value_hash(texts(0)), 10)
+        store.commit(texts(100))
+        clock.ms += 10_000
+        done = store.collect(grace_ms=0)
+        assert done.leases_ended == 1
+        assert not store.has(value_hash(texts(0)))
+        with pytest.raises(MissingData):
+            lease.renew(10)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fits"),
+    [(0.001, True), (LEASE_SECONDS_MAX, True), (LEASE_SECONDS_MAX + 1, False), (0, False)],
+)
+def test_a_lease_has_a_time(tmp_path: Path, seconds: float, fits: bool) -> None:
+    with opened(tmp_path / "s", StoppedClock()) as store:
+        store.commit(texts(0))
+        if fits:
+            with store.lease(value_hash(texts(0)), seconds) as lease:
+                assert lease.expires_ms == store.clock.now_ms() + round(seconds * 1_000)
+            assert store.leases.names() == []
+        else:
+            with pytest.raises(UsageError, match="seconds"):
+                store.lease(value_hash(texts(0)), seconds)
+
+
+def test_a_store_has_a_number_of_leases(
+    tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "LEASES_MAX", 2)
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(texts(0))
+        store.lease(value_hash(texts(0)), 10)
+        with store.lease(value_hash(texts(0)), 10), pytest.raises(UsageError, match="at most 2"):
+            store.lease(value_hash(texts(0)), 10)
+        store.lease(value_hash(texts(0)), 10)
+
+
+def test_a_damaged_lease_is_refused_by_name(tmp_path: Path, clock: StoppedClock) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(texts(0))
+        store.commit(texts(100))
+        store.lease(value_hash(texts(100)), 10)
+        (file,) = (tmp_path / "s" / "leases").iterdir()
+        good = file.read_bytes()
+        for offset in range(len(good)):
+            file.write_bytes(
+                good[:offset] + bytes([good[offset] ^ (1 << offset % 8)]) + good[offset + 1 :]
+            )
+            with pytest.raises(Corruption, match=file.name):
+                store.collect(grace_ms=0)
+        file.write_bytes(good[:50])
+        with pytest.raises(Corruption, match=file.name):
+            store.collect(grace_ms=0)
+        assert store.has(value_hash(texts(0))), "nothing was collected"
+
+
+def test_a_damaged_store_is_not_collected(tmp_path: Path, clock: StoppedClock) -> None:
+    path = tmp_path / "s"
+    with opened(path, clock) as store:
+        store.commit(texts(0))
+        store.commit(texts(100))
+        segment, offset, _ = locate(store.place_of(value_hash(text(105))))
+    file = path / "segments" / f"{segment:08d}.seg"
+    data = bytearray(file.read_bytes())
+    data[offset + 20] ^= 1
+    file.write_bytes(data)
+    with opened(path, clock) as store:
+        with pytest.raises(StoreFailed, match=re.escape(str(file)) + ".*heal the store first"):
+            store.collect(grace_ms=0)
+        with pytest.raises(Corruption):
+            store.load(value_hash(text(105)))
+        with pytest.raises(StoreFailed, match="heal the store first"):
+            store.collect(grace_ms=0)
+        assert store.has(value_hash(texts(0)))
+
+
+def test_calls_that_are_refused(tmp_path: Path, clock: StoppedClock) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(texts(0))
+        store.commit(texts(100))
+        with pytest.raises(UsageError, match="grace"):
+            store.collect(grace_ms=-1)
+        refused: list[str] = []
+
+        def again(*_: object) -> None:
+            with pytest.raises(UsageError, match="going on already"):
+                store.collect(grace_ms=0)
+            refused.append("")
+
+        with opened(tmp_path / "s", clock, read_only=True) as reader:
+            with pytest.raises(ReadOnly):
+                reader.collect(grace_ms=0)
+            found = reader.collect(grace_ms=0, dry_run=True)
+            assert found.is_dry
+            assert found.dropped
+        assert store.has(value_hash(texts(0)))
+        store.collect(grace_ms=0, progress=again)
+        assert refused
+
+
+def test_where_nothing_is_to_be_had_nothing_is_written(tmp_path: Path, clock: StoppedClock) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(texts(0))
+        store.commit(texts(100))
+        store.collect(grace_ms=0)
+        before = [store.stats().segments, store.stats().bytes]
+        for _ in range(5):
+            assert store.collect(grace_ms=0).dropped <= 1
+        assert [store.stats().segments, store.stats().bytes] == before
+
+
+def test_small_segments_are_put_together(tmp_path: Path, clock: StoppedClock) -> None:
+    root = Map.of({})
+    with opened(tmp_path / "s", clock) as store:
+        for number in range(collecting.SMALL_MAX + 4):
+            root = root.put(number, text(number))
+            store.commit(root)
+            with store._writer().lock:
+                store._writer().turn_over()
+        store.collect(grace_ms=0)
+        assert store.stats().segments <= 3
+        assert missing(store.root()) == []
+        assert_clean(store)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["index", "no-index"])
+@pytest.mark.parametrize(
+    "change",
+    [lambda data: data[:-1], lambda data: data[:10], lambda _: b"", None],
+    ids=["cut", "head", "empty", "gone"],
+)
+def test_without_its_record_a_store_opens_and_heals(
+    tmp_path: Path, clock: StoppedClock, change: Callable[[bytes], bytes] | None, again: bool
+) -> None:
+    path = tmp_path / "s"
+    live = texts(500, 25)
+    with opened(path, clock) as store:
+        store.commit(texts(0))
+        store.commit(Map.of({"live": live, "high": Vector.of([text(7), "y" * 200])}))
+        store.commit(Map.of({"live": live}))
+        assert store.collect(grace_ms=0).dropped
+    file = path / "garbage"
+    if change is None:
+        file.unlink()
+    else:
+        file.write_bytes(change(file.read_bytes()))
+    if again:
+        (path / "index.state").unlink()
+    with open_damaged(path) as store:
+        assert heal_store(store).report.is_clean
+        assert is_whole(store, live)
+        report = store.check()
+        assert report.is_clean
+        assert not report.useless
+        if change is not None:
+            assert any(one.file == str(file) for one in [*store.damage, *report.scars])
+
+
+def test_a_record_of_a_newer_version_is_refused(tmp_path: Path, clock: StoppedClock) -> None:
+    from datalattice.store import garbage
+    from datalattice.store.disk import RealDisk
+
+    path = tmp_path / "s"
+    with opened(path, clock) as store:
+        store.commit(1)
+        store_id = store._opened.store_id
+    patch = pytest.MonkeyPatch()
+    patch.setattr(garbage, "GARBAGE_VERSION", 2)
+    garbage.write_removed(RealDisk(), str(path), store_id, Removed(1))
+    patch.undo()
+    with pytest.raises(StoreVersion, match="garbage"):
+        opened(path, clock)
+
+
+def test_marks_tell_neighbours_apart() -> None:
+    marks = Marks()
+    places = []
+    offset = 44
+    for length in [2, 3, 33, 2, 34, 200, 1, 32, 33, 16_000]:
+        places.append((3 << 42) | (offset << 15) | (length << 1))
+        offset += length
+    for place in places[::2]:
+        assert marks.add(place)
+        assert not marks.add(place)
+    assert [marks.has(place) for place in places] == [True, False] * 5
+    staged = [(place >> 15) & 0x7FFFFFF for place in places[2:5]]
+    sieve = Sieve(Removed(4, (Run(1, 2, 1, 9),), 0, {3: marks.pack(3, staged)}))
+    assert [sieve.condemns(place) for place in places] == [False, True] * 5
+    found = sieve.sift([bytes([n]) * 32 for n in range(10)], places)
+    assert found is not None
+    assert found[1] == [places[0], places[2] | 1, places[4] | 1, places[6], places[8]]
+    assert found[2] == 2
+    assert sieve.condemns((1 << 42) | (44 << 15) | (200 << 1)), "its segment was dropped"
+    assert not sieve.condemns((4 << 42) | (44 << 15) | (200 << 1))
+
+
+def test_runs_that_touch_are_one() -> None:
+    removed = Removed(9, (Run(2, 3, 5, 9),))
+    runs = removed.with_dropped([Run(4, 4, 9, 12), Run(6, 6, 20, 22)])
+    assert runs == (Run(2, 4, 5, 12), Run(6, 6, 20, 22))
+    removed = Removed(9, runs)
+    assert [n for n in range(9) if removed.dropped(n)] == [2, 3, 4, 6]
+    assert removed.run_before(5) == Run(2, 4, 5, 12)
+    assert removed.run_before(7) == Run(6, 6, 20, 22)
+    assert removed.run_before(4) is None
+
+
+def test_ages_are_thinned_and_a_clock_that_steps_back_begins_anew() -> None:
+    ages = Ages(None, BEGINNING.position)
+    assert ages.before(10**15) is None
+    for second in range(10 * SAMPLES_MAX):
+        ages.note(second * 1_000, Position(second, 1, 44 + second, 0), None)
+    kept = Ages(ages.pack(), Position(10**6, 1, 44, 0))
+    for back in (0, 5, 60, 1_000, 1_700):
+        found = kept.before((10 * SAMPLES_MAX - 1 - back) * 1_000)
+        assert found is not None
+        assert back <= 10 * SAMPLES_MAX - 1 - found.time_ms // 1_000 <= 1.5 * back + 2
+        assert found.position.sequence == found.time_ms // 1_000
+    assert len(ages.pack()) < 100 * SAMPLES_MAX
+    ages.note(500, Position(10**5, 1, 44, 0), b"r" * 32)
+    assert ages.before(499) is None
+    found = ages.before(500)
+    assert found is not None
+    assert found.root == b"r" * 32
