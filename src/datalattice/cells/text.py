@@ -29,6 +29,7 @@ _PRINT_TABLE: Final = str.maketrans(_PRINT_ESCAPES)
 _JSON_TABLE: Final = str.maketrans(_JSON_ESCAPES)
 JOINED_PIECES: Final = 10_000
 PIECE_MIN: Final = 8  # characters that even the smallest piece counts as
+PLAIN_BITS_MAX: Final = 13_000  # an integer of so many bits has fewer than 4,000 digits
 BRIEF_ITEMS_MAX: Final = 16
 BRIEF_LENGTH_MAX: Final = 100
 BRIEF_BITS_MAX: Final = 256
@@ -57,7 +58,7 @@ def integer_text(number: int) -> str:
 
     Source: CAD032; docs/cells.md "Printed form".
     """
-    if -(10**4000) < number < 10**4000:
+    if number.bit_length() < PLAIN_BITS_MAX:
         return str(number)
     # The interpreter refuses long conversions by default; ours are bounded at 4,096 bytes.
     high, low = divmod(abs(number), 10**4000)
