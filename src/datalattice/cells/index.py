@@ -229,14 +229,12 @@ class Index(Cell):
         return _put(self, key_bytes(held), held, admit(value), 0)
 
     def put_many(self, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Index:
-        """Return this index with all of `entries` put one after another."""
-        if not self._count:
-            return _index_of(entries)
-        made = self
-        for pair in pairs_of(entries):
-            key, value = pair_of(pair)
-            made = made.put(key, value)
-        return made
+        """Return this index with all of `entries` put; of two with one key the later wins.
+
+        Itself when that changes nothing.
+        Cost: each tree node on the way to a new entry is made once.
+        """
+        return _union(self, _index_of(entries), 0)
 
     def remove(self, key: object) -> Index:
         """Return this index without `key`; itself when the key is absent."""
@@ -350,12 +348,13 @@ class Index(Cell):
         if theirs_too and joined:
             return other
         made = self
+        found: dict[bytes, tuple[object, object]] = {}
         for raw, present, key, result in joined:
             if result is not ABSENT:
-                made = _put(made, raw, key, result, 0)
+                found[raw] = (key, result)
             elif present:
                 made = _remove(made, raw)
-        return made
+        return _union(made, _build_sorted(found), 0)
 
     def differences(self, other: Index) -> Iterator[tuple[Value, bool, Value, bool, Value]]:
         """Yield (key, own present, own value, other present, other value) where the two differ.
@@ -482,6 +481,111 @@ def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Ind
     return _node(count + 1, node._has_entry, end, node._mask | (1 << digit), fresh_kids, sample)
 
 
+def _union(own: Index, new: Index, known: i64) -> Index:
+    """Return `own` with the entries of `new`, which win; `own` itself when that changes nothing.
+
+    known: digits that all keys of both share.
+    """
+    if new._count == 0:
+        return own
+    if own._count == 0:
+        return new
+    if new._count == 1:
+        entry = new._open()
+        return _put(own, new._key(), entry[0], entry[1], known)
+    if own._count == 1:
+        entry, raw = own._open(), own._key()
+        return _put(new, raw, entry[0], entry[1], known) if new._find(raw) is None else new
+    own._open()
+    new._open()
+    own_end: i64 = own._depth
+    new_end: i64 = new._depth
+    low: i64 = min(own_end, new_end)
+    fork: i64 = common_key_digits(own._any(), new._any(), known)
+    if fork < low:
+        first: i64 = digit_at(own._any(), fork)
+        second: i64 = digit_at(new._any(), fork)
+        pair: list[object] = [own, new] if first < second else [new, own]
+        mask: i64 = (1 << first) | (1 << second)
+        return _node(own._count + new._count, False, fork, mask, pair, own._any())
+    if own_end < new_end:
+        return _with_below(own, digit_at(new._any(), low), new, True)
+    if new_end < own_end:
+        return _with_below(new, digit_at(own._any(), low), own, False)
+    return _side_by_side(own, new)
+
+
+def _side_by_side(own: Index, new: Index) -> Index:
+    """Return the union of two open nodes of one depth, whose keys agree up to there."""
+    kids, others = own._open(), new._open()
+    fresh: list[object] = []
+    at: i64 = 0
+    other_at: i64 = 0
+    count: i64 = own._count
+    changed = False
+    if own._has_entry:
+        fresh = kids[:2]
+        at = 2
+    if new._has_entry:
+        if not own._has_entry:
+            count += 1
+            changed = True
+        elif not (same_kid(kids[0], others[0]) and same_kid(kids[1], others[1])):
+            changed = True
+        if changed:
+            fresh = others[:2]
+        other_at = 2
+    for digit in range(16):
+        mine, theirs = own._mask & (1 << digit), new._mask & (1 << digit)
+        if theirs:
+            below = index_node(others[other_at], new._count, new._depth)
+            grown = below
+            if mine:
+                child = index_node(kids[at], own._count, own._depth)
+                grown = _union(child, below, own._depth + 1)
+                changed = changed or grown is not child
+                count += grown._count - child._count
+                at += 1
+            else:
+                count += below._count
+                changed = True
+            fresh.append(grown)
+            other_at += 1
+        elif mine:
+            fresh.append(kids[at])
+            at += 1
+    if not changed:
+        return own
+    has_entry = own._has_entry or new._has_entry
+    return _node(count, has_entry, own._depth, own._mask | new._mask, fresh, own._any())
+
+
+def _with_below(node: Index, digit: i64, below: Index, wins: bool) -> Index:
+    """Return a node with the entries of `below`, whose keys go on with `digit` after its depth.
+
+    wins: whether they win over those that the node has there.
+    """
+    kids = node._open()
+    slot: i64 = node._slot(digit)
+    fresh = kids[:]
+    grown = below
+    more: i64 = below._count
+    if node._mask & (1 << digit):
+        child = index_node(kids[slot], node._count, node._depth)
+        if wins:
+            grown = _union(child, below, node._depth + 1)
+            if grown is child:
+                return node
+        else:
+            grown = _union(below, child, node._depth + 1)
+        more = grown._count - child._count
+        fresh[slot] = grown
+    else:
+        fresh.insert(slot, grown)
+    mask: i64 = node._mask | (1 << digit)
+    return _node(node._count + more, node._has_entry, node._depth, mask, fresh, node._any())
+
+
 def _remove(node: Index, raw: bytes) -> Index:
     if node._count == 0:
         return node
@@ -522,6 +626,10 @@ def _index_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -
         key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
         held = admit(key)
         found[key_bytes(held)] = (held, admit(value))
+    return _build_sorted(found)
+
+
+def _build_sorted(found: dict[bytes, tuple[object, object]]) -> Index:
     keys = sorted(found)
     if not keys:
         return EMPTY_INDEX

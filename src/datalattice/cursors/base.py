@@ -136,6 +136,15 @@ class Cursor(ABC):
         """Return a cursor on what lies at `keys`; no keys: this cursor."""
         return PathCursor(self, keys) if keys else self
 
+    def version(self) -> object:
+        """Return what stands for the present state: the same object until something is written.
+
+        Whoever derives much from the value can keep it for as long. Something may have been written
+        elsewhere below the same root.
+        Source: docs/cursors.md "Changes".
+        """
+        return self._watched().value
+
     def subscribe(self, wake: Wake) -> Wake:
         """Call `wake` after every change at the root of this cursor; return what ends that.
 

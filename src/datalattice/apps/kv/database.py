@@ -44,7 +44,10 @@ class Database(TypedOperations):
     Source: CAD037 "KV database"; docs/kv.md.
     """
 
-    __slots__ = ("_cursor", "_name", "_owner")
+    __slots__ = ("_cursor", "_held", "_name", "_owner")
+
+    _held: tuple[object, Index] | None
+    """The store that was read last, beside the version of the cursor it belongs to."""
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class Database(TypedOperations):
     ) -> None:
         key_pair = cursor.context.key_pair
         self._cursor = cursor
+        self._held = None
         self._clock = clock or SystemClock()
         self._name = checked_name(name)
         self._replica = checked_replica(replica, key_pair)
@@ -145,7 +149,13 @@ class Database(TypedOperations):
         Raises: BadSignature: the owner did not sign what is there.
         Source: CAD037 "Store"; docs/kv.md "Layout".
         """
-        return as_store(self._cursor.get())
+        version, held = self._cursor.version(), self._held
+        if held is not None and held[0] is version:
+            return held[1]
+        store = as_store(self._cursor.get())
+        if self._cursor.version() is version:
+            self._held = (version, store)
+        return store
 
     def _apply(self, step: Step[T]) -> T:
         results: list[T] = []
