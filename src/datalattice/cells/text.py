@@ -58,7 +58,7 @@ def integer_text(number: int) -> str:
 
     Source: CAD032; docs/cells.md "Printed form".
     """
-    if number.bit_length() < PLAIN_BITS_MAX:
+    if number.bit_length() < PLAIN_BITS_MAX or -(10**4000) < number < 10**4000:
         return str(number)
     # The interpreter refuses long conversions by default; ours are bounded at 4,096 bytes.
     high, low = divmod(abs(number), 10**4000)
