@@ -22,6 +22,8 @@ from datalattice.limits import BLOB_BYTES_MAX, CHUNK_BYTES, FAN_OUT
 STAGED_BYTES: Final = FAN_OUT * FAN_OUT * CHUNK_BYTES
 """Finished parts of this size are handed to `stage`, 1 MiB."""
 
+Bytes = bytes | bytearray | memoryview
+
 Stage = Callable[[Value], object]
 """Takes a finished part of a blob, for example `CellStore.put`, which then holds its memory."""
 
@@ -94,7 +96,7 @@ class BlobBuilder:
     def __len__(self) -> int:
         return self._length
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
+    def write(self, data: Bytes) -> None:
         """Add bytes at the end.
 
         Raises: UsageError: the blob would be longer than 2**63 - 1 bytes.
@@ -202,7 +204,7 @@ def _parent(kids: list[object], size: int) -> Blob:
     return made
 
 
-def blob_from(pieces: Iterable[bytes], stage: Stage | None = None) -> Value:
+def blob_from(pieces: Iterable[Bytes], stage: Stage | None = None) -> Value:
     """Return the blob of all bytes of `pieces`, one after another.
 
     Source: docs/cells.md "Building and editing blobs".

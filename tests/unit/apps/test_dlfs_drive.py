@@ -232,8 +232,8 @@ def test_what_cannot_be_done_to_a_file_is_refused_and_changes_nothing(drive: Dri
         (UsageError, lambda: drive.write_at("/f", -1, b"x")),
         (UsageError, lambda: drive.truncate("/f", -1)),
         (UsageError, lambda: drive.resize("/f", -1)),
-        (TypeMismatch, lambda: drive.write("/f", ["text"])),  # type: ignore[list-item]
-        (TypeMismatch, lambda: drive.append("/f", "text")),  # type: ignore[arg-type]
+        (TypeError, lambda: drive.write("/f", ["text"])),  # type: ignore[list-item]
+        (TypeError, lambda: drive.append("/f", "text")),  # type: ignore[arg-type]
     ]
     for error, act in refused:
         with pytest.raises(error):
