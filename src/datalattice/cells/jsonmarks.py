@@ -268,9 +268,7 @@ def _made(mark: str, value: Value) -> Value:
     maker = _SCALARS.get(mark) or _TREES[mark]
     try:
         return maker(value)
-    except BadFormat:
-        raise
-    except (DataLatticeError, AssertionError, ValueError) as error:
+    except (DataLatticeError, ValueError) as error:
         raise BadFormat(f"a mark {mark} holds something else than it needs: {error}") from error
 
 
