@@ -16,13 +16,11 @@ from datalattice.cells.blobs import Blob, make_blob
 from datalattice.cells.cell import Value, broken, deref, same_kid
 from datalattice.cells.scalars import need
 from datalattice.cells.scan import chunk_span
-from datalattice.errors import UsageError
+from datalattice.errors import TypeMismatch, UsageError
 from datalattice.limits import BLOB_BYTES_MAX, CHUNK_BYTES, FAN_OUT
 
 STAGED_BYTES: Final = FAN_OUT * FAN_OUT * CHUNK_BYTES
 """Finished parts of this size are handed to `stage`, 1 MiB."""
-
-Bytes = bytes | bytearray | memoryview
 
 Stage = Callable[[Value], object]
 """Takes a finished part of a blob, for example `CellStore.put`, which then holds its memory."""
@@ -96,14 +94,14 @@ class BlobBuilder:
     def __len__(self) -> int:
         return self._length
 
-    def write(self, data: Bytes) -> None:
-        """Add bytes at the end.
+    def write(self, piece: object) -> None:
+        """Add bytes, or what has them as bytes, at the end.
 
-        Raises: UsageError: the blob would be longer than 2**63 - 1 bytes.
+        Raises: TypeMismatch: it is something else. UsageError: the blob would be longer than
+                2**63 - 1 bytes.
         Source: docs/cells.md "Building and editing blobs".
         """
-        need(data, (bytes, bytearray, memoryview), "a blob is made of bytes")
-        data = bytes(data)
+        data = _bytes_of(piece)
         _check_length(self._length + len(data))
         self._length += len(data)
         at: i64 = 0
@@ -204,7 +202,16 @@ def _parent(kids: list[object], size: int) -> Blob:
     return made
 
 
-def blob_from(pieces: Iterable[Bytes], stage: Stage | None = None) -> Value:
+def _bytes_of(piece: object) -> bytes:
+    """Return the bytes of what a caller gives; a type would be checked with another error."""
+    if isinstance(piece, bytes):
+        return piece
+    if isinstance(piece, (bytearray, memoryview)):
+        return bytes(piece)
+    raise TypeMismatch(f"a blob is made of bytes, got {type(piece).__name__}")
+
+
+def blob_from(pieces: Iterable[object], stage: Stage | None = None) -> Value:
     """Return the blob of all bytes of `pieces`, one after another.
 
     Source: docs/cells.md "Building and editing blobs".
@@ -215,17 +222,17 @@ def blob_from(pieces: Iterable[Bytes], stage: Stage | None = None) -> Value:
     return builder.finish()
 
 
-def blob_overwrite(blob: Value, position: int, data: bytes, stage: Stage | None = None) -> Value:
-    """Return `blob` with `data` at `position`; a gap before it is filled with zeros.
+def blob_overwrite(blob: Value, position: int, piece: object, stage: Stage | None = None) -> Value:
+    """Return `blob` with the bytes of `piece` at `position`; a gap before is filled with zeros.
 
     The same object when its bytes are those already.
 
-    Cost:   the chunks that `data` covers in part, and the nodes above the others.
+    Cost:   the chunks that they cover in part, and the nodes above the others.
     Raises: UsageError: the position is negative, or the blob would be too long.
     Source: docs/cells.md "Building and editing blobs".
     """
     need(position, int, "a position is an int")
-    need(data, bytes, "a blob is made of bytes")
+    data = _bytes_of(piece)
     length = blob_length(blob)
     if position < 0:
         raise UsageError(f"a position is 0 or more, got {position}")
