@@ -165,3 +165,12 @@ def test_a_wake_comes_from_the_thread_that_writes_and_on_close() -> None:
 def test_a_negative_timeout_is_refused() -> None:
     with Changes(Root(0)) as changes, pytest.raises(UsageError, match="0 or more"):
         changes.wait(-1)
+
+
+def test_a_version_is_the_same_until_something_is_written() -> None:
+    root = lattice_root()
+    below = root.path("a")
+    before = below.version()
+    assert below.version() is before
+    root.path("b").set(Map.of([("y", 2)]))
+    assert below.version() is not before

@@ -15,6 +15,7 @@ from datalattice.lattice import (
     OwnerForked,
     QueueForked,
     Report,
+    WriteSuperseded,
     discard,
     is_public_key,
     verify_did,
@@ -101,3 +102,11 @@ def test_reports_and_contexts_can_be_pickled() -> None:
     back = pickle.loads(pickle.dumps(context))
     assert (back.timestamp, back.key_pair, back.verifier) == (5, KEY, verify_did)
     assert (back.path, back.owner, back.prefer, back.report) == (("a",), "me", "own", discard)
+
+
+def test_a_superseded_write_says_which_side_lost() -> None:
+    lost = WriteSuperseded(("k", "f"), "own")
+    assert lost.kind == "write-superseded"
+    assert lost != WriteSuperseded(("k", "f"), "other")
+    assert pickle.loads(pickle.dumps(lost)) == lost
+    assert "lost='own'" in repr(lost)
