@@ -7,15 +7,12 @@ store, inside one update: writes of others are kept, and no increment of either 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
-from datalattice.apps.kv.operations import Step, T
+from datalattice.apps.kv.operations import Operations, Step, T
 from datalattice.apps.kv.typed import TypedOperations
 from datalattice.cells import Index, same
 from datalattice.errors import UsageError
-
-if TYPE_CHECKING:
-    from datalattice.apps.kv.database import Database
 
 
 class Batch(TypedOperations):
@@ -26,7 +23,7 @@ class Batch(TypedOperations):
 
     __slots__ = ("_base", "_database", "_done", "_staged", "_steps")
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Operations) -> None:
         self._clock = database._clock
         self._replica = database.replica
         self._database: Final = database
