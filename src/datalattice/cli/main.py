@@ -76,6 +76,7 @@ for name, command in (
     ("pin", pins.pin),
     ("unpin", pins.unpin),
     ("pins", pins.pins),
+    ("forget", pins.forget),
     ("export", pins.export),
     ("import", pins.import_),
 ):

@@ -35,6 +35,7 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.running import size_text
 from datalattice.cli.values import value_json
+from datalattice.clock import SystemClock
 from datalattice.errors import UsageError
 from datalattice.store import Pin, parse_time, time_text
 
@@ -129,6 +130,34 @@ def _pin_document(pin: Pin) -> dict[str, Any]:
         "created": time_text(pin.created_ms),
         "expires": None if pin.expires_ms is None else time_text(pin.expires_ms),
     }
+
+
+def forget(
+    before: Annotated[
+        str, typer.Argument(help="A time: ISO 8601 in UTC, or how long ago: 7d, 1h.")
+    ],
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Forget the roots that were replaced before a time, so that their room can be collected.
+
+    Pins and the present root stay. Works through the running node, or without one.
+    """
+    from datalattice.node import connect
+    from datalattice.store import CellStore
+
+    folder = existing_folder(dir)
+    before_ms = parse_time(before, SystemClock().now_ms())
+    client = connect(folder.path)
+    if client is None:
+        with CellStore.open(folder.store_path) as store:
+            count = store.history.forget(before_ms)
+    else:
+        with client:
+            found = client.call("store.forget", before_ms=before_ms)
+            count = found if type(found) is int else 0
+    document = {"forgotten": count, "before": time_text(before_ms)}
+    show(json, document, lambda: print_pairs(document))
 
 
 def export(

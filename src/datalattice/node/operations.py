@@ -20,6 +20,7 @@ a name and a Map of arguments; its result is a value.
     store.heal           addresses? folder? timeout_ms            Map of what it did; nil: not yet
     store.gc             grace_ms? dry_run? timeout_ms            Map of what it did, or of how far
                                                                   it is, by `done`
+    store.forget         before_ms                                former roots that were forgotten
     store.import         path pin? merge? timeout_ms              Map of what it did; nil: not yet
 
 Queues are those of the node's own key. `root.swap` sets all slots, or none when one of them has
@@ -134,12 +135,10 @@ class Operations:
         values = _vector(arguments, "values")
 
         def put() -> bool:
-            store = self._node.store
             try:
-                store.put(*values)
+                self._node.stage(values)
             except MissingData:
                 return False
-            store.sync()
             return True
 
         return await asyncio.to_thread(put)
@@ -318,6 +317,14 @@ class Operations:
         del self._importing[path]
         return task.result()
 
+    async def _forget(self, arguments: Map) -> Value:
+        before_ms, store = _need(arguments, "before_ms"), self._node.store
+        if type(before_ms) is not int:
+            raise UsageError(f"before_ms is a time in milliseconds, got {before_ms!r}")
+        if not isinstance(store, CellStore):
+            raise UsageError("this node keeps its data in memory, and remembers no former roots")
+        return await asyncio.to_thread(store.history.forget, before_ms)
+
     def _import_now(self, path: str, pin: str, merge: bool) -> Value:
         cursor, store = self._node.cursor, self._node.store
         lattice = cursor.lattice
@@ -355,6 +362,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "node.stop": Operations._stop_node,
     "store.heal": Operations._heal,
     "store.gc": Operations._gc,
+    "store.forget": Operations._forget,
     "store.import": Operations._import,
 }
 

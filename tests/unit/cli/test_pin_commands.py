@@ -83,6 +83,16 @@ def test_pins_come_and_go(lattice: Any) -> None:
 
 
 @pytest.mark.usefixtures("filled")
+def test_former_roots_are_forgotten_on_demand(lattice: Any) -> None:
+    rows = lattice("log", "--json").document
+    assert lattice("store", "forget", "1d", "--json").document["forgotten"] == 0
+    assert lattice("store", "forget", rows[1]["time"], "--json").document["forgotten"] == 1
+    assert lattice("log", "--json").document == rows[:2]
+    assert lattice("store", "forget", "soon").code == 2
+    assert lattice("store", "forget", "0s", "--json").document["forgotten"] == 1
+
+
+@pytest.mark.usefixtures("filled")
 def test_a_damaged_file_of_pins_is_named_and_can_be_given_up(lattice: Any, tmp_path: Path) -> None:
     lattice("store", "pin", "v1")
     file = tmp_path / "home" / "store" / "pins"
@@ -152,5 +162,7 @@ def test_beside_a_running_node(lattice: Any, filled: str, tmp_path: Path) -> Non
         assert lattice("store", "export", "HEAD", file, "--force").code == 0
         assert "no archive" in lattice("store", "import", tmp_path / "none", "--merge").line()
         assert lattice("store", "unpin", "mine").code == 0
+        assert lattice("store", "forget", "0s", "--json").document["forgotten"] == 3
+        assert len(lattice("log", "--json").document) == 1
     assert lattice("store", "check").code == 0
     assert filled in lattice("queue", "topics", "--json").out
