@@ -55,7 +55,7 @@ COMMON_FIELDS: Final = ("id", "kind", "lattice", "decision")
 REFERENCE_NAMES: Final = {"JSONValueLattice": "JSONLattice", "LocalLattice": "OwnerLattice"}
 """Class names of the reference that differ from ours."""
 
-STAND_INS: Final = ("DLFSLattice", "KVStoreLattice", "KVEntryLattice")
+STAND_INS: Final = ("DLFSLattice",)
 """Lattices that may still be represented by a stand-in that only knows its paths."""
 
 
