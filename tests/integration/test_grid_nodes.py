@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from datalattice.apps.grid import (
-    GRID,
     GRID_SECTION,
+    VENUE,
     FixedResolver,
     KnownKeys,
     Venue,
     check_foreign,
     venue_document,
 )
+from datalattice.apps.grid.states import part_of
 from datalattice.cells import Index, Keyword, Signed, value_hash
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.lattice import did_of
@@ -94,7 +95,7 @@ def test_three_venues_apart_then_joined_hold_one_grid(tmp_path: Path) -> None:
             for venue in venues:
                 assert venue.verify() == ([], [])
                 assert all(len(venue.jobs(did, status="COMPLETE")) == 20 for did in whole)
-                assert len(venue.grid[META]) == 61
+                assert len(part_of(venue.grid, META)) == 61
             first = venues[0].assets()[0]
             assert venues[2].content(first) == venues[0].content(first) is not None
             refused = {"bad-content", "bad-metadata", "bad-asset", "not-owner", "owner-forked"}
@@ -118,7 +119,7 @@ def test_what_is_tampered_or_forged_is_refused_and_counted() -> None:
             spoil(hostile)
             await bad.sync()
             bad.add_peer(good.address)
-            await good.wait_until(lambda _: honest in venue.grid[META])
+            await good.wait_until(lambda _: honest in part_of(venue.grid, META))
 
             # The metadata came one by one; what was forged, or signed and not true, did not come.
             assert venue.grid[VENUES] == before
@@ -137,10 +138,13 @@ def spoil(hostile: Venue) -> None:
     """Write into a node's own grid what no honest venue does."""
     tampered, content = hashlib.sha256(b"one").digest(), hashlib.sha256(b"two").digest()
     own = hostile.view()[hostile.did]
-    own = own.put(Keyword("assets"), own[Keyword("assets")].put(tampered, {"metadata": "{}"}))
-    own = own.put(Keyword("storage"), own[Keyword("storage")].put(content, b"other"))
+    for part, key, value in (
+        (Keyword("assets"), tampered, {"metadata": "{}"}),
+        (Keyword("storage"), content, b"other"),
+    ):
+        own = own.put(part, part_of(own, part).put(key, value))
     forged, victim = did_of(KEYS[0].public_key), did_of(KEYS[1].public_key)
-    signed = Signed.sign(KEYS[3], GRID.path(VENUES, forged, Keyword("value")).zero())
+    signed = Signed.sign(KEYS[3], VENUE.zero())
     broken = Signed(KEYS[1].public_key, signed.signature, signed.value)
     hostile.cursor.assoc_in(Signed.sign(KEYS[3], own), VENUES, hostile.did)
     hostile.cursor.assoc_in(signed, VENUES, forged)
@@ -162,7 +166,7 @@ def test_a_web_venue_is_taken_once_its_document_is_known() -> None:
             await other.sync()
             good.add_peer(other.address)
             mine = Venue.at(good.cursor, KEYS[0], keys=keys)
-            await good.wait_until(lambda _: asset in mine.grid.get(META, ()))
+            await good.wait_until(lambda _: asset in part_of(mine.grid, META))
             assert did not in mine.view()
             assert keys.wanted == (did,)
             documents[did] = venue_document(did, KEYS[4].public_key)

@@ -132,7 +132,7 @@ def chain(states: list[Value]) -> list[Value]:
 def signed_grids(draw: st.DrawFn) -> list[Value]:
     """Grids as nodes have them that hear of two venues, and hold the key of a third."""
     chains = [chain(draw(st.lists(VENUES, min_size=1, max_size=2))) for _ in DIDS[1:]]
-    grids = []
+    grids: list[Value] = []
     for _ in range(draw(st.integers(2, 3))):
         venues: dict[str, Value] = {}
         if draw(st.booleans()):

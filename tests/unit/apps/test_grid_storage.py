@@ -126,7 +126,7 @@ def test_wrong_arguments_are_refused(storage: Storage) -> None:
 
 def test_only_an_open_storage_answers(place: ContentPlace) -> None:
     storage = Storage(place)
-    assert not storage.is_initialised
+    assert not is_open(storage)
     assert not storage.exists(sha(b""))
     calls: list[Callable[[], object]] = [
         lambda: storage.put(b""),
@@ -140,11 +140,14 @@ def test_only_an_open_storage_answers(place: ContentPlace) -> None:
         for call in calls:
             with pytest.raises(StoreClosed, match="initialise"):
                 call()
-        storage.initialise()
-        storage.initialise()
-        assert storage.is_initialised
+        with storage:
+            storage.initialise()
+            assert is_open(storage)
         storage.close()
-        storage.close()
+
+
+def is_open(storage: Storage) -> bool:
+    return storage.is_initialised
 
 
 @pytest.mark.parametrize("count", [9, 10])

@@ -17,6 +17,7 @@ from datalattice.apps.grid import (
     STATUSES,
     TERMINAL,
     VENUE,
+    ContentPlace,
     FilePlace,
     FixedResolver,
     KnownKeys,
@@ -213,8 +214,8 @@ def test_an_asset_of_another_venue_is_read_by_its_id() -> None:
 
 @pytest.mark.parametrize("kind", ["lattice", "memory", "file"])
 def test_content_goes_where_the_storage_is(kind: str, tmp_path: Path) -> None:
-    places = {"memory": MemoryPlace, "file": lambda: FilePlace(str(tmp_path))}
-    storage = Storage(places[kind]()) if kind in places else None
+    places: dict[str, ContentPlace] = {"memory": MemoryPlace(), "file": FilePlace(str(tmp_path))}
+    storage = Storage(places[kind]) if kind in places else None
     if storage is not None:
         storage.initialise()
     venue = venue_of(storage=storage)
@@ -401,7 +402,8 @@ def test_a_merge_says_what_changed_and_what_was_refused() -> None:
     assert report.jobs == {DIDS[1]: (job,)}
     assert report.rejected == (((META, bytes(32)), "bad-metadata"),)
     assert value_hash(here.view()[DIDS[1]]) == value_hash(there.view()[DIDS[1]])
-    for nothing in (None, {}, EMPTY_INDEX):
+    nothings: list[object] = [None, {}, EMPTY_INDEX]
+    for nothing in nothings:
         assert here.merge(nothing).rejected == ()
     assert here.merge(7).rejected == (((), "entry-dropped"),)
 
@@ -514,7 +516,7 @@ def test_two_dids_of_one_beginning_do_not_take_each_other_s_place_unseen() -> No
         for name in names
     ]
     context = MergeContext(verifier=anybody)
-    merged = [GRID.merge(*pair, context) for pair in (grids, grids[::-1])]
+    merged = [GRID.merge(one, other, context) for one, other in (grids, grids[::-1])]
     assert same(merged[0], merged[1])
     assert list(view(merged[0])) == [max(names, key=value_hash)]
     # One whose key is not proven takes nobody's place.

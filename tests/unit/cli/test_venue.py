@@ -15,6 +15,7 @@ from datalattice.cli import access
 from datalattice.cli import venue as commands
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.cursors import RootLattice
+from datalattice.errors import LimitExceeded
 from datalattice.home import Folder
 from datalattice.lattice import did_of
 
@@ -173,7 +174,7 @@ def test_files_are_read_up_to_the_limit(
     monkeypatch.setattr(commands, "CONTENT_BYTES_MAX", 10)
     (tmp_path / "file").write_bytes(b"x" * (10 + over))
     if over > 0:
-        with pytest.raises(commands.LimitExceeded, match="more than 10 bytes"):
+        with pytest.raises(LimitExceeded, match="more than 10 bytes"):
             commands._read(str(tmp_path / "file"), "it")
     else:
         assert len(commands._read(str(tmp_path / "file"), "it")) == 10 + over
