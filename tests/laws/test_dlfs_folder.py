@@ -181,4 +181,4 @@ class FolderMachine(RuleBasedStateMachine):
 
 
 TestFolder = FolderMachine.TestCase
-TestFolder.settings = settings(max_examples=max(EXAMPLES // 5, 1), stateful_step_count=30)
+TestFolder.settings = settings(max_examples=max(EXAMPLES // 10, 1), stateful_step_count=30)
