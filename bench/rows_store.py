@@ -22,7 +22,7 @@ from pathlib import Path
 import lmdb
 
 from datalattice.cells import Vector, cell
-from datalattice.store import CellStore
+from datalattice.store import NOTHING, CellStore
 
 Row = dict[str, object]
 BATCH = 1_000
@@ -239,13 +239,36 @@ def reopen(quick: bool) -> Row:
     return _row("store-reopen", statistics.median(seconds), "s", peers)
 
 
+def collect(quick: bool) -> Row:
+    """Collect a store of which half is garbage: every cell looked at, live ones copied."""
+    batches = 4 if quick else 50
+    folder = Path(tempfile.mkdtemp(prefix="datalattice-bench-"))
+    try:
+        with CellStore.open(folder / "store", retention=NOTHING) as store:
+            live: list[Vector] = []
+            for number in range(batches):
+                texts = [f"{number} {i}".ljust(150, "x") for i in range(10 * BATCH)]
+                live.append(Vector.of(texts[: 5 * BATCH]))
+                store.put(Vector.of(texts[5 * BATCH :]))
+                store.commit(Vector.of(live))
+        with CellStore.open(folder / "store", retention=NOTHING) as store:
+            start = time.perf_counter()
+            done = store.collect(grace_ms=0)
+            seconds = time.perf_counter() - start
+            assert done.bytes_after < 0.6 * done.bytes_before
+    finally:
+        shutil.rmtree(folder)
+    peers = {"live": float(done.cells_live), "dead": float(done.cells_dead)}
+    return _row("store-gc", (done.cells_live + done.cells_dead) / seconds, "cells/s", peers)
+
+
 def _row(row: str, value: float, unit: str, peers: dict[str, float]) -> Row:
     return {"row": row, "value": value, "unit": unit, "peers": peers, "compiled": COMPILED}
 
 
 def rows(quick: bool) -> Iterator[Row]:
     """Yield the store's rows."""
-    for row in (persist, read, reopen):
+    for row in (persist, read, reopen, collect):
         yield row(quick)
 
 

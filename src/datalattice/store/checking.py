@@ -13,7 +13,7 @@ to tell what is lost from what nobody needs any more. That takes a bit for each 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,6 +120,7 @@ class Checker:
         state: Watermark,
         progress: Progress | None,
         removed: Removed | Damage = REMOVED_NOTHING,
+        pinned: Sequence[bytes] = (),
     ) -> None:
         self._disk = disk
         self._folder = folder
@@ -132,6 +133,7 @@ class Checker:
         self._record_scar = removed if isinstance(removed, Damage) else None
         self._removed = removed if isinstance(removed, Removed) else REMOVED_NOTHING
         self._sieve = Sieve(self._removed)
+        self._pinned = pinned
         self._packs = 0
         self._cells = 0
         self._done_bytes = 0
@@ -311,14 +313,30 @@ class Checker:
     # --- the root -----------------------------------------------------------------------------
 
     def _walk(self, root: bytes | None) -> tuple[set[bytes], dict[bytes, Missing]]:
-        """Follow the root down; return the hashes of faulty cells it reaches, and what is missing.
+        """Follow the root and the pins down; return the faulty cells met, and what is missing.
 
         A cell that is whole but not found by the index, or not served, is noted as endangered.
         """
         reached: set[bytes] = set()
         missing: dict[bytes, Missing] = {}
         seen = Seen()
-        stack: list[_Step] = [] if root is None else [(root, None)]
+        if root is not None:
+            self._walk_from(root, seen, reached, missing, is_served=True)
+        for pinned in self._pinned:
+            if pinned != root:
+                self._walk_from(pinned, seen, reached, missing, is_served=False)
+        return reached, missing
+
+    def _walk_from(
+        self,
+        root: bytes,
+        seen: Seen,
+        reached: set[bytes],
+        missing: dict[bytes, Missing],
+        *,
+        is_served: bool,
+    ) -> None:
+        stack: list[_Step] = [(root, None)]
         while stack:
             step = stack.pop()
             hash = step[0]
@@ -334,7 +352,7 @@ class Checker:
                 continue
             if not seen.add(place):
                 continue
-            if place & STAGED:
+            if place & STAGED and is_served:
                 self._unserved.append(hash)
             try:
                 below = references(self._segments.read(place))
@@ -345,7 +363,6 @@ class Checker:
                 reached.add(hash)
                 continue
             stack.extend((ref, step) for ref in reversed(below))
-        return reached, missing
 
     # --- the report ---------------------------------------------------------------------------
 

@@ -111,6 +111,7 @@ class _Work:
     packed: dict[int, bytes] = field(default_factory=dict)
     """Marks of the segments that are kept, as the record has them, if nothing came since."""
     copied: int = 0
+    bytes_live: int = 0
 
 
 class Collector:
@@ -278,6 +279,7 @@ class Collector:
         if freed < FREED_BYTES_MIN:
             work.chosen.clear()
         self._marker.watched = work.chosen
+        work.bytes_live = sum(self._marker.live.values())
 
     def _first_pack(self, number: int) -> int | None:
         """Return the number of the first pack of a segment, as its header has it."""
@@ -389,7 +391,7 @@ class Collector:
         return Collected(
             cells_live=self._marker.cells,
             cells_dead=work.dead,
-            bytes_live=sum(self._marker.live.values()),
+            bytes_live=work.bytes_live,
             bytes_before=before,
             bytes_after=after,
             segments=len(work.sizes),

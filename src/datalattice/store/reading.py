@@ -426,9 +426,19 @@ class Reading(Store):
                 state=self._state.watermark(),
                 progress=progress,
                 removed=removed,
+                pinned=self._pinned(),
             ).run()
         except FileNotFoundError:
             return None
+
+    def _pinned(self) -> list[bytes]:
+        """Return the roots of pins and leases; none where those are damaged themselves."""
+        try:
+            pinned = [pin.root_hash for pin in self.pins.all()]
+            leased = [lease.root_hash for lease in self.leases.live()]
+        except Corruption:
+            return []  # whoever asks for them is told, and nothing is collected
+        return list(dict.fromkeys([*pinned, *leased]))
 
     def read_place(self, place: int) -> bytes:
         """Return the bytes at a place of a report; they are not verified.

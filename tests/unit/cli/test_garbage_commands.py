@@ -1,0 +1,96 @@
+"""Commands `lattice store stats` and `gc`: alone, and through the running node."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datalattice.cells import Map, missing
+from datalattice.cli.garbage import duration_ms
+from datalattice.errors import UsageError
+from datalattice.home import read_key
+from datalattice.node import Daemon, NodeConfig, connect
+from datalattice.store import NOTHING, CellStore
+
+
+def littered(tmp_path: Path, lattice: Any) -> Path:
+    """Make a node's folder whose store has more garbage than life."""
+    home = tmp_path / "home"
+    lattice("key", "new")
+    lattice("queue", "offer", "log", "a record")
+    with CellStore.open(home / "store", retention=NOTHING) as store:
+        root = store.root()
+        store.put(*[f"garbage {n} ".ljust(300, "x") for n in range(200)])
+        store.commit(Map.of({"litter": "y" * 50_000}))
+        store.commit(root)
+        store.history.forget(1 << 52)
+    return home
+
+
+def test_stats_and_gc_without_a_node(tmp_path: Path, lattice: Any) -> None:
+    home = littered(tmp_path, lattice)
+    before = lattice("store", "stats", "--live", "--json").document
+    assert before["cells_dead"] > 200
+    assert before["cells_live"] + before["cells_dead"] == before["cells"]
+    assert before["collected_ms"] is None
+    dry = lattice("store", "gc", "--grace", "0", "--dry-run", "--json").document
+    assert dry["is_dry"]
+    assert lattice("store", "stats", "--json").document["bytes"] == before["bytes"]
+    done = lattice("store", "gc", "--grace", "0", "--json").document
+    assert done["dropped"] == dry["dropped"] == 1
+    assert done["cells_dead"] == before["cells_dead"]
+    assert done["bytes_after"] < done["bytes_before"] // 2
+    after = lattice("store", "stats").out
+    assert "last gc" in after
+    assert "never" not in after
+    assert "segments dropped" in lattice("store", "gc", "--grace", "0").out
+    assert "clean" in lattice("store", "check").out
+    assert "a record" in lattice("queue", "range", "log").out
+    with CellStore.open(home / "store") as store:
+        assert missing(store.root()) == []
+
+
+def test_the_default_grace_keeps_what_is_young(tmp_path: Path, lattice: Any) -> None:
+    littered(tmp_path, lattice)
+    assert lattice("store", "gc", "--json").document["dropped"] == 0
+
+
+def test_gc_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
+    home = littered(tmp_path, lattice)
+    ready = threading.Event()
+    key_pair = read_key(home / "key")
+    daemon = Daemon(home, NodeConfig(port=0), key_pair=key_pair, ready=lambda *_: ready.set())
+    thread = threading.Thread(target=daemon.run)
+    thread.start()
+    try:
+        assert ready.wait(20)
+        done = lattice("store", "gc", "--grace", "0", "--json").document
+        assert done["dropped"] == 1
+        offered = lattice("queue", "offer", "log", "another record")
+        assert offered.code == 0, offered
+        assert "another record" in lattice("queue", "range", "log").out
+        assert lattice("store", "stats", "--json").document["collected_ms"] is not None
+        assert "clean" in lattice("store", "check").out
+    finally:
+        client = connect(home)
+        assert client is not None
+        with client:
+            client.call("node.stop")
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("0", 0), ("30", 30_000), ("5ms", 5), ("10m", 600_000), ("2d", 172_800_000)],
+)
+def test_durations(text: str, wanted: int) -> None:
+    assert duration_ms(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "m", "-1s", "1.5h", "1 h", "1y", "1" * 10])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(UsageError, match="10m"):
+        duration_ms(text)
