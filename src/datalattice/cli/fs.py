@@ -5,22 +5,26 @@ A place in a drive is DRIVE:PATH; what has no colon before its first slash is lo
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from datalattice.apps.dlfs import Content, Drive, Stat
+from datalattice.apps.dlfs import Drive, Stat
 from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of
+from datalattice.cli.fscopy import (
+    copy_files,
+    drive_at,
+    get_files,
+    open_drives,
+    put_files,
+)
 from datalattice.cli.render import (
-    Step,
     print_lines,
     print_notice,
     progress_bars,
@@ -29,17 +33,18 @@ from datalattice.cli.render import (
     table,
     visible,
 )
+from datalattice.cli.spots import Spot, goal_of, parse_place, parse_spot
 from datalattice.cli.values import parse_owner
-from datalattice.errors import IsADirectory, NoSuchPath, NotADirectory, UsageError
-from datalattice.home.drives import DriveOf, Drives
-from datalattice.home.syncing import Direction, Outcome, Side, Sync
-from datalattice.home.transfer import (
+from datalattice.errors import UsageError
+from datalattice.home import (
+    Direction,
+    DriveOf,
+    Drives,
+    Outcome,
+    Side,
+    Sync,
     copy_tree,
-    fetch,
-    inside,
-    pieces,
     pieces_of,
-    walk_local,
 )
 
 app = typer.Typer(help="The files of drives. A place is DRIVE:PATH; every write is on disk.")
@@ -57,58 +62,6 @@ RecursiveOption = Annotated[
     bool, typer.Option("--recursive", "-r", help="Directories with all that is in them.")
 ]
 PlaceArgument = Annotated[str, typer.Argument(help="DRIVE:PATH.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """Where a command's argument points: into a drive, or, without one, to a local path."""
-
-    drive: str | None
-    path: str
-
-    def __str__(self) -> str:
-        return self.path if self.drive is None else f"{self.drive}:{self.path}"
-
-    @property
-    def name(self) -> str:
-        """The last name of the path."""
-        return self.path.rstrip("/").rpartition("/")[2]
-
-    def below(self, *names: str) -> Spot:
-        """Return the spot of something in the directory that is there."""
-        if self.drive is None:
-            return Spot(None, str(Path(self.path, *names)))
-        return Spot(self.drive, inside(self.path, *names))
-
-
-def parse_spot(text: str) -> Spot:
-    """Return what an argument of `cp` means."""
-    drive, colon, path = text.partition(":")
-    if colon and drive and "/" not in drive:
-        return Spot(drive, "/" + path.lstrip("/"))
-    return Spot(None, text)
-
-
-def parse_place(text: str) -> Spot:
-    """Return a place in a drive.
-
-    Raises: UsageError: it is a local path.
-    """
-    spot = parse_spot(text)
-    if spot.drive is None:
-        raise UsageError(f"a place in a drive is DRIVE:PATH, got {text!r}")
-    return spot
-
-
-@contextmanager
-def _drives(dir: Path | None, owner: str | None) -> Iterator[Drives]:
-    with closing(Drives(existing_folder(dir), parse_owner(owner) if owner else None)) as drives:
-        yield drives
-
-
-def _at(drives: Drives, spot: Spot) -> tuple[Drive, str]:
-    assert spot.drive is not None
-    return drives.drive(spot.drive), spot.path
 
 
 def _time(stamp_ms: int) -> str:
@@ -168,8 +121,8 @@ def ls(
     json: JsonOption = False,
 ) -> None:
     """List a directory, or name a file."""
-    with _drives(dir, owner) as all_drives:
-        drive, path = _at(all_drives, parse_place(place))
+    with open_drives(dir, owner) as all_drives:
+        drive, path = drive_at(all_drives, parse_place(place))
         found = drive.entries(path) if drive.is_dir(path) else [drive.stat(path)]
 
     def text() -> None:
@@ -193,9 +146,9 @@ def cat(
     dir: DirOption = None,
 ) -> None:
     """Write the bytes of files to standard output."""
-    with _drives(dir, owner) as all_drives:
+    with open_drives(dir, owner) as all_drives:
         for spot in [parse_place(one) for one in places]:
-            drive, path = _at(all_drives, spot)
+            drive, path = drive_at(all_drives, spot)
             for piece in pieces_of(drive.content(path)):
                 sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
@@ -209,8 +162,8 @@ def tree(
     json: JsonOption = False,
 ) -> None:
     """Show a directory and everything below it."""
-    with _drives(dir, owner) as all_drives:
-        drive, path = _at(all_drives, parse_place(place))
+    with open_drives(dir, owner) as all_drives:
+        drive, path = drive_at(all_drives, parse_place(place))
         if json:
             found = [
                 _document(one) for above, _, _ in drive.walk(path) for one in drive.entries(above)
@@ -238,8 +191,8 @@ def du(
     json: JsonOption = False,
 ) -> None:
     """Count bytes, files and directories at and below a place."""
-    with _drives(dir, owner) as all_drives:
-        drive, path = _at(all_drives, parse_place(place))
+    with open_drives(dir, owner) as all_drives:
+        drive, path = drive_at(all_drives, parse_place(place))
         usage = drive.du(path)
     done = {"bytes": usage.bytes, "files": usage.files, "directories": usage.directories}
     words = f"{usage.bytes} bytes, {usage.files} files, {usage.directories} directories"
@@ -317,7 +270,7 @@ def mv(
         moved = []
         for spot in spots:
             assert spot.drive is not None
-            to = _goal(spot, goal, drive.is_dir(goal.path), several=len(spots) > 1)
+            to = goal_of(spot, goal, drive.is_dir(goal.path), several=len(spots) > 1)
             old = drive_of(spot.drive)
             if spot.drive == goal.drive:
                 drive.move(spot.path, to.path)
@@ -330,20 +283,6 @@ def mv(
     with closing(Drives(existing_folder(dir))) as all_drives, all_drives.writing() as writer:
         moved = writer.edit(change)
     show(json, {"moved": moved}, lambda: None)
-
-
-def _goal(source: Spot, target: Spot, is_directory: bool, *, several: bool) -> Spot:
-    """Return where a source goes: into a directory that is there or is meant, else to the target.
-
-    Raises: NotADirectory: several sources, and no directory.
-    """
-    if is_directory:
-        if not source.name:
-            raise UsageError(f"{source} has no name to have in {target}; name a new directory")
-        return target.below(source.name)
-    if several or target.path.endswith("/"):
-        raise NotADirectory(f"{target} is no directory")
-    return target
 
 
 @app.command("cp")
@@ -361,11 +300,11 @@ def cp(
     if any(local) != all(local) or (goal.drive is None and any(local)):
         raise UsageError("copy from local paths to a drive, or from drives; not local to local")
     if goal.drive is None:
-        _get(dir, owner, spots, goal, recursive, json)
+        get_files(dir, owner, spots, goal, recursive, json)
     elif all(local):
-        _put(dir, spots, goal, recursive, json)
+        put_files(dir, spots, goal, recursive, json)
     else:
-        _copy(dir, owner, spots, goal, recursive, json)
+        copy_files(dir, owner, spots, goal, recursive, json)
 
 
 @app.command("put")
@@ -377,7 +316,7 @@ def put(
     json: JsonOption = False,
 ) -> None:
     """Copy local files into a drive of your own, as one change. A missing drive is made."""
-    _put(dir, [Spot(None, one) for one in sources], parse_place(target), recursive, json)
+    put_files(dir, [Spot(None, one) for one in sources], parse_place(target), recursive, json)
 
 
 @app.command("get")
@@ -390,158 +329,9 @@ def get(
     json: JsonOption = False,
 ) -> None:
     """Copy files of a drive to local ones, each whole or not at all."""
-    _get(dir, owner, [parse_place(one) for one in sources], Spot(None, target), recursive, json)
-
-
-@dataclass(frozen=True, slots=True)
-class _Upload:
-    source: Path
-    names: tuple[str, ...]  # below the spot that its argument goes to
-    argument: Spot
-    is_dir: bool
-    size: int
-
-
-def _uploads(spots: list[Spot], recursive: bool) -> Iterator[_Upload]:
-    for spot in spots:
-        path = Path(spot.path)
-        if not path.is_dir():
-            if not path.is_file():
-                why = "is no file and no directory" if path.exists() else "does not exist"
-                raise NoSuchPath(f"{path} {why}")
-            yield _Upload(path, (), spot, False, path.stat().st_size)
-            continue
-        if not recursive:
-            raise IsADirectory(f"{path} is a directory; copy it with --recursive")
-        yield _Upload(path, (), spot, True, 0)
-        for item in walk_local(path, lambda text: print_notice(f"passed over {text}")):
-            yield _Upload(item.path, item.names, spot, item.is_dir, item.size)
-
-
-def _put(dir: Path | None, spots: list[Spot], goal: Spot, recursive: bool, json: bool) -> None:
-    uploads = list(_uploads(spots, recursive))
-    total = sum(one.size for one in uploads)
-    contents: list[Content | None] = []
-    with (
-        closing(Drives(folder_of(dir))) as all_drives,
-        all_drives.writing() as writer,
-        progress_bars(quiet=json, transient=True) as bars,
-    ):
-        bar = bars.add("bytes", total)
-        for one in uploads:
-            if one.is_dir:
-                contents.append(None)
-                continue
-            with one.source.open("rb") as file:
-                contents.append(writer.content(pieces(file, bar.advance)))
-        place = partial(_place, spots, goal, list(zip(uploads, contents, strict=True)))
-        placed = writer.edit(place)
-    done = {"files": sum(not one.is_dir for one in uploads), "bytes": total, "to": placed}
-    words = f"{done['files']} files, {total} bytes to {', '.join(placed)}"
-    show(json, done, lambda: print_lines([words]))
-
-
-def _place(
-    spots: list[Spot],
-    goal: Spot,
-    uploads: list[tuple[_Upload, Content | None]],
-    drive_of: DriveOf,
-) -> list[str]:
-    """Give files of a drive their contents; return where they went."""
-    assert goal.drive is not None
-    drive = drive_of(goal.drive)
-    drive.ensure()
-    several, is_directory = len(spots) > 1, drive.is_dir(goal.path)
-    goals = {
-        spot: _goal(Spot(None, os.path.realpath(spot.path)), goal, is_directory, several=several)
-        for spot in spots
-    }
-    for upload, content in uploads:
-        path = goals[upload.argument].below(*upload.names).path
-        if content is None:
-            drive.makedirs(path)
-        else:
-            drive.write(path, content)
-    return [str(one) for one in goals.values()]
-
-
-def _copy(
-    dir: Path | None,
-    owner: str | None,
-    spots: list[Spot],
-    goal: Spot,
-    recursive: bool,
-    json: bool,
-) -> None:
-    whose = parse_owner(owner) if owner else None
-
-    def change(drive_of: DriveOf) -> list[str]:
-        assert goal.drive is not None
-        drive = drive_of(goal.drive)
-        drive.ensure()
-        copied = []
-        for spot in spots:
-            assert spot.drive is not None
-            source = drive_of(spot.drive, whose)
-            if source.stat(spot.path).is_dir and not recursive:
-                raise IsADirectory(f"{spot} is a directory; copy it with --recursive")
-            to = _goal(spot, goal, drive.is_dir(goal.path), several=len(spots) > 1)
-            if whose is None and spot.drive == goal.drive:
-                drive.copy(spot.path, to.path)
-            else:
-                copy_tree(source, spot.path, drive, to.path)
-            copied.append(str(to))
-        return copied
-
-    with closing(Drives(existing_folder(dir))) as all_drives, all_drives.writing() as writer:
-        copied = writer.edit(change)
-    show(json, {"to": copied}, lambda: print_lines([f"copied to {', '.join(copied)}"]))
-
-
-def _get(
-    dir: Path | None,
-    owner: str | None,
-    spots: list[Spot],
-    goal: Spot,
-    recursive: bool,
-    json: bool,
-) -> None:
-    files = size = 0
-    went = []
-    with _drives(dir, owner) as all_drives, progress_bars(quiet=json, transient=True) as bars:
-        is_directory = Path(goal.path).is_dir()
-        bar = bars.add("bytes", sum(_size(all_drives, spot) for spot in spots))
-        for spot in spots:
-            drive, path = _at(all_drives, spot)
-            if drive.stat(path).is_dir and not recursive:
-                raise IsADirectory(f"{spot} is a directory; copy it with --recursive")
-            to = _goal(spot, goal, is_directory, several=len(spots) > 1)
-            went.append(str(to))
-            for stat in _download(drive, path, Path(to.path), bar):
-                files, size = files + 1, size + stat.size
-    done = {"files": files, "bytes": size, "to": went}
-    words = f"{files} files, {size} bytes to {', '.join(went)}"
-    show(json, done, lambda: print_lines([words]))
-
-
-def _size(all_drives: Drives, spot: Spot) -> int:
-    drive, path = _at(all_drives, spot)
-    return drive.du(path).bytes
-
-
-def _download(drive: Drive, path: str, target: Path, bar: Step) -> Iterator[Stat]:
-    """Write a file or a tree to local ones; yield what is known about each file."""
-    stat = drive.stat(path)
-    if not stat.is_dir:
-        fetch(drive.content(path), target, stat.modified_ms, bar.advance)
-        yield stat
-        return
-    target.mkdir(exist_ok=True)
-    for one in drive.entries(path):
-        if "\0" in one.name:
-            print_notice(f"passed over {one.path!r}: no local file can have this name")
-            continue
-        yield from _download(drive, one.path, target / one.name, bar)
+    get_files(
+        dir, owner, [parse_place(one) for one in sources], Spot(None, target), recursive, json
+    )
 
 
 # --- alike --------------------------------------------------------------------------------------

@@ -25,7 +25,9 @@ from datalattice.errors import (
     Backpressure,
     Corruption,
     MissingData,
+    PeerUnavailable,
     StoreLocked,
+    Timeout,
     UsageError,
 )
 from datalattice.home.folder import Folder, read_key
@@ -232,7 +234,10 @@ class NodeEditor:
                     )
             elif _size(parts) > BATCH_BYTES and not self._bring(parts):
                 return False
-        done = self._client.call("root.swap", slots=[slot.to_cell() for slot in slots])
+        try:
+            done = self._client.call("root.swap", slots=[slot.to_cell() for slot in slots])
+        except (PeerUnavailable, Timeout) as error:
+            raise type(error)(f"{error}; whether the edit happened is not known") from error
         return done is True
 
     def _bring(self, parts: list[Part]) -> bool:

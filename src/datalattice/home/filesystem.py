@@ -14,38 +14,36 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import Any, Final
 
 from fsspec.callbacks import DEFAULT_CALLBACK
-from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
-from fsspec.transaction import Transaction
+from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
-from datalattice.apps.dlfs import Drive, Stat
+from datalattice.apps.dlfs import Drive
 from datalattice.errors import UsageError
 from datalattice.home.folder import folder_of
+from datalattice.home.openfiles import (
+    DLFSFile,
+    OneCommit,
+    Operation,
+    directory_info,
+    file_info,
+)
 from datalattice.home.oserrors import os_errors
 from datalattice.home.places import DrivePlaces, FolderPlaces, Place, Places, Resolve, Writer
 from datalattice.home.transfer import copy_tree, pieces
-
-T = TypeVar("T")
-Operation = Callable[[Resolve], T]
-"""A part of an edit: it is given a function from paths to places."""
 
 PROTOCOL: Final = "dlfs"
 
 READ_BYTES: Final = 1 << 18
 """What is read ahead of a reader who asks for less."""
-
-SPOOL_BYTES: Final = 8 << 20
-"""A file being written is kept in memory up to this size, then in a temporary file."""
 
 
 class _Cached(type(AbstractFileSystem)):  # type: ignore[misc]
@@ -61,22 +59,6 @@ class _Cached(type(AbstractFileSystem)):  # type: ignore[misc]
         return super().__call__(**options)
 
 
-class _Transaction(Transaction):
-    """Files that are placed by one commit."""
-
-    def complete(self, commit: bool = True) -> None:
-        """Place all files, or forget them."""
-        fs, files = self.fs, list(self.files)
-        self.files.clear()
-        try:
-            if commit:
-                fs.place(files)
-        finally:
-            for file in files:
-                file.discard()
-            super().complete(commit)
-
-
 class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
     """The drives of a folder as one file system, or one drive alone.
 
@@ -89,7 +71,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 
     protocol = PROTOCOL
     root_marker = ""
-    transaction_type = _Transaction
+    transaction_type = OneCommit
 
     def __init__(
         self,
@@ -136,8 +118,8 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         with os_errors(path):
             place = self._places.find(path)
             if place is None:
-                return _directory_info(path)
-            return _info(path, place.drive.stat(place.path))
+                return directory_info(path)
+            return file_info(path, place.drive.stat(place.path))
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """List a directory, or name a file."""
@@ -145,15 +127,15 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         with os_errors(path):
             place = self._places.find(path)
             if place is None:
-                found = [_directory_info(name) for name in self._places.drives()]
+                found = [directory_info(name) for name in self._places.drives()]
             else:
                 stat = place.drive.stat(place.path)
                 if stat.is_dir:
                     start = f"{path}/" if path else ""
                     entries = place.drive.entries(place.path)
-                    found = [_info(start + one.name, one) for one in entries]
+                    found = [file_info(start + one.name, one) for one in entries]
                 else:
-                    found = [_info(path, stat)]
+                    found = [file_info(path, stat)]
         return found if detail else [one["name"] for one in found]
 
     def modified(self, path: str) -> datetime:
@@ -223,9 +205,9 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             finally:
                 self._batch.writer = None
 
-    def _apply(self, path: str, *operations: Operation[None]) -> None:
+    def _apply(self, path: str, *operations: Operation) -> None:
         """Do all of these in one commit, now or at the end of the batch this thread is in."""
-        waiting: list[Operation[None]] | None = getattr(self._batch, "waiting", None)
+        waiting: list[Operation] | None = getattr(self._batch, "waiting", None)
         with os_errors(path):
             if waiting is not None:
                 waiting.extend(operations)
@@ -258,7 +240,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
                 above.drive.ensure()
                 above.drive.makedirs(above.path)
 
-    def _write(self, path: str, value: Any, mode: str) -> Operation[None]:
+    def _write(self, path: str, value: Any, mode: str) -> Operation:
         """Return the operation that gives a file its content, made already."""
 
         def write(resolve: Resolve) -> None:
@@ -327,7 +309,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         with os_errors(files[0].path), self._writing() as writer:
             self._apply(files[0].path, *[one.operation(writer) for one in files])
 
-    def appendpieces(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> Operation[None]:
+    def append_pieces(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> Operation:
         """Return the operation that adds bytes to the end of a file."""
 
         def append(resolve: Resolve) -> None:
@@ -400,7 +382,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             with self._batched("a removal"):
                 super().rm(path, recursive=recursive, maxdepth=maxdepth)
             return
-        operations: list[Operation[None]] = []
+        operations: list[Operation] = []
         for one in self.expand_path(path):
             if self.isdir(one) and not recursive:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), one)
@@ -448,71 +430,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         self._apply(source, move)
 
 
-class DLFSFile(AbstractBufferedFile):
-    """A file of a drive, open for reading as it was then, or for writing until it is closed."""
-
-    def __init__(
-        self, fs: DLFSFileSystem, path: str, mode: str, block_size: int, **kwargs: Any
-    ) -> None:
-        self._spool: IO[bytes] | None = None
-        self._closed = True  # until all is well
-        if mode == "rb":
-            place = fs._need_place(path)
-            self._stat = _info(path, place.drive.stat(place.path))
-            self._content = place.drive.content(place.path)
-            kwargs["size"] = len(self._content)
-        else:
-            fs._places.check_writable()
-            if fs.isdir(path):
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-            if mode == "xb" and fs.exists(path):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-            if not fs._auto_mkdir and not fs.isdir(fs._parent(path)):
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - until closed
-        super().__init__(fs, path, mode, block_size, **kwargs)
-        if mode == "rb":
-            self._details = self._stat
-        elif mode == "ab" and fs.exists(path):
-            self.loc = fs.info(path)["size"]
-
-    def _fetch_range(self, start: int, end: int) -> bytes:
-        content = self._content
-        end = min(end, len(content))
-        return content[start:end] if isinstance(content, bytes) else content.read(start, end)
-
-    def _upload_chunk(self, final: bool = False) -> bool:
-        assert self._spool is not None
-        self._spool.write(self.buffer.getvalue())
-        if final and self.autocommit:
-            self.commit()
-        return True
-
-    def operation(self, writer: Writer) -> Operation[None]:
-        """Return what places the file, its content stored already."""
-        if self.mode == "ab":
-            return self.fs.appendpieces(self.path, self._written)  # type: ignore[no-any-return]
-        return self.fs._write(self.path, writer.content(self._written()), self.mode)  # type: ignore[no-any-return]
-
-    def _written(self) -> Iterator[bytes]:
-        assert self._spool is not None
-        self._spool.seek(0)
-        return pieces(self._spool)
-
-    def commit(self) -> None:
-        """Place what was written."""
-        try:
-            self.fs.place([self])
-        finally:
-            self.discard()
-
-    def discard(self) -> None:
-        """Forget what was written."""
-        if self._spool is not None:
-            self._spool.close()
-
-
-def _all(operations: Iterable[Operation[None]], resolve: Resolve) -> None:
+def _all(operations: Iterable[Operation], resolve: Resolve) -> None:
     for operation in operations:
         operation(resolve)
 
@@ -531,17 +449,3 @@ def _remove(path: str, resolve: Resolve) -> None:
         return
     for name in place.drive.list("/"):
         place.drive.remove_tree(f"/{name}")
-
-
-def _directory_info(path: str) -> dict[str, Any]:
-    return {"name": path, "size": 0, "type": "directory"}
-
-
-def _info(path: str, stat: Stat) -> dict[str, Any]:
-    return {
-        "name": path,
-        "size": stat.size,
-        "type": "directory" if stat.is_dir else "file",
-        "mtime": stat.modified_ms / 1_000,
-        "hash": stat.hash.hex(),
-    }

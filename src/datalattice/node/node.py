@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, Self
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
-from datalattice.cells import Value
+from datalattice.cells import Value, novelty
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.cursors import RootLattice
@@ -278,6 +278,18 @@ class Node:
         Raises: StoreError: it could not be written.
         """
         await asyncio.to_thread(self.cursor.sync)
+
+    def stage(self, values: Iterable[Value]) -> None:
+        """Put the cells of values into the store, durably, for a later write to refer to.
+
+        Raises: MissingData: cells below them are neither here nor among them.
+        """
+        values = list(values)
+        cells = [encoding for value in values for _, encoding, _ in novelty(value, self._store)]
+        self._store.put(*values)
+        self._store.sync()
+        # They may refer to what was private, as cells of a peer may.
+        self._worker.submit(lambda _replicator, _now_ms: self._replica._private.admit(cells))
 
     async def heal(self, others: Fetch | None = None) -> Healing:
         """Check the whole store, and repair it with the help of the peers, then of `others`.
