@@ -115,8 +115,7 @@ def outcome(disk: SimDisk, path: str, root: Value, pinned: Value, supply: Supply
     try:
         store = open_damaged(FOLDER, disk=disk, entropy=SeededEntropy(2))
     except DataLatticeError as error:
-        assert FOLDER in str(error)
-        return "refused"
+        return f"refused: {error}" if FOLDER in str(error) else ""
     seen = ""
     try:
         report = store.check()
@@ -131,7 +130,8 @@ def outcome(disk: SimDisk, path: str, root: Value, pinned: Value, supply: Supply
             assert missing(store.load(value_hash(pinned))) == []
             store.leases.live()
         except StoreError as error:
-            assert path in str(error), "it is named"
+            if path not in str(error):  # it has to be named
+                raise
             seen = "refused"
     finally:
         store.close()

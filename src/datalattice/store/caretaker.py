@@ -19,7 +19,7 @@ from datalattice.store.cache import CellCache
 from datalattice.store.collecting import Collected, Collector
 from datalattice.store.committer import Committer
 from datalattice.store.disk import Disk
-from datalattice.store.garbage import read_removed
+from datalattice.store.garbage import known_removed
 from datalattice.store.hashindex import BEGINNING
 from datalattice.store.history import History
 from datalattice.store.leases import Leases
@@ -164,7 +164,7 @@ class Caretaker:
             index=opened.index,
             state=opened.state,
             roots=Roots(lambda: self._tops(now_ms - grace_ms), start.position, start.root),
-            removed=read_removed(self._disk, self._folder, opened.store_id),
+            removed=known_removed(self._disk, self._folder, opened.store_id),
             segment_bytes=self._segment_bytes,
             now_ms=now_ms,
             progress=tell,

@@ -42,13 +42,13 @@ from datalattice.store.garbage import (
     SWEEP_ENTRIES,
     Removed,
     Run,
+    first_pack,
     remove_dropped,
     write_removed,
 )
 from datalattice.store.hashindex import STAGED, HashIndex
 from datalattice.store.logstate import LogState
 from datalattice.store.marking import Marker, Progress, Roots, damaged
-from datalattice.store.packing import SEGMENT_HEADER_BYTES, read_segment_header
 from datalattice.store.segments import segment_numbers, segment_path
 
 GRACE_MS: Final = 60 * 60 * 1_000
@@ -267,7 +267,7 @@ class Collector:
         small = []
         for number, size in work.sizes.items():
             live = self._marker.live.get(number, 0)
-            if self._first_pack(number) is None:
+            if first_pack(self._disk, self._folder, number) is None:
                 continue  # its header is damaged: nobody can tell which packs would be missing
             if live < LIVE_SHARE * size:
                 work.chosen.add(number)
@@ -280,15 +280,6 @@ class Collector:
             work.chosen.clear()
         self._marker.watched = work.chosen
         work.bytes_live = sum(self._marker.live.values())
-
-    def _first_pack(self, number: int) -> int | None:
-        """Return the number of the first pack of a segment, as its header has it."""
-        file = self._disk.open(segment_path(self._folder, number))
-        try:
-            header = read_segment_header(file.read(0, SEGMENT_HEADER_BYTES))
-        finally:
-            file.close()
-        return None if header is None else header[3]
 
     def _survey(self) -> Iterator[list[bytes]]:
         """Go through the index: count dead cells, note staged ones, yield those to be copied."""
@@ -370,12 +361,14 @@ class Collector:
         self.removed = removed
 
     def _run_of(self, number: int) -> Run:
-        first = self._first_pack(number)
+        first = first_pack(self._disk, self._folder, number)
         run = next((run for run in self.removed.runs if run.first == number + 1), None)
         if run is not None:
             behind: int | None = run.sequence
         else:
-            behind = self._first_pack(next(n for n in self._numbers() if n > number))
+            behind = first_pack(
+                self._disk, self._folder, next(n for n in self._numbers() if n > number)
+            )
         if first is None or behind is None:
             raise damaged(f"{segment_path(self._folder, number)}: a damaged segment header")
         return Run(number, number, first, behind)

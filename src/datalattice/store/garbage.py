@@ -26,13 +26,13 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.disk import Disk, write_error
 from datalattice.store.hashindex import STAGED, HashIndex
-from datalattice.store.packing import seed_of
+from datalattice.store.packing import SEGMENT_HEADER_BYTES, read_segment_header, seed_of
 from datalattice.store.segments import FOLDER as SEGMENTS
 from datalattice.store.segments import segment_numbers, segment_path
 
@@ -278,6 +278,37 @@ def read_removed(disk: Disk, folder: str, store_id: bytes) -> Removed:
         kept[segment] = body[at : at + length]
         at += length
     return Removed(begin, runs, time_ms, kept)
+
+
+def known_removed(disk: Disk, folder: str, store_id: bytes) -> Removed:
+    """Return the record; segments that are gone without one count as dropped.
+
+    For a collection, which goes on only when all that is needed is somewhere else: so a record that
+    was lost, or damaged, is there again after the next one.
+    """
+    try:
+        removed = read_removed(disk, folder, store_id)
+    except Corruption:
+        removed = REMOVED_NOTHING
+    numbers = [n for n in segment_numbers(disk, folder) if not removed.dropped(n)]
+    gone: list[Run] = []
+    for before, number in zip([0, *numbers], numbers, strict=False):
+        absent = [n for n in range(before + 1, number) if not removed.dropped(n)]
+        behind = first_pack(disk, folder, number)
+        if absent and behind is not None:
+            sequence = first_pack(disk, folder, before) if before else 1
+            gone.append(Run(absent[0], absent[-1], sequence or 1, behind))
+    return replace(removed, runs=removed.with_dropped(gone)) if gone else removed
+
+
+def first_pack(disk: Disk, folder: str, number: int) -> int | None:
+    """Return the number of the first pack of a segment, as its header has it; None: damaged."""
+    file = disk.open(segment_path(folder, number))
+    try:
+        header = read_segment_header(file.read(0, SEGMENT_HEADER_BYTES))
+    finally:
+        file.close()
+    return None if header is None else header[3]
 
 
 def remove_dropped(disk: Disk, folder: str, removed: Removed) -> list[int]:

@@ -465,6 +465,14 @@ def test_without_its_record_a_store_opens_and_heals(
         assert not report.useless
         if change is not None:
             assert any(one.file == str(file) for one in [*store.damage, *report.scars])
+        store.commit(Map.of({"live": store.root()["live"], "more": texts(700, 60)}))
+        store.commit(Map.of({"live": store.root()["live"]}))
+        store.history.forget(1 << 52)
+        assert store.collect(grace_ms=0).dropped
+    store = make_again(path, clock)
+    assert is_whole(store, texts(500, 25))
+    assert_clean(store)  # the record is there again
+    store.close()
 
 
 def test_a_record_of_a_newer_version_is_refused(tmp_path: Path, clock: StoppedClock) -> None:
