@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.cells import Map, Value, Vector, missing, novelty, same, value_hash
+from datalattice.cells import Map, Part, Value, Vector, missing, novelty, same, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import (
     Corruption,
@@ -18,7 +18,14 @@ from datalattice.errors import (
     StoreVersion,
     UsageError,
 )
-from datalattice.store import CellStore, collecting, heal_store, leases, open_damaged
+from datalattice.store import (
+    CellStore,
+    collecting,
+    heal_store,
+    leases,
+    marking,
+    open_damaged,
+)
 from datalattice.store.ages import SAMPLES_MAX, Ages
 from datalattice.store.garbage import Marks, Removed, Run, Sieve
 from datalattice.store.hashindex import BEGINNING, Position
@@ -541,3 +548,29 @@ def test_ages_are_thinned_and_a_clock_that_steps_back_begins_anew() -> None:
     found = ages.before(500)
     assert found is not None
     assert found.root == b"r" * 32
+
+
+def test_what_is_staged_right_before_the_lock_is_followed(
+    tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catch_up = marking.Marker.catch_up
+    calls: list[int] = []
+    parts: list[Part] = []
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(texts(0))
+        held = store.root()
+        store.commit(texts(100, 40))
+
+        def and_commit(marker: marking.Marker) -> None:
+            catch_up(marker)
+            calls.append(1)
+            if len(calls) == 3:  # the last one before the lock is taken
+                staged = Vector.of([held, *[text(n) for n in range(600, 605)]])
+                parts.extend(novelty(staged, store))
+                store.put_encodings([(hash, encoding) for hash, encoding, _ in parts])
+
+        monkeypatch.setattr(marking.Marker, "catch_up", and_commit)
+        assert store.collect(grace_ms=0).dropped
+        assert len(calls) == 3
+        assert missing(store.load(parts[-1][0])) == []
+        assert_clean(store)
