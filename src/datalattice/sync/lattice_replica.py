@@ -52,7 +52,6 @@ from datalattice.lattice import (
     KeyedLattice,
     Lattice,
     MergeContext,
-    Report,
     StringKeyedLattice,
     assoc_in,
     canonical_path,
@@ -92,10 +91,7 @@ _SIGNED_FIELDS: Final = {"public-key", "signature", "value"}
 
 
 class LatticeReplica:
-    """A lattice value that replicates.
-
-    Owned by one thread, except for its cursor, which is for everybody.
-    """
+    """A lattice value that replicates; one thread owns it, its cursor is for everybody."""
 
     def __init__(
         self,
@@ -110,7 +106,9 @@ class LatticeReplica:
         # Owners that are no public key need a verifier; this one knows those that name their key.
         verifier = context.verifier or verify_did
         self._context = MergeContext(
-            key_pair=context.key_pair, verifier=verifier, report=self._report
+            key_pair=context.key_pair,
+            verifier=verifier,
+            report=lambda report: self._outcome.remark(report.kind, report),
         )
         users = MergeContext(
             context.timestamp,
@@ -341,9 +339,7 @@ class LatticeReplica:
             except MissingData:
                 value, is_wrapped = incoming.value, False
             except UsageError as error:
-                outcome.refuse(
-                    probe.key, f"a value at {brief(incoming.path)} is not taken: {error}"
-                )
+                outcome.refuse(probe.key, f"value at {brief(incoming.path)} not taken: {error}")
                 return
             top = encode(value)
             refs = references(top) if is_embedded(value) else [value_hash(value)]
@@ -397,10 +393,8 @@ class LatticeReplica:
             self._make_writable()
             try:
                 self._store.put_encodings(progress.stored)
-            except MissingData:
-                # A collection removed cells that it leans on. It will be offered again.
-                self._give_up(list(self._waiting), outcome)
-                return
+            except MissingData:  # a collection removed what they lean on; they are offered again
+                return self._give_up(list(self._waiting), outcome)
             self._private.admit(encoding for _, encoding in progress.stored)
         outcome.missing.extend(progress.missing)
         for claim in progress.complete:
@@ -490,9 +484,6 @@ class LatticeReplica:
             outcome.dropped.append(self._waiting.pop(claim).key)
             self._forget_next(claim, outcome.dropped)
         self._staging.drop(claims)
-
-    def _report(self, report: Report) -> None:
-        self._outcome.remark(report.kind, report)
 
 
 def _field(signed: Signed, key: Value) -> Value:
