@@ -18,6 +18,11 @@ COMPILED_PACKAGES = ("cells", "lattice")
 """Packages whose every module is compiled, their `__init__` apart."""
 
 COMPILED_MODULES: tuple[str, ...] = (
+    "apps/kv/entries.py",
+    "apps/kv/joining.py",
+    "apps/kv/kinds.py",
+    "apps/kv/lattice.py",
+    "apps/kv/writing.py",
     "apps/queue/entries.py",
     "engine/lmdb.py",
     "pipeline/leaves.py",
