@@ -394,7 +394,8 @@ class LatticeReplica:
             try:
                 self._store.put_encodings(progress.stored)
             except MissingData:  # a collection removed what they lean on; they are offered again
-                return self._give_up(list(self._waiting), outcome)
+                self._give_up(list(self._waiting), outcome)
+                return
             self._private.admit(encoding for _, encoding in progress.stored)
         outcome.missing.extend(progress.missing)
         for claim in progress.complete:
