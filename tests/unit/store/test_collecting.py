@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def texts(start: int, count: int = 20) -> Vector:
     return Vector.of([text(n) for n in range(start, start + count)])
 
 
-def opened(path: Path, clock: StoppedClock, **options: bool) -> CellStore:
+def opened(path: Path, clock: StoppedClock, **options: Any) -> CellStore:
     return CellStore.open(
         path,
         segment_bytes=8_192,
@@ -248,7 +249,8 @@ def test_dead_cells_of_a_kept_segment_do_not_come_back(tmp_path: Path, clock: St
     assert not store.has(value_hash(high)), "what it refers to is gone"
     assert is_whole(store, live)
     assert_clean(store)
-    store.commit(Map.of({"live": store.root()["live"], "high": Vector.of(HIGH)}))
+    root: Any = store.root()
+    store.commit(Map.of({"live": root["live"], "high": Vector.of(HIGH)}))
     assert missing(store.root()) == []
     store.close()
 
@@ -472,8 +474,9 @@ def test_without_its_record_a_store_opens_and_heals(
         assert not report.useless
         if change is not None:
             assert any(one.file == str(file) for one in [*store.damage, *report.scars])
-        store.commit(Map.of({"live": store.root()["live"], "more": texts(700, 60)}))
-        store.commit(Map.of({"live": store.root()["live"]}))
+        root: Any = store.root()
+        store.commit(Map.of({"live": root["live"], "more": texts(700, 60)}))
+        store.commit(Map.of({"live": root["live"]}))
         store.history.forget(1 << 52)
         assert store.collect(grace_ms=0).dropped
     store = make_again(path, clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ FOLDER = "store"
 FIRST = f"{FOLDER}/segments/00000001.seg"
 
 
-def open_store(disk: SimDisk, **options: bool) -> CellStore:
+def open_store(disk: SimDisk, **options: Any) -> CellStore:
     return CellStore.open(
         FOLDER, disk=disk, entropy=SeededEntropy(7), segment_bytes=65_536, **options
     )
