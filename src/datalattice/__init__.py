@@ -10,6 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from datalattice.apps.dlfs import Drive
+    from datalattice.apps.grid import Venue
+    from datalattice.apps.kv import Database
     from datalattice.apps.queue import LatticeMQ, Queue, Topic
     from datalattice.cells import (
         Address,
@@ -26,11 +29,13 @@ if TYPE_CHECKING:
         Text,
         Value,
         Vector,
+        changes,
         decode,
         decode_message,
         encode,
         encode_message,
         from_json,
+        from_text,
         same,
         to_cell,
         to_json,
@@ -41,14 +46,18 @@ if TYPE_CHECKING:
     from datalattice.crypto import KeyPair
     from datalattice.cursors import Cursor, Root, RootLattice
     from datalattice.errors import (
+        AlreadyExists,
         BadFormat,
         BadSignature,
         Corruption,
         DataLatticeError,
+        DirectoryNotEmpty,
+        IsADirectory,
         LimitExceeded,
         MissingData,
         NoSigningKey,
         NoSuchPath,
+        NotADirectory,
         ReadOnly,
         StoreError,
         StoreLocked,
@@ -56,6 +65,7 @@ if TYPE_CHECKING:
         Unauthorized,
         Unavailable,
         UsageError,
+        WrongType,
     )
     from datalattice.lattice import (
         CASLattice,
@@ -78,9 +88,10 @@ if TYPE_CHECKING:
         StringKeyedLattice,
         TupleLattice,
         VectorLattice,
+        register_section,
         root_lattice,
     )
-    from datalattice.node import open_node
+    from datalattice.node import follow, open_node
     from datalattice.store import open_store
 
 __version__ = "0.1.0"
@@ -92,7 +103,10 @@ _HOMES: Final = (
     "lattice",
     "cursors",
     "store",
+    "apps.kv",
     "apps.queue",
+    "apps.dlfs",
+    "apps.grid",
     "node",
 )
 
@@ -113,6 +127,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Address",
+    "AlreadyExists",
     "BadFormat",
     "BadSignature",
     "Blob",
@@ -123,9 +138,13 @@ __all__ = [
     "Cursor",
     "DataLattice",
     "DataLatticeError",
+    "Database",
+    "DirectoryNotEmpty",
+    "Drive",
     "FunctionLattice",
     "Index",
     "IndexLattice",
+    "IsADirectory",
     "JSONLattice",
     "KeyPair",
     "KeyedLattice",
@@ -144,6 +163,7 @@ __all__ = [
     "MissingData",
     "NoSigningKey",
     "NoSuchPath",
+    "NotADirectory",
     "OwnerLattice",
     "Queue",
     "ReadOnly",
@@ -168,14 +188,20 @@ __all__ = [
     "Value",
     "Vector",
     "VectorLattice",
+    "Venue",
+    "WrongType",
     "__version__",
+    "changes",
     "decode",
     "decode_message",
     "encode",
     "encode_message",
+    "follow",
     "from_json",
+    "from_text",
     "open_node",
     "open_store",
+    "register_section",
     "root_lattice",
     "same",
     "to_cell",
