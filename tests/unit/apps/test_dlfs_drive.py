@@ -8,6 +8,7 @@ import pytest
 
 from datalattice.apps.dlfs import (
     DEPTH_MAX,
+    DLFSLattice,
     Drive,
     checked_drive,
     drive_names,
@@ -171,6 +172,18 @@ def test_directories_are_made_listed_and_deleted(drive: Drive) -> None:
     for act in (drive.delete, drive.remove_tree):
         with pytest.raises(UsageError, match="root"):
             act("/")
+
+
+def test_usage_of_a_drive_that_uses_one_directory_many_times_over() -> None:
+    tree: Value = make_file(b"12", 1)
+    for _ in range(DEPTH_MAX - 1):
+        tree = make_directory(Index.of([("a", tree), ("b", tree)]), 1)
+    count = 2 ** (DEPTH_MAX - 1)
+    assert Drive(RootLattice(DLFSLattice(), tree)).du() == (2 * count, count, count - 1)
+    for _ in range(5_000):
+        tree = make_directory(Index.of([("d", tree)]), 1)
+    usage = Drive(RootLattice(DLFSLattice(), tree)).du()
+    assert usage == (0, 0, DEPTH_MAX + 1)
 
 
 def test_files_are_written_read_and_changed(drive: Drive, clock: Hand) -> None:

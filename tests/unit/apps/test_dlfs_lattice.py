@@ -213,6 +213,27 @@ def test_trees_that_use_one_directory_many_times_over_are_merged_once() -> None:
     assert time.perf_counter() - start < 20
 
 
+def test_what_a_signer_made_too_deep_and_nobody_could_put_right_breaks_no_merge() -> None:
+    """A first signed value is taken as it is; the next one may raise a base above it."""
+    for levels, late in ((DEPTH_MAX - 1, 9), (DEPTH_MAX + 40, 9), (DEPTH_MAX + 40, 1), (5_000, 9)):
+        plain: Value = file(late)
+        other_layout: Value = file(late)
+        for _ in range(levels):
+            plain = folder(1, d=plain)
+            index = Index.of([("d", other_layout)])
+            other_layout = Vector.of([index, None, None, 9, Index.of([("d", 3)])])
+        for _ in range(DEPTH_MAX - 1):
+            other_layout = folder(9, d=other_layout)
+        for own in (plain, other_layout):
+            news: Value = folder(12, base=2)
+            assert LATTICE.check_foreign(LATTICE.merge(own, news))
+            for _ in range(DEPTH_MAX - 1):
+                news = folder(12, d=news)
+            assert LATTICE.check_foreign(LATTICE.merge(own, news))
+            assert LATTICE.check_foreign(LATTICE.merge(own, gone(2)))
+            assert LATTICE.check_foreign(LATTICE.merge(folder(5, d=gone(2)), own))
+
+
 def test_lost_writes_are_reported() -> None:
     def told(own: Value, other: Value) -> list[tuple[Value, str]]:
         reports: list[Report] = []

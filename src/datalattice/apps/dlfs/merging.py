@@ -73,12 +73,12 @@ def _time(value: Value, depth: int, known: dict[bytes, int]) -> int:
     return found
 
 
-def is_newer(value: Value, node: Node, than: int) -> bool:
+def is_newer(value: Value, node: Node, than: int, depth: int = 0) -> bool:
     """Return whether the time of a node is greater; a directory is walked only when it must be.
 
     Source: docs/design/decisions.md "Base".
     """
-    return node.utime > than or (node.is_directory and time_of(value) > than)
+    return node.utime > than or (node.is_directory and _time(value, depth, {}) > than)
 
 
 def is_well_formed(value: Value) -> bool:
@@ -97,7 +97,7 @@ def entries_of(node: Node) -> Index:
 
     Source: docs/dlfs.md "Nodes"; docs/design/decisions.md "D-FS1".
     """
-    return Merging(None)._folded(node, ())
+    return Merging(None)._folded(node, (), 0)
 
 
 class Merging:
@@ -196,7 +196,7 @@ class Merging:
         depth: int,
     ) -> Value:
         """Return the join of a directory, on `side`, and a file or a tombstone."""
-        if not is_newer(directory, node, register.utime):
+        if not is_newer(directory, node, register.utime, depth):
             self._report(WriteSuperseded(path, side))
             return register_value
         if register.is_file:
@@ -206,7 +206,7 @@ class Merging:
         cut = read_node(self._cut(directory, register.utime, side, path, depth))
         assert cut is not None
         return make_directory(
-            self._folded(cut, ()),
+            self._folded(cut, (), depth),
             cut.utime,
             base=register.utime,
             metadata=cut.metadata,
@@ -229,7 +229,7 @@ class Merging:
         x, y = read_node(left), read_node(right)
         assert x is not None
         assert y is not None
-        mine, theirs = self._folded(x, ()), self._folded(y, path)
+        mine, theirs = self._folded(x, (), depth), self._folded(y, path, depth)
         entries = _Names(self, mine, theirs, path, depth).joined()
         top = x if _rank(x) >= _rank(y) else y
         made = make_directory(
@@ -239,7 +239,7 @@ class Merging:
 
     # --- the layout of CAD028 ---
 
-    def _folded(self, node: Node, path: Path) -> Index:
+    def _folded(self, node: Node, path: Path, depth: int) -> Index:
         """Return the entries with the names of the fifth position joined in as tombstones.
 
         Bad ones are dropped, and reported where there is a path to name them by.
@@ -254,8 +254,8 @@ class Merging:
             tombstone = make_tombstone(deleted)
             present = entries.get(name)
             joined = tombstone
-            if present is not None and is_well_formed(present):
-                joined = Merging(None).join(tombstone, present, (), 0)  # type: ignore[assignment]
+            if present is not None and self._is_entry(name, present, depth + 1):
+                joined = Merging(None).join(tombstone, present, (), depth + 1)  # type: ignore[assignment]
             entries = entries.put(name, joined)
         return entries
 
@@ -264,10 +264,11 @@ class Merging:
     def _cut(self, value: Value, at: int, side: str, path: Path, depth: int) -> Value:
         """Return what is newer than `at` in a node, ABSENT for nothing.
 
-        The same object when everything is.
+        The same object when everything is. Our own side may be as its signer made it: whatever is
+        malformed or too deep goes.
         """
         node = read_node(value)
-        if node is None:
+        if node is None or depth > DEPTH_MAX:
             return ABSENT
         if node.entries is None:
             if node.utime > at:
@@ -288,7 +289,7 @@ class Merging:
             self._report(WriteSuperseded(path, side))
             return ABSENT
         inside = max(at, node.base)
-        entries = full = self._folded(node, ())  # so that it is spelled alike in any order
+        entries = full = self._folded(node, (), depth)  # so that it is spelled alike in any order
         for name, child in full.entries():
             kept = self._cut(child, inside, side, (*path, ENTRIES, name), depth + 1)
             if kept is ABSENT:
