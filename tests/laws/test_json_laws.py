@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from datalattice.cells import (
     to_text,
     write_json,
 )
+from datalattice.cells.jsontree import STACK_MAX
 from datalattice.testing import strategies
 
 
@@ -51,6 +53,24 @@ def test_where_the_text_is_cut_makes_no_difference(value: Value, count: int) -> 
     text = written(value)
     assert encode(read_json(Slow(text, count))) == encode(value)
     assert encode(read_json(Slow(text.encode(), count))) == encode(value)
+
+
+def by_steps(text: str, *, marked: bool = True) -> Value:
+    """Read a text as one too long to be looked at whole: with such a stack nothing is."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(STACK_MAX + 1)
+    try:
+        return read_json(io.StringIO(text), marked=marked)
+    finally:
+        sys.setrecursionlimit(before)
+
+
+@given(strategies.values())
+def test_reading_step_by_step_makes_no_difference(value: Value) -> None:
+    text = written(value)
+    assert encode(by_steps(text)) == encode(value)
+    plain = written(value, marked=False)
+    assert encode(by_steps(plain, marked=False)) == encode(from_json(plain))
 
 
 @given(strategies.values(max_leaves=4), strategies.map_keys())

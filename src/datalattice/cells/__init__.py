@@ -33,6 +33,7 @@ from datalattice.cells.comparing import Change, changes
 from datalattice.cells.convert import to_cell, to_python
 from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
 from datalattice.cells.jsonstream import read_json, write_json
+from datalattice.cells.jsontree import from_json
 from datalattice.cells.maps import EMPTY_MAP, EMPTY_SET, Map, Set
 from datalattice.cells.message import (
     Parts,
@@ -56,7 +57,7 @@ from datalattice.cells.scalars import (
 )
 from datalattice.cells.scan import branch_hashes, read_vlq, skip_kid
 from datalattice.cells.tagged import Coded, Record, Signed, Syntax
-from datalattice.cells.text import brief, from_json, to_json, to_text
+from datalattice.cells.text import brief, to_json, to_text
 from datalattice.cells.textreader import from_text
 from datalattice.cells.triejoin import ABSENT
 from datalattice.cells.validation import validate

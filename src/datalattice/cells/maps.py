@@ -17,12 +17,17 @@ from datalattice.cells.trie import (
     Trie,
     build,
     close,
+    leaf_of_rows,
     pair_of,
     pairs_of,
     put,
     remove,
 )
 from datalattice.cells.triejoin import Join, Joiner, differing
+from datalattice.limits import EMBEDDED_BYTES_MAX, MAP_LEAF_MAX
+
+NAMES_KNOWN_MAX: Final = 4_096
+"""Names whose hash and encoding are remembered while many maps are made."""
 
 _sha3: Final = hashlib.sha3_256
 
@@ -237,6 +242,29 @@ def _map_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> 
         held = admit(key)
         rows.add(_sha3(encode(held)).digest(), held, admit(value))
     made = build(EMPTY_MAP, rows)
+    assert isinstance(made, Map)
+    return made
+
+
+def map_of_names(entries: list[tuple[str, Value]], known: dict[str, bytes]) -> Map:
+    """Return the map of admitted values by name; of two with one name the later wins.
+
+    known: for names met before, their hash and encoding; filled here.
+    """
+    if not 0 < len(entries) <= MAP_LEAF_MAX:
+        return _map_of(entries)
+    rows: dict[bytes, tuple[object, object]] = {}
+    for name, value in entries:
+        row = known.get(name)
+        if row is None:
+            encoding = encode(name)
+            if len(encoding) > EMBEDDED_BYTES_MAX:
+                return _map_of(entries)
+            row = _sha3(encoding).digest() + encoding
+            if len(known) < NAMES_KNOWN_MAX:
+                known[name] = row
+        rows[row] = (name, value)
+    made = leaf_of_rows(EMPTY_MAP, rows)
     assert isinstance(made, Map)
     return made
 

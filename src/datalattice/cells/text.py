@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -15,7 +14,7 @@ from datalattice.cells.maps import Map, Set
 from datalattice.cells.scalars import Address, Char, Keyword, NanBits, Scalar, Symbol
 from datalattice.cells.tagged import Record, Signed, Syntax
 from datalattice.cells.vectors import List, Vector
-from datalattice.errors import BadFormat, LimitExceeded, TypeMismatch, UsageError
+from datalattice.errors import BadFormat, LimitExceeded, UsageError
 from datalattice.limits import (
     INTEGER_BYTES_MAX,
     INTEGER_TEXT_DIGITS_MAX,
@@ -29,6 +28,7 @@ _PRINT_TABLE: Final = str.maketrans(_PRINT_ESCAPES)
 _JSON_TABLE: Final = str.maketrans(_JSON_ESCAPES)
 JOINED_PIECES: Final = 10_000
 PIECE_MIN: Final = 8  # characters that even the smallest piece counts as
+SHORT_DIGITS: Final = 600  # so many are turned into an integer whatever the interpreter is set to
 PLAIN_BITS_MAX: Final = 13_000  # an integer of so many bits has fewer than 4,000 digits
 BRIEF_ITEMS_MAX: Final = 16
 BRIEF_LENGTH_MAX: Final = 100
@@ -71,6 +71,8 @@ def parse_integer(digits: str) -> int:
     Raises: BadFormat: more digits than an integer can have.
     Source: CAD032; docs/cells.md "Printed form".
     """
+    if len(digits) <= SHORT_DIGITS:
+        return int(digits)
     sign = -1 if digits.startswith("-") else 1
     plain = digits.lstrip("+-").lstrip("0") or "0"
     if len(plain) > INTEGER_TEXT_DIGITS_MAX:
@@ -94,17 +96,14 @@ def double_text(number: float) -> str:
     """
     if number == 0:
         return "-0.0" if math.copysign(1, number) < 0 else "0.0"
+    if 1e-3 <= number < 1e7 or -1e7 < number <= -1e-3:
+        return repr(number)
     sign, digits, exponent = Decimal(repr(number)).as_tuple()
     text = "".join(map(str, digits)).rstrip("0") or "0"
     point = len(digits) + int(exponent)  # the value is 0.DIGITS * 10**point
     if len(text) == 1:
         text = _two_digits(abs(number), text, point)
     head = "-" if sign else ""
-    if 1e-3 <= abs(number) < 1e7:
-        if point <= 0:
-            return f"{head}0.{'0' * -point}{text}"
-        text = text.ljust(point + 1, "0")
-        return f"{head}{text[:point]}.{text[point:]}"
     return f"{head}{text[0]}.{text[1:] or '0'}E{point - 1}"
 
 
@@ -365,98 +364,6 @@ def refuse_json(token: str) -> object:
     raise BadFormat(f"not JSON: {token}")
 
 
-def _utf8(data: bytes) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadFormat(f"JSON text is UTF-8: {error}") from error
-
-
-def from_json(text: str | bytes) -> Value:
-    """Return the value of a JSON text.
-
-    Objects become Maps (the last of equal keys wins), arrays Vectors, numbers Integers or Doubles.
-
-    Raises: BadFormat: not JSON by RFC 8259, with an escape that is half a character, or nested more
-            than 500 levels.
-    Source: CAD044; docs/cells.md "JSON mapping".
-    """
-    if isinstance(text, bytes):
-        text = _utf8(text)
-    elif not isinstance(text, str):
-        raise TypeMismatch(f"JSON text is a str or bytes, got {type(text).__name__}")
-    if _depth_of(text) > TEXT_DEPTH_MAX:
-        raise BadFormat(f"JSON is read down to {TEXT_DEPTH_MAX} levels")
-    try:
-        return _from_tree(_decoder.decode(text))
-    except BadFormat:
-        raise
-    except ValueError as error:
-        raise BadFormat(f"not JSON: {error}") from error
-    except RecursionError as error:  # the caller's own stack was nearly full
-        raise BadFormat("JSON is nested too deeply for the stack at this place") from error
-
-
-def _depth_of(text: str) -> int:
-    depth = deepest = 0
-    quoted = escaped = False
-    for char in text:
-        if quoted:
-            if escaped:
-                escaped = False
-            elif char == "\\":
-                escaped = True
-            elif char == '"':
-                quoted = False
-        elif char == '"':
-            quoted = True
-        elif char in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif char in "]}":
-            depth -= 1
-    return deepest
-
-
-class _Level:
-    """An array or object of the tree that is being made into values."""
-
-    __slots__ = ("items", "keys", "made")
-
-    def __init__(self, tree: list[object] | dict[str, object]) -> None:
-        self.keys: list[str] | None = None
-        if isinstance(tree, dict):
-            self.keys = [whole_json(key) for key in tree]
-            self.items = iter(tree.values())
-        else:
-            self.items = iter(tree)
-        self.made: list[Value] = []
-
-    def value(self) -> Value:
-        if self.keys is None:
-            return Vector.of(self.made)
-        return Map.of(zip(self.keys, self.made, strict=True))
-
-
-def _from_tree(tree: object) -> Value:
-    """Return the value of what the standard decoder made, without recursion."""
-    if not isinstance(tree, (list, dict)):
-        return whole_json(tree) if isinstance(tree, str) else tree
-    opened = [_Level(tree)]
-    while True:
-        level = opened[-1]
-        for item in level.items:
-            if isinstance(item, (list, dict)):
-                opened.append(_Level(item))
-                break
-            level.made.append(whole_json(item) if isinstance(item, str) else item)
-        else:
-            done = opened.pop().value()
-            if not opened:
-                return done
-            opened[-1].made.append(done)
-
-
 def whole_json(text: str) -> str:
     """Return a string of the text, which must be made of whole characters."""
     if not text.isascii():
@@ -465,6 +372,3 @@ def whole_json(text: str) -> str:
         except UnicodeEncodeError:
             raise BadFormat("not JSON: a string holds half of a character pair") from None
     return text
-
-
-_decoder: Final = json.JSONDecoder(parse_int=parse_integer, parse_constant=refuse_json, strict=True)

@@ -412,6 +412,26 @@ def _spread(like: Trie, entries: Rows, rows: list[bytes], shift: i64) -> Trie:
     return assemble(like, count, shift, slots)
 
 
+def leaf_of_rows(like: Trie, rows: dict[bytes, tuple[object, object]]) -> Trie:
+    """Return the map leaf of at most 15 entries, by the hash and encoding of their plain keys."""
+    order = sorted(rows)
+    hashes = b"".join([row[:HASH_BYTES] for row in order])
+    out = BytesWriter()
+    out.append(u8(like._tag))
+    out.append(u8(len(order)))
+    for row in order:
+        out.write(row[HASH_BYTES:])
+        if not put_plain(out, rows[row][1]):
+            break
+    else:
+        return _closed_leaf(like, hashes, out.getvalue())
+    made = like._fresh()
+    made._count = len(order)
+    made._hashes = hashes
+    made._kids = [part for row in order for part in rows[row]]
+    return made
+
+
 def _sorted_leaf(like: Trie, entries: Rows, rows: list[bytes]) -> Trie:
     """Return the leaf of rows with at most 15 different keys."""
     if len(rows) > 1:

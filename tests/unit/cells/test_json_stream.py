@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from datalattice.cells import (
     make_text,
     read_json,
     same,
+    to_json,
     to_text,
     value_hash,
     write_json,
@@ -133,6 +135,47 @@ def test_plain_text_knows_no_marks() -> None:
     assert read("[" * 500 + "]" * 500, marked=False) == from_json("[" * 500 + "]" * 500)
 
 
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_text_that_is_nested_costs_no_more_than_a_flat_one(marked: bool) -> None:
+    numbers = "[" + "1," * 100_000 + "1]"  # more than is looked at whole
+    nested = '{"a":' * 60 + "[" * 400 + numbers + "]" * 400 + "}" * 60
+    started = time.perf_counter()
+    flat = read(f"[{numbers}]", marked=marked)
+    middle = time.perf_counter()
+    found = read(nested, marked=marked)
+    assert time.perf_counter() - middle < 30 * (middle - started) + 1
+    for _ in range(60):
+        assert isinstance(found, Map)
+        found = found["a"]
+    for _ in range(400):
+        assert isinstance(found, Vector)
+        found = found[0]
+    assert same(found, flat[0])  # type: ignore[index]
+
+
+def test_an_integer_is_as_long_as_a_cell_can_be_and_no_longer() -> None:
+    for count in (600, 601, 4_400, 9_000):
+        digits = "7" * count
+        for text in (f"[{digits},-{digits}]", f'{{"a":{digits}}}'):
+            assert same(read(text), from_json(text))
+            assert digits in to_json(from_json(text))
+    started = time.perf_counter()
+    for text in (f"[{'7' * 10_000}]", f"[{'7' * 1_000_000}]"):
+        for parse in (read, from_json):
+            with pytest.raises(BadFormat, match="an integer has at most"):
+                parse(text)
+    assert time.perf_counter() - started < 5
+
+
+def test_the_last_of_equal_names_counts_and_names_may_be_long() -> None:
+    long = "n" * 200
+    text = f'{{"a":1,"a":[2],"{long}":1,"{long}":3,"":0}}'
+    assert same(read(text), Map.of({"a": [2], long: 3, "": 0}))
+    assert same(from_json(text), read(text))
+    many = Map.of({f"{at}": [at] for at in range(100)} | {"é": "x" * 5_000})
+    assert same(read(written(many)), many)
+
+
 def test_the_deepest_value_goes_both_ways_and_a_deeper_one_is_refused() -> None:
     value: Value = 1
     for _ in range(TEXT_DEPTH_MAX - 1):
@@ -153,6 +196,7 @@ def test_a_large_value_is_staged_in_parts_and_stays_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(jsonstream, "STAGE_CHARS", 1_000)
+    monkeypatch.setattr(jsonstream, "WHOLE_CHARS", 1_000)
     monkeypatch.setattr(jsonstream, "PENDING_MAX", 16)
     rows = Vector.of([Map.of({"n": at, "t": f"row {at} " * 30}) for at in range(300)])
     value = Map.of({"rows": rows, "index": Index.of({f"{at}": at for at in range(300)}), "z": "z"})

@@ -1,0 +1,147 @@
+"""JSON trees: text that is in memory, made into values by the standard decoder.
+
+The decoder tells of each object when it ends, and the object becomes a Map at once. Arrays stay
+lists until what holds them ends.
+
+Source: docs/json.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from datalattice.cells.cell import Value
+from datalattice.cells.jsonmarks import is_mark, key_of, marked_value
+from datalattice.cells.maps import Map, map_of_names
+from datalattice.cells.text import parse_integer, refuse_json, whole_json
+from datalattice.cells.vectors import Vector
+from datalattice.errors import BadFormat, TypeMismatch
+from datalattice.limits import TEXT_DEPTH_MAX
+
+STACK_MAX: Final = 10_000
+"""Frames that the interpreter may be set to allow and still notice in time that text is nested."""
+
+_STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_BRACKETS: Final = re.compile(r"[\[\]{}]")
+
+
+class Trees:
+    """Makes values of JSON text, many one after another; names that they share are hashed once.
+
+    parse_key: reads the marked JSON text of a key; None: names that begin with `$` mean nothing.
+    """
+
+    def __init__(self, parse_key: Callable[[str], Value] | None) -> None:
+        self._parse_key = parse_key
+        self._names: dict[str, bytes] = {}
+        self._decoder = json.JSONDecoder(
+            object_pairs_hook=self._object,
+            parse_int=parse_integer,
+            parse_constant=refuse_json,
+        )
+
+    def value(self, text: str) -> Value:
+        """Return the value of a whole text, which is not nested deeper than the stack allows.
+
+        Raises: ValueError: no JSON. RecursionError: too deep for the stack.
+        """
+        return self._made(self._decoder.decode(text))
+
+    def value_at(self, text: str, at: int, depth_max: int) -> tuple[Value, int]:
+        """Return the value of a text that begins at `at`, and where it ends.
+
+        Raises: ValueError: no JSON, a mark that is none, or deeper than `depth_max`.
+                RecursionError: too deep for the stack.
+        """
+        if sys.getrecursionlimit() > STACK_MAX:
+            raise ValueError("the depth of the stack is not watched")
+        tree, end = self._decoder.raw_decode(text, at)
+        if is_deeper(depth_max, text, at, end):
+            raise ValueError("nested too deeply")
+        return self._made(tree), end
+
+    def _made(self, item: object) -> Value:
+        """Return what the decoder made as a value: lists are still to be converted."""
+        if type(item) is list:
+            return self._array(item)
+        if type(item) is str:
+            return whole_json(item)
+        return item
+
+    def _array(self, items: list[object]) -> Vector:
+        for at, item in enumerate(items):
+            if type(item) is list:
+                items[at] = self._array(item)
+            elif type(item) is str and not item.isascii():
+                whole_json(item)
+        return Vector.of(items)
+
+    def _object(self, pairs: list[tuple[str, object]]) -> Value:
+        entries: list[tuple[str, Value]] = []
+        marks = False
+        for name, item in pairs:
+            if not name.isascii():
+                whole_json(name)
+            if name.startswith("$"):
+                marks = True
+            entries.append((name, self._made(item)))
+        if marks and self._parse_key is not None:
+            return self._marked(entries, self._parse_key)
+        return map_of_names(entries, self._names)
+
+    def _marked(self, entries: list[tuple[str, Value]], parse_key: Callable[[str], Value]) -> Value:
+        if len(entries) == 1 and is_mark(entries[0][0]):
+            return marked_value(*entries[0])
+        keyed: list[tuple[Value, Value]] = []
+        for name, item in entries:
+            if is_mark(name):
+                raise BadFormat(f"the mark {name} stands alone in its object")
+            keyed.append((key_of(name, parse_key) if name.startswith("$") else name, item))
+        return Map.of(keyed)
+
+
+def is_deeper(depth_max: int, text: str, start: int, stop: int) -> bool:
+    """Return whether arrays and objects are nested deeper than allowed in a part of a text."""
+    if text.count("[", start, stop) + text.count("{", start, stop) <= depth_max:
+        return False
+    depth = 0
+    for bracket in _BRACKETS.findall(_STRING.sub("", text[start:stop])):
+        if bracket in "]}":
+            depth -= 1
+        else:
+            depth += 1
+            if depth > depth_max:
+                return True
+    return False
+
+
+def from_json(text: str | bytes) -> Value:
+    """Return the value of a JSON text.
+
+    Objects become Maps (the last of equal keys wins), arrays Vectors, numbers Integers or Doubles.
+
+    Raises: BadFormat: not JSON by RFC 8259, with an escape that is half a character, or nested more
+            than 500 levels.
+    Source: CAD044; docs/cells.md "JSON mapping".
+    """
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BadFormat(f"JSON text is UTF-8: {error}") from error
+    elif not isinstance(text, str):
+        raise TypeMismatch(f"JSON text is a str or bytes, got {type(text).__name__}")
+    if is_deeper(TEXT_DEPTH_MAX, text, 0, len(text)):
+        raise BadFormat(f"JSON is read down to {TEXT_DEPTH_MAX} levels")
+    try:
+        return Trees(None).value(text)
+    except BadFormat:
+        raise
+    except ValueError as error:
+        raise BadFormat(f"not JSON: {error}") from error
+    except RecursionError as error:  # the caller's own stack was nearly full
+        raise BadFormat("JSON is nested too deeply for the stack at this place") from error
