@@ -41,6 +41,7 @@ SAFE_INTEGER_MAX: Final = 2**53 - 1
 PIECE_BYTES: Final = 16 * CHUNK_BYTES
 """Bytes of a long string or blob that are turned into text at once."""
 
+_SIMPLE: Final = re.compile(r"[ !#%-\[\]-~]*")  # strings and names that stand as they are
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
 
@@ -48,23 +49,29 @@ _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
 
 def marked_pieces(value: Value) -> Iterator[Piece]:
-    """Yield the marked JSON text of one value in pieces; containers inside it come as `Inner`.
+    """Return the marked JSON text of one value in pieces; containers inside it come as `Inner`.
 
     Source: docs/json.md "Marks".
     """
     if isinstance(value, Vector):
-        yield from _items("[", value, "]")
-    elif isinstance(value, Map):
-        yield from _members("{", value, "}")
-    elif isinstance(value, Index):
-        yield from _members('{"$index":{', value, "}}")
-    elif isinstance(value, Set):
-        yield from _items('{"$set":[', value, "]}")
-    elif isinstance(value, List):
-        yield from _items('{"$list":[', value, "]}")
-    elif isinstance(value, Record):
-        yield from _items(f'{{"$record":[{value.digit},[', value, "]]}")
-    elif isinstance(value, Coded):
+        return _items("[", value, "]")
+    if isinstance(value, Map):
+        return _members("{", value, "}")
+    if isinstance(value, Index):
+        return _members('{"$index":{', value, "}}")
+    if isinstance(value, Set):
+        return _items('{"$set":[', value, "]}")
+    if isinstance(value, List):
+        return _items('{"$list":[', value, "]}")
+    if isinstance(value, Record):
+        return _items(f'{{"$record":[{value.digit},[', value, "]]}")
+    if isinstance(value, Chunked):
+        return _chunked(value)
+    return _other_pieces(value)
+
+
+def _other_pieces(value: Value) -> Iterator[Piece]:
+    if isinstance(value, Coded):
         yield f'{{"$coded":[{value.digit},'
         yield Inner(value.code)
         yield ","
@@ -81,30 +88,36 @@ def marked_pieces(value: Value) -> Iterator[Piece]:
         yield f',"signature":"{value.signature.hex()}","value":'
         yield Inner(value.value)
         yield "}}"
-    elif isinstance(value, Chunked):
-        yield from _chunked(value)
     else:
         yield marked_leaf(value)
 
 
 def _items(head: str, items: Vector | List | Set | Record, tail: str) -> Iterator[Piece]:
-    yield head
-    gap = ""
+    gap = head
     for item in items:
-        yield gap
-        yield Inner(item) if isinstance(item, Cell) else marked_leaf(item)
+        if isinstance(item, Cell):
+            yield gap
+            yield Inner(item)
+        else:
+            yield gap + marked_leaf(item)
         gap = ","
-    yield tail
+    yield tail if gap == "," else head + tail
 
 
 def _members(head: str, entries: Map | Index, tail: str) -> Iterator[Piece]:
-    yield head
-    gap = ""
+    gap = head
     for key, item in entries.entries():
-        yield gap + quote_json(_key_name(key)) + ":"
-        yield Inner(item) if isinstance(item, Cell) else marked_leaf(item)
+        if isinstance(key, str) and _SIMPLE.fullmatch(key):
+            name = f'"{key}"'
+        else:
+            name = quote_json(_key_name(key))
+        if isinstance(item, Cell):
+            yield f"{gap}{name}:"
+            yield Inner(item)
+        else:
+            yield f"{gap}{name}:{marked_leaf(item)}"
         gap = ","
-    yield tail
+    yield tail if gap == "," else head + tail
 
 
 def _chunked(value: Chunked) -> Iterator[Piece]:
@@ -147,6 +160,12 @@ def marked_leaf(value: Value) -> str:
 
     Source: docs/json.md "Marks".
     """
+    if isinstance(value, str):
+        if _SIMPLE.fullmatch(value):
+            return f'"{value}"'
+        if _is_whole(value):
+            return quote_json(value)
+        return f'{{"$utf8":"{text_bytes(value).hex()}"}}'
     if value is None:
         return "null"
     if isinstance(value, bool):  # by itself: compiled code would take "bool or int" for an int
@@ -159,10 +178,6 @@ def marked_leaf(value: Value) -> str:
             return double_text(value)
         name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         return f'{{"$double":"{name}"}}'
-    if isinstance(value, str):
-        if _is_whole(value):
-            return quote_json(value)
-        return f'{{"$utf8":"{text_bytes(value).hex()}"}}'
     if isinstance(value, bytes):
         return f'{{"$blob":"{value.hex()}"}}'
     if isinstance(value, (Keyword, Symbol)) and _is_whole(value.name):
@@ -178,7 +193,7 @@ def marked_leaf(value: Value) -> str:
 def _key_name(key: Value) -> str:
     """Return the name of a member whose key is `key`."""
     if isinstance(key, (str, Text)):
-        text = str(key)
+        text = key if isinstance(key, str) else str(key)
         if _is_whole(text):
             return "$string:" + text if text.startswith("$") else text
     elif isinstance(key, (Keyword, Symbol)):

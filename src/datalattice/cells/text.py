@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Final
@@ -26,6 +27,7 @@ _PRINT_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t
 _JSON_ESCAPES: Final = {**{chr(i): f"\\u{i:04x}" for i in range(32)}, **_PRINT_ESCAPES}
 _PRINT_TABLE: Final = str.maketrans(_PRINT_ESCAPES)
 _JSON_TABLE: Final = str.maketrans(_JSON_ESCAPES)
+_JSON_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 JOINED_PIECES: Final = 10_000
 PIECE_MIN: Final = 8  # characters that even the smallest piece counts as
 SHORT_DIGITS: Final = 600  # so many are turned into an integer whatever the interpreter is set to
@@ -286,21 +288,29 @@ def _write_json5(value: Value) -> Iterator[Piece]:
 
 def json_pieces(value: Value, *, json5: bool) -> Iterator[Piece]:
     """Yield the JSON text of one value in pieces; containers inside it come as `Inner`."""
-    gap = ""
     if isinstance(value, (Vector, List, Set)):
-        yield "["
+        gap = "["
         for item in value:
-            yield gap
-            yield _json_piece(item, json5)
+            piece = _json_piece(item, json5)
+            if isinstance(piece, str):
+                yield gap + piece
+            else:
+                yield gap
+                yield piece
             gap = ","
-        yield "]"
+        yield "]" if gap == "," else "[]"
     elif isinstance(value, (Map, Index, Record)):
-        yield "{"
+        gap = "{"
         for key, item in enumerate(value) if isinstance(value, Record) else value.entries():
-            yield gap + quote_json(_json_key(key)) + ":"
-            yield _json_piece(item, json5)
+            piece = _json_piece(item, json5)
+            name = quote_json(_json_key(key))
+            if isinstance(piece, str):
+                yield f"{gap}{name}:{piece}"
+            else:
+                yield f"{gap}{name}:"
+                yield piece
             gap = ","
-        yield "}"
+        yield "}" if gap == "," else "{}"
     else:
         yield _json_leaf(value, json5)
 
@@ -356,6 +366,8 @@ def _json_key(key: Value) -> str:
 
 def quote_json(text: str) -> str:
     """Return a text as a JSON string."""
+    if _JSON_ESCAPED.search(text) is None:
+        return f'"{text}"'
     return '"' + text.translate(_JSON_TABLE) + '"'
 
 
