@@ -108,7 +108,8 @@ class Caretaker:
             collector = self._collector(grace_ms, progress)
             if committer is None or dry_run:
                 return collector.look()
-            ended = self._leases.tidy()
+            with self._pins.frozen():  # a lease that is just renewed stays
+                ended = self._leases.tidy()
             report = collector.run(
                 committer,
                 frozen=self._pins.frozen,
@@ -163,16 +164,21 @@ class Caretaker:
             store_id=opened.store_id,
             index=opened.index,
             state=opened.state,
-            roots=Roots(lambda: self._tops(now_ms - grace_ms), start.position, start.root),
+            roots=Roots(
+                self._kept, lambda: self._tops(now_ms - grace_ms), start.position, start.root
+            ),
             removed=known_removed(self._disk, self._folder, opened.store_id),
             segment_bytes=self._segment_bytes,
             now_ms=now_ms,
             progress=tell,
         )
 
-    def _tops(self, since_ms: int) -> list[bytes]:
-        """Return the roots that stay beside the present one."""
-        put = [hash for hash, time_ms in list(self._touched.items()) if time_ms >= since_ms]
+    def _kept(self) -> list[bytes]:
+        """Return the roots that somebody keeps."""
         pinned = [pin.root_hash for pin in self._pins.all()]
-        leased = [lease.root_hash for lease in self._leases.live()]
-        return [*self._history.roots(), *pinned, *leased, *put]
+        return [*pinned, *(lease.root_hash for lease in self._leases.live())]
+
+    def _tops(self, since_ms: int) -> list[bytes]:
+        """Return the other roots that stay beside the present one."""
+        put = [hash for hash, time_ms in list(self._touched.items()) if time_ms >= since_ms]
+        return [*self._history.roots(), *put]

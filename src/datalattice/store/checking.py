@@ -165,7 +165,8 @@ class Checker:
         self._cells = self._index.count()
         root = self._state.root
         suspect = self._gaps or self._absent or self._unindexed or self._lost_end
-        if not suspect and verified >= self._cells and self._log_root == root:
+        has_lost_pins = min(self._index.find_many(list(self._pinned)), default=0) < 0
+        if not suspect and not has_lost_pins and verified >= self._cells and self._log_root == root:
             scars = tuple(self._room_scars)
             return Report(len(numbers), self._packs, self._cells, self._total_bytes, (), scars)
         self._check_entries()

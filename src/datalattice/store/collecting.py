@@ -30,6 +30,7 @@ is damaged: behind a hole nobody can tell what is reached.
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -65,6 +66,10 @@ SMALL_MAX: Final = 8
 
 COPY_BYTES: Final = 1 << 20
 """Cells are copied in packs of about this size, each under the lock."""
+
+COPY_CELLS_MAX: Final = 256
+"""Cells that are copied at a time where their lengths are not known: a pack has room for so many of
+any length."""
 
 FREED_BYTES_MIN: Final = 4_096
 """Less is not worth the trouble."""
@@ -106,7 +111,7 @@ class _Work:
     sizes: dict[int, int] = field(default_factory=dict)
     dead: int = 0
     chosen: set[int] = field(default_factory=set)
-    staged: dict[int, list[int]] = field(default_factory=dict)
+    staged: dict[int, array[int]] = field(default_factory=dict)
     """Offsets of staged cells in the segments that are kept."""
     packed: dict[int, bytes] = field(default_factory=dict)
     """Marks of the segments that are kept, as the record has them, if nothing came since."""
@@ -136,7 +141,6 @@ class Collector:
         self._store_id = store_id
         self._index = index
         self._state = state
-        self._roots = roots
         self.removed = removed
         """The record, the one before until the new one is written."""
         self.dropped: list[int] = []
@@ -202,8 +206,11 @@ class Collector:
                 self._copy(committer, hashes)
         self._pack_marks()
         with frozen():
-            self._marker.follow(self._roots.tops())
+            self._marker.follow_tops()
             self._marker.catch_up()
+            for hashes in self._late():
+                with committer.lock:
+                    self._copy(committer, hashes)
             with committer.lock:
                 write_pending()
                 self._finish_marks(committer)
@@ -294,7 +301,7 @@ class Collector:
                 if segment >= work.begin:
                     continue
                 if place & STAGED and segment not in work.chosen:
-                    work.staged.setdefault(segment, []).append((place >> 15) & OFFSET_BITS)
+                    work.staged.setdefault(segment, array("I")).append((place >> 15) & OFFSET_BITS)
                 if not self._marker.marks.has(place):
                     work.dead += 1
                 elif segment in work.chosen:
@@ -327,13 +334,19 @@ class Collector:
         self._state.staged -= sum(marks)  # they were counted where they were before
         work.copied += len(cells)
 
+    def _late(self) -> Iterator[list[bytes]]:
+        """Yield the cells of chosen segments that were marked since those were chosen."""
+        late, self._marker.late = self._marker.late, []
+        for first in range(0, len(late), COPY_CELLS_MAX):
+            yield late[first : first + COPY_CELLS_MAX]
+
     def _finish_marks(self, committer: Committer) -> None:
         """Mark and copy what is new since the last look; the caller holds the lock."""
         committer.settle()
-        self._marker.follow(self._roots.tops())
+        self._marker.follow_tops()
         self._marker.follow_packs()
-        late, self._marker.late = self._marker.late, []
-        self._copy(committer, late)
+        for hashes in self._late():
+            self._copy(committer, hashes)
         # The root once more: the pack that said so may go.
         nothing = Cells([], [])
         committer.write(nothing, nothing, [], committer.head)

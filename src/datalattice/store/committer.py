@@ -157,9 +157,11 @@ class Committer:
             )
         nothing = Cells([], [])
         flags = 0 if root is None else FLAG_ROOT | (len(parts) - 1) << PARTS_SHIFT
+        # Without a root the packs need not come together: each of them counts by itself.
+        part_flags = 0 if root is None else FLAG_PART
         try:
             for part in parts[:-1]:
-                self._append(FLAG_PART, part, nothing, [], NO_ROOT)
+                self._append(part_flags, part, nothing, [], NO_ROOT)
             self._append(flags, parts[-1], staged, promoted, root or NO_ROOT)
         except OSError as error:
             raise self._fail(write_error(error, self._where)) from error

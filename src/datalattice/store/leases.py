@@ -38,6 +38,7 @@ LEASES_MAX: Final = 10_000
 
 _FIRST_WORD: Final = "lease1"
 _NAME_DIGITS: Final = 16
+_UNFINISHED: Final = ".new"
 _TEXT_BYTES_MAX: Final = 256
 
 
@@ -146,13 +147,13 @@ class Leases:
         try:
             if not self._disk.exists(self._folder):
                 self._disk.create_folder(self._folder)
-            file = self._disk.open(f"{path}.new", create=True)
+            file = self._disk.open(path + _UNFINISHED, create=True)
             try:
                 file.write(0, text.encode())
                 file.sync()
             finally:
                 file.close()
-            self._disk.replace(f"{path}.new", path)
+            self._disk.replace(path + _UNFINISHED, path)
             self._disk.sync_folder(self._folder)
         except OSError as error:
             raise write_error(error, path) from error
@@ -191,7 +192,14 @@ class Leases:
         return found
 
     def tidy(self) -> int:
-        """Remove leases that have ended; return how many."""
+        """Remove leases that have ended, and what was left of writing one; return how many.
+
+        The caller has the lock of the pins, under which leases are taken and renewed.
+        """
+        if self._disk.exists(self._folder):
+            for name in self._disk.names(self._folder):
+                if name.endswith(_UNFINISHED):
+                    self._remove(name)
         live = {one.file for one in self.live()}
         over = [name for name in self.names() if f"{self._folder}/{name}" not in live]
         for name in over:

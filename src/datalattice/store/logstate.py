@@ -29,7 +29,7 @@ class LogState:
         """Hash of the root, None when none was ever committed."""
 
     def apply(self, pack: Pack) -> list[tuple[int, list[bytes]]]:
-        """Take a pack in; return (sequence, hashes) of the packs whose cells the index has now."""
+        """Take a pack in; return (sequence, hashes) of the entries the index has now."""
         self.position = pack.end
         if pack.end.segment < self._sieve.removed.begin:
             return self._apply_sifted(pack)
@@ -43,10 +43,11 @@ class LogState:
             applied.append(self._index_cells(part, staged=number < orphans))
         applied.append(self._index_cells(pack, staged=False))
         self._parts.clear()
-        for hash in pack.promoted:
-            place = self._index.find(hash)
-            if place >= 0 and place & STAGED:
-                self._index.add([hash], [place & ~STAGED])
+        promoted = [(hash, self._index.find(hash)) for hash in pack.promoted]
+        moved = {hash: place & ~STAGED for hash, place in promoted if place >= 0 and place & STAGED}
+        if moved:
+            self._index.add(list(moved), list(moved.values()))
+            applied.append((pack.end.sequence, list(moved)))
         self.staged = max(0, self.staged - len(pack.promoted))
         if pack.root is not None:
             self.root = pack.root

@@ -47,8 +47,10 @@ _sha3: Final = hashlib.sha3_256
 class Roots:
     """What is followed. Functions, since they are asked again at the end."""
 
+    kept: Callable[[], Iterable[bytes]]
+    """Hashes of roots that are pinned or leased: they have to be here."""
     tops: Callable[[], Iterable[bytes]]
-    """Hashes of roots: pinned, leased, remembered, put a moment ago. One that is not here is
+    """Hashes of roots that are remembered, or were put a moment ago. One that is not here is
     passed over."""
     start: Position
     """All packs behind this are young."""
@@ -103,9 +105,21 @@ class Marker:
         top = self._state.root
         self.follow([] if top is None else [top], must_be_here=True)
         self.follow([] if self._roots.root is None else [self._roots.root])
-        self.follow(self._roots.tops())
+        self.follow_tops()
         self.catch_up()
         self._tell(self.cells, self.cells)
+
+    def follow_tops(self) -> None:
+        """Follow what is pinned, leased, remembered, or was put, at this moment.
+
+        Raises: StoreFailed: a root that somebody keeps is not here, or as `follow`.
+        """
+        kept = list(self._roots.kept())
+        for hash, place in zip(kept, self._index.find_many(kept), strict=True):
+            if place < 0:
+                raise damaged(f"the root 0x{hash.hex()}, which a pin or lease keeps, is not here")
+        self.follow(kept)
+        self.follow(self._roots.tops())
 
     def catch_up(self) -> None:
         """Follow the packs that were published since the last look, until few are left."""

@@ -44,7 +44,7 @@ LOCK_WAIT_S: Final = 30.0
 
 _LOCK_POLL_S: Final = 0.01
 _FIRST_LINE: Final = "datalattice pins 1"
-_FILE_BYTES_MAX: Final = PINS_MAX * 16_384
+_FILE_BYTES_MAX: Final = PINS_MAX * 32_768  # a character takes up to 12 bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,15 @@ from datalattice.errors import (
     MissingData,
     ReadOnly,
     StoreFailed,
+    StoreLocked,
     StoreVersion,
     UsageError,
 )
 from datalattice.store import (
     CellStore,
+    Fetching,
     collecting,
+    committer,
     heal_store,
     leases,
     marking,
@@ -33,6 +36,7 @@ from datalattice.store.hashindex import BEGINNING, Position
 from datalattice.store.history import NOTHING
 from datalattice.store.leases import LEASE_SECONDS_MAX
 from datalattice.store.packing import locate
+from datalattice.store.pins import PINS_LOCK
 
 HOUR_MS = 3_600_000
 
@@ -372,6 +376,81 @@ def test_a_damaged_lease_is_refused_by_name(tmp_path: Path, clock: StoppedClock)
         with pytest.raises(Corruption, match=file.name):
             store.collect(grace_ms=0)
         assert store.has(value_hash(texts(0))), "nothing was collected"
+
+
+def test_a_lease_that_is_renewed_at_its_end_is_not_tidied_away(
+    tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        value = texts(0)
+        store.commit(value)
+        lease = store.lease(value_hash(value), 10)
+        left_over = tmp_path / "s" / "leases" / "0123456789abcdef.new"
+        left_over.write_text("a process died while it wrote")
+        clock.ms += 10_000
+        tidy = store.leases.tidy
+
+        def tidy_alone() -> int:
+            with pytest.raises(StoreLocked):  # so nobody renews one meanwhile
+                store._disk.lock(f"{store.path}/{PINS_LOCK}")
+            return tidy()
+
+        monkeypatch.setattr(store.leases, "tidy", tidy_alone)
+        assert store.collect(grace_ms=0).leases_ended == 1
+        assert not left_over.exists()
+        lease.renew(10)
+        assert [one.root_hash for one in store.leases.live()] == [value_hash(value)]
+
+
+def test_what_is_copied_in_several_packs_stays_announced(
+    tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "PACK_BYTES_MAX", 1_500)
+    value = texts(0, 30)
+    hashes = [hash for hash, _, _ in novelty(value)]
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(texts(1_000, 200))
+        store.commit(value)
+        done = store.collect(grace_ms=0)
+        assert done.copied > 10
+        assert all(map(store.announced, hashes))
+        assert_clean(store)
+    with make_again(tmp_path / "s", clock) as store:
+        assert all(map(store.announced, hashes))
+
+
+def test_a_pin_whose_root_is_lost_stops_it_until_that_is_had_again(
+    tmp_path: Path, clock: StoppedClock
+) -> None:
+    pinned = texts(1_000)
+    hash = value_hash(pinned)
+    cells = {hash: encoding for hash, encoding, _ in novelty(pinned)}
+    with opened(tmp_path / "other", clock) as other:
+        other.commit(texts(1_000))
+        other.pins.pin(hash, "kept")
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(texts(0))
+        (tmp_path / "s" / "pins").write_bytes((tmp_path / "other" / "pins").read_bytes())
+        assert [one.hash for one in store.check().missing] == [hash]
+        with pytest.raises(StoreFailed, match="which a pin or lease keeps, is not here"):
+            store.collect(grace_ms=0)
+        source = Fetching(store, lambda wanted: [(hash, cells[hash]) for hash in wanted])
+        assert heal_store(store, source).report.is_clean
+        store.collect(grace_ms=0)
+        assert is_whole(store, pinned)
+
+
+def test_a_reader_forgets_where_cells_were_when_they_were_announced(
+    tmp_path: Path, clock: StoppedClock
+) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        store.put(texts(0))
+        store.sync()
+        with opened(tmp_path / "s", clock, read_only=True) as reader:
+            store.commit(Map.of({"staged": texts(0)}))
+            assert reader.announced(value_hash(texts(0)))
+            reader._index.drop_tail(reader._state.position.sequence)
+            assert reader._index.recent_count == 0, "they may be somewhere else since"
 
 
 def test_a_damaged_store_is_not_collected(tmp_path: Path, clock: StoppedClock) -> None:
