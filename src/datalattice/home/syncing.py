@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -48,11 +49,15 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was at a path when both sides were alike; size and time of the local file."""
+    """What was at a path when both sides were alike; size and times of the local file.
+
+    The time of its last change of any kind is among them: the time of its content can be set.
+    """
 
     hash: str
     size: int
     mtime_ns: int
+    ctime_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class _Local:
     hash: str
     size: int
     mtime_ns: int
+    ctime_ns: int
 
 
 class Sync:
@@ -111,23 +117,54 @@ class Sync:
         self._told = told
         self._outcome = Outcome()
         self._seen: dict[Names, Known] = {}
+        self._blocked: set[Names] = set()
         place = json.dumps([os.path.realpath(local), drives.owner().hex(), drive, path])
         name = sha3_256(place.encode("utf-8", "surrogateescape")).hex()[:32]
         self._memory = drives.folder.path / "sync" / f"{name}.json"
         self._place = place
 
     def run(self) -> Outcome:
-        """Make both sides alike; return what was done, or would be done by a dry run."""
+        """Make both sides alike; return what was done, or would be done by a dry run.
+
+        Raises: UsageError: with deletions, and one of the sides has lost everything.
+        """
         known = self._remembered()
         theirs = dict(self._in_drive())
         ours = dict(self._in_folder(known))
-        self._seen = {names: Known(one.hash, one.size, one.mtime_ns) for names, one in ours.items()}
+        self._seen = {
+            names: Known(one.hash, one.size, one.mtime_ns, one.ctime_ns)
+            for names, one in ours.items()
+        }
+        if self._delete:
+            self._check_both(known, ours, theirs)
         up, down = self._plan(known, ours, theirs)
         self._upload(up, ours, theirs)
         self._download(down, ours, theirs)
         if not self._dry_run:
             self._remember(known)
         return self._outcome
+
+    def _check_both(
+        self, known: dict[Names, Known], ours: dict[Names, _Local], theirs: dict[Names, str]
+    ) -> None:
+        """Refuse to empty one side because the other one is, as a disk is that is not mounted."""
+        for side, place in ((ours, str(self._local)), (theirs, f"{self._drive}:{self._path}")):
+            if known and not side and (ours or theirs):
+                raise UsageError(
+                    f"{place} is gone or empty, and --delete would delete all that was in it on "
+                    "the other side; leave out --delete to have it back, or empty the other side "
+                    "yourself if that is meant"
+                )
+
+    def _in_the_way(
+        self, known: dict[Names, Known], ours: dict[Names, _Local], theirs: dict[Names, str]
+    ) -> set[Names]:
+        """Return the paths where a local thing is that cannot be in a drive, and those below."""
+        found: set[Names] = set()
+        for names in sorted({*known, *theirs} - ours.keys()):  # what is above comes before
+            if names[:-1] in found or os.path.lexists(Path(self._local, *names)):
+                found.add(names)
+        return found
 
     def _plan(
         self, known: dict[Names, Known], ours: dict[Names, _Local], theirs: dict[Names, str]
@@ -136,11 +173,12 @@ class Sync:
         up: list[Names] = []
         down: list[Names] = []
         needed: set[Names] = set()  # directories of what is to stay
+        self._blocked = self._in_the_way(known, ours, theirs)
         # What is in a directory comes before it.
         for names in sorted({*known, *theirs, *ours}, reverse=True):
             mine = None if names not in ours else ours[names].hash
             other = theirs.get(names)
-            way = self._way(known.get(names), mine, other)
+            way = None if names in self._blocked else self._way(known.get(names), mine, other)
             if names in needed and way == Side.DRIVE and other is None:
                 way = Side.LOCAL if self._direction != Direction.TO_LOCAL else None
             elif names in needed and way == Side.LOCAL and mine is None:
@@ -218,12 +256,14 @@ class Sync:
             was = known.get(item.names)
             if item.is_dir:
                 hash = DIRECTORY
-            elif was is not None and (was.size, was.mtime_ns) == (item.size, item.mtime_ns):
+            elif was is not None and was == Known(
+                was.hash, item.size, item.mtime_ns, item.ctime_ns
+            ):
                 hash = was.hash
             else:
                 hash = hash_file(item.path, self._told).hex()
                 self._outcome.read_bytes.append(item.size)
-            yield item.names, _Local(item.path, hash, item.size, item.mtime_ns)
+            yield item.names, _Local(item.path, hash, item.size, item.mtime_ns, item.ctime_ns)
 
     # --- to the drive -------------------------------------------------------------------------
 
@@ -338,7 +378,8 @@ class Sync:
             self._fail(names, "the local file changed meanwhile; run it again")
             return False
         facts = target.stat()
-        self._seen[names] = Known(hash, facts.st_size, facts.st_mtime_ns)
+        fetched = value_hash(content).hex()
+        self._seen[names] = Known(fetched, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
         return True
 
     def _remove(self, mine: _Local) -> bool:
@@ -374,32 +415,37 @@ class Sync:
         sizes = self._sizes()
         for names in {*known, *theirs}:
             here, seen = sizes.get(names), self._seen.get(names)
-            if theirs.get(names) == DIRECTORY and here == (0, 0):
-                kept[names] = Known(DIRECTORY, 0, 0)
+            if theirs.get(names) == DIRECTORY and here == Known(DIRECTORY, 0, 0):
+                kept[names] = here
             elif (
                 seen is not None
                 and theirs.get(names) == seen.hash
-                and here
-                == (
-                    seen.size,
-                    seen.mtime_ns,
-                )
+                and here == replace(seen, hash="")
             ):
                 kept[names] = seen
-            elif names in known and (names in theirs or here is not None):
+            elif names in known and (names in theirs or here or names in self._blocked):
                 kept[names] = known[names]
         self._memory.parent.mkdir(exist_ok=True)
-        fresh = self._memory.with_suffix(".new")
-        rows = [[list(names), one.hash, one.size, one.mtime_ns] for names, one in kept.items()]
-        fresh.write_text(json.dumps({"place": self._place, "known": rows}), "utf-8")
-        fresh.replace(self._memory)
+        rows = [
+            [list(names), one.hash, one.size, one.mtime_ns, one.ctime_ns]
+            for names, one in kept.items()
+        ]
+        handle, fresh = tempfile.mkstemp(prefix=self._memory.name, dir=self._memory.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({"place": self._place, "known": rows}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(fresh).replace(self._memory)
 
-    def _sizes(self) -> dict[Names, tuple[int, int]]:
+    def _sizes(self) -> dict[Names, Known]:
+        """Return what is in the folder now, hashes unknown."""
         ignore: Callable[[str], object] = len
         if not self._local.is_dir():
             return {}
         return {
-            item.names: (0, 0) if item.is_dir else (item.size, item.mtime_ns)
+            item.names: Known(DIRECTORY, 0, 0)
+            if item.is_dir
+            else Known("", item.size, item.mtime_ns, item.ctime_ns)
             for item in walk_local(self._local, ignore)
         }
 
@@ -415,4 +461,5 @@ def _is_as_seen(path: Path, mine: _Local | None) -> bool:
         facts = path.stat(follow_symlinks=False)
     except FileNotFoundError:
         return mine is None
-    return mine is not None and (facts.st_size, facts.st_mtime_ns) == (mine.size, mine.mtime_ns)
+    seen = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+    return mine is not None and seen == (mine.size, mine.mtime_ns, mine.ctime_ns)

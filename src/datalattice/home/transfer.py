@@ -24,6 +24,9 @@ from datalattice.home.drives import content_of
 PIECE_BYTES: Final = 1 << 20
 """What is read and written at a time."""
 
+UNFINISHED: Final = (".lattice-", ".part")
+"""Begin and end of the name of a file that is being fetched."""
+
 Told = Callable[[int], object]
 """Told how many bytes have passed."""
 
@@ -37,6 +40,7 @@ class LocalItem:
     is_dir: bool
     size: int
     mtime_ns: int
+    ctime_ns: int
 
 
 def walk_local(root: Path, passed_over: Callable[[str], object]) -> Iterator[LocalItem]:
@@ -56,7 +60,8 @@ def walk_local(root: Path, passed_over: Callable[[str], object]) -> Iterator[Loc
             place = (*names, one.name)
             is_dir = one.is_dir()
             size = 0 if is_dir else facts.st_size
-            item = LocalItem(place, Path(one.path), is_dir, size, facts.st_mtime_ns)
+            times = facts.st_mtime_ns, facts.st_ctime_ns
+            item = LocalItem(place, Path(one.path), is_dir, size, *times)
             yield item
             if item.is_dir:
                 below.append((place, item.path))
@@ -71,6 +76,8 @@ def _unfit(entry: os.DirEntry[str]) -> str | None:
         return "its name is not UTF-8"
     if entry.is_symlink():
         return "a symbolic link"
+    if entry.name.startswith(UNFINISHED[0]) and entry.name.endswith(UNFINISHED[1]):
+        return "left by a download that was cut short, or is going on"
     mode = entry.stat(follow_symlinks=False).st_mode
     return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "no file and no directory"
 
@@ -123,7 +130,7 @@ def fetch(
 
     still: asked when all is written and about to take the place of what is there; False: leave it.
     """
-    handle, name = tempfile.mkstemp(prefix=".lattice-", dir=target.parent)
+    handle, name = tempfile.mkstemp(prefix=UNFINISHED[0], suffix=UNFINISHED[1], dir=target.parent)
     written = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:

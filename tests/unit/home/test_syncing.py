@@ -217,3 +217,63 @@ def test_a_damaged_memory_is_named(pair: Pair) -> None:
     memory.write_text("{")
     with pytest.raises(UsageError, match="is damaged"):
         pair.sync()
+
+
+def test_a_change_that_set_its_time_back_is_noticed(pair: Pair) -> None:
+    before = (pair.local / "a").stat()
+    (pair.local / "a").write_bytes(b"AAA")
+    os.utime(pair.local / "a", ns=(before.st_mtime_ns, before.st_mtime_ns))
+    assert pair.sync().to_drive == ["a"]
+    (pair.local / "a").write_bytes(b"BBB")
+    os.utime(pair.local / "a", ns=(before.st_mtime_ns, before.st_mtime_ns))
+    pair.edit("a", b"CCC")
+    assert pair.sync().conflicts == ["a"]
+    assert (pair.here()["a"], pair.there()["a"]) == (b"BBB", b"CCC")
+
+
+def test_what_has_no_place_in_a_drive_counts_as_no_deletion(pair: Pair, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (pair.local / "deep").rename(elsewhere)
+    (pair.local / "deep").symlink_to(elsewhere)
+    (pair.local / "a").unlink()
+    (pair.local / "a").symlink_to("b")
+    pair.edit("deep/new", b"new")
+    pair.edit("deep/er/d", None)
+    before = pair.there()
+    outcome = pair.sync(delete=True)
+    assert outcome.is_complete
+    assert len(outcome.passed_over) == 2
+    assert (outcome.to_local, outcome.to_drive) == ([], [])
+    assert (outcome.deleted_in_drive, outcome.deleted_locally) == ([], [])
+    assert pair.there() == before
+    assert sorted(one.name for one in elsewhere.iterdir()) == ["c", "er"]
+    assert (elsewhere / "er" / "d").is_file()
+    (pair.local / "deep").unlink()
+    elsewhere.rename(pair.local / "deep")
+    assert pair.sync(delete=True).deleted_locally == ["deep/er/d"]
+
+
+def test_nothing_on_one_side_does_not_empty_the_other(pair: Pair, tmp_path: Path) -> None:
+    before = pair.there()
+    pair.local.rename(tmp_path / "unmounted")
+    with pytest.raises(UsageError, match="local is gone or empty"):
+        pair.sync(delete=True)
+    pair.local.mkdir()
+    with pytest.raises(UsageError, match="local is gone or empty"):
+        pair.sync(delete=True)
+    assert pair.there() == before
+    pair.local.rmdir()
+    (tmp_path / "unmounted").rename(pair.local)
+    for name in ("a", "b", "deep/c", "deep/er/d", "deep/er", "deep"):
+        pair.edit(name, None)
+    with pytest.raises(UsageError, match="d:/p is gone or empty"):
+        pair.sync(delete=True)
+    assert pair.here() == before
+    assert sorted(pair.sync().to_drive) == sorted(before)
+
+
+def test_what_a_killed_download_left_goes_nowhere(pair: Pair) -> None:
+    pair.put(".lattice-x1y2z3.part", b"half")
+    outcome = pair.sync()
+    assert outcome.to_drive == []
+    assert "cut short" in outcome.passed_over[0]
