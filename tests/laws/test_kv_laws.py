@@ -132,6 +132,54 @@ def test_stores_join_in_any_order(stores: list[dict[str, Vector]]) -> None:
     assert_join(STORE, [Index.of(store) for store in stores])
 
 
+LONG_KEYS = st.sampled_from(["k" * 32, "k" * 32 + "a", "k" * 32 + "b", b"k" * 32, "k" * 31])
+
+
+@given(st.lists(st.dictionaries(LONG_KEYS, entries(), max_size=3), min_size=3, max_size=3))
+def test_stores_with_keys_that_an_index_cannot_tell_apart_join_in_any_order(
+    stores: list[dict[str | bytes, Vector]],
+) -> None:
+    assert_join(STORE, [Index.of(store) for store in stores])
+
+
+@given(st.lists(st.dictionaries(LONG_KEYS, st.tuples(LEAVES, TIMES), max_size=3), max_size=3))
+def test_fields_that_an_index_cannot_tell_apart_join_in_any_order(
+    hashes: list[dict[str | bytes, tuple[object, int]]],
+) -> None:
+    indexes = [Index.of([(k, Vector.of(pair)) for k, pair in one.items()]) for one in hashes]
+    assert_join(ENTRY, [Vector.of((index, 1, 9, None)) for index in indexes])
+
+
+@given(
+    st.sampled_from([2, 3]),
+    st.booleans(),
+    st.binary(max_size=2),
+    TIMES,
+    st.one_of(st.none(), st.integers(0, 8)),
+)
+def test_a_member_under_a_key_that_only_begins_with_its_hash_takes_no_place(
+    tag: int, text: bool, more: bytes, time: int, base: int | None
+) -> None:
+    name = value_hash("m")
+    row = ("m", 0) if tag == 2 else ("m", 1.0, 0)
+    own = Vector.of((Index.of([(name, Vector.of((*row[:-1], 9, 0)))]), tag, 9, None))
+    strange: Value = name + more
+    if text:
+        strange = name.decode("utf-8", "surrogateescape") + more.decode("latin-1")
+    elif not more:
+        strange = name + b"x"
+    member = Vector.of((*row[:-1], time, 0))
+    tail = () if base is None else (base,)
+    other = Vector.of((Index.of([(strange, member)]), tag, 9, None, *tail))
+    reports: list[Report] = []
+    merged = ENTRY.merge(own, other, MergeContext(report=reports.append))
+    assert ENTRY.check_foreign(merged)
+    assert same(merged[0], own[0])  # type: ignore[index]
+    assert [report for report in reports if isinstance(report, EntryDropped)] == [
+        EntryDropped((strange,))
+    ]
+
+
 # --- the rules, spelled out without any short cut -------------------------------------------------
 
 

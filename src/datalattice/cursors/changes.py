@@ -45,7 +45,11 @@ class Changes:
         self._wakes: tuple[Wake, ...] = ()
         self._closed = False
         self._end: Final = cursor.subscribe(self._wake)
-        self._seen = cursor.get()
+        try:
+            self._seen = cursor.get()
+        except BaseException:
+            self._end()
+            raise
 
     @property
     def closed(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -321,8 +322,10 @@ def test_a_bad_time_to_live_is_refused(db: Database, ttl: Any) -> None:
 
 
 def test_an_expiry_past_64_bits_is_refused(db: Database) -> None:
-    with pytest.raises(UsageError, match="64 bits"):
-        db.set("k", 1, LONG_MAX)
+    for write in (lambda: db.set("k", 1, LONG_MAX), lambda: db.expire("h", LONG_MAX - 999)):
+        db.hset("h", "f", 1)
+        with pytest.raises(UsageError, match=r"ttl_ms \d+ ends after the last time of 64 bits"):
+            write()
     db.set("k", 1, LONG_MAX - 1_000)
     assert db.ttl("k") == LONG_MAX - 1_000
 
@@ -480,6 +483,13 @@ def test_counters_stay_within_64_bits(db: Database) -> None:
     with pytest.raises(UsageError, match="total"):
         other.incr("c")
     assert other.decr("c") == LONG_MAX - 1
+    far = Database.create(replica="far", clock=Clock())
+    far.incr("c", 10)
+    other.merge(far)
+    assert other.count("c") == LONG_MAX + 9
+    with pytest.raises(UsageError, match="total"):
+        other.incr("c")
+    assert other.decr("c", 3) == LONG_MAX + 6  # the way back stays open
     for amount in (LONG_MAX + 1, 1.5, True, "1"):
         with pytest.raises(UsageError, match="64 bits"):
             db.incr("c", amount)  # type: ignore[arg-type]
@@ -490,34 +500,90 @@ def test_counters_stay_within_64_bits(db: Database) -> None:
 # --- keys -----------------------------------------------------------------------------------------
 
 
-def test_keys_and_fields_have_at_most_32_bytes(db: Database) -> None:
+def test_keys_and_fields_of_any_length_up_to_a_cell(db: Database) -> None:
     fits, long = "é" * (KEY_BYTES_MAX // 2), "é" * (KEY_BYTES_MAX // 2) + "x"
+    short = "é" * 16
+    for key in (fits[:-1], short[:-1], short[:-1] + "x", "other/" + "x" * 40, ""):
+        db[key] = key
+        assert db[key] == key
+        db.delete(key)
+        db.gc(0)
     db[fits] = 1
     db.hset("h", fits, 1)
-    with pytest.raises(UsageError, match="at most 32 bytes of UTF-8, got 33"):
-        db.set(long, 1)
-    with pytest.raises(UsageError, match="at most 32 bytes of UTF-8, got 33"):
-        db.update({"ok": 1, long: 1})
-    with pytest.raises(UsageError, match="a field has at most 32"):
+    db.update({"other/" + "x" * 40: 2})
+    assert list(db) == ["h", "other/" + "x" * 40, fits]
+    assert list(db.hgetall("h").entries()) == [(fits, 1)]
+    before = db.store()
+    writes: list[Callable[[], None]] = [
+        lambda: db.set(long, 1),
+        lambda: db.update({"ok": 1, long: 1}),
+    ]
+    for write in writes:
+        with pytest.raises(UsageError, match="a key has at most 4096 bytes of UTF-8, got 4097"):
+            write()
+    with pytest.raises(UsageError, match="a field has at most 4096 bytes"):
         db.hset("h", long, 1)
-    assert "ok" not in db
+    assert db.store() is before
     assert long not in db
     assert db.hget("h", long) is None
     assert db.hdel("h", long) == 0
-    assert not db.delete(long)
-    assert db[fits] == 1
+
+
+def test_long_keys_that_an_index_cannot_tell_apart_are_refused_by_name(db: Database) -> None:
+    one, two = "k" * 32 + "one", "k" * 32 + "two"
+    db[one] = 1
+    db.hset("h", one, 1)
+    before = db.store()
+    writes: list[Callable[[], object]] = [
+        lambda: db.set(two, 2),
+        lambda: db.update({"a": 1, two: 2}),
+        lambda: db.update({"x" * 32: 1, "x" * 33: 2}),
+        lambda: db.hset("h", two, 2),
+        lambda: db.hset_many("new", {one: 1, two: 2}),
+        lambda: db.setdefault(two, 2),
+        lambda: db.incr("k" * 32),
+        lambda: db.rpush(two, 2),
+    ]
+    for write in writes:
+        with pytest.raises(UsageError, match=r"cannot be told from '\w+': the first 32 bytes"):
+            write()
+    assert db.store() is before
+    for missing in (two, "k" * 32):
+        assert missing not in db
+        assert db.hget("h", missing) is None
+        assert db.hdel("h", missing) == 0
+        assert not db.delete(missing)
+        assert not db.expire(missing, 5)
+        assert db.pop(missing, None) is None
+    assert db.store() is before
+    assert db.delete(one)
+    with pytest.raises(UsageError, match=f"the key '{two}' cannot be told from '{one}'"):
+        db[two] = 2  # the tombstone still has the name
+    db.gc(0)
+    db[two] = 2
+    assert db[two] == 2
 
 
 def test_a_long_key_of_another_system_is_read_and_written_by_its_name(db: Database) -> None:
     long = "k" * 40
-    db.cursor.set(Index.of({long: Vector.of((1, 0, 5, None))}))
-    assert dict(db.items()) == {long: 1}
-    db[long] = 2
-    assert db[long] == 2
-    assert long[:32] not in db
+    for cell in (long, long.encode(), Keyword(long)):
+        db.cursor.set(Index.of({cell: Vector.of((1, 0, 5, None))}))
+        assert dict(db.items()) == {long: 1}
+        db[long] = 2
+        assert db[long] == 2
+        assert long[:32] not in db
+        with pytest.raises(UsageError, match="cannot be told from"):
+            db[long[:32]] = 3
+        assert db.delete(long)
+
+
+@pytest.mark.parametrize("key", ["k" * 5_000, b"k" * 5_000, "k" * 32 + "\udcff"])
+def test_a_stored_key_that_cannot_be_named_is_passed_over(db: Database, key: object) -> None:
+    db.cursor.set(Index.of([(key, Vector.of((1, 0, 5, None))), ("l", 5)]))
+    assert list(db) == []
+    assert "k" * 32 not in db
     with pytest.raises(UsageError, match="cannot be told from"):
-        db[long[:32]] = 3
-    assert db.delete(long)
+        db["k" * 32] = 3
 
 
 def test_what_is_no_text_is_refused(db: Database) -> None:
@@ -547,6 +613,37 @@ def test_a_store_that_holds_junk_is_read_without_it(db: Database) -> None:
     assert db.hlen("h") == 2
     db["j"] = 1
     assert db["j"] == 1
+
+
+def test_pop_takes_a_value_once(db: Database) -> None:
+    db.update({"a": 1, "b": None})
+    db.rpush("l", 1)
+    assert db.pop("a") == 1
+    assert db.pop("a", 7) == 7
+    with pytest.raises(KeyError, match="a"):
+        db.pop("a")
+    assert db.pop("b", 7) is None
+    assert db.popitem() == ("l", Vector.of([1]))
+    with pytest.raises(KeyError, match="no live key"):
+        db.popitem()
+
+
+def test_threads_pop_each_value_once(db: Database) -> None:
+    db.update({f"k{i}": i for i in range(200)})
+    taken: list[object] = []
+
+    def take() -> None:
+        with suppress(KeyError):
+            while True:
+                taken.append(db.popitem()[1])
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(str(one) for one in taken) == sorted(str(i) for i in range(200))
+    assert len(db) == 0
 
 
 # --- atomic writes --------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_databases_and_owners(lattice: Any, owner: str) -> None:
         (["hget", "d", "k", "f"], "WRONGTYPE Operation HGET"),
         (["pop", "d", "none"], "has no elements"),
         (["hset", "d", "h", "f"], "a value after each field"),
-        (["set", "d", "k" * 33, "v"], "at most 32 bytes"),
+        (["set", "d", "k" * 4097, "v"], "at most 4096 bytes"),
         (["set", "d", "k", "v", "--ttl", "0"], "positive number"),
         (["watch", "d", "--count", "0"], "1 or more"),
     ):

@@ -9,8 +9,9 @@ from __future__ import annotations
 from datalattice.apps.kv.batch import Batch
 from datalattice.apps.kv.database import DEFAULT_NAME, DEFAULT_REPLICA, Database
 from datalattice.apps.kv.entries import ZERO_ENTRY, Entry, read_entry
+from datalattice.apps.kv.keys import KEY_BYTES_MAX
 from datalattice.apps.kv.lattice import KV_SECTION, KVEntryLattice, KVStoreLattice, kv_section
-from datalattice.apps.kv.operations import GC_AGE_MS, KEY_BYTES_MAX, NO_EXPIRY, NO_KEY
+from datalattice.apps.kv.operations import GC_AGE_MS, NO_EXPIRY, NO_KEY
 from datalattice.apps.kv.watching import KeyChange, Watch
 
 __all__ = [

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from datalattice.apps.kv.batch import Batch
+from datalattice.apps.kv.keys import checked_text
 from datalattice.apps.kv.lattice import KV_SECTION, KVStoreLattice
-from datalattice.apps.kv.operations import KEY_BYTES_MAX, Step, T, checked_text
+from datalattice.apps.kv.operations import Step, T
 from datalattice.apps.kv.typed import TypedOperations
 from datalattice.apps.kv.watching import Watch
 from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Keyword, Map, Signed, Value, to_cell
@@ -24,6 +25,7 @@ from datalattice.lattice import (
     Report,
     discard,
 )
+from datalattice.limits import INDEX_KEY_BYTES
 
 Verifier = Callable[[Value, bytes], bool]
 """Tells whether a signer (public key) may write for an owner."""
@@ -330,9 +332,9 @@ def checked_replica(replica: object, key_pair: KeyPair | None) -> str:
         return DEFAULT_REPLICA if key_pair is None else key_pair.public_key.hex()
     text = checked_text(replica, "the replica")
     is_key = key_pair is not None and text == key_pair.public_key.hex()
-    if not text or (len(text.encode()) > KEY_BYTES_MAX and not is_key):
+    if not text or (len(text.encode()) > INDEX_KEY_BYTES and not is_key):
         raise UsageError(
-            f"the replica has 1 to {KEY_BYTES_MAX} bytes of UTF-8 and is this node's own, "
+            f"the replica has 1 to {INDEX_KEY_BYTES} bytes of UTF-8 and is this node's own, "
             f"got {text!r}"
         )
     return text

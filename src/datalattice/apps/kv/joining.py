@@ -145,7 +145,8 @@ def _join(kind: Kind, a: Entry, b: Entry, context: MergeContext) -> Value:
     if mine is not a.members:
         _tell_cut(kind, a.members, mine, OWN, context)
     members = _Members(kind, base, kind.untimed and base > b.base, context)
-    index = mine.merge_with(b.members, members.join)
+    # Under another key with the same bytes a member that is named by its hash is a bad one.
+    index = mine.merge_with(b.members, members.join, own_keys=kind.hashed)
     first = min(span.first if mine is a.members else kind.span(mine).first, members.first)
     kind.remember(index, Span(first, max(span.last, members.last)))
     a_time, b_least = max(a.utime, span.last), max(b.utime, members.last)

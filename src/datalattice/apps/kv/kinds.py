@@ -60,12 +60,14 @@ def _slot(member: Value, position: int) -> int:
 class Kind:
     """One kind of structure. Methods but `holds` take well-formed members.
 
+    Shapes: untimed: its members carry no times. hashed: they stand under their own hashes.
     Source: CAD037 "Types"; docs/design/decisions.md "Base"; docs/kv.md "Structures".
     """
 
     tag: int = 0
     name: str = ""
     untimed: bool = False
+    hashed: bool = False
 
     def holds(self, key: Value, member: Value) -> bool:
         """Return whether a member has the right shape for its key.
@@ -225,6 +227,7 @@ class SetKind(Kind):
 
     tag = SET_TAG
     name = "set"
+    hashed = True
 
     def holds(self, key: Value, member: Value) -> bool:
         """Return whether a member is `[member add remove]` under its own hash.
@@ -302,6 +305,7 @@ class ZSetKind(Kind):
 
     tag = ZSET_TAG
     name = "zset"
+    hashed = True
 
     def holds(self, key: Value, member: Value) -> bool:
         """Return whether a member is `[member score add remove]` under its own hash.

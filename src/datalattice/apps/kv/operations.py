@@ -9,24 +9,31 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from datalattice.apps.kv.entries import VALUE, VALUE_TAG, Entry, register
+from datalattice.apps.kv.keys import (
+    check_room,
+    checked_key,
+    checked_text,
+    key_text,
+    stored_entry,
+)
 from datalattice.apps.kv.kinds import LONG_MAX
 from datalattice.apps.kv.writing import (
     Slot,
     after,
     delete,
+    due,
     expire_at,
     is_garbage,
     put_value,
     read_slot,
     wrong_type,
 )
-from datalattice.cells import Index, Value, key_bytes, to_cell
+from datalattice.cells import Index, Value, to_cell
 from datalattice.clock import Clock
-from datalattice.errors import TypeMismatch, UsageError
-from datalattice.limits import INDEX_KEY_BYTES
+from datalattice.errors import UsageError
 
 T = TypeVar("T")
 
@@ -36,8 +43,8 @@ Step = Callable[[Index], tuple[Index, T]]
 Write = Callable[[Value, int], tuple[Value, T]]
 """Makes the next entry and a result from the stored entry (nil: none) and the time."""
 
-KEY_BYTES_MAX: Final = INDEX_KEY_BYTES
-"""Longest key, field or replica name in UTF-8: an Index tells keys apart by that many bytes."""
+NOTHING: Final = object()
+GONE: Final = object()
 
 NO_EXPIRY: Final = -1
 NO_KEY: Final = -2
@@ -92,7 +99,7 @@ class Operations(MutableMapping[str, Value]):
 
     def _write(self, key: str, write: Write[T]) -> T:
         """Replace one entry by what `write` makes of it, in one update of the store."""
-        name = checked_text(key, "a key")
+        name = checked_key(key, "a key")
         now_ms = self._clock.now_ms()
 
         def step(store: Index) -> tuple[Index, T]:
@@ -100,7 +107,7 @@ class Operations(MutableMapping[str, Value]):
             entry, result = write(stored, now_ms)
             if entry is stored:
                 return store, result
-            check_room(store, name, "a key")
+            check_room(store, (name,), "the key")
             return store.put(name, entry), result
 
         return self._apply(step)
@@ -154,8 +161,8 @@ class Operations(MutableMapping[str, Value]):
         """Set a plain value; it replaces anything under the key, its expiry too.
 
         Units:  ttl_ms: milliseconds from now until the key expires; None: never.
-        Raises: UsageError: the key is longer than 32 bytes, or the time to live is no positive
-                integer.
+        Raises: UsageError: the key is too long or cannot be told from another one, or the time to
+                live is no positive integer.
         Source: CAD037 "set"; docs/kv.md "Values"; docs/design/decisions.md "Base".
         """
         cell = to_cell(value)
@@ -171,16 +178,16 @@ class Operations(MutableMapping[str, Value]):
         Raises: as `set`.
         Source: docs/kv.md "Batches".
         """
-        cells = {checked_text(key, "a key"): to_cell(value) for key, value in values.items()}
+        cells = {checked_key(key, "a key"): to_cell(value) for key, value in values.items()}
         checked_ttl(ttl_ms)
         now_ms = self._clock.now_ms()
 
         def step(store: Index) -> tuple[Index, None]:
-            entries = []
-            for name, cell in cells.items():
-                stored = stored_entry(store, name)
-                check_room(store, name, "a key")
-                entries.append((name, put_value(stored, cell, ttl_ms, now_ms)))
+            check_room(store, cells, "the key")
+            entries = [
+                (name, put_value(stored_entry(store, name), cell, ttl_ms, now_ms))
+                for name, cell in cells.items()
+            ]
             return store.put_many(entries), None
 
         if cells:
@@ -241,6 +248,36 @@ class Operations(MutableMapping[str, Value]):
         """
         return self._write(key, delete)
 
+    def pop(self, key: str, default: Any = NOTHING) -> Any:
+        """Delete a live key and return its value, `default` where there is none, in one update.
+
+        Raises: KeyError: there is none, and no `default`.
+        Source: docs/kv.md "Values".
+        """
+
+        def write(stored: Value, now_ms: int) -> tuple[Value, object]:
+            slot = read_slot(stored, now_ms)
+            if slot.entry is None or not slot.live:
+                return stored, default
+            return delete(stored, now_ms)[0], slot.entry.cell[VALUE]
+
+        found = self._write(key, write)
+        if found is NOTHING:
+            raise KeyError(key)
+        return found
+
+    def popitem(self) -> tuple[str, Value]:
+        """Delete the first live key and return it with its value; no other writer gets it too.
+
+        Raises: KeyError: there is none.
+        Source: docs/kv.md "Values".
+        """
+        for key in self:
+            found = self.pop(key, GONE)
+            if found is not GONE:
+                return key, found
+        raise KeyError("the database has no live key")
+
     def clear(self) -> None:
         """Delete every live key, in one update of the store.
 
@@ -286,7 +323,7 @@ class Operations(MutableMapping[str, Value]):
         Source: CAD037 "expire"; docs/kv.md "Expiry"; docs/design/decisions.md "D-KV3".
         """
         checked_ttl(ttl_ms)
-        return self._write(key, lambda stored, now: expire_at(stored, now + ttl_ms, now))
+        return self._write(key, lambda stored, now: expire_at(stored, due(ttl_ms, now), now))
 
     def persist(self, key: str) -> bool:
         """Take the expiry from a live key; return whether there was one.
@@ -367,66 +404,6 @@ def live_entries(store: Index, prefix: str, now_ms: int) -> Iterator[tuple[str, 
             key = key_text(cell)
             if key is not None and key.startswith(prefix):
                 yield key, slot.entry
-
-
-def key_text(cell: Value) -> str | None:
-    """Return a stored key as text, None when its bytes are no text.
-
-    Source: docs/kv.md "Layout".
-    """
-    if isinstance(cell, str):
-        return cell
-    try:
-        return key_bytes(cell).decode()
-    except UnicodeDecodeError:
-        return None  # such a key cannot be named here
-
-
-def stored_entry(store: Index, key: str) -> Value:
-    """Return what is stored under exactly this key, nil when there is nothing.
-
-    Source: docs/kv.md "Limits".
-    """
-    stored = store.get(key)
-    if stored is not None and len(key_bytes(key)) == KEY_BYTES_MAX:
-        return stored if key_text(store.key_cell(key)) == key else None
-    return stored
-
-
-def check_room(store: Index, key: str, what: str) -> None:
-    """Refuse a key that an Index could not tell from others.
-
-    One that another system stored may be written again.
-
-    Raises: UsageError: it is too long, or the first bytes of a stored longer key.
-    Source: docs/kv.md "Limits".
-    """
-    length = len(key_bytes(key))
-    if length < KEY_BYTES_MAX:
-        return
-    held = store.key_cell(key)
-    if held is not None and key_text(held) == key:
-        return
-    size = len(key.encode())
-    if size > KEY_BYTES_MAX:
-        raise UsageError(f"{what} has at most {KEY_BYTES_MAX} bytes of UTF-8, got {size}: {key!r}")
-    if held is not None:
-        raise UsageError(f"{what} {key!r} cannot be told from the stored {held!r}, which is longer")
-
-
-def checked_text(text: object, what: str) -> str:
-    """Return a key, field or name that can be stored as a String.
-
-    Raises: TypeMismatch: it is no str. UsageError: it is no Unicode text (a lone surrogate).
-    Source: docs/kv.md "Limits".
-    """
-    if not isinstance(text, str):
-        raise TypeMismatch(f"{what} is a str, got {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{what} is Unicode text, got {text!r}") from error
-    return text
 
 
 def checked_ttl(ttl_ms: int | None) -> None:

@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from datalattice.apps.kv.keys import check_room, checked_key, checked_text, stored_entry
 from datalattice.apps.kv.kinds import COUNTER, HASH, SET, ZSET, Kind
-from datalattice.apps.kv.operations import Operations, check_room, checked_text, stored_entry
+from datalattice.apps.kv.operations import Operations
 from datalattice.apps.kv.writing import (
     add_members,
     add_scored,
@@ -159,8 +160,8 @@ class TypedOperations(Operations):
     def hset(self, key: str, field: str, value: object) -> bool:
         """Set one field of a hash; return whether it is new. None as value removes the field.
 
-        Raises: WrongType: the key holds another type. UsageError: the field is longer than 32
-                bytes.
+        Raises: WrongType: the key holds another type. UsageError: the field is too long or
+                cannot be told from another one.
         Source: CAD037 "hset"; docs/kv.md "Hashes".
         """
         return self.hset_many(key, {field: value}) == 1
@@ -171,12 +172,11 @@ class TypedOperations(Operations):
         Raises: as `hset`.
         Source: CAD037 "hset"; docs/kv.md "Hashes".
         """
-        cells = [(checked_text(f, "a field"), to_cell(v)) for f, v in fields.items()]
+        cells = [(checked_key(f, "a field"), to_cell(v)) for f, v in fields.items()]
 
         def write(stored: Value, now_ms: int) -> tuple[Value, int]:
             held = read_structure(stored, HASH, "HSET", now_ms)
-            for field, _value in cells:
-                check_room(held, field, "a field")
+            check_room(held, [field for field, _value in cells], "the field")
             return put_fields(stored, cells, now_ms)
 
         return self._write(key, write) if cells else 0

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, Self
 
 from datalattice.apps.kv.entries import VALUE, Entry
-from datalattice.apps.kv.operations import key_text
+from datalattice.apps.kv.keys import key_text
 from datalattice.apps.kv.writing import read_slot
 from datalattice.cells import EMPTY_INDEX, Index, Value, same
 from datalattice.clock import Clock

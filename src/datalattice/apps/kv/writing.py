@@ -83,7 +83,7 @@ def put_value(stored: Value, value: Value, ttl_ms: int | None, now_ms: int) -> V
 
     Source: CAD037 "set"; docs/kv.md "Values".
     """
-    expire = None if ttl_ms is None else checked_stamp(now_ms + ttl_ms)
+    expire = None if ttl_ms is None else due(ttl_ms, now_ms)
     return register(value, VALUE_TAG, after(read_slot(stored, now_ms), now_ms), expire)
 
 
@@ -96,6 +96,19 @@ def delete(stored: Value, now_ms: int) -> tuple[Value, bool]:
     if not slot.live:
         return stored, False
     return register(None, None, after(slot, now_ms), None), True
+
+
+def due(ttl_ms: int, now_ms: int) -> int:
+    """Return when a time to live ends.
+
+    Raises: UsageError: that is no time of 64 bits.
+    Source: docs/kv.md "Expiry".
+    """
+    if ttl_ms > LONG_MAX - now_ms:
+        raise UsageError(
+            f"ttl_ms {ttl_ms} ends after the last time of 64 bits: at most {LONG_MAX - now_ms}"
+        )
+    return now_ms + ttl_ms
 
 
 def expire_at(stored: Value, expire: int | None, now_ms: int) -> tuple[Value, bool]:
@@ -111,11 +124,10 @@ def expire_at(stored: Value, expire: int | None, now_ms: int) -> tuple[Value, bo
     if entry is None or not slot.live:
         return stored, False
     stamp = after(slot, now_ms)
-    due = None if expire is None else checked_stamp(expire)
     if entry.kind is not None:
-        return structure(entry.kind, entry.members, stamp, due, entry.base), True
+        return structure(entry.kind, entry.members, stamp, expire, entry.base), True
     parts = entry.cell.to_list(0, 2)
-    return Vector.of((parts[0], parts[1], checked_stamp(stamp), due)), True
+    return Vector.of((parts[0], parts[1], checked_stamp(stamp), expire)), True
 
 
 # --- lists --------------------------------------------------------------------------------------
@@ -337,7 +349,7 @@ def add_scored(
 def count_up(stored: Value, replica: str, amount: int, now_ms: int) -> tuple[Value, int]:
     """Return the entry of a counter that this replica moved by `amount`, and the total.
 
-    Raises: UsageError: this replica's column, or the total, would not fit 64 bits.
+    Raises: UsageError: this replica's column would not fit 64 bits, or the total would leave them.
     Source: CAD037 "incrby"; docs/kv.md "Counters".
     """
     operation = "INCRBY" if amount >= 0 else "DECRBY"
@@ -354,7 +366,8 @@ def count_up(stored: Value, replica: str, amount: int, now_ms: int) -> tuple[Val
         )
     draft.put(replica, Vector.of((positive, negative)), draft.stamp)
     total = total_of(draft.index)
-    if not LONG_MIN <= total <= LONG_MAX:
+    # Replicas that counted apart can meet beyond the range; the way back stays open.
+    if (amount > 0 and total > LONG_MAX) or (amount < 0 and total < LONG_MIN):
         raise UsageError(f"{operation} by {amount}: the total {total} would not fit 64 bits")
     return draft.entry(), total
 
