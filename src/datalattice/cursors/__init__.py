@@ -2,6 +2,7 @@
 
 from datalattice.cursors.base import Cursor, PathCursor, Root, Wake
 from datalattice.cursors.changes import Change, Changes
+from datalattice.cursors.collector import collector_paused
 from datalattice.cursors.lattices import (
     Descended,
     ForkedLattice,
@@ -28,4 +29,5 @@ __all__ = [
     "Wake",
     "cached_transform",
     "chain",
+    "collector_paused",
 ]

@@ -22,8 +22,8 @@ from concurrent.futures import Future
 from typing import Final
 
 from datalattice.clock import Clock
+from datalattice.cursors import collector_paused
 from datalattice.errors import DataLatticeError, StoreClosed
-from datalattice.node.collector import collector_paused
 from datalattice.sync import Effects, Replicator
 
 Action = Callable[[Replicator, int], None]

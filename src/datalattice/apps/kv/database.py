@@ -14,7 +14,7 @@ from datalattice.apps.kv.watching import Watch
 from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Keyword, Map, Signed, Value, to_cell
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import KeyPair
-from datalattice.cursors import LatticeCursor, RootLattice
+from datalattice.cursors import LatticeCursor, RootLattice, collector_paused
 from datalattice.errors import NoSigningKey, TypeMismatch, UsageError
 from datalattice.lattice import (
     VALUE,
@@ -168,7 +168,8 @@ class Database(TypedOperations):
             results.append(result)
             return value if made is store else made
 
-        self._cursor.update(update)
+        with collector_paused:
+            self._cursor.update(update)
         return results[-1]
 
     # --- batches and watching ---
@@ -211,7 +212,8 @@ class Database(TypedOperations):
 
         Source: CAD037 "sync"; docs/kv.md "Forks and replicas".
         """
-        self._cursor.sync()
+        with collector_paused:
+            self._cursor.sync()
 
     def merge(self, other: Database | Index) -> None:
         """Join another database, or a store, into this one.
@@ -226,7 +228,8 @@ class Database(TypedOperations):
             raise TypeMismatch(
                 f"a Database or a store (Index) is merged, got {type(other).__name__}"
             )
-        self._cursor.merge(store)
+        with collector_paused:
+            self._cursor.merge(store)
 
     def signed_state(self) -> Signed:
         """Return what this database's key signs: a Map of its name to its store.
@@ -275,7 +278,8 @@ class Database(TypedOperations):
             if store is not None:
                 stores.append(store)
         if stores:
-            self._cursor.update(lambda value: joined(value, stores, context))
+            with collector_paused:
+                self._cursor.update(lambda value: joined(value, stores, context))
         return len(stores)
 
     def _named_store(self, owner: Value, cell: Value, context: MergeContext) -> Index | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from datalattice.node.collector import collector_paused
+from datalattice.cursors import collector_paused
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Collector: Python's cycle collector stands still while a replica is at work.
+"""Collector: Python's cycle collector stands still while much is written or merged.
 
 Cells refer downwards only, so none of them is ever part of a cycle; but each one made counts
 towards the next collection, and each collection visits all that are in memory. Of the merge of a
