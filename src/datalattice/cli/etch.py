@@ -191,7 +191,10 @@ def write(
         raise UsageError("give the value with --text, or a file of JSON with --from")
     with EtchStore.open(file) as store:
         if text is not None:
-            value = from_text(text)
+            try:
+                value = from_text(text)
+            except BadFormat as error:
+                raise UsageError(f"--text: {error}") from error
         else:
             assert source is not None
             with source.open("rb") as stream:

@@ -53,7 +53,13 @@ def existing_folder(option: Path | None) -> Folder:
     folder = folder_of(option)
     if not folder.store_path.is_dir():
         raise UsageError(
-            f"{folder.path} is not a node's folder: it has no store; "
-            "name another with --dir, or begin with `lattice key new` and `lattice queue offer`"
+            f"{folder.path} is not a node's folder: it has no store; name another with --dir, or "
+            f"begin with {_beginning(folder)}"
         )
     return folder
+
+
+def _beginning(folder: Folder) -> str:
+    """Return what makes a store: what a folder without a key needs comes first."""
+    writing = "a write such as `lattice kv set`, `lattice fs put` or `lattice queue offer`"
+    return writing if folder.key_path.exists() else f"`lattice key new` and {writing}"

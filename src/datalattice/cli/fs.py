@@ -25,6 +25,7 @@ from datalattice.cli.fscopy import (
     put_files,
 )
 from datalattice.cli.render import (
+    counted,
     print_lines,
     print_notice,
     progress_bars,
@@ -195,7 +196,13 @@ def du(
         drive, path = drive_at(all_drives, parse_place(place))
         usage = drive.du(path)
     done = {"bytes": usage.bytes, "files": usage.files, "directories": usage.directories}
-    words = f"{usage.bytes} bytes, {usage.files} files, {usage.directories} directories"
+    words = ", ".join(
+        (
+            counted(usage.bytes, "byte"),
+            counted(usage.files, "file"),
+            counted(usage.directories, "directory", "directories"),
+        )
+    )
     show(json, done, lambda: print_lines([words]))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from datalattice.apps.dlfs import Content, Drive, Stat
 from datalattice.cli.folder import existing_folder, folder_of
-from datalattice.cli.render import Step, print_lines, print_notice, progress_bars, show
+from datalattice.cli.render import Step, counted, print_lines, print_notice, progress_bars, show
 from datalattice.cli.spots import Spot, goal_of
 from datalattice.cli.values import parse_owner
 from datalattice.errors import IsADirectory, NoSuchPath
@@ -75,9 +75,14 @@ def put_files(dir: Path | None, spots: list[Spot], goal: Spot, recursive: bool, 
                 contents.append(writer.content(pieces(file, bar.advance)))
         place = partial(_place, spots, goal, list(zip(uploads, contents, strict=True)))
         placed = writer.edit(place)
-    done = {"files": sum(not one.is_dir for one in uploads), "bytes": total, "to": placed}
-    words = f"{done['files']} files, {total} bytes to {', '.join(placed)}"
+    files = sum(not one.is_dir for one in uploads)
+    done = {"files": files, "bytes": total, "to": placed}
+    words = f"{_counts(files, total)} to {', '.join(placed)}"
     show(json, done, lambda: print_lines([words]))
+
+
+def _counts(files: int, size: int) -> str:
+    return f"{counted(files, 'file')}, {counted(size, 'byte')}"
 
 
 def _place(
@@ -161,7 +166,7 @@ def get_files(
             for stat in _download(drive, path, Path(to.path), bar):
                 files, size = files + 1, size + stat.size
     done = {"files": files, "bytes": size, "to": went}
-    words = f"{files} files, {size} bytes to {', '.join(went)}"
+    words = f"{_counts(files, size)} to {', '.join(went)}"
     show(json, done, lambda: print_lines([words]))
 
 

@@ -22,15 +22,18 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.cli import access, past
-from datalattice.cli.folder import DirOption, JsonOption, existing_folder
+from datalattice.cli.folder import DirOption, Folder, JsonOption, existing_folder, read_key
 from datalattice.cli.render import print_lines, print_pairs, show
 from datalattice.cli.values import parse_key, value_json
 from datalattice.cli.whole import AsOption, Layout, OutputOption, print_document, write_whole
 from datalattice.errors import NoSuchPath
-from datalattice.lattice import root_lattice
+from datalattice.lattice import OwnerLattice, root_lattice
 
 SHOWN_MAX: Final = 20
 """Entries of a container that are listed unless all are asked for."""
+
+OWN: Final = "own"
+"""In a path, in the place of an owner: the folder's own key."""
 
 TEXT_MAX: Final = 100
 """Characters of an entry that a list shows."""
@@ -41,7 +44,10 @@ FullOption = Annotated[bool, typer.Option("--full", help="Print the whole value,
 def get(
     path: Annotated[
         list[str] | None,
-        typer.Argument(help="Keys from the root, such as: queue OWNER value TOPIC partitions 0"),
+        typer.Argument(
+            help="Keys from the root, such as: queue own value TOPIC partitions 0. own stands for "
+            "the folder's key."
+        ),
     ] = None,
     full: FullOption = False,
     as_of: Annotated[
@@ -61,9 +67,9 @@ def get(
 
     def tell(root: Value) -> None:
         if form is None and output is None:
-            print_value(root, path, full=full, json=json)
+            print_value(root, path_keys(path, folder), full=full, json=json)
             return
-        value = walk(root, canonical([parse_key(key) for key in path or []]))
+        value = walk(root, path_keys(path, folder))
         write_whole(value, form or Layout.JSON, output)
 
     if as_of is not None:
@@ -76,15 +82,14 @@ def get(
 
 def print_value(
     root: Value,
-    path: Sequence[str] | None,
+    keys: Sequence[Value],
     *,
     full: bool,
     json: bool,
     about: Mapping[str, object] | None = None,
 ) -> None:
-    """Print the value at a path of a root; `about` comes before it."""
-    keys = [parse_key(key) for key in path or []]
-    value = walk(root, canonical(keys))
+    """Print the value at a canonical path of a root; `about` comes before it."""
+    value = walk(root, keys)
     document: dict[str, object] = {
         **(about or {}),
         "path": [value_json(key) for key in keys],
@@ -107,6 +112,21 @@ def print_value(
         print_lines(_lines(document, text))
 
     show(json, document, print_text)
+
+
+def path_keys(path: Sequence[str] | None, folder: Folder) -> list[Value]:
+    """Return the canonical keys that a path on the command line stands for.
+
+    `own` in the place of an owner stands for the folder's own key; in quotes it means itself.
+    Raises: UsageError: a key cannot be read. NoSigningKey: `own`, and the folder has no key.
+    """
+    keys = canonical([parse_key(key) for key in path or []])
+    if path is not None and path[1:2] == [OWN]:
+        section = root_lattice().child(keys[0])
+        if isinstance(section, OwnerLattice):
+            keys[1] = read_key(folder.key_path).public_key
+            keys = canonical(keys)
+    return keys
 
 
 def canonical(keys: Sequence[Value]) -> list[Value]:

@@ -20,7 +20,7 @@ from datalattice.cli.folder import (
     read_key,
     write_key,
 )
-from datalattice.cli.get import FullOption, brief_text, canonical, kind_of, print_value, walk
+from datalattice.cli.get import FullOption, brief_text, kind_of, path_keys, print_value, walk
 from datalattice.cli.render import (
     print_lines,
     print_notice,
@@ -30,7 +30,7 @@ from datalattice.cli.render import (
     show,
     table,
 )
-from datalattice.cli.values import parse_key, value_json
+from datalattice.cli.values import value_json
 from datalattice.errors import NoSuchPath, UsageError
 from datalattice.lattice import slot_changes
 from datalattice.store import Moment, parse_time, time_text
@@ -51,7 +51,9 @@ RefArgument = Annotated[
         help="HEAD, HEAD~2, a pin, a hash, @TIME (ISO 8601 in UTC, or how long ago: @10m)."
     ),
 ]
-PathArgument = Annotated[list[str] | None, typer.Argument(help="Keys from the root.")]
+PathArgument = Annotated[
+    list[str] | None, typer.Argument(help="Keys from the root; own for your own key.")
+]
 CountOption = Annotated[
     int, typer.Option("--count", "-n", min=0, help="How many at most; 0 for all.")
 ]
@@ -147,7 +149,8 @@ def show_root(
     with past.reading_past(folder) as store, past.kept(store, ref):
         hash = past.hash_of(store, ref)
         about = past.about_root(store, hash)
-        print_value(store.load(hash), path, full=full, json=json, about=about)
+        keys = path_keys(path, folder)
+        print_value(store.load(hash), keys, full=full, json=json, about=about)
 
 
 def diff(
@@ -160,7 +163,7 @@ def diff(
 ) -> None:
     """Print what differs between two roots, path by path, below a path if one is given."""
     folder = existing_folder(dir)
-    keys = canonical([parse_key(key) for key in path or []])
+    keys = path_keys(path, folder)
     with past.reading_past(folder) as store, past.kept(store, before, after):
         hashes = [past.hash_of(store, ref) for ref in (before, after)]
         sides = [_at(store.load(hash), keys) for hash in hashes]
@@ -291,7 +294,7 @@ def audit(
     not valid.
     """
     folder = existing_folder(dir)
-    keys = canonical([parse_key(key) for key in path or []])
+    keys = path_keys(path, folder)
     with past.reading_past(folder) as store, past.kept(store, "the history"):
         entries = past.moments(store)
         rows = list(_audit_rows(store, entries, keys))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from typing import Annotated, Final
@@ -35,6 +36,9 @@ app = typer.Typer(
     help="Databases: keys with values, hashes, sets, sorted sets, lists and counters. Every write "
     "is signed and on disk."
 )
+
+NUMBERS: Final = {"ignore_unknown_options": True}
+"""For commands with numbers below 0, which look like options."""
 
 WATCH_S: Final = 0.25
 """How often `watch` looks whether the store has a new root."""
@@ -100,13 +104,13 @@ def keys(
     """List the keys of a database, in order."""
     with reading_database(dir, db, owner) as database:
         rows = [
-            {"key": key, "type": entry.type_name, "ttl_ms": database.ttl(key)}
+            {"key": key, "type": entry.type_name, "ttl_ms": _left(database.ttl(key))}
             for key, entry in database.scan(prefix)
         ]
 
     def text() -> None:
         if long:
-            shown = [(row["key"], row["type"], _ttl_text(row["ttl_ms"])) for row in rows]
+            shown = [(row["key"], row["type"], row["ttl_ms"]) for row in rows]
             results().print(table(("key", "type", "expires in ms"), shown))
         else:
             print_lines([str(row["key"]) for row in rows])
@@ -114,8 +118,8 @@ def keys(
     show(json, rows, text)
 
 
-def _ttl_text(ttl: object) -> object:
-    return None if ttl == -1 else ttl
+def _left(ttl_ms: int) -> int | None:
+    return None if ttl_ms < 0 else ttl_ms
 
 
 @app.command("get")
@@ -132,10 +136,10 @@ def get(
         if kind is None:
             raise UsageError(f"database {db} has no key {key!r}; `lattice kv keys {db}` lists them")
         document, lines = _held(database, key, kind)
-        ttl = database.ttl(key)
+        ttl_ms = _left(database.ttl(key))
     show(
         json,
-        {"key": key, "type": kind, "value": document, "ttl_ms": None if ttl < 0 else ttl},
+        {"key": key, "type": kind, "value": document, "ttl_ms": ttl_ms},
         lambda: print_lines(lines),
     )
 
@@ -148,7 +152,9 @@ def _held(database: Database, key: str, kind: str) -> tuple[object, list[str]]:
         return document, [f"{value_text(name)}\t{value_text(value)}" for name, value in pairs]
     if kind == "zset":
         scored = database.zitems(key)
-        document = [{"member": value_json(one), "score": score} for one, score in scored]
+        document = [
+            {"member": value_json(one), "score": _score_json(score)} for one, score in scored
+        ]
         return document, [f"{score}\t{value_text(one)}" for one, score in scored]
     if kind in ("set", "list"):
         held: Iterable[Value] = database.smembers(key) if kind == "set" else database.lrange(key)
@@ -159,6 +165,11 @@ def _held(database: Database, key: str, kind: str) -> tuple[object, list[str]]:
         return total, [str(total)]
     value = database[key]
     return value_json(value), [value_text(value)]
+
+
+def _score_json(score: float) -> object:
+    """Return a score for JSON, which has no infinite numbers."""
+    return score if math.isfinite(score) else ("Infinity" if score > 0 else "-Infinity")
 
 
 @app.command("type")
@@ -369,7 +380,7 @@ def srem(
     _say(json, key, "removed", edit_database(dir, db, lambda database: database.srem(key, *cells)))
 
 
-@app.command("zadd")
+@app.command("zadd", context_settings=NUMBERS)
 def zadd(
     db: DbArgument,
     key: KeyArgument,
@@ -437,7 +448,7 @@ def pop(
     show(json, {"key": key, "value": document}, lambda: print_lines([text]))
 
 
-@app.command("incr")
+@app.command("incr", context_settings=NUMBERS)
 def incr(
     db: DbArgument,
     key: KeyArgument,

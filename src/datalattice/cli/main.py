@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 import traceback
@@ -135,7 +136,7 @@ def run(arguments: Sequence[str]) -> int:
         text = error.format_message()
         if not text:  # no command given: the help is printed, and says all there is to say
             return EXIT_WRONG_CALL
-        return _explain(text, "usage", EXIT_WRONG_CALL, as_json)
+        return _explain(text + _dash_hint(text), "usage", EXIT_WRONG_CALL, as_json)
     except UsageError as error:
         return _explain(str(error), error.code, EXIT_WRONG_CALL, as_json)
     except DataLatticeError as error:
@@ -146,6 +147,13 @@ def run(arguments: Sequence[str]) -> int:
         text = f"a fault of this program ({DEBUG_VARIABLE}=1 shows where): {error!r}"
         return _explain(text, "fault", EXIT_FAULT, as_json)
     return code if isinstance(code, int) else EXIT_DONE
+
+
+def _dash_hint(text: str) -> str:
+    """Return what to do about a value that was taken for an option, such as -5."""
+    if re.match(r"No such option: -[0-9.]", text) is None:
+        return ""
+    return "; a value that begins with - comes last, after --"
 
 
 def _os_text(error: OSError) -> str:

@@ -12,7 +12,7 @@ from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.cells import EMPTY_INDEX, Index, Keyword, Value, to_text, value_hash
 from datalattice.cli import access
 from datalattice.cli.folder import DirOption, JsonOption, folder_of
-from datalattice.cli.get import canonical
+from datalattice.cli.get import OWN, canonical
 from datalattice.cli.render import print_pairs, show
 from datalattice.cli.values import parse_key, value_json
 from datalattice.cli.whole import Layout, read_whole
@@ -24,8 +24,8 @@ from datalattice.lattice import OwnerLattice, root_lattice
 
 DATA_KEY: Final = Keyword("data")
 
-OWN: Final = "own"
-"""In the place of an owner: the folder's own key."""
+OWNER_PATH_KEYS: Final = 3
+"""Section, owner, :value: nothing above it is anybody's to write."""
 
 KV_PATH_KEYS: Final = 5
 """Section, owner, :value, database, key."""
@@ -112,7 +112,7 @@ def _place(path: list[str], key_pair: KeyPair) -> list[Value]:
     Raises: UsageError: it cannot.
     """
     keys = [parse_key(key) for key in path]
-    if len(keys) > 1 and keys[1] == OWN:
+    if path[1:2] == [OWN]:
         keys[1] = key_pair.public_key
     keys = canonical(keys)
     section = keys[0]
@@ -130,6 +130,8 @@ def _place(path: list[str], key_pair: KeyPair) -> list[Value]:
         raise UsageError("names of databases and their keys are strings; write a number as '\"5\"'")
     if isinstance(root_lattice().child(section), OwnerLattice) and len(keys) > 1:
         _check_owner(keys[1], key_pair)
+        if len(keys) < OWNER_PATH_KEYS:
+            raise UsageError(f"in {to_text(section)} a value goes to: {section.name} own value ...")
     if section not in (DATA_KEY, KV_SECTION) and len(keys) < 2:
         raise UsageError(f"{to_text(section)} as a whole cannot be replaced: name a place in it")
     return keys

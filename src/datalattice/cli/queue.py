@@ -36,7 +36,7 @@ from datalattice.cli.values import (
     Form,
     parse_key,
     parse_owner,
-    parse_value,
+    parse_record,
     value_json,
     value_text,
 )
@@ -190,14 +190,14 @@ def _place(writer: access.Writer, topic: Value, key: Value, partition: str | Non
 
 def _values(values: list[str] | None, form: Form) -> Iterator[Value]:
     if values:
-        return iter([parse_value(value, form) for value in values])
+        return iter([parse_record(value, form) for value in values])
     return _lines(form)
 
 
 def _lines(form: Form) -> Iterator[Value]:
     for number, line in enumerate(sys.stdin, 1):
         try:
-            yield parse_value(line.rstrip("\r\n"), form)
+            yield parse_record(line.rstrip("\r\n"), form)
         except UsageError as error:
             raise UsageError(f"line {number} of standard input: {error}") from error
 

@@ -31,7 +31,7 @@ _HEX: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})*")
 
 
 class Form(StrEnum):
-    """How the value of a record is written."""
+    """How a value is written."""
 
     TEXT = "text"
     JSON = "json"
@@ -74,8 +74,19 @@ def _bytes_of(text: str, what: str) -> bytes:
     return bytes.fromhex(text[2:])
 
 
+def parse_record(text: str, form: Form) -> Value:
+    """Return the cell of a record's value, as `parse_value` does.
+
+    Raises: UsageError: as there; it is nil, which is no record.
+    """
+    value = parse_value(text, form)
+    if value is None:
+        raise UsageError("the value null is no record; offer any other value")
+    return value
+
+
 def parse_value(text: str, form: Form) -> Value:
-    """Return the cell of a record's value.
+    """Return the cell that a value on the command line stands for.
 
     Raises: UsageError: the text does not have the form.
     """
@@ -84,12 +95,9 @@ def parse_value(text: str, form: Form) -> Value:
     if form is Form.HEX:
         return make_blob(_bytes_of(text if text.startswith("0x") else "0x" + text, "a hex value"))
     try:
-        value = from_json(text)
+        return from_json(text)
     except DataLatticeError as error:
         raise UsageError(f"not a JSON value: {error}") from error
-    if value is None:
-        raise UsageError("the value null is no record; offer any other value")
-    return value
 
 
 def parse_owner(text: str) -> bytes:

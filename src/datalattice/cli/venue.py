@@ -15,6 +15,7 @@ from typer.exceptions import Exit
 
 from datalattice.apps.grid import (
     CONTENT_BYTES_MAX,
+    KnownKeys,
     Venue,
     check_content,
     read_metadata,
@@ -22,7 +23,8 @@ from datalattice.apps.grid import (
 from datalattice.cells import Index, Keyword, Map, Value
 from datalattice.cli import access
 from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of, read_key
-from datalattice.cli.render import print_json, print_lines, results, show, table
+from datalattice.cli.node import settings_of
+from datalattice.cli.render import counted, print_json, print_lines, results, show, table
 from datalattice.cli.values import value_json, value_text
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -186,8 +188,15 @@ def show_one(
 
 @app.command("verify")
 def verify(directory: DirOption = None, as_json: JsonOption = False) -> None:
-    """Read the whole grid and check every signature and hash. Exit code 1 when one is not good."""
-    with _opened(directory, None) as venue:
+    """Read the whole grid and check every signature and hash. Exit code 1 when one is not good.
+
+    Documents of did:web venues are fetched if the node's setting did_web wants that; else these
+    venues count as not good.
+    """
+    from datalattice.node import web_keys
+
+    keys = web_keys(settings_of(existing_folder(directory)).config.did_web)
+    with _opened(directory, None, keys) as venue:
         rejected, damaged = venue.verify()
         venues = len(venue.view())
     found = [
@@ -197,7 +206,7 @@ def verify(directory: DirOption = None, as_json: JsonOption = False) -> None:
 
     def text() -> None:
         if not found:
-            print_lines([f"{venues} {'venue' if venues == 1 else 'venues'}, all good"])
+            print_lines([f"{counted(venues, 'venue')}, all good"])
         for one in found:
             print_lines([f"{one['reason']}  {' '.join(map(str, one['path']))}"])
 
@@ -207,7 +216,9 @@ def verify(directory: DirOption = None, as_json: JsonOption = False) -> None:
 
 
 @contextmanager
-def _opened(directory: Path | None, did: str | None) -> Iterator[Venue]:
+def _opened(
+    directory: Path | None, did: str | None, keys: KnownKeys | None = None
+) -> Iterator[Venue]:
     """Give a venue of the folder's grid as it is now: a named one, else its own, else the only."""
     folder = existing_folder(directory)
     with access.reading(folder) as root:
@@ -220,7 +231,7 @@ def _opened(directory: Path | None, did: str | None) -> Iterator[Venue]:
             if len(known) != 1:
                 raise UsageError(f"{len(known)} venues are in the grid; name one with --venue")
             did = known[0]
-        yield Venue.at(cursor, did=did)
+        yield Venue.at(cursor, did=did, keys=keys)
 
 
 _ANY_DID: Final = did_of(bytes(32))

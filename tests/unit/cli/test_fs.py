@@ -58,7 +58,7 @@ def test_a_tree_goes_in_and_comes_out_as_it_was(
 def test_what_was_written_is_seen(lattice: Any, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x" * 5)
     assert lattice("fs", "mkdir", "d:", "d:a").code == 0
-    assert lattice("fs", "put", tmp_path / "x", "d:a/y").out == "1 files, 5 bytes to d:/a/y\n"
+    assert lattice("fs", "put", tmp_path / "x", "d:a/y").out == "1 file, 5 bytes to d:/a/y\n"
     assert lattice("fs", "cp", "d:a/y", "d:z").code == 0
     assert lattice("fs", "cp", "-r", "d:a", "e:a").code == 0
     assert lattice("fs", "mv", "d:z", "e:").code == 0

@@ -56,3 +56,14 @@ def test_keys_that_are_none_are_refused(lattice: Any) -> None:
         ran = lattice("get", key)
         assert ran.code == 2
         assert ran.line()
+
+
+def test_own_stands_for_the_folder_s_key(lattice: Any, filled: str) -> None:
+    by_name = lattice("get", "queue", "own", "value", "--json")
+    assert by_name.document == lattice("get", "queue", filled, "value", "--json").document
+    assert lattice("show", "HEAD", "queue", "own", "value", "--json").document["path"][1:2] == [
+        f"0x{filled}"
+    ]
+    assert lattice("audit", "queue", "own", "--json").document["slots"][0]["signer"] == filled
+    quoted = lattice("get", "queue", '"own"')
+    assert (quoted.code, '"own"' in quoted.line()) == (2, True)

@@ -113,3 +113,25 @@ def test_watch_tells_what_others_write(lattice: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(commands, "time", clock)
     ran = lattice("kv", "watch", "d", "--count", 2, "--for", 20)
     assert ran.out == "k\tvalue\t1\nn\tvalue\t2\n"
+
+
+def test_numbers_below_zero_and_what_json_has_no_number_for(lattice: Any, owner: str) -> None:
+    assert lattice("kv", "incr", "d", "n", "-5").out == "-5\n"
+    assert lattice("kv", "zadd", "d", "z", "-1.5", "low").out == "1\n"
+    assert lattice("kv", "zadd", "d", "z", "-inf", "none").code == 0
+    held = lattice("kv", "get", "d", "z", "--json")
+    assert "Infinity," not in held.out.replace('"-Infinity"', "")
+    assert [one["score"] for one in held.document["value"]] == ["-Infinity", -1.5]
+    ran = lattice("kv", "set", "d", "v", "-5", "--as", "json")
+    assert (ran.code, "No such option: -5; a value that begins with -" in ran.line()) == (2, True)
+    assert lattice("kv", "set", "d", "v", "--as", "json", "--", "-5").code == 0
+    assert lattice("kv", "get", "d", "v", "--json").document["value"] == -5
+    assert "integer" in lattice("kv", "incr", "d", "n", "--nope").line()
+
+
+def test_null_is_a_value_and_no_expiry_is_null(lattice: Any, owner: str) -> None:
+    assert lattice("kv", "set", "d", "k", "null", "--as", "json").code == 0
+    assert lattice("kv", "get", "d", "k").out == "nil\n"
+    assert lattice("kv", "keys", "d", "--json").document == [
+        {"key": "k", "type": "value", "ttl_ms": None}
+    ]

@@ -78,6 +78,8 @@ def test_where_nothing_can_be_put_it_says_why(lattice: Any) -> None:
         (("kv", "own", "value", "db", 5), "are strings"),
         (("data", "x"), "own hashes"),
         (("local",), "as a whole"),
+        (("local", "x"), "local own value"),
+        (("local", "own"), "local own value"),
         (("nothing", 1), "no section"),
         (("kv", other, "value", "db", "k"), "1111"),
     ):

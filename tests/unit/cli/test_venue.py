@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from datalattice.apps.grid import Venue
+from datalattice.apps.grid import Venue, venue_document
 from datalattice.cells import Keyword
 from datalattice.cli import access
 from datalattice.cli import venue as commands
@@ -17,7 +19,8 @@ from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.cursors import RootLattice
 from datalattice.errors import LimitExceeded
 from datalattice.home import Folder
-from datalattice.lattice import did_of
+from datalattice.lattice import did_of, root_lattice
+from datalattice.store import CellStore
 
 CONTENT = b"iris data\n"
 
@@ -178,3 +181,33 @@ def test_files_are_read_up_to_the_limit(
             commands._read(str(tmp_path / "file"), "it")
     else:
         assert len(commands._read(str(tmp_path / "file"), "it")) == 10 + over
+
+
+def test_venues_of_the_web_are_verified_when_that_is_wanted(
+    lattice: Any, asset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asset
+    keys = KeyPair.generate(SeededEntropy(3))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(venue_document(did, keys.public_key)).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        did = f"did:web:127.0.0.1%3A{server.server_port}"
+        with CellStore.open(tmp_path / "home" / "store") as store:
+            cursor = RootLattice(root_lattice(), store.root())
+            Venue.at(cursor, keys, did).register('{"a":1}')
+            store.commit(cursor.get())
+        assert "not-owner" in lattice("venue", "verify", code=1).out
+        monkeypatch.setenv("LATTICE_DID_WEB", "loopback")
+        assert lattice("venue", "verify").out == "2 venues, all good\n"
+        server.shutdown()

@@ -1,0 +1,107 @@
+"""The commands as a whole: each is on the page, has help, and names its options like the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from datalattice.cli.main import app
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "cli.md"
+
+WITHOUT_JSON = {("fs", "cat"), ("venue", "download")}
+"""They write the bytes of files."""
+
+ONE_MEANING = {
+    "-d": "--dir",
+    "-f": "--from",
+    "-h": "--help",
+    "-l": "--long",
+    "-o": {"--owner", "--output"},
+}
+"""Short options that mean the same wherever they are."""
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield path, command
+        return
+    for name, one in below.items():
+        yield from leaves(one, (*path, name))
+
+
+COMMANDS = dict(leaves(get_command(app)))
+GROUPS = {path[:length] for path in COMMANDS for length in range(1, len(path))}
+
+
+def options_of(command: Any) -> dict[str, Any]:
+    return {
+        name: one
+        for one in command.params
+        if one.param_type_name == "option"
+        for name in (*one.opts, *one.secondary_opts)
+    }
+
+
+def rows_of_page() -> Iterator[tuple[list[tuple[str, ...]], str]]:
+    """Yield the commands of each row of the page's table, and the row.
+
+    After the first of a row the group need not be named again.
+    """
+    table = PAGE.read_text(encoding="utf-8").partition("## Commands")[2].partition("\n\n`")[0]
+    for row in re.findall(r"^\| `.*$", table, re.MULTILINE):
+        named: list[tuple[str, ...]] = []
+        for text in re.findall(r"`([^`]+)`", row.split("|")[1]):
+            words = tuple(text.split())
+            found = longest(words) or longest((*named[0][:-1], *words) if named else ())
+            assert found, f"the page has no such command: {text}"
+            named.append(found)
+        yield named, row
+
+
+def longest(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command that the words begin with, or a group that is also one on the page."""
+    for length in range(len(words), 0, -1):
+        if words[:length] in COMMANDS or words[:length] in GROUPS:
+            return words[:length]
+    return ()
+
+
+def test_the_page_has_every_command_and_no_other() -> None:
+    on_page = {path for named, _ in rows_of_page() for path in named}
+    assert set(COMMANDS) - on_page == set()
+    assert on_page - set(COMMANDS) == {("node", "peers")}  # a group that lists on its own
+
+
+def test_options_that_the_page_names_are_there() -> None:
+    for named, row in rows_of_page():
+        known = {name for path in named if path in COMMANDS for name in options_of(COMMANDS[path])}
+        assert set(re.findall(r"--[a-z][a-z-]*", row)) <= known, row
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_commands_explain_themselves_and_agree_on_their_options(path: tuple[str, ...]) -> None:
+    command = COMMANDS[path]
+    assert (command.help or "").strip()
+    silent = [one.name for one in command.params if not (one.help or "").strip()]
+    assert not silent, f"no help for {silent}"
+    options = options_of(command)
+    assert ("--json" in options) == (path not in WITHOUT_JSON)
+    works_on_a_file = path[0] in {"etch", "conformance"}
+    assert ("--dir" in options) == (not works_on_a_file or path[1:] in {("import",), ("export",)})
+    for short, name in ONE_MEANING.items():
+        if short in options:
+            names = {name} if isinstance(name, str) else name
+            assert names & set(options[short].opts), (short, options[short].opts)
+
+
+def test_the_page_says_who_prints_bytes() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for path in WITHOUT_JSON:
+        assert f"`{' '.join(path)}`" in text.partition("## Output")[2]
