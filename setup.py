@@ -20,6 +20,7 @@ COMPILED_PACKAGES = ("cells", "lattice")
 COMPILED_MODULES: tuple[str, ...] = (
     "apps/kv/entries.py",
     "apps/kv/joining.py",
+    "apps/kv/keys.py",
     "apps/kv/kinds.py",
     "apps/kv/lattice.py",
     "apps/kv/writing.py",

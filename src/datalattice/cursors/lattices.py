@@ -232,7 +232,7 @@ class Descended(LatticeCursor):
     Source: CAD035 "Path navigation"; docs/cursors.md "Paths".
     """
 
-    __slots__ = ("_keys", "_parent", "_path")
+    __slots__ = ("_keys", "_parent", "_path", "_reference")
 
     def __init__(
         self,
@@ -245,6 +245,7 @@ class Descended(LatticeCursor):
         self._parent: Final = parent
         self._keys: Final = cells(keys)
         self._path: Final = PathCursor(parent, self._keys, parent.lattice)
+        self._reference: Final = parent._watched()
 
     @property
     def initial_value(self) -> Value:
@@ -274,7 +275,7 @@ class Descended(LatticeCursor):
         return self._read()
 
     def _watched(self) -> Reference:
-        return self._path._watched()
+        return self._reference
 
     def _read(self) -> Value:
         return self._path._read()

@@ -98,7 +98,8 @@ def checked_text(text: object, what: str) -> str:
     if not isinstance(text, str):
         raise TypeMismatch(f"{what} is a str, got {type(text).__name__}")
     try:
-        text.encode()
+        if not text.isascii():
+            text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"{what} is Unicode text, got {text!r}") from error
     return text

@@ -121,6 +121,14 @@ class Operations(MutableMapping[str, Value]):
             raise KeyError(key)
         return entry.cell[VALUE]
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a live key, `default` where there is none.
+
+        Source: CAD037 "get"; docs/kv.md "Values".
+        """
+        entry = self._live(key)
+        return default if entry is None else entry.cell[VALUE]
+
     def __setitem__(self, key: str, value: object) -> None:
         """Set a plain value; see `set`."""
         self.set(key, value)
