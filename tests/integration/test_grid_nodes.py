@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
 from collections.abc import Awaitable, Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from datalattice.apps.grid import (
     GRID_SECTION,
@@ -174,3 +178,56 @@ def test_a_web_venue_is_taken_once_its_document_is_known() -> None:
                 await good.wait_until(lambda _: mine.assets(did) == [asset])
 
     run(work)
+
+
+@pytest.mark.parametrize("setting", ["none", "https", "loopback"])
+def test_a_node_fetches_documents_only_when_it_is_set_to(setting: str) -> None:
+    served, asked_first = threading.Event(), threading.Event()
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            asked_first.set()
+            body = json.dumps(venue_document(did, KEYS[4].public_key)).encode()
+            self.send_response(200 if served.is_set() else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    did = f"did:web:127.0.0.1%3A{server.server_port}"
+
+    async def work() -> None:
+        config = NodeConfig(port=0, did_web=setting)
+        good = open_node(MemoryStore(), key_pair=KEYS[0], config=config)
+        if good._authority is not None:
+            good._authority._interval_s = 0.05
+        other = node_of(4, MemoryStore())
+        async with good, other:
+            venue = Venue.at(other.cursor, KEYS[4], did)
+            asset = venue.register('{"name":"of the web"}')
+            await other.sync()
+            good.add_peer(other.address)
+            mine = Venue.at(good.cursor, KEYS[0])
+            await good.wait_until(lambda _: asset in part_of(mine.grid, META))
+            if setting == "loopback":  # what was not there at first is asked for again
+                await asyncio.to_thread(asked_first.wait)
+                assert did not in mine.view()
+                served.set()
+                await good.wait_until(lambda _: mine.assets(did) == [asset])
+                assert set(asked) == {"/.well-known/did.json"}
+            else:
+                await good.pull()
+                assert did not in mine.view()
+                assert asked == []
+
+    try:
+        run(work)
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -7,7 +7,7 @@ from datalattice.node.daemon import Daemon, Running, connect, running
 from datalattice.node.fetching import HealingSources, healing_document, report_document
 from datalattice.node.following import Watched, follow
 from datalattice.node.garbage import collected_document, stats_document
-from datalattice.node.grids import AuthorityWatch, WebResolver
+from datalattice.node.grids import AuthorityWatch, WebResolver, web_keys
 from datalattice.node.importing import import_into
 from datalattice.node.node import Node, open_node
 from datalattice.node.observe import Observer
@@ -52,4 +52,5 @@ __all__ = [
     "report_document",
     "running",
     "stats_document",
+    "web_keys",
 ]

@@ -31,6 +31,7 @@ DEFAULT_PORT: Final = 18_888
 CONNECTIONS_MAX: Final = 1_024
 READ_TIMEOUT_MS: Final = 30_000
 DISCOVER: Final = ("none", "p2p", "mdns", "all")
+DID_WEB: Final = ("none", "https", "loopback")
 MESSAGE_BYTES_MIN: Final = 100_000
 
 
@@ -65,6 +66,8 @@ class NodeConfig:
     connections_per_address_max: inbound ones from one address, this machine apart; 0: any number.
     messages_per_s_max, bytes_per_s_max: a peer that sends more for longer is read later.
     peer_bytes_max: bytes of one peer that may wait here before it is cut.
+    did_web: whether documents of `did:web` venues are fetched, so that their values are taken:
+           over HTTPS, or from loopback hosts over HTTP, too.
     ping_reply, strict_paths, accept_bare_values: see `datalattice.sync.Dialect`.
     http_port, http_bind: where /metrics and /health are served; None: nowhere, 0: any free port.
     check_interval_ms: how often the whole store is checked; 0: only when it is asked for, or was
@@ -83,6 +86,7 @@ class NodeConfig:
     url: str | None = None
     discover: str = "none"
     mdns_interfaces: tuple[str, ...] = ()
+    did_web: str = "none"
     ping_reply: str = "pong"
     strict_paths: bool = True
     accept_bare_values: bool = False
@@ -123,6 +127,7 @@ class NodeConfig:
             parse_address(self.url)
         for name, choices in (
             ("discover", DISCOVER),
+            ("did_web", DID_WEB),
             ("ping_reply", PING_REPLIES),
             ("log_level", LOG_LEVELS),
             ("log_format", LOG_FORMATS),

@@ -15,19 +15,29 @@ import json
 import socket
 import ssl
 import threading
+import time
 import urllib.parse
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from datalattice.apps.grid import KnownKeys, document_url, is_loopback
-from datalattice.errors import DataLatticeError, LimitExceeded, PeerUnavailable
-from datalattice.node.node import Node
+from datalattice.clock import Clock
+from datalattice.errors import DataLatticeError, LimitExceeded, PeerUnavailable, Timeout
 
 RESOLVE_TIMEOUT_S: Final = 5.0
 """For a connection, and again for all of the answer."""
 
 DOCUMENT_BYTES_MAX: Final = 1 << 18
 """Longest DID document that is read."""
+
+AT_ONCE: Final = 8
+"""Documents fetched at the same time."""
+
+AGAIN_MAX: Final = 1_000
+"""DIDs without keys that are looked up again; the one that was tried longest ago is forgotten."""
+
+AGAIN_S_MAX: Final = 300.0
+"""Longest time between two tries of one DID; it doubles from one to the next."""
 
 WATCH_INTERVAL_S: Final = 5.0
 """How often DIDs without keys are looked up."""
@@ -60,7 +70,7 @@ class WebResolver:
         address = document_url(did, allow_http=self._allow_http)
         try:
             return _document(address, self._fetch(urllib.parse.urlsplit(address)))
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, UnicodeError, http.client.HTTPException) as error:
             reason = str(error) or type(error).__name__
             raise PeerUnavailable(f"{address}: {reason}") from error
 
@@ -124,23 +134,49 @@ def _document(address: str, text: bytes) -> Mapping[str, Any]:
     return document
 
 
+def web_keys(did_web: str, clock: Clock | None = None) -> KnownKeys | None:
+    """Return the keys of `did:web` venues as the setting `did_web` wants them; None: not at all."""
+    if did_web == "none":
+        return None
+    return KnownKeys(WebResolver(allow_http=did_web == "loopback"), clock)
+
+
+class Pulling(Protocol):
+    """What an `AuthorityWatch` needs of a node."""
+
+    async def pull(self) -> None:
+        """Take over all that the connected peers have."""
+        ...
+
+
 class AuthorityWatch:
     """Looks up, beside a node, the DIDs whose values it refused for want of keys.
 
     Used by `async with`, inside the node's own.
     """
 
-    def __init__(self, node: Node, keys: KnownKeys, interval_s: float = WATCH_INTERVAL_S) -> None:
+    def __init__(
+        self, node: Pulling, keys: KnownKeys, interval_s: float = WATCH_INTERVAL_S
+    ) -> None:
         self._node = node
         self._keys = keys
         self._interval_s = interval_s
+        self._again: dict[str, tuple[float, float]] = {}  # when it is due, after how long a wait
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._watch())
+        self.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Begin; what is to be looked up then is so until the end."""
+        self._task = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """End; fine when it has not begun."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -148,11 +184,31 @@ class AuthorityWatch:
 
     async def look_up(self) -> bool:
         """Look up what is wanted, and ask the peers again if keys were found; return whether."""
-        if not self._keys.wanted or not await asyncio.to_thread(self._keys.refresh):
-            return False
-        with contextlib.suppress(PeerUnavailable, TimeoutError):
-            await self._node.pull()
-        return True
+        now_s, some = time.monotonic(), False
+        due = [did for did, (due_s, _) in self._again.items() if due_s <= now_s]
+        wanted = list(dict.fromkeys([*self._keys.take_wanted(), *due]))
+        for at in range(0, len(wanted), AT_ONCE):  # a slow host holds up few others
+            dids = wanted[at : at + AT_ONCE]
+            work = [asyncio.to_thread(self._keys.find, did) for did in dids]
+            for did, found in zip(dids, await asyncio.gather(*work), strict=True):
+                self._keys.learn(did, found)
+                if found and not isinstance(found, str):
+                    self._again.pop(did, None)
+                    some = True
+                else:
+                    self._try_again(did)
+        if some:
+            with contextlib.suppress(PeerUnavailable, Timeout):
+                await self._node.pull()
+        return some
+
+    def _try_again(self, did: str) -> None:
+        """Remember a DID without keys: its value was refused, and is not sent again by itself."""
+        _, wait_s = self._again.pop(did, (0.0, self._interval_s / 2))
+        wait_s = min(2 * wait_s, AGAIN_S_MAX)
+        self._again[did] = (time.monotonic() + wait_s, wait_s)
+        if len(self._again) > AGAIN_MAX:
+            del self._again[next(iter(self._again))]
 
     async def _watch(self) -> None:
         while True:

@@ -31,6 +31,7 @@ from datalattice.node.backup import Backup
 from datalattice.node.config import NodeConfig, split_partial
 from datalattice.node.connection import Connection, Traffic
 from datalattice.node.directory import publish
+from datalattice.node.grids import AuthorityWatch, web_keys
 from datalattice.node.heal import Healer
 from datalattice.node.logs import log_event
 from datalattice.node.monitor import Monitor
@@ -117,7 +118,9 @@ class Node:
         self.observer = Observer()
         self._where = store
         self._lattice = lattice or root_lattice()
-        self._context = MergeContext(key_pair=key_pair, verifier=verifier)
+        known = None if verifier is not None else web_keys(config.did_web, self.clock)
+        self._authority = None if known is None else AuthorityWatch(self, known)
+        self._context = MergeContext(key_pair=key_pair, verifier=verifier or known)
         partial: dict[bytes, list[Sequence[Value]]] = {}
         for text in config.partial:
             key, keys = split_partial(text)
@@ -197,6 +200,8 @@ class Node:
             raise
         self._worker.start()
         self._healer.start()
+        if self._authority is not None:
+            self._authority.start()
         try:
             if self.config.url is not None:
                 key = self._network.own_key
@@ -216,6 +221,8 @@ class Node:
         self._closing = True
         log_event(logging.INFO, "stopping", root_hash=self.root_hash)
         try:
+            if self._authority is not None:
+                await self._authority.close()
             await self.monitor.close()
             await asyncio.to_thread(self._worker.publish, CLOSE_TIMEOUT_S)
         finally:

@@ -74,6 +74,12 @@ def test_only_the_document_itself_is_an_answer(serve: Serve, status: int) -> Non
         WebResolver(allow_http=True).resolve(did)
 
 
+def test_a_host_that_no_resolver_takes_is_not_there() -> None:
+    for host in ("a" * 64, "a." * 100 + "a", "nothing.invalid"):
+        with pytest.raises(PeerUnavailable):
+            WebResolver().resolve(f"did:web:{host}")
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
 def test_what_is_no_document_is_refused(serve: Serve, body: bytes) -> None:
     with pytest.raises(DataLatticeError, match=r"not JSON|is an object"):

@@ -63,7 +63,7 @@ class FixedResolver:
 class KnownKeys:
     """The keys of DIDs, by their documents: a verifier for merges, filled before them.
 
-    Reading is for every thread, `prepare` and `refresh` for one at a time.
+    Asking it, and `find`, is for every thread; what changes it is for one at a time.
 
     Source: COG-4 "Security"; docs/grid.md "Who may write".
     """
@@ -109,27 +109,42 @@ class KnownKeys:
             if asked == PREPARED_MAX:
                 return
             asked += 1
-            self._look_up(did)
+            self.learn(did, self.find(did))
+
+    def take_wanted(self) -> tuple[str, ...]:
+        """Return `wanted`, and begin it anew."""
+        wanted = tuple(self._wanted)
+        for did in wanted:
+            self._wanted.pop(did, None)
+        return wanted
 
     def refresh(self) -> bool:
         """Look up what merges asked about in vain; return whether keys were found for any."""
-        wanted, self._wanted = tuple(self._wanted), {}
+        wanted = self.take_wanted()
         self.prepare(wanted)
         return any(self._known.get(did, (0, frozenset()))[1] for did in wanted)
 
-    def _look_up(self, did: str) -> None:
+    def find(self, did: str) -> frozenset[bytes] | str:
+        """Return the keys of a DID by its document, or why that cannot be had; nothing is kept.
+
+        May be called from many threads at once, if the resolver may.
+        """
         try:
-            keys = assertion_keys(did, self._resolver.resolve(did))
+            return assertion_keys(did, self._resolver.resolve(did))
         except DataLatticeError as error:
-            self.failures[did] = str(error)
+            return str(error)
+
+    def learn(self, did: str, found: frozenset[bytes] | str) -> None:
+        """Keep what `find` returned."""
+        self._known.pop(did, None)
+        if isinstance(found, str):
+            self.failures[did] = found
             if len(self.failures) > DIDS_MAX:
                 del self.failures[next(iter(self.failures))]
-            self._known.pop(did, None)
             return
         self.failures.pop(did, None)
         self._wanted.pop(did, None)
-        self._known.pop(did, None)
-        self._known[did] = (self._clock.now_ms(), keys)
+        self._known[did] = (self._clock.now_ms(), found)
         while len(self._known) > DIDS_MAX:
             del self._known[next(iter(self._known))]
 
