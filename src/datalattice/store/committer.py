@@ -246,6 +246,12 @@ class Committer:
                 file.sync()
         except OSError as error:
             failure = error
+        except BaseException:
+            # An interrupt: nothing failed, and whoever waits next syncs again.
+            with self._turn:
+                self._syncing = False
+                self._turn.notify_all()
+            raise
         with self._turn:
             self._syncing = False
             self._turn.notify_all()

@@ -219,3 +219,33 @@ def test_a_commit_right_after_the_restart_has_all_its_cells(
     with opened(disk) as again:
         assert same(again.root(), value(1))
         assert missing(again.root()) == []
+
+
+def test_an_interrupt_during_a_sync_leaves_a_store_that_goes_on() -> None:
+    class Interrupted(SimDisk):
+        """A disk during whose next operation somebody presses Ctrl-C."""
+
+        is_pressed = False
+
+        def step(self) -> bool:
+            if self.is_pressed and self.steps % 2:
+                self.is_pressed = False
+                raise KeyboardInterrupt
+            return super().step()
+
+    disk = Interrupted(1)
+    for turn in range(2):  # in the write, or in the sync behind it
+        with opened(disk) as store:
+            store.commit(value(0))
+            store.commit(value(1))
+            disk.steps += turn
+            disk.is_pressed = True
+            with pytest.raises(KeyboardInterrupt):
+                store.commit(value(2))
+            ended = threading.Thread(target=lambda store=store: store.commit(value(3)), daemon=True)
+            ended.start()
+            ended.join(20)
+            assert not ended.is_alive(), "nobody waits for a sync that nobody makes"
+            assert same(store.root(), value(3))
+        with opened(disk) as store:
+            assert same(store.root(), value(3))
