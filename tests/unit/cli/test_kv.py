@@ -115,7 +115,8 @@ def test_watch_tells_what_others_write(lattice: Any, monkeypatch: pytest.MonkeyP
     assert ran.out == "k\tvalue\t1\nn\tvalue\t2\n"
 
 
-def test_numbers_below_zero_and_what_json_has_no_number_for(lattice: Any, owner: str) -> None:
+@pytest.mark.usefixtures("owner")
+def test_numbers_below_zero_and_what_json_has_no_number_for(lattice: Any) -> None:
     assert lattice("kv", "incr", "d", "n", "-5").out == "-5\n"
     assert lattice("kv", "zadd", "d", "z", "-1.5", "low").out == "1\n"
     assert lattice("kv", "zadd", "d", "z", "-inf", "none").code == 0
@@ -129,7 +130,8 @@ def test_numbers_below_zero_and_what_json_has_no_number_for(lattice: Any, owner:
     assert "integer" in lattice("kv", "incr", "d", "n", "--nope").line()
 
 
-def test_null_is_a_value_and_no_expiry_is_null(lattice: Any, owner: str) -> None:
+@pytest.mark.usefixtures("owner")
+def test_null_is_a_value_and_no_expiry_is_null(lattice: Any) -> None:
     assert lattice("kv", "set", "d", "k", "null", "--as", "json").code == 0
     assert lattice("kv", "get", "d", "k").out == "nil\n"
     assert lattice("kv", "keys", "d", "--json").document == [
