@@ -93,7 +93,12 @@ class _Drive:
         return value
 
     def write(self, count: int) -> None:
-        self._drive.write(PATH, pieces(count))
+        from datalattice.cells import blob_from
+        from datalattice.store import Staging
+
+        with Staging(self._store.put) as staging:
+            content = blob_from(pieces(count), staging)
+        self._drive.write(PATH, content)
         self._drive.sync()
 
     def read(self, count: int) -> None:

@@ -9,11 +9,13 @@ Source: CAD002; CAD003; CAD006; docs/cells.md.
 from __future__ import annotations
 
 from datalattice.cells.blobedit import (
+    STAGED_BYTES,
     BlobBuilder,
     Stage,
     blob_from,
     blob_length,
     blob_overwrite,
+    blob_ranges,
     blob_truncate,
 )
 from datalattice.cells.blobs import Blob, Text, make_blob, make_text
@@ -83,6 +85,7 @@ __all__ = [
     "EMPTY_SET",
     "EMPTY_VECTOR",
     "NIL_HASH",
+    "STAGED_BYTES",
     "Address",
     "Blob",
     "BlobBuilder",
@@ -115,6 +118,7 @@ __all__ = [
     "blob_from",
     "blob_length",
     "blob_overwrite",
+    "blob_ranges",
     "blob_truncate",
     "branch_count",
     "branch_hashes",

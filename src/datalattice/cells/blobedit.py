@@ -7,13 +7,13 @@ each size used many times over, so that a file of 2**59 bytes with a gap is some
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from mypy_extensions import i64
 
 from datalattice.cells.blobs import Blob, make_blob
-from datalattice.cells.cell import Value, broken, deref, same_kid
+from datalattice.cells.cell import Value, broken, deref, kid_hash, same_kid, value_hash
 from datalattice.cells.scalars import need
 from datalattice.cells.scan import chunk_span
 from datalattice.errors import TypeMismatch, UsageError
@@ -314,3 +314,37 @@ def blob_truncate(blob: Value, size: int) -> Value:
         parts, length = above.pop()
         made = _parent([*parts, made], length)
     return made
+
+
+def blob_ranges(blob: Value) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of the parts of a blob, in order, that may be something else than zeros.
+
+    A part has at most 1 MiB. Runs of zeros are left out when they are whole subtrees of that size
+    and more.
+
+    Cost:   a few nodes for a gap of any size.
+    Source: docs/cells.md "Building and editing blobs".
+    """
+    zeros: dict[int, bytes] = {}
+    waiting: list[tuple[int, Value]] = [(0, blob)]
+    while waiting:
+        start, node = waiting.pop()
+        length = blob_length(node)
+        if not isinstance(node, Blob) or length <= STAGED_BYTES:
+            if length:
+                yield start, start + length
+            continue
+        span: int = chunk_span(length)
+        if span not in zeros:
+            builder = BlobBuilder()
+            builder.write_zeros(span)
+            zeros[span] = value_hash(builder.finish())
+        kids = node._open()
+        for slot in range(len(kids) - 1, -1, -1):
+            at = slot * span
+            if length - at >= span and kid_hash(kids[slot]) == zeros[span]:
+                continue
+            kid = deref(kids[slot])
+            if blob_length(kid) != min(span, length - at):
+                raise broken("a blob chunk has another size than its place says")
+            waiting.append((start + at, kid))

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
 from datalattice.apps.dlfs import FS_SECTION, Content, Drive, drive_names
-from datalattice.cells import Blob, Index, Map, Stage, blob_from
+from datalattice.cells import STAGED_BYTES, Blob, Index, Map, Stage, Vector, blob_from
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -28,12 +28,15 @@ from datalattice.home.edits import Editor, editing
 from datalattice.home.folder import Folder, read_key
 from datalattice.home.opening import open_reader
 from datalattice.lattice import MergeContext, root_lattice, verify_did
-from datalattice.store import CellStore
+from datalattice.store import CellStore, Staging
 
 T = TypeVar("T")
 
 THREAD_WAIT_S: Final = 600.0
 """How long a thread waits for another one of this process, which may be writing a large file."""
+
+KEPT_BYTES_MAX: Final = 4 << 20
+"""Contents of files too small to be staged one by one that are kept in memory until then."""
 
 _turns: Final[dict[str, threading.Lock]] = {}  # by folder: threads of one process take turns
 
@@ -176,10 +179,20 @@ class DriveWriter:
 
     def __init__(self, editor: Editor) -> None:
         self._editor = editor
+        self._kept: list[Blob] = []
+        self._kept_bytes = 0
 
     def content(self, chunks: bytes | Iterable[bytes]) -> Content:
         """Return the content of a file, its parts stored as they come; no file has it yet."""
-        return content_of(chunks, self._editor.stage)
+        made = content_of(chunks, self._editor.stage)
+        if isinstance(made, Blob):
+            # What was not large enough to be staged by itself is, together with others of its kind.
+            self._kept.append(made)
+            self._kept_bytes += min(len(made), STAGED_BYTES)
+            if self._kept_bytes >= KEPT_BYTES_MAX:
+                self._editor.stage(Vector.of(self._kept))
+                self._kept, self._kept_bytes = [], 0
+        return made
 
     def edit(self, change: Callable[[DriveOf], T]) -> T:
         """Make one change of any of the drives; return what it returned, when it is durable.
@@ -200,6 +213,11 @@ class DriveWriter:
 
 def content_of(chunks: bytes | Iterable[bytes], stage: Stage | None) -> Content:
     """Return the content of a file."""
-    made = blob_from([chunks] if isinstance(chunks, bytes) else chunks, stage)
+    pieces = [chunks] if isinstance(chunks, bytes) else chunks
+    if stage is None:
+        made = blob_from(pieces)
+    else:
+        with Staging(stage) as staging:
+            made = blob_from(pieces, staging)
     assert isinstance(made, (bytes, Blob))
     return made

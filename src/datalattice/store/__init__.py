@@ -20,6 +20,7 @@ from datalattice.store.memory import MemoryStore
 from datalattice.store.pins import Pin, Pins
 from datalattice.store.reading import Stats
 from datalattice.store.refs import parse_time, time_text
+from datalattice.store.staging import Staging
 
 
 def open_store(where: str | os.PathLike[str], *, read_only: bool = False) -> Store:
@@ -65,6 +66,7 @@ __all__ = [
     "Report",
     "Retention",
     "Source",
+    "Staging",
     "Stats",
     "Store",
     "View",

@@ -1,0 +1,70 @@
+"""Staging: parts of a large value go to a store from a thread of their own.
+
+The one thread makes and hashes a part while the other one writes the part before and waits for the
+disk, or for a node. So a file is stored about as fast as the slower of the two goes, and not as
+slow as both together.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from types import TracebackType
+from typing import Final, Self
+
+from datalattice.cells import Stage, Value, value_hash
+
+WAITING_MAX: Final = 8
+"""Parts that wait to be staged; whoever makes more of them waits."""
+
+
+class Staging:
+    """Calls `stage` in order, in another thread.
+
+        with Staging(store.put) as staging:
+            value = blob_from(pieces, staging)
+
+    At the end of the context everything was staged, or an error is raised.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage: Final = stage
+        self._waiting: Final[queue.Queue[tuple[Value] | None]] = queue.Queue(WAITING_MAX)
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def __call__(self, value: Value) -> None:
+        """Have a part staged, soon.
+
+        Raises: what `stage` raised for a part before.
+        """
+        if self._failure is not None:
+            raise self._failure
+        value_hash(value)  # here, while the other thread waits for the disk
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="staging", daemon=True)
+            self._thread.start()
+        self._waiting.put((value,))
+
+    def _run(self) -> None:
+        while (part := self._waiting.get()) is not None:
+            if self._failure is None:
+                try:
+                    self._stage(*part)
+                except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+                    self._failure = error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+        if error is None and self._failure is not None:
+            raise self._failure
