@@ -128,6 +128,15 @@ def chain(states: list[Value]) -> list[Value]:
     return made
 
 
+def lean(draw: st.DrawFn, state: Value) -> Value:
+    """Return a state of a venue as one may write it who leaves out what is empty."""
+    assert isinstance(state, Index)
+    for key, part in state.entries():
+        if same(part, EMPTY_INDEX) and draw(st.booleans()):
+            state = draw(st.sampled_from([state.remove(key), state.put(key, Map.of({}))]))
+    return state
+
+
 @st.composite
 def signed_grids(draw: st.DrawFn) -> list[Value]:
     """Grids as nodes have them that hear of two venues, and hold the key of a third."""
@@ -140,9 +149,26 @@ def signed_grids(draw: st.DrawFn) -> list[Value]:
         for did, key, states in zip(DIDS[1:], KEYS[1:], chains, strict=True):
             at = draw(st.integers(-1, len(states) - 1))
             if at >= 0:
-                venues[did] = Signed.sign(key, states[at])
+                venues[did] = Signed.sign(key, lean(draw, states[at]))
         grids.append(grid_of(venues, draw(METAS)))
     return grids
+
+
+def test_a_signed_state_may_leave_out_what_is_empty_and_no_more() -> None:
+    full = VENUE.merge(VENUE.zero(), Index.of({Keyword("storage"): Index.of({digest(b"a"): b"a"})}))
+    assert isinstance(full, Index)
+    bad = Index.of({Keyword("storage"): Index.of({digest(b"a"): b"a", digest(b"b"): b"c"})})
+    empty = grid_of({DIDS[1]: Signed.sign(KEYS[1], VENUE.zero())}, EMPTY_INDEX)
+    for state, is_taken in (
+        (full.remove(Keyword("jobs")), True),
+        (full.put(Keyword("jobs"), Map.of({})), True),
+        (full.put(Keyword("jobs"), None), True),
+        (bad, False),
+        (full.put(Keyword("users"), EMPTY_INDEX), False),
+    ):
+        grid = grid_of({DIDS[1]: Signed.sign(KEYS[1], state)}, EMPTY_INDEX)
+        for own in (GRID.zero(), empty):
+            assert same(GRID.merge(own, grid), grid if is_taken else own)
 
 
 @given(signed_grids())

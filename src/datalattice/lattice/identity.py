@@ -6,6 +6,7 @@ other DID stands for, a resolver says; this package opens no connection to find 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
@@ -34,6 +35,10 @@ DID_CHARACTERS_MAX: Final = 2_048
 KEYS_MAX: Final = 100
 """Keys of one DID that are looked at."""
 
+_BARE_DID: Final = re.compile(
+    r"did:[a-z0-9]+:(?:[A-Za-z0-9._:-]|%[0-9A-Fa-f]{2})*(?:[A-Za-z0-9._-]|%[0-9A-Fa-f]{2})"
+)
+
 
 def did_of(public_key: bytes) -> str:
     """Return the `did:key` of an Ed25519 public key (32 bytes).
@@ -58,7 +63,8 @@ def public_key_of(did: Value) -> bytes | None:
     if not isinstance(did, str) or not did.startswith(PREFIX):
         return None
     digits = did[len(PREFIX) :]
-    if not 0 < len(digits) <= DIGITS_MAX:
+    # A leading 1 is a leading zero byte: more than the 34, and a second name for one key.
+    if not 0 < len(digits) <= DIGITS_MAX or digits.startswith(ALPHABET[0]):
         return None
     number = 0
     for digit in digits:
@@ -92,9 +98,7 @@ def is_bare_did(owner: Value) -> bool:
     """
     if not isinstance(owner, str) or len(owner) > DID_CHARACTERS_MAX:
         return False
-    scheme, _, rest = owner.partition(":")
-    method, _, name = rest.partition(":")
-    return scheme == "did" and bool(method and name) and not any(mark in owner for mark in "/?#")
+    return _BARE_DID.fullmatch(owner) is not None
 
 
 class DIDVerifier:

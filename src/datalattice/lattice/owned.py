@@ -94,8 +94,9 @@ class SignedLattice(Lattice):
             return other
         below = context.at((*context.path, VALUE), context.owner)
         merged = self.inner.merge(self.inner.zero() if is_first else mine, theirs, below)
-        if not is_first and same(merged, mine):
-            return own
+        theirs = self._in_full(theirs, below)
+        if isinstance(own, Signed) and same(merged, self._in_full(mine, below)):
+            return _one_cell(own, other) if same(merged, theirs) else own
         if same(merged, theirs):
             return other
         signer = self._signer(context)
@@ -135,6 +136,10 @@ class SignedLattice(Lattice):
         Source: docs/design/decisions.md "D10".
         """
         return VALUE if name_bytes(key) == _VALUE_BYTES else key
+
+    def _in_full(self, value: Value, context: MergeContext) -> Value:
+        """Return a value as a merge would write it: what stands for nothing need not be there."""
+        return self.inner.merge(value, self.inner.zero(), context) if self._whole else value
 
     def _signer(self, context: MergeContext) -> KeyPair | None:
         for key_pair in (context.key_pair, self._key_pair):

@@ -13,6 +13,7 @@ from datalattice.lattice import (
     Report,
     SetLattice,
     did_of,
+    is_bare_did,
     public_key_of,
     resolving_verifier,
     verify_did,
@@ -43,6 +44,7 @@ def test_a_name_carries_its_key() -> None:
         NAME.replace("w", "0"),
         NAME.replace("w", "l"),
         "did:key:z" + "1" * 48,
+        "did:key:z1" + NAME.removeprefix("did:key:z"),
         "did:key:z" + "z" * 49,
         "did:key:z" + "z" * 48,
         "did:web:example.org",
@@ -159,3 +161,30 @@ def test_reports_say_why_an_entry_was_dropped() -> None:
         "entry-dropped",
     ]
     assert lattice.merge(lattice.zero(), Map.of({KEY.public_key: good})) != lattice.zero()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("did:web:example.org", True),
+        ("did:web:example.org%3A8443:a:b_c", True),
+        ("did:convex:13", True),
+        (NAME, True),
+        ("did:web:a ", False),
+        ("did:web:a\n", False),
+        ("did:web:\u00e9.org", False),
+        ("did:web:a%", False),
+        ("did:web:a%zz", False),
+        ("did:web:a:", False),
+        ("did:WEB:a", False),
+        ("DID:web:a", False),
+        ("did:web:", False),
+        ("did::a", False),
+        ("did:web:a/b", False),
+        ("did:web:a?b", False),
+        ("did:web:a#b", False),
+        (b"did:web:a", False),
+    ],
+)
+def test_a_bare_did_has_the_characters_of_one(text: object, is_one: bool) -> None:
+    assert is_bare_did(text) is is_one
