@@ -28,7 +28,7 @@ def open_drives(dir: Path | None, owner: str | None) -> Iterator[Drives]:
 def drive_at(drives: Drives, spot: Spot) -> tuple[Drive, str]:
     """Return the drive of a spot, and the path inside it."""
     assert spot.drive is not None
-    return drives.drive(spot.drive), spot.path
+    return drives.readable(spot.drive), spot.path
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,27 @@ class Drives:
             raise NoSuchPath(f"there is no drive {name!r} here")
         return Drive.at(cursor, owner, name)
 
+    def readable(self, name: str) -> Drive:
+        """Return a drive as `drive` does; where no owner was named and there is none of our own of
+        that name, the only other one.
+
+        Raises: NoSuchPath: there is none of that name. UsageError: several others have one.
+        """
+        if self._owner is not None:
+            return self.drive(name)
+        cursor = self._cursor()
+        holders = [one for one in self.owners() if name in drive_names(cursor, one)]
+        if self.folder.key_path.exists() and self.owner() in holders:
+            holders = [self.owner()]
+        if not holders:
+            raise NoSuchPath(f"there is no drive {name!r} here; `lattice fs drives` lists them")
+        if len(holders) > 1:
+            names = ", ".join(one.hex()[:16] for one in holders)
+            raise UsageError(
+                f"{len(holders)} owners have a drive {name!r} ({names}); name one with --owner"
+            )
+        return Drive.at(cursor, holders[0], name)
+
     def _cursor(self) -> RootLattice:
         """Return a cursor on the present root, the same one while that does not change."""
         with self._lock:

@@ -109,3 +109,22 @@ def test_mistakes_are_one_line_and_change_nothing(
     assert ran.code == 2
     assert words in ran.line()
     assert lattice("fs", "tree", "d:", "--json").document == before
+
+
+def test_a_drive_of_somebody_else_is_read_by_its_name(lattice: Any, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"x")
+    homes = [("--dir", tmp_path / name) for name in ("a", "b", "c")]
+    owners = [lattice("key", "new", *one, "--json").document["public_key"] for one in homes]
+    for one, owner in zip(homes[:2], owners, strict=False):
+        assert lattice("fs", "put", tmp_path / "x", f"d:{owner[:4]}", *one).code == 0
+    merge = ("--merge", *homes[2])
+    assert lattice("store", "import", tmp_path / "a", *merge).code == 0
+    assert lattice("fs", "ls", "d:", *homes[2]).out == f"{owners[0][:4]}\n"
+    assert "no drive 'e' here" in lattice("fs", "ls", "e:", *homes[2]).line()
+    assert lattice("store", "import", tmp_path / "b", *merge).code == 0
+    several = lattice("fs", "ls", "d:", *homes[2])
+    assert (several.code, "--owner" in several.line()) == (2, True)
+    assert lattice("fs", "ls", "d:", "-o", owners[1], *homes[2]).out == f"{owners[1][:4]}\n"
+    assert lattice("fs", "put", tmp_path / "x", "d:own", *homes[2]).code == 0
+    assert lattice("fs", "ls", "d:", *homes[2]).out == "own\n"
+    assert lattice("fs", "cat", "d:own", *homes[2]).code == 0
