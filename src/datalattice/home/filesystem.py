@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from glob import has_magic
 from pathlib import Path
 from typing import Any, Final
 
@@ -409,7 +410,8 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 
     def mv(self, path1: Any, path2: Any, recursive: bool = False, **kwargs: Any) -> None:
         """Move a file or a directory with all in it, in one commit; files are replaced."""
-        if not isinstance(path1, str) or not isinstance(path2, str) or kwargs.get("maxdepth"):
+        one = isinstance(path1, str) and isinstance(path2, str) and not kwargs.get("maxdepth")
+        if not one or (has_magic(path1) and not self.exists(path1)):
             with self._batched("a move"):
                 super().mv(path1, path2, recursive=recursive, **kwargs)
             return

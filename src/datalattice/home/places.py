@@ -168,6 +168,8 @@ class DrivePlaces:
 
 def _split(path: str) -> tuple[str, str]:
     name, _, inside = path.partition("/")
+    if name in (".", ".."):
+        raise UsageError(f"a path begins with the name of a drive, and {name} is none")
     return name, f"/{inside}"
 
 

@@ -23,6 +23,7 @@ from fsspec.tests.abstract import (
 
 from datalattice.apps.dlfs import Drive
 from datalattice.crypto import KeyPair
+from datalattice.errors import UsageError
 from datalattice.home import Folder, write_key
 from datalattice.home.drives import Drives
 from datalattice.home.filesystem import DLFSFileSystem
@@ -228,6 +229,23 @@ def test_moves_between_drives_and_removals(dlfs: DLFSFileSystem) -> None:
     dlfs.rm("other", recursive=True)
     assert dlfs.ls("other") == []
     assert dlfs.ls("", detail=False) == ["d", "other"]
+
+
+def test_moves_by_pattern_and_names_that_look_like_one(dlfs: DLFSFileSystem) -> None:
+    dlfs.pipe({"d/a/x.txt": b"x", "d/a/y.txt": b"y", "d/a/z": b"z", "d/[x]*": b"odd"})
+    dlfs.mkdir("d/b")
+    dlfs.mv("d/a/*.txt", "d/b/")
+    assert dlfs.find("d") == ["d/[x]*", "d/a/z", "d/b/x.txt", "d/b/y.txt"]
+    dlfs.mv("d/[x]*", "d/odd")
+    assert dlfs.cat_file("d/odd") == b"odd"
+
+
+@pytest.mark.parametrize("path", ["../x", "./x", "..", "dlfs://.."])
+def test_no_drive_is_named_by_dots(dlfs: DLFSFileSystem, path: str) -> None:
+    with pytest.raises(UsageError, match="name of a drive"):
+        dlfs.pipe_file(path, b"")
+    assert not dlfs.exists(path)
+    assert dlfs.ls("") == []
 
 
 def test_pandas_and_pyarrow(folder: Folder, dlfs: DLFSFileSystem) -> None:
