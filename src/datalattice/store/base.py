@@ -165,7 +165,7 @@ class Store(Taking):
         """Stage cells given as (hash, encoding) without announcing them; return how many were new.
 
         The caller has made sure that the encodings are canonical and have these hashes, and that
-        the cells below them are here or among them. They are durable with the next commit or
+        the cells below them are here or come before them. They are durable with the next commit or
         `sync`.
         """
 

@@ -202,12 +202,10 @@ class CellStore(Reading):
                 staged += [root] if place & STAGED else []
         promoted = dict.fromkeys(staged)
         if self._pending or self._writing or self._state.staged:
-            for hash in reachable(tops, self._staged_encoding):
-                waiting = self._pending.get(hash)
-                if waiting is not None:
-                    fresh[hash] = waiting
-                elif hash not in fresh:
-                    promoted[hash] = None
+            reached = dict.fromkeys(reachable(tops, self._staged_encoding))
+            # Children first: a crash may leave the first packs of a commit that has several.
+            fresh = {h: cell for h, cell in self._pending.items() if h in reached} | fresh
+            promoted |= {hash: None for hash in reached if hash not in fresh}
         if not fresh and not promoted and not self._pending and root == committer.head:
             committer.check()
             return committer.sequence
@@ -292,7 +290,7 @@ class CellStore(Reading):
         """Stage cells given as (hash, encoding) without announcing them; return how many were new.
 
         The caller has made sure that the encodings are canonical and have these hashes, and that
-        the cells below them are here or among them. They are durable with the next commit or
+        the cells below them are here or come before them. They are durable with the next commit or
         `sync`.
         """
         committer = self._writer()

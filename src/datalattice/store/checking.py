@@ -260,15 +260,15 @@ class Checker:
         ):
             if known >> 1 == place >> 1:
                 count += 1
-                if not self._sieve.condemns(place):  # about to be swept
+                if not self._is_gone(place):  # about to be swept
                     self._check_cell(hash, place)
-            elif (
-                known < 0
-                and len(self._unindexed) < UNINDEXED_MAX
-                and not self._sieve.condemns(place)
-            ):
+            elif known < 0 and len(self._unindexed) < UNINDEXED_MAX and not self._is_gone(place):
                 self._unindexed[hash] = place
         return count
+
+    def _is_gone(self, place: int) -> bool:
+        """Return whether a collection has removed the cell at a place, or is about to."""
+        return self._sieve.condemns(place) or self._index.condemns(place)
 
     def _check_cell(self, hash: bytes, place: int) -> bool:
         """Check one cell and note what it misses; return whether it is whole."""
@@ -298,7 +298,7 @@ class Checker:
     def _check_entries(self) -> None:
         """Read every entry of the index, wherever it leads."""
         for hash, place in self._index.entries():
-            if self._sieve.condemns(place):
+            if self._is_gone(place):
                 continue
             if self._check_cell(hash, place) and self._in_gap(place):
                 self._endangered[hash] = place

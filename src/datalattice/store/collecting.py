@@ -145,6 +145,7 @@ class Collector:
         """The record, the one before until the new one is written."""
         self.dropped: list[int] = []
         """Segments whose files were removed."""
+        self._is_recorded = False
         self._now_ms = now_ms
         self._segment_bytes = segment_bytes
         self._progress = progress
@@ -198,9 +199,12 @@ class Collector:
             return self._report(before, before)
         with committer.lock:
             write_pending()
-            work.begin = committer.turn_over()
+            work.begin, orphans = committer.turn_over()
+        self._marker.follow(orphans)
         self._marker.catch_up()
         self._choose()
+        if not work.chosen:  # what was dead is needed again
+            return self._report(before, before)
         for hashes in self._survey():
             with committer.lock:
                 self._copy(committer, hashes)
@@ -214,7 +218,8 @@ class Collector:
             with committer.lock:
                 write_pending()
                 self._finish_marks(committer)
-                self._record()
+                # Before the record: a failure may leave it on the disk, and nothing that is
+                # committed from here on may lean on what it says is gone.
                 self._index.condemn(self.condemns)
                 swept()
             self.sweep(committer)
@@ -227,11 +232,13 @@ class Collector:
         return place >> 42 < self._work.begin and not self._marker.marks.has(place)
 
     def sweep(self, committer: Committer) -> None:
-        """Take what is gone out of the index, and remove the files of dropped segments.
+        """Record what is gone, take it out of the index, and remove the files of dropped segments.
 
         Raises: StoreFull, StoreFailed: it cannot be written. Then what is gone counts as gone all
                 the same, and this has to be done again.
         """
+        if not self._is_recorded:
+            self._record()
         after = b""
         done = 0
         while batch := self._index.batch(after, SWEEP_ENTRIES):
@@ -363,7 +370,7 @@ class Collector:
                 work.packed[number] = self._marker.marks.pack(number, work.staged.get(number, ()))
 
     def _record(self) -> None:
-        """Write the record; the caller holds the lock."""
+        """Write the record."""
         self._pack_marks()
         work = self._work
         runs = [self._run_of(number) for number in sorted(work.chosen)]
@@ -372,6 +379,7 @@ class Collector:
         )
         write_removed(self._disk, self._folder, self._store_id, removed)
         self.removed = removed
+        self._is_recorded = True
 
     def _run_of(self, number: int) -> Run:
         first = first_pack(self._disk, self._folder, number)

@@ -279,13 +279,15 @@ class Committer:
         self._publish()
         self.check()
 
-    def turn_over(self) -> int:
+    def turn_over(self) -> tuple[int, list[bytes]]:
         """Publish everything, and let the next pack begin a new segment; return its number.
 
-        The caller holds the lock.
+        Also the hashes of cells that were not in the index before, of a commit that failed. The
+        caller holds the lock.
         Raises: StoreFull, StoreFailed: what was written cannot be made durable.
         """
         self.settle()
+        orphans = self._state.give_up_parts()
         try:
             self._writer.finish()
             self._index.flush(self._state.watermark())
@@ -294,7 +296,7 @@ class Committer:
         except StoreError as error:
             raise self._fail(error) from error
         writer = self._writer
-        return writer.segment if writer.file() is not None else writer.segment + 1
+        return writer.segment if writer.file() is not None else writer.segment + 1, orphans
 
     def _publish(self) -> None:
         """Show the packs that are durable to the readers of this object, in order."""

@@ -98,11 +98,12 @@ class HashIndex:
             if found is None:
                 return NOWHERE
             place = int.from_bytes(found, "big")
-        if self._condemned is not None and self._is_condemned(place):
+        if self._condemned is not None and self.condemns(place):
             return NOWHERE
         return place
 
-    def _is_condemned(self, place: int) -> bool:
+    def condemns(self, place: int) -> bool:
+        """Return whether the cell at a place counts as not here."""
         condemned = self._condemned
         return condemned is not None and place >= 0 and condemned(place)
 
@@ -119,7 +120,7 @@ class HashIndex:
                     place = NOWHERE if found is None else int.from_bytes(found, "big")
                 out.append(place)
         if self._condemned is not None:
-            return [NOWHERE if self._is_condemned(place) else place for place in out]
+            return [NOWHERE if self.condemns(place) else place for place in out]
         return out
 
     def sort_out(
@@ -138,7 +139,7 @@ class HashIndex:
             if found is None:
                 if isinstance(cell, Cell) and cell._loader is home:
                     found = self.find(hash)
-            elif self._condemned is not None and self._is_condemned(found):
+            elif self._condemned is not None and self.condemns(found):
                 found = NOWHERE
             if found is None or found < 0:
                 fresh[hash] = encoding
@@ -254,6 +255,8 @@ class HashIndex:
         hashes = sorted(recent)
         if self._forgotten:
             hashes = [hash for hash in hashes if recent[hash] >= 0]
+        if self._condemned is not None:
+            hashes = [hash for hash in hashes if not self.condemns(recent[hash])]
         packed = struct.pack(f">{len(hashes)}Q", *[recent[hash] for hash in hashes])
         places = [packed[i : i + 8] for i in range(0, len(packed), 8)]
         flags = 0 if watermark.root is None else FLAG_ROOT

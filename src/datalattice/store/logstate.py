@@ -40,8 +40,9 @@ class LogState:
         own = pack.parts if pack.root is not None else 0
         orphans = len(self._parts) - own
         for number, part in enumerate(self._parts):
-            applied.append(self._index_cells(part, staged=number < orphans))
-        applied.append(self._index_cells(pack, staged=False))
+            index_cells = self._index_orphans if number < orphans else self._index_cells
+            applied.append(index_cells(part))
+        applied.append(self._index_cells(pack))
         self._parts.clear()
         promoted = [(hash, self._index.find(hash)) for hash in pack.promoted]
         moved = {hash: place & ~STAGED for hash, place in promoted if place >= 0 and place & STAGED}
@@ -65,11 +66,32 @@ class LogState:
         self._whole = pack.end
         return [(pack.end.sequence, hashes)]
 
-    def _index_cells(self, pack: Pack, *, staged: bool) -> tuple[int, list[bytes]]:
-        places = [place | STAGED for place in pack.places] if staged else pack.places
-        self.staged += len(places) if staged else pack.staged
-        self._index.add(pack.hashes, places)
+    def _index_cells(self, pack: Pack) -> tuple[int, list[bytes]]:
+        self.staged += pack.staged
+        self._index.add(pack.hashes, pack.places)
         return pack.end.sequence, pack.hashes
+
+    def _index_orphans(self, pack: Pack) -> tuple[int, list[bytes]]:
+        """Take in a part of no commit: cells that are here already stay where and what they are."""
+        known = self._index.find_many(pack.hashes)
+        places = {
+            hash: place | STAGED
+            for hash, place, before in zip(pack.hashes, pack.places, known, strict=True)
+            if before < 0
+        }
+        self.staged += len(places)
+        self._index.add(list(places), list(places.values()))
+        return pack.end.sequence, list(places)
+
+    def give_up_parts(self) -> list[bytes]:
+        """Take in the packs of a commit that was never completed; return the hashes of its cells.
+
+        No commit is under way.
+        """
+        hashes = [hash for part in self._parts for hash in self._index_orphans(part)[1]]
+        self._parts.clear()
+        self._whole = self.position
+        return hashes
 
     def watermark(self) -> Watermark:
         """Return up to where the index is complete."""

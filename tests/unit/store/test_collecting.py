@@ -402,6 +402,22 @@ def test_a_lease_that_is_renewed_at_its_end_is_not_tidied_away(
         assert [one.root_hash for one in store.leases.live()] == [value_hash(value)]
 
 
+def test_a_lease_that_ended_is_not_renewed_by_a_clock_that_is_set_back(
+    tmp_path: Path, clock: StoppedClock
+) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        value = texts(0)
+        store.commit(value)
+        lease = store.lease(value_hash(value), 10)
+        store.commit(texts(1_000))
+        clock.ms += 10_000
+        assert store.collect(grace_ms=0).dropped
+        clock.ms -= 5_000
+        with pytest.raises(MissingData):
+            lease.renew(10)
+        assert store.leases.live() == []
+
+
 def test_what_is_copied_in_several_packs_stays_announced(
     tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
