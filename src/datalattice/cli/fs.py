@@ -55,7 +55,7 @@ OwnerOption = Annotated[
     typer.Option(
         "--owner",
         "-o",
-        help="Whose drives: a public key in hex. Default: your own, else the only one of that name.",
+        help="Whose drives: a public key in hex. Default: your own, else the only one there is.",
         show_default=False,
     ),
 ]

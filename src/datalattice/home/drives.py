@@ -109,9 +109,9 @@ class Drives:
         return Drive.at(cursor, owner, name)
 
     def readable(self, name: str) -> Drive:
-        """Return a drive as `drive` does; where no owner was named and there is none of our own of
-        that name, the only other one.
+        """Return a drive as `drive` does, or the only one of that name if we have none.
 
+        An owner that was named is the only one asked.
         Raises: NoSuchPath: there is none of that name. UsageError: several others have one.
         """
         if self._owner is not None:
