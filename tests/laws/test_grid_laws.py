@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datalattice.apps.grid import (
@@ -32,6 +32,8 @@ KEYS = [KeyPair.generate(SeededEntropy(number)) for number in range(3)]
 DIDS = [did_of(key.public_key) for key in KEYS]
 TEXTS = ['{"name":"one"}', '{"name":"two"}', '{"name":"three"} ', '{"name":"three"}']
 BLOBS = [b"", b"one", b"two" * 3000]
+EXAMPLES = settings().max_examples
+FEWER = EXAMPLES if EXAMPLES >= 10_000 else EXAMPLES // 4  # signatures take their time
 JOB_IDS = [bytes([number]) * 16 for number in range(1, 4)]
 
 
@@ -171,6 +173,7 @@ def test_a_signed_state_may_leave_out_what_is_empty_and_no_more() -> None:
             assert same(GRID.merge(own, grid), grid if is_taken else own)
 
 
+@settings(max_examples=FEWER)
 @given(signed_grids())
 def test_signed_grids_are_a_lattice_for_their_writers_and_relays(grids: list[Value]) -> None:
     check_lattice(GRID, grids, MergeContext(key_pair=KEYS[0]))

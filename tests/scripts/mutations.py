@@ -66,6 +66,7 @@ class Mutation:
 
 
 UNIT: Final = "tests/unit/"
+LAWS: Final = "tests/laws/"
 
 MUTATIONS: Final = (
     # --- durability -------------------------------------------------------------------------------
@@ -264,10 +265,10 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "leave the collector off after an error",
-        "node/collector.py",
+        "cursors/collector.py",
         "            if not self._depth and self._was_enabled:\n",
         "            if not self._depth and self._was_enabled and exc[0] is None:\n",
-        (UNIT + "node/test_collector.py::test_an_error_does_not_leave_it_off",),
+        (UNIT + "cursors/test_collector.py::test_an_error_does_not_leave_it_off",),
     ),
     Mutation(
         "hold the own work against peers that wait",
@@ -396,6 +397,67 @@ MUTATIONS: Final = (
             UNIT + "sync/test_conduct.py::test_each_kind_is_bounded_in_a_row",
             UNIT + "sync/test_replicator.py::test_eight_malformed_frames_end_a_connection",
         ),
+    ),
+    # --- databases, drives, grids -----------------------------------------------------------------
+    Mutation(
+        "let own win a tie of two values",
+        "apps/kv/joining.py",
+        "        a_wins = (a.utime, value_hash(a.cell)) > (b.utime, value_hash(b.cell))\n",
+        "        a_wins = a.utime >= b.utime\n",
+        (LAWS + "test_kv_laws.py::test_entries_of_any_kind_join_in_any_order",),
+    ),
+    Mutation(
+        "keep what is older than the value it was written over",
+        "apps/kv/joining.py",
+        "    at = max(winner.base, past if loser.rank > winner.rank else past - 1)\n",
+        "    at = winner.base\n",
+        (
+            LAWS + "test_kv_laws.py::test_entries_join_in_any_grouping",
+            LAWS + "test_kv_laws.py::test_a_merge_is_what_the_rules_say_letter_by_letter",
+        ),
+    ),
+    Mutation(
+        "forget how far back the other side was cleared",
+        "apps/kv/joining.py",
+        "    base = max(a.base, b.base)\n",
+        "    base = a.base\n",
+        (LAWS + "test_kv_laws.py::test_entries_of_any_kind_join_in_any_order",),
+    ),
+    Mutation(
+        "leave a directory uncut when the other one was cleared",
+        "apps/dlfs/merging.py",
+        "        if a.base < base:\n            left = self._cut(own, base, OWN, path, depth)\n",
+        "",
+        (LAWS + "test_dlfs_laws.py::test_either_side_joins_to_the_same",),
+    ),
+    Mutation(
+        "keep own's metadata of a directory",
+        "apps/dlfs/merging.py",
+        "        top = x if _rank(x) >= _rank(y) else y\n",
+        "        top = x\n",
+        (LAWS + "test_dlfs_laws.py::test_either_side_joins_to_the_same",),
+    ),
+    Mutation(
+        "take assets, jobs and content unchecked",
+        "apps/grid/lattice.py",
+        "        if self._collection.check(key, value):\n            return True\n",
+        "        return True\n",
+        (LAWS + "test_grid_laws.py::test_a_bad_entry_never_gets_in_and_never_puts_anything_out",),
+    ),
+    # --- garbage ----------------------------------------------------------------------------------
+    Mutation(
+        "collect what pins keep",
+        "store/caretaker.py",
+        "        pinned = [pin.root_hash for pin in self._pins.all()]\n",
+        "        pinned: list[bytes] = []\n",
+        (UNIT + "store/test_collecting.py::test_what_nothing_reaches_goes_and_the_rest_stays",),
+    ),
+    Mutation(
+        "do not look again at what was committed while cells were copied",
+        "store/collecting.py",
+        "        self._marker.follow_tops()\n        self._marker.follow_packs()\n",
+        "        self._marker.follow_tops()\n",
+        (UNIT + "store/test_collecting.py::test_what_is_staged_right_before_the_lock_is_followed",),
     ),
 )
 
