@@ -65,6 +65,17 @@ def test_drop_equals_building_the_rest(items: Sequence[Value], number: int) -> N
     assert encode_message(dropped) == encode_message(Vector.of(rest))
 
 
+@given(elements(), st.integers(-3, 330))
+def test_take_equals_building_the_first(items: Sequence[Value], number: int) -> None:
+    first = list(items)[: max(number, 0)]
+    for whole in (Vector.of(items), by_appending(items)):
+        taken = whole.take(number)
+        assert equal(taken, first)
+        assert encode_message(taken) == encode_message(Vector.of(first))
+        assert encode(taken.append(1)) == encode(Vector.of([*first, 1]))
+        assert equal(whole, list(items))
+
+
 @given(elements(), st.slices(300))
 def test_positions_and_slices_are_those_of_a_list(items: Sequence[Value], part: slice) -> None:
     vector = Vector.of(items)
@@ -201,4 +212,8 @@ def test_all_ways_of_building_agree_at_the_borders_of_the_shapes(count: int) -> 
     assert isinstance(again, Vector)
     assert encode(again.append(-1)) == encode(Vector.of([*items, -1]))
     assert encode(again.drop(16)) == encode(Vector.of(items[16:]))
+    for number in (0, 1, count // 2, count - 17, count - 16, count - 1, count):
+        assert encode_message(again.take(number)) == encode_message(
+            Vector.of(items[: max(number, 0)])
+        )
     assert encode(again.extend(range(40))) == encode(Vector.of([*items, *range(40)]))

@@ -356,6 +356,22 @@ class Vector(Cell):
             body = _top_of(levels)
         return body._extend(kids[:tail]) if tail else body
 
+    def take(self, number: int) -> Vector:
+        """Return the first `number` elements of this vector; itself when it has no more.
+
+        Cost: one path; the leaves are shared.
+        """
+        need(number, int, "the number of elements to take is an int")
+        if number >= self._count:
+            return self
+        if number <= 0:
+            return EMPTY_VECTOR
+        wanted: i64 = number
+        full: i64 = wanted & ~15
+        tail: i64 = wanted & 15
+        body = _head(self, full) if full else EMPTY_VECTOR
+        return body._extend(self.to_list(full, number)) if tail else body
+
     def __add__(self, other: Iterable[object]) -> Vector:
         return self.extend(other)
 
@@ -511,6 +527,32 @@ def _leaves(node: Vector, count: i64, start: i64, levels: list[list[object]]) ->
             else:
                 _leaves(node_of(kid, size), size, max(start - at, 0), levels)
         at += size
+
+
+def _head(node: Vector, wanted: i64) -> Vector:
+    """Return the tree of the first `wanted` elements of `node`, a multiple of 16 and not 0."""
+    while True:
+        count: i64 = node._count
+        if count == wanted:
+            return node
+        tail: i64 = count & 15
+        if tail:
+            node._open()  # reads the prefix, too
+            node = node_of(node._prefix, count - tail)
+            continue
+        block: i64 = block_size(count)
+        whole: i64 = wanted // block
+        rest: i64 = wanted - whole * block
+        kids = node._open()[: whole + 1]
+        if not whole:
+            node = node_of(kids[0], block)
+            continue
+        if rest:
+            below = node_of(kids[whole], min(block, count - whole * block))
+            kids[whole] = _head(below, rest)
+        else:
+            kids.pop()
+        return _vector(wanted, kids, None) if len(kids) > 1 else node_of(kids[0], wanted)
 
 
 def _moved(whole: Vector, number: i64) -> Vector:

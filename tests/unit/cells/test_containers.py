@@ -136,6 +136,7 @@ def test_positions_outside_are_index_errors(position: int) -> None:
         assert list(vector.iter_range(1, position)) == [2, 3]
         assert vector.to_list(position) == []
         assert vector.drop(position) == Vector()
+        assert vector.take(position) is vector
 
 
 def test_a_position_must_be_a_number() -> None:
@@ -167,6 +168,16 @@ def test_dropping_a_multiple_of_16_shares_the_leaves() -> None:
     assert vector.drop(-1) is vector
     assert vector.drop(1000) is EMPTY_VECTOR
     assert vector.drop(2000) is EMPTY_VECTOR
+
+
+def test_taking_the_first_shares_the_leaves() -> None:
+    vector = Vector.of([f"element {n}" for n in range(1000)])
+    kept = vector.take(999)
+    assert list(kept) == list(vector)[:999]
+    assert kept._leaf(5)[0] is vector._leaf(5)[0]
+    assert vector.take(1000) is vector
+    assert vector.take(0) is EMPTY_VECTOR
+    assert vector.take(-1) is EMPTY_VECTOR
 
 
 # --- maps and sets ---------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class TypedOperations(Operations):
             held = read_list(stored, "RPOP", now_ms)
             if not held:
                 return stored, None
-            return put_list(stored, Vector.of(held.to_list(0, len(held) - 1)), now_ms), held[-1]
+            return put_list(stored, held.take(len(held) - 1), now_ms), held[-1]
 
         return self._write(key, write)
 
