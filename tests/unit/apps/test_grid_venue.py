@@ -533,3 +533,20 @@ def test_extensions_are_joined_and_unknown_parts_are_not() -> None:
     assert [key for key, _ in merged.entries()] == [ASSETS, JOBS, more, STORAGE]
     assert merged[more] == 7
     assert more not in VENUE.zero()  # type: ignore[operator]
+
+
+def test_what_a_venue_deletes_is_hidden_and_its_state_still_covers_the_earlier_ones() -> None:
+    venue = Venue.create(KeyPair.generate(SeededEntropy(1)))
+    digest = venue.storage.put(b"content")
+    before = venue.grid
+    assert venue.storage.delete(digest)
+    assert not venue.storage.delete(digest)
+    assert same(venue.grid, before)
+    assert not venue.storage.exists(digest)
+    assert list(venue.storage) == []
+    assert venue.storage.get(digest) is None
+    venue.merge(before)
+    assert venue.storage.is_empty
+    assert venue.storage.put(b"content") == digest
+    assert venue.storage.get(digest) == b"content"
+    assert list(venue.storage) == [digest]

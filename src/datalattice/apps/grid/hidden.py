@@ -6,9 +6,11 @@ there, so it survives a restart and leaves the node never.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeGuard
 
+from datalattice.apps.grid.lattice import STORAGE_KEY
+from datalattice.apps.grid.storage import LatticePlace
 from datalattice.cells import EMPTY_MAP, EMPTY_SET, Keyword, Map, Set, Value, Vector, same
 from datalattice.clock import Clock, next_stamp
 from datalattice.crypto import KeyPair
@@ -85,6 +87,43 @@ class Hidden:
             return register.put(ENTRIES, after).put(TIMESTAMP, stamp)
 
         cursor.update(changed)
+
+
+class VenuePlace(LatticePlace):
+    """The contents of a venue in the lattice: what is removed is hidden, since others have it.
+
+    A signed state must cover the earlier ones, else those who cannot sign see two that differ.
+
+    Source: COG-4 "Lattice storage"; docs/grid.md "Hiding".
+    """
+
+    def __init__(self, cursor: LatticeCursor, hidden: Hidden, did: str) -> None:
+        super().__init__(cursor)
+        self._hidden: Final = hidden
+        self._did: Final = did
+
+    def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
+        """Keep what the pieces make up, and show it again."""
+        super().write(digest, pieces)
+        self._hidden.show(self._did, STORAGE_KEY, digest)
+
+    def size(self, digest: bytes) -> int | None:
+        """Return the number of bytes, nil when it is not here or hidden."""
+        if self._hidden.is_hidden(self._did, STORAGE_KEY, digest):
+            return None
+        return super().size(digest)
+
+    def remove(self, digest: bytes) -> bool:
+        """Hide a content; return whether it was to be seen."""
+        if self.size(digest) is None:
+            return False
+        self._hidden.hide(self._did, STORAGE_KEY, digest)
+        return True
+
+    def digests(self) -> Iterator[bytes]:
+        """Yield the names of all contents that are not hidden, in order."""
+        hidden = self._hidden.of(self._did, STORAGE_KEY)
+        return (digest for digest in super().digests() if digest not in hidden)
 
 
 def _is_entry(entry: Value) -> TypeGuard[Vector]:

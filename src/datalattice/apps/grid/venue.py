@@ -18,7 +18,7 @@ from datalattice.apps.grid.assets import (
 )
 from datalattice.apps.grid.authority import KnownKeys, dids_to_resolve
 from datalattice.apps.grid.dids import checked_did, is_venue_did
-from datalattice.apps.grid.hidden import Hidden
+from datalattice.apps.grid.hidden import Hidden, VenuePlace
 from datalattice.apps.grid.jobs import (
     CREATED,
     ID,
@@ -99,11 +99,11 @@ class Venue:
         self._grid: Final = root.path(GRID_SECTION)
         context = MergeContext(key_pair=key_pair, verifier=self._verifier(), owner=did)
         self._own: Final = SignedCursor(self._grid.path(VENUES_KEY, did), VENUE, context)
+        self._hidden: Final = Hidden(root, key_pair, self._clock)
         if storage is None:
-            storage = Storage(LatticePlace(self._own.path(STORAGE_KEY)))
+            storage = Storage(VenuePlace(self._own.path(STORAGE_KEY), self._hidden, did))
             storage.initialise()
         self.storage: Final = storage
-        self._hidden: Final = Hidden(root, key_pair, self._clock)
 
     @classmethod
     def at(
