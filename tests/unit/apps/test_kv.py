@@ -189,6 +189,20 @@ def test_a_write_is_later_than_what_it_replaces_even_when_the_clock_stands(
     assert entry(db, "k") == [None, None, 1_002, None]
 
 
+def test_a_clock_before_1970_is_refused(db: Database, clock: Clock) -> None:
+    db.cursor.set(EMPTY_INDEX)
+    clock.now = -1
+    writes: list[Callable[[], object]] = [
+        lambda: db.set("k", 1),
+        lambda: db.set_many({"k": 1}),
+        lambda: db.rpush("k", 1),
+    ]
+    for write in writes:
+        with pytest.raises(UsageError, match="the clock shows -1 ms"):
+            write()
+    assert db.store() is EMPTY_INDEX
+
+
 def test_a_structure_made_over_a_tombstone_has_its_time_as_base(db: Database) -> None:
     db["k"] = 1
     db.delete("k")

@@ -191,14 +191,16 @@ def structure(kind: Kind, index: Index, utime: int, expire: int | None, base: in
 def checked_stamp(stamp: int) -> int:
     """Return a time that fits 64 bits.
 
-    Raises: UsageError: it does not; a peer wrote a time at the end of the range, and nothing can be
-            later.
+    Raises: UsageError: a peer wrote a time at the end of the range, and nothing can be later; or
+            the clock stands before 1970.
     Source: docs/kv.md "Limits".
     """
     if stamp > LONG_MAX:
         raise UsageError(
             f"the stamp {stamp} does not fit 64 bits: what is stored bears the last time there is"
         )
+    if stamp < 0:
+        raise UsageError(f"the clock shows {stamp} ms, and times are 0 or more: set it right")
     return stamp
 
 
