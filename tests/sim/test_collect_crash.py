@@ -10,7 +10,7 @@ import pytest
 
 from datalattice.cells import Map, Value, Vector, missing, same, value_hash
 from datalattice.crypto import SeededEntropy
-from datalattice.errors import StoreError, StoreFailed, StoreFull
+from datalattice.errors import MissingData, StoreError, StoreFailed, StoreFull
 from datalattice.store import CellStore, collecting, committer
 from datalattice.store.history import NOTHING
 from datalattice.testing.disk import SimDisk, SimulatedCrash
@@ -197,3 +197,87 @@ def test_a_refused_operation_loses_nothing(code: int, steps: int) -> None:
         store = life.open()
         life.check(store)
         store.close()
+
+
+@pytest.mark.parametrize("collects", [False, True])
+def test_after_a_refused_operation_the_same_store_goes_on(collects: bool) -> None:
+    """What a failure left behind is leaned on by nothing: not even a record that is there."""
+    step = 1
+    while True:
+        disk = SimDisk(step)
+        life = Life(disk)
+        store = life.open()
+        old = [Vector.of([text(n), text(n + 1)]) for n in range(0, 40, 2)]
+        for value in old:
+            store.commit(value)
+        disk.fail_at = disk.steps + step
+        try:
+            store.collect(grace_ms=0)
+        except StoreError:
+            if store.has_failed:
+                store.resume()
+        if disk.steps < disk.fail_at:
+            store.close()
+            break
+        fresh = Vector.of([text(n) for n in range(0, 40, 3)])
+        for again in (Map.of({"fork": old[3]}), Map.of({"old": Vector.of([text(8), text(9)])})):
+            with contextlib.suppress(MissingData):
+                life.commit(store, Map.of({"fresh": fresh, **dict(again.items())}))
+            life.check(store)
+        if collects:
+            store.collect(grace_ms=0)
+            life.check(store)
+        if step % 3:
+            store.close()
+        disk.restart(power_failure=step % 4 == 0)
+        with life.open() as store:
+            life.check(store)
+        disk.drop(f"{FOLDER}/index.state")
+        with life.open() as store:
+            life.check(store)
+        step += 1
+    assert step > 20
+
+
+def test_parts_of_a_commit_that_never_came_together() -> None:
+    """They bring nothing without what is below it, and never stand in for what was there."""
+    step = 1
+    while True:
+        disk = SimDisk(step)
+        life = Life(disk)
+        store = life.open()
+        value = Vector.of([text(n) for n in range(20)])
+        for number in range(4):
+            life.commit(store, Map.of({"n": number, "texts": value}))
+        staged = Vector.of([text(100), text(101)])
+        store.put(staged)
+        # The same texts again, not read from the store: they are written a second time.
+        large = Vector.of(
+            [*(text(n) for n in range(10)), staged, *(text(n) for n in range(50, 60))]
+        )
+        disk.crash_at = disk.steps + step
+        try:
+            life.commit(store, large)
+        except SimulatedCrash:
+            pass
+        else:
+            break
+        disk.restart(power_failure=False)
+        store = life.open()
+        life.check(store)
+        root = store.root()
+        life.commit(store, Map.of({"again": staged, "root": root}))
+        life.check(store)
+        store.close()
+        store = life.open()
+        disk.crash_at = disk.steps + step
+        with contextlib.suppress(SimulatedCrash):
+            life.commit(store, large)
+        disk.restart(power_failure=False)
+        store = life.open()
+        for _ in range(2):
+            store.collect(grace_ms=0)
+            life.check(store)
+        store.close()
+        step += 1
+    assert step > 3

@@ -137,7 +137,7 @@ class Leases:
             if name not in self._mine:
                 return
             self._mine.discard(name)
-        self._remove(name)
+        self._remove([name])
 
     def _write(self, name: str, hash: bytes, seconds: float) -> int:
         if not 0 < seconds <= LEASE_SECONDS_MAX:
@@ -161,15 +161,20 @@ class Leases:
             raise write_error(error, path) from error
         return expires_ms
 
-    def _remove(self, name: str) -> None:
-        path = f"{self._folder}/{name}"
+    def _remove(self, names: list[str]) -> None:
+        """Remove leases durably: one that came back would name a root that is gone since."""
+        gone = 0
         try:
-            if self._disk.exists(path):
-                self._disk.remove(path)
-        except FileNotFoundError:
-            return  # a collection was faster, and it had ended
+            for name in names:
+                try:
+                    self._disk.remove(f"{self._folder}/{name}")
+                    gone += 1
+                except FileNotFoundError:
+                    continue  # a collection was faster, and it had ended
+            if gone:
+                self._disk.sync_folder(self._folder)
         except OSError as error:
-            raise write_error(error, path) from error
+            raise write_error(error, self._folder) from error
 
     # --- what others took ---
 
@@ -198,15 +203,15 @@ class Leases:
 
         The caller has the lock of the pins, under which leases are taken and renewed.
         """
-        if self._disk.exists(self._folder):
-            for name in self._disk.names(self._folder):
-                if name.endswith(_UNFINISHED):
-                    self._remove(name)
         live = {one.file for one in self.live()}
         over = [name for name in self.names() if f"{self._folder}/{name}" not in live]
-        for name in over:
-            self._remove(name)
+        self._remove([*over, *self._unfinished()])
         return len(over)
+
+    def _unfinished(self) -> list[str]:
+        if not self._disk.exists(self._folder):
+            return []
+        return [name for name in self._disk.names(self._folder) if name.endswith(_UNFINISHED)]
 
     def _read(self, path: str) -> Leased | None:
         try:
