@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
-from datalattice.cells import Part, Value, Vector, novelty, settle
+from datalattice.cells import Part, Value, Vector, branch_hashes, novelty, settle
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -38,7 +38,7 @@ from datalattice.home.opening import (
     whole,
 )
 from datalattice.lattice import LOCAL_KEY, MergeContext, root_lattice, verify_did
-from datalattice.store import CellStore, Damage, Lock, RealDisk
+from datalattice.store import CellStore, Damage, Lease, Lock, RealDisk
 
 if TYPE_CHECKING:
     from datalattice.node import ControlClient, Slot
@@ -63,6 +63,15 @@ TURN_POLL_MAX_S: Final = 0.02
 
 BATCH_BYTES: Final = 4_000_000
 """Cells that one request to a node brings; what is more goes ahead in requests of its own."""
+
+KEEP_EVERY_S: Final = 10 * 60
+"""How often values that wait for their edit are leased again: well within the grace of a store."""
+
+KEPT_MAX: Final = 256
+"""Leases of one editor, 8 or more; where it would be more, the values are put under one."""
+
+KEEP_S: Final = 2 * 60 * 60
+"""How long such a lease lasts, should nobody give it back."""
 
 LOCAL_BYTES_MAX: Final = 16_000_000
 """New cells below `:local` in one edit through a node. They are not sent ahead, because a node
@@ -113,7 +122,11 @@ def editing(folder: Folder) -> Iterator[Editor]:
             yield StoreEditor(found, key_pair)
             return
         with open_reader(folder) as reader:
-            yield NodeEditor(found, reader, key_pair, str(folder.edit_lock_path))
+            editor = NodeEditor(found, reader, key_pair, str(folder.edit_lock_path))
+            try:
+                yield editor
+            finally:
+                editor.release()
 
 
 def edit(folder: Folder, change: Change[T]) -> T:
@@ -170,6 +183,9 @@ class NodeEditor:
         self._reader = reader
         self._key_pair = key_pair
         self._lock_path = lock_path
+        self._staged: dict[bytes, Value] = {}  # what no staged value is above
+        self._leases: dict[bytes, Lease] = {}
+        self._kept_s = time.monotonic()
 
     @property
     def key_pair(self) -> KeyPair:
@@ -190,7 +206,39 @@ class NodeEditor:
         parts = novelty(value, self._reader)
         if not self._bring(parts):
             raise MissingData(self._reader.missing(hash for hash, _, _ in parts))
+        self._keep(parts)
         return len(parts)
+
+    def _keep(self, parts: list[Part]) -> None:
+        """Take note of staged cells; lease what has been waiting for its edit for long.
+
+        The node may collect garbage meanwhile, and what nothing refers to is only safe while it is
+        young. Without a node there is no such danger: this process has the store to itself.
+        """
+        for hash, _, value in parts:
+            self._staged[hash] = value
+        for _, encoding, _ in parts:
+            for below in branch_hashes(encoding):
+                self._staged.pop(below, None)
+        if time.monotonic() - self._kept_s < KEEP_EVERY_S:
+            return
+        if len(self._staged) > KEPT_MAX:
+            self.stage(Vector.of(self._staged.values()))  # one instead of them all, leased below
+            return
+        for hash in self._staged:
+            if hash in self._leases:
+                self._leases[hash].renew(KEEP_S)
+            else:
+                self._leases[hash] = self._reader.lease(hash, KEEP_S)
+        for hash in self._leases.keys() - self._staged.keys():
+            self._leases.pop(hash).release()
+        self._kept_s = time.monotonic()
+
+    def release(self) -> None:
+        """Let the node's store do what it likes with values that were staged and not used."""
+        for lease in self._leases.values():
+            lease.release()
+        self._leases.clear()
 
     def edit(self, change: Change[T]) -> T:
         """Make a change; return what it returned, when what it wrote is durable.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from datalattice.apps.queue import LatticeMQ, Queue
-from datalattice.cells import EMPTY_MAP, Keyword, Map, Signed, to_python
+from datalattice.cells import EMPTY_MAP, Keyword, Map, Signed, Vector, blob_from, to_python
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -24,6 +24,7 @@ from datalattice.errors import (
 from datalattice.home import Folder, edit, editing, edits, reading, write_key
 from datalattice.lattice import LOCAL_KEY, root_lattice
 from datalattice.node import Daemon, Node, NodeConfig, connect
+from datalattice.store import CellStore
 
 QUEUE = Keyword("queue")
 
@@ -283,6 +284,37 @@ def test_staged_values_are_there_for_a_later_edit(folder: Folder, run: Any) -> N
             editor.edit(offer)
 
     run(folder, work)
+
+
+def test_staged_values_outlive_collections_of_the_node(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for its edit for longer than the grace of the store is leased, once for all."""
+    leases = folder.store_path / "leases"
+
+    def work(node: Node) -> None:
+        monkeypatch.setattr(edits, "KEEP_EVERY_S", 0)
+        assert isinstance(node.store, CellStore)
+        with editing(folder) as editor:
+            parts = [blob_from([bytes([number]) * 20_000]) for number in range(20)]
+            for part in parts:
+                editor.stage(part)
+            assert len(list(leases.iterdir())) == 20
+            editor.stage(Vector.of(parts[:10]))
+            assert len(list(leases.iterdir())) == 11
+            monkeypatch.setattr(edits, "KEPT_MAX", 8)
+            editor.stage(Map.of({1: bytes(300)}))
+            assert len(list(leases.iterdir())) == 1
+            node.store.collect(grace_ms=0)
+
+            def offer(cursor: RootLattice, keys: KeyPair) -> None:
+                LatticeMQ.at(cursor, keys.public_key).partition("t", 0).offer(Vector.of(parts))
+
+            editor.edit(offer)
+        assert list(leases.iterdir()) == []
+        assert node.store.check().is_clean
+
+    beside_a_node(folder, work)
 
 
 def test_without_a_key_nothing_is_written(tmp_path: Path) -> None:
