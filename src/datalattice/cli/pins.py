@@ -236,7 +236,8 @@ def import_(
         else:
             with client:
                 document = _import_through(client, source, arguments)
-    show(json, document, lambda: print_pairs(document))
+    said = {name: one for name, one in document.items() if one not in (None, "")}
+    show(json, document, lambda: print_pairs(said))
     if document["dropped"]:
         print_notice(
             f"{document['dropped']} entries were not merged: they are not valid or not allowed here"
