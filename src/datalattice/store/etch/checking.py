@@ -23,10 +23,12 @@ from datalattice.store.etch.layout import (
     EMBEDDED,
     FIRST,
     HEADER_BYTES,
+    LEVELS,
     NEXT,
     NOT_EMBEDDED,
     PERSISTED,
     ROOT_AT,
+    SLOT_BYTES,
     STATUS_NAMES,
     EtchRecord,
     block_bytes,
@@ -120,6 +122,7 @@ class _Checker:
         self.report = report
         self.progress = progress
         self.taken = _Taken(file.length)
+        self.heads: dict[int, list[int]] = {}  # where chains began, by block
         self.seen_bytes = HEADER_BYTES
 
     def run(self) -> None:
@@ -190,15 +193,30 @@ class _Checker:
             if digit != slot.number:
                 self.report.add(slot.offset, "the record's key does not belong in this slot", key)
             return
-        count = slot_count(slot.level)
-        for step in range(1, count):
-            index = (slot.number - step) % count
-            kind = self.file._slot(slot.block, index) >> 62
-            if kind == FIRST and index == digit:
-                return
-            if kind != NEXT:
-                break
-        self.report.add(slot.offset, "the record's key does not belong in this chain", key)
+        if self._head_of(slot) != digit:
+            self.report.add(slot.offset, "the record's key does not belong in this chain", key)
+
+    def _head_of(self, slot: Slot) -> int:
+        """Return the slot in which the chain of a slot began, -1 when nowhere.
+
+        A chain may go through a whole block, so all those of a block are followed at once.
+        """
+        heads = self.heads.get(slot.block)
+        if heads is None:
+            count = slot_count(slot.level)
+            data = self.file.read_some(slot.block, SLOT_BYTES * count)
+            kinds = [first >> 6 for first in data[::SLOT_BYTES]]
+            heads = [-1] * count
+            head = -1
+            for turn in range(2):  # a chain may go on from the last slot to the first
+                for number, kind in enumerate(kinds):
+                    head = number if kind == FIRST else head if kind == NEXT else -1
+                    if turn:
+                        heads[number] = head
+            if len(self.heads) > LEVELS:
+                self.heads.pop(next(iter(self.heads)))
+            self.heads[slot.block] = heads
+        return heads[slot.number]
 
     def _check_record(self, record: EtchRecord) -> None:
         key, at = record.key, record.offset

@@ -325,3 +325,19 @@ def test_a_failed_write_is_the_last_until_the_file_is_opened_again() -> None:
     with EtchStore.open(PATH, disk=disk) as store:
         store.commit(values(51))
         assert store.root_hash() == value_hash(values(51))
+
+
+def test_a_chain_through_the_whole_index_is_checked_in_a_moment() -> None:
+    disk = SimDisk(0)
+    encoding = b"\x31\x01a"
+    record = bytes(32) + b"\x21" + bytes(8) + len(encoding).to_bytes(2, "big") + encoding
+    count = (DATA_START - LEVEL_0) // 8
+    slots = [3 << 62 | DATA_START + at * len(record) for at in range(count)]
+    slots[0] ^= 1 << 62  # where it begins
+    head = b"\xe7\xc6\x00\x01" + (DATA_START + count * len(record)).to_bytes(8, "big") + bytes(32)
+    index = b"".join(slot.to_bytes(8, "big") for slot in slots)
+    rewrite(disk, head + index + count * record)
+    report = check_etch(PATH, disk=disk)
+    assert report.cells == count
+    reasons = {fault.reason for fault in report.faults}
+    assert reasons == {"the encoding has another hash than the key"}
