@@ -210,6 +210,9 @@ def test_after_a_refused_operation_the_same_store_goes_on(collects: bool) -> Non
         old = [Vector.of([text(n), text(n + 1)]) for n in range(0, 40, 2)]
         for value in old:
             store.commit(value)
+        store.close()
+        store = life.open()  # so that what a fork has is not in memory
+        fork = store.load(value_hash(old[3]))
         disk.fail_at = disk.steps + step
         try:
             store.collect(grace_ms=0)
@@ -220,7 +223,7 @@ def test_after_a_refused_operation_the_same_store_goes_on(collects: bool) -> Non
             store.close()
             break
         fresh = Vector.of([text(n) for n in range(0, 40, 3)])
-        for again in (Map.of({"fork": old[3]}), Map.of({"old": Vector.of([text(8), text(9)])})):
+        for again in (Map.of({"fork": fork}), Map.of({"old": Vector.of([text(8), text(9)])})):
             with contextlib.suppress(MissingData):
                 life.commit(store, Map.of({"fresh": fresh, **dict(again.items())}))
             life.check(store)
