@@ -9,8 +9,19 @@ from typing import Any
 
 import pytest
 
-from datalattice.cells import Map, Part, Value, Vector, missing, novelty, same, value_hash
+from datalattice.cells import (
+    Map,
+    Part,
+    Value,
+    Vector,
+    branch_hashes,
+    missing,
+    novelty,
+    same,
+    value_hash,
+)
 from datalattice.crypto import SeededEntropy
+from datalattice.engine import MemoryEngine
 from datalattice.errors import (
     Corruption,
     MissingData,
@@ -23,6 +34,7 @@ from datalattice.errors import (
 from datalattice.store import (
     CellStore,
     Fetching,
+    RealDisk,
     collecting,
     committer,
     heal_store,
@@ -32,11 +44,13 @@ from datalattice.store import (
 )
 from datalattice.store.ages import SAMPLES_MAX, Ages
 from datalattice.store.garbage import Marks, Removed, Run, Sieve
-from datalattice.store.hashindex import BEGINNING, Position
+from datalattice.store.hashindex import BEGINNING, STAGED, TABLES, HashIndex, Position
 from datalattice.store.history import NOTHING
 from datalattice.store.leases import LEASE_SECONDS_MAX
-from datalattice.store.packing import locate
+from datalattice.store.logstate import LogState
+from datalattice.store.packing import FLAG_PART, locate
 from datalattice.store.pins import PINS_LOCK
+from datalattice.store.recovery import LogReader, Pack
 
 HOUR_MS = 3_600_000
 
@@ -433,6 +447,50 @@ def test_what_is_copied_in_several_packs_stays_announced(
         assert_clean(store)
     with make_again(tmp_path / "s", clock) as store:
         assert all(map(store.announced, hashes))
+
+
+def test_a_commit_in_several_packs_has_children_first_also_those_that_were_staged(
+    tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "PACK_BYTES_MAX", 1_500)
+    with opened(tmp_path / "s", clock) as store:
+        staged = texts(100)
+        store.put(staged)
+        store.commit(Vector.of([*texts(0), staged]))
+        log = LogReader(RealDisk(), store.path, store._opened.store_id, BEGINNING.position)
+        seen: set[bytes] = set()
+        for pack in log.read():
+            assert isinstance(pack, Pack)
+            seen.update(pack.hashes)
+            for hash in pack.hashes:
+                assert seen.issuperset(branch_hashes(store.get_encoding(hash) or b"")), (
+                    "a crash may leave no more than this pack and those before it"
+                )
+        assert len(seen) > 40
+
+
+def test_parts_of_no_commit_do_not_stand_in_for_what_was_there() -> None:
+    index = HashIndex(MemoryEngine(TABLES))
+    state = LogState(index, BEGINNING)
+    known, new = b"k" * 32, b"n" * 32
+    index.add([known], [1 << 42 | 64 << 15 | 100 << 1])
+    places = [2 << 42 | at << 15 | 100 << 1 for at in (64, 164)]
+    part = Pack(
+        end=Position(1, 2, 300, 0),
+        length=300,
+        flags=FLAG_PART,
+        root=bytes(32),
+        hashes=[known, new],
+        places=places,
+        staged=0,
+        promoted=[],
+    )
+    state.apply(part)
+    assert index.find(new) < 0, "what completes it may still come"
+    assert state.give_up_parts() == [new]
+    assert index.find(known) >> 42 == 1, "announced, as it was"
+    assert index.find(new) == places[1] | STAGED
+    assert state.watermark().position == part.end
 
 
 def test_a_pin_whose_root_is_lost_stops_it_until_that_is_had_again(
