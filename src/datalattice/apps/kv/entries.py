@@ -8,7 +8,7 @@ the entry around them.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from datalattice.apps.kv.kinds import KINDS, LONG_MAX, Kind
 from datalattice.cells import EMPTY_INDEX, Index, Value, Vector
@@ -37,21 +37,33 @@ TOMBSTONE: Final = "tombstone"
 _REGISTER_NAMES: Final = {VALUE_TAG: "value", LIST_TAG: "list"}
 
 
-class Entry(NamedTuple):
-    """The parts of an entry; `cell` is the Vector itself.
+class Entry:
+    """The parts of an entry; `cell` is the Vector itself. No NamedTuple: a class is compiled.
 
     Shapes: kind: nil for a register. tag: -1 when the type is nil, -2 when it is no integer.
             members: those of a structure, empty for a register. base: -1 when there is none.
     Units:  utime, expire, base: Unix milliseconds.
     """
 
-    cell: Vector
-    kind: Kind | None
-    tag: int
-    members: Index
-    utime: int
-    expire: int | None
-    base: int
+    __slots__ = ("base", "cell", "expire", "kind", "members", "tag", "utime")
+
+    def __init__(
+        self,
+        cell: Vector,
+        kind: Kind | None,
+        tag: int,
+        members: Index,
+        utime: int,
+        expire: int | None,
+        base: int,
+    ) -> None:
+        self.cell: Final = cell
+        self.kind: Final = kind
+        self.tag: Final = tag
+        self.members: Final = members
+        self.utime: Final = utime
+        self.expire: Final = expire
+        self.base: Final = base
 
     @property
     def rank(self) -> int:

@@ -8,7 +8,7 @@ stays gone when replicas meet. What changes nothing returns the stored entry its
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from datalattice.apps.kv.entries import (
     LIST_TAG,
@@ -30,16 +30,19 @@ T = TypeVar("T")
 LONG_MIN: Final = -LONG_MAX - 1
 
 
-class Slot(NamedTuple):
+class Slot:
     """What is stored under a key, as seen at one moment.
 
     Shapes: entry: nil when there is nothing, or nothing well formed. expired: its expiry passed.
             live: readers see it.
     """
 
-    entry: Entry | None
-    expired: bool
-    live: bool
+    __slots__ = ("entry", "expired", "live")
+
+    def __init__(self, entry: Entry | None, expired: bool, live: bool) -> None:
+        self.entry: Final = entry
+        self.expired: Final = expired
+        self.live: Final = live
 
 
 def read_slot(stored: Value, now_ms: int) -> Slot:
@@ -49,10 +52,10 @@ def read_slot(stored: Value, now_ms: int) -> Slot:
     """
     entry = read_entry(stored)
     if entry is None:
-        return Slot(None, expired=False, live=False)
+        return Slot(None, False, False)
     expired = entry.expire is not None and now_ms >= entry.expire
     there = not entry.is_tombstone() if entry.kind is None else len(entry.members) > 0
-    return Slot(entry, expired, live=there and not expired)
+    return Slot(entry, expired, there and not expired)
 
 
 def after(slot: Slot, now_ms: int) -> int:
