@@ -330,7 +330,7 @@ def test_a_failed_write_is_the_last_until_the_file_is_opened_again() -> None:
 def test_a_chain_through_the_whole_index_is_checked_in_a_moment() -> None:
     disk = SimDisk(0)
     encoding = b"\x31\x01a"
-    record = bytes(32) + b"\x21" + bytes(8) + len(encoding).to_bytes(2, "big") + encoding
+    record = bytes(32) + b"\x11" + bytes(8) + len(encoding).to_bytes(2, "big") + encoding
     count = (DATA_START - LEVEL_0) // 8
     slots = [3 << 62 | DATA_START + at * len(record) for at in range(count)]
     slots[0] ^= 1 << 62  # where it begins
