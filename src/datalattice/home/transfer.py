@@ -136,7 +136,10 @@ def fetch(
         with os.fdopen(handle, "wb") as file:
             # At once as long as it will be, which fails where no file can be so long; what is a
             # gap in the drive is one here.
-            file.truncate(len(content))
+            try:
+                file.truncate(len(content))
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(target)) from error
             told_of = 0
             for start, stop in blob_ranges(content):
                 file.seek(start)

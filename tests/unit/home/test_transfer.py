@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import random
 from contextlib import closing
 from pathlib import Path
@@ -59,6 +61,30 @@ def test_a_huge_gap_is_a_gap_in_the_local_file(tmp_path: Path) -> None:
         file.seek(-6, 2)
         assert file.read() == b"\0\0\0end"
     assert len(list(blob_ranges(drive.content("/f")))) < 4
+
+
+def test_a_file_too_long_for_the_disk_is_named_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(handle: int, mode: str) -> object:
+        file = open(handle, mode)  # noqa: SIM115 - a descriptor
+        file.close()
+        return SmallDisk(tmp_path / "spare")
+
+    monkeypatch.setattr("datalattice.home.transfer.os.fdopen", refuse)
+    with pytest.raises(OSError, match=r"large: '.*f'$"):
+        fetch(b"data", tmp_path / "f", 0)
+    assert [one.name for one in tmp_path.iterdir()] == ["spare"]
+
+
+class SmallDisk(io.FileIO):
+    """A file on a disk that takes no long ones."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "wb")
+
+    def truncate(self, size: int | None = None) -> int:
+        raise OSError(errno.EFBIG, "File too large")
 
 
 def test_contents_are_fetched_byte_by_byte(tmp_path: Path) -> None:
