@@ -328,17 +328,25 @@ def put(
 
 @app.command("get")
 def get(
-    sources: Annotated[list[str], typer.Argument(help="DRIVE:PATH each.")],
-    target: Annotated[str, typer.Argument(help="A local path.")] = ".",
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DRIVE:PATH... [LOCAL]",
+            help="What to copy, and where to: a local path, this folder if none is given.",
+        ),
+    ],
     recursive: RecursiveOption = False,
     owner: OwnerOption = None,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
     """Copy files of a drive to local ones, each whole or not at all."""
-    get_files(
-        dir, owner, [parse_place(one) for one in sources], Spot(None, target), recursive, json
-    )
+    goal = parse_spot(places[-1])
+    sources = [parse_place(one) for one in places[:-1]]
+    if goal.drive is not None or not sources:
+        sources.append(parse_place(places[-1]))
+        goal = Spot(None, ".")
+    get_files(dir, owner, sources, goal, recursive, json)
 
 
 # --- alike --------------------------------------------------------------------------------------

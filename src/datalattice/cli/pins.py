@@ -224,7 +224,7 @@ def import_(
     """
     from datalattice.node import connect
 
-    if name is None and not merge:
+    if not name and not merge:
         raise UsageError("say what becomes of it: --pin NAME, --merge, or both")
     folder = folder_of(dir)
     arguments = {"merge": merge, "pin": name or ""}

@@ -128,3 +128,19 @@ def test_a_drive_of_somebody_else_is_read_by_its_name(lattice: Any, tmp_path: Pa
     assert lattice("fs", "put", tmp_path / "x", "d:own", *homes[2]).code == 0
     assert lattice("fs", "ls", "d:", *homes[2]).out == "own\n"
     assert lattice("fs", "cat", "d:own", *homes[2]).code == 0
+
+
+@pytest.mark.usefixtures("owner")
+def test_files_go_to_the_present_folder_when_none_is_named(
+    lattice: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "xy":
+        (tmp_path / name).write_bytes(name.encode())
+    assert lattice("fs", "put", tmp_path / "x", tmp_path / "y", "d:").code == 0
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert lattice("fs", "get", "d:x").out == "1 file, 1 byte to x\n"
+    assert lattice("fs", "get", "d:x", "d:y").code == 0
+    assert sorted(one.name for one in (tmp_path / "here").iterdir()) == ["x", "y"]
+    assert "DRIVE:PATH, got 'x'" in lattice("fs", "get", "x").line()
+    assert lattice("fs", "get").code == 2

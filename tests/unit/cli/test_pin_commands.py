@@ -114,6 +114,7 @@ def test_export_and_import(lattice: Any, filled: str, tmp_path: Path) -> None:
     assert "--force replaces it" in lattice("store", "export", "HEAD", file).line()
     assert lattice("store", "export", "HEAD", file, "--force").code == 0
     assert "--pin NAME, --merge, or both" in lattice("store", "import", file).line()
+    assert lattice("store", "import", file, "--pin", "").code == 2
     done = lattice("store", "import", file, "--pin", "got", "-d", other, "--json").document
     assert (done["pin"], done["root"]) == ("got", "")
     assert done["cells"] > out["cells"]
