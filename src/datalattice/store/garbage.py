@@ -38,6 +38,7 @@ from datalattice.store.segments import segment_numbers, segment_path
 
 GARBAGE_FILE: Final = "garbage"
 GARBAGE_VERSION: Final = 1
+DAMAGED_RECORD: Final = "the record of removed cells is damaged"
 
 GRANULE_BITS: Final = 5
 SHORT_MAX: Final = 1 << GRANULE_BITS
@@ -262,7 +263,7 @@ def read_removed(disk: Disk, folder: str, store_id: bytes) -> Removed:
     body = data[:-4]
     is_whole = len(data) >= _HEAD.size + 4 and data[:4] == _MAGIC
     if not is_whole or _CRC.pack(zlib.crc32(body, seed_of(store_id))) != data[-4:]:
-        raise Corruption(f"{path} at byte 0: the record of removed cells is damaged")
+        raise Corruption(f"{path} at byte 0: {DAMAGED_RECORD}")
     _, version, _, begin, run_count, kept_count, time_ms = _HEAD.unpack_from(body)
     if version > GARBAGE_VERSION:
         raise StoreVersion(

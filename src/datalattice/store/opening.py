@@ -20,6 +20,7 @@ from datalattice.store.folder import (
     renew_store,
 )
 from datalattice.store.garbage import (
+    DAMAGED_RECORD,
     GARBAGE_FILE,
     REMOVED_NOTHING,
     Removed,
@@ -176,8 +177,8 @@ def _read_removed(disk: Disk, folder: str, store_id: bytes) -> tuple[Removed, li
     """
     try:
         return read_removed(disk, folder, store_id), []
-    except Corruption as error:
-        return REMOVED_NOTHING, [Damage(f"{folder}/{GARBAGE_FILE}", 0, str(error))]
+    except Corruption:
+        return REMOVED_NOTHING, [Damage(f"{folder}/{GARBAGE_FILE}", 0, DAMAGED_RECORD)]
 
 
 def _open_index(disk: Disk, folder: str, recent_max: int, *, believe: bool) -> HashIndex:

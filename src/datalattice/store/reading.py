@@ -16,7 +16,7 @@ from datalattice.store.base import Damage, Store, check_hash
 from datalattice.store.checking import Checker, Progress, Report
 from datalattice.store.disk import Disk, write_error
 from datalattice.store.folder import INDEX, keeps_pins
-from datalattice.store.garbage import GARBAGE_FILE, Removed, Sieve, read_removed
+from datalattice.store.garbage import DAMAGED_RECORD, GARBAGE_FILE, Removed, Sieve, read_removed
 from datalattice.store.hashindex import NOWHERE, STAGED, Position
 from datalattice.store.history import History, Retention
 from datalattice.store.leases import Lease, Leases
@@ -407,8 +407,8 @@ class Reading(Store):
         """Return the record of what was removed, or that it is damaged."""
         try:
             return read_removed(self._disk, self._folder, self._opened.store_id)
-        except Corruption as error:
-            return Damage(f"{self._folder}/{GARBAGE_FILE}", 0, str(error))
+        except Corruption:
+            return Damage(f"{self._folder}/{GARBAGE_FILE}", 0, DAMAGED_RECORD)
 
     def _check(self, removed: Removed | Damage, progress: Progress | None) -> Report | None:
         try:
