@@ -93,11 +93,12 @@ class _Drive:
         return value
 
     def write(self, count: int) -> None:
-        from datalattice.cells import blob_from
+        from datalattice.cells import Blob, blob_from
         from datalattice.store import Staging
 
         with Staging(self._store.put) as staging:
             content = blob_from(pieces(count), staging)
+        assert isinstance(content, (bytes, Blob))
         self._drive.write(PATH, content)
         self._drive.sync()
 
