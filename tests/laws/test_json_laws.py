@@ -6,6 +6,7 @@ import io
 import json
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from datalattice.cells import (
     write_json,
 )
 from datalattice.cells.jsontree import STACK_MAX
+from datalattice.errors import BadFormat
 from datalattice.testing import strategies
 
 
@@ -70,7 +72,13 @@ def test_reading_step_by_step_makes_no_difference(value: Value) -> None:
     text = written(value)
     assert encode(by_steps(text)) == encode(value)
     plain = written(value, marked=False)
-    assert encode(by_steps(plain, marked=False)) == encode(from_json(plain))
+    try:
+        whole = from_json(plain)
+    except BadFormat:  # a lone half of a character pair
+        with pytest.raises(BadFormat):
+            by_steps(plain, marked=False)
+    else:
+        assert encode(by_steps(plain, marked=False)) == encode(whole)
 
 
 @given(strategies.values(max_leaves=4), strategies.map_keys())
