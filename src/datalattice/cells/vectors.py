@@ -362,7 +362,8 @@ class Vector(Cell):
         Cost: one path; the leaves are shared.
         """
         need(number, int, "the number of elements to take is an int")
-        if number >= self._count:
+        size: int = self._count  # as an int: `number` may be greater than any i64
+        if number >= size:
             return self
         if number <= 0:
             return EMPTY_VECTOR
