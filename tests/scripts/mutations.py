@@ -404,7 +404,7 @@ MUTATIONS: Final = (
         "apps/kv/joining.py",
         "        a_wins = (a.utime, value_hash(a.cell)) > (b.utime, value_hash(b.cell))\n",
         "        a_wins = a.utime >= b.utime\n",
-        (LAWS + "test_kv_laws.py::test_entries_of_any_kind_join_in_any_order",),
+        (UNIT + "apps/test_kv.py::test_of_two_values_written_at_one_time_the_greater_hash_stays",),
     ),
     Mutation(
         "keep what is older than the value it was written over",

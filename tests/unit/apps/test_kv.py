@@ -17,6 +17,7 @@ from datalattice.apps.kv import (
     NO_KEY,
     Database,
     KeyChange,
+    KVEntryLattice,
     read_entry,
 )
 from datalattice.cells import (
@@ -942,6 +943,16 @@ def test_names() -> None:
     assert Database.create(replica="x" * 32).replica == "x" * 32
     assert Database.create().replica == "default"
     assert Database.create(key_pair=ALICE).replica == ALICE.public_key.hex()
+
+
+def test_of_two_values_written_at_one_time_the_greater_hash_stays() -> None:
+    lattice = KVEntryLattice()
+    one, two = (Vector.of((value, 0, 5, None)) for value in ("one", "two"))
+    later = Vector.of(("none of them", 0, 6, None))
+    winner = max(one, two, key=value_hash)
+    assert lattice.merge(one, two) is winner
+    assert lattice.merge(two, one) is winner
+    assert lattice.merge(later, winner) is lattice.merge(winner, later) is later
 
 
 def test_merge_takes_databases_and_stores(db: Database, clock: Clock) -> None:
