@@ -26,7 +26,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "apps/kv/writing.py",
     "apps/queue/entries.py",
     "engine/lmdb.py",
-    "pipeline/leaves.py",
+    "pipeline/queue/leaves.py",
     "store/base.py",
     "store/cache.py",
     "store/cellstore.py",

@@ -14,7 +14,8 @@ from datalattice.apps.queue import LatticeMQ
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.pipeline import leaves, register, spark_session
+from datalattice.pipeline import register, spark_session
+from datalattice.pipeline.queue import leaves
 from datalattice.store import CellStore
 
 if TYPE_CHECKING:

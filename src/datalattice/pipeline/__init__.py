@@ -29,8 +29,8 @@ def register(spark: SparkSession) -> None:
     """Make this package's formats known to a Spark session.
 
     `spark.read.format("lattice.queue")` and `spark.readStream.format("lattice.queue")` work then;
-    `datalattice.pipeline.source.QueueSource` says what their options and rows are.
+    `datalattice.pipeline.queue.source.QueueSource` says what their options and rows are.
     """
-    from datalattice.pipeline.source import QueueSource
+    from datalattice.pipeline.queue.source import QueueSource
 
     spark.dataSource.register(QueueSource)

@@ -10,7 +10,7 @@ checked here. Pure and compiled: no Spark, no Arrow.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from json.encoder import encode_basestring
 from typing import Final
 
@@ -29,9 +29,7 @@ from datalattice.cells import (
 )
 from datalattice.errors import BadFormat
 from datalattice.limits import CHUNK_BYTES, COUNT_MAX, FAN_OUT, HASH_BYTES, MAP_LEAF_MAX
-
-Fetch = Callable[[bytes], bytes]
-"""Returns the encoding of a cell by its hash; raises MissingData."""
+from datalattice.pipeline.places import Fetch
 
 SKIP: Final = 0
 CELL: Final = 1

@@ -8,9 +8,9 @@ from datalattice.apps.queue import QUEUE_SECTION, make_entry
 from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector, encode
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, BadSignature, UsageError
-from datalattice.pipeline.options import parse_options
-from datalattice.pipeline.plan import PartitionName
-from datalattice.pipeline.view import offsets_since, read_view
+from datalattice.pipeline.queue.options import parse_options
+from datalattice.pipeline.queue.plan import PartitionName
+from datalattice.pipeline.queue.view import offsets_since, read_view
 from datalattice.store import MemoryStore
 
 ALICE, BOB = KeyPair(bytes([1]) * 32), KeyPair(bytes([2]) * 32)

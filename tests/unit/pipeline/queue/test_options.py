@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datalattice.errors import UsageError
-from datalattice.pipeline.options import (
+from datalattice.pipeline.options import owner_name
+from datalattice.pipeline.queue.options import (
     ACCEPTED,
     COLUMNS,
     DEFAULT_COLUMNS,
     Edge,
     PartitionFormat,
     Positions,
-    ValueFormat,
-    owner_name,
     parse_options,
 )
+from datalattice.pipeline.values import ValueFormat
 
 KEY = "ab" * 32
 

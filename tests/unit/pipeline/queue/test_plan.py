@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datalattice.errors import DataLoss, UsageError
-from datalattice.pipeline.options import Edge, Positions
-from datalattice.pipeline.plan import (
+from datalattice.pipeline.queue.options import Edge, Positions
+from datalattice.pipeline.queue.plan import (
     RECORDS_PER_TASK_MAX,
     Log,
     Loss,

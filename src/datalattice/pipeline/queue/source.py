@@ -26,8 +26,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from datalattice.errors import UsageError
-from datalattice.pipeline.options import Edge, Positions, QueueOptions, bad_option, parse_options
-from datalattice.pipeline.plan import (
+from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.places import encodings, open_for_reading
+from datalattice.pipeline.queue.options import Edge, Positions, QueueOptions, parse_options
+from datalattice.pipeline.queue.plan import (
     Loss,
     Offsets,
     Slice,
@@ -41,9 +43,8 @@ from datalattice.pipeline.plan import (
     usable_start,
     write_offsets,
 )
-from datalattice.pipeline.rows import batches, column_types
-from datalattice.pipeline.stores import encodings, open_for_reading
-from datalattice.pipeline.view import offsets_since, read_view
+from datalattice.pipeline.queue.rows import batches, column_types
+from datalattice.pipeline.queue.view import offsets_since, read_view
 
 if TYPE_CHECKING:
     import pyarrow as pa

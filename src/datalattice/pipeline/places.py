@@ -8,11 +8,14 @@ asked for again.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from datalattice.errors import MissingData, UsageError
-from datalattice.pipeline.leaves import Fetch
 from datalattice.store import CellStore
+
+Fetch = Callable[[bytes], bytes]
+"""Returns the encoding of a cell by its hash; raises MissingData."""
 
 _Place = tuple[int, int, int]
 

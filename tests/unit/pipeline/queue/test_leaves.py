@@ -25,8 +25,8 @@ from datalattice.cells import (
     to_json,
 )
 from datalattice.errors import BadFormat, MissingData
-from datalattice.pipeline import leaves
-from datalattice.pipeline.leaves import Columns, Unfit, runs, vlq
+from datalattice.pipeline.queue import leaves
+from datalattice.pipeline.queue.leaves import Columns, Unfit, runs, vlq
 from datalattice.testing import strategies
 
 Fetch = Callable[[bytes], bytes]

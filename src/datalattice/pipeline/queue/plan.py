@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 from datalattice.errors import DataLoss, UsageError
 from datalattice.limits import COUNT_MAX, FAN_OUT
-from datalattice.pipeline.options import Edge, Positions, bad_option
+from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.queue.options import Edge, Positions
 
 RECORDS_PER_TASK_MAX: Final = 131_072
 """A longer range becomes several tasks, so that one long partition keeps all cores busy."""

@@ -10,10 +10,10 @@ import pytest
 from datalattice.apps.queue import make_entry
 from datalattice.cells import Value, Vector, encode, novelty
 from datalattice.errors import UsageError
-from datalattice.pipeline import rows
-from datalattice.pipeline.options import COLUMNS, QueueOptions, parse_options
-from datalattice.pipeline.plan import Log, PartitionName, Slice
-from datalattice.pipeline.rows import batches, column_types
+from datalattice.pipeline.queue import rows
+from datalattice.pipeline.queue.options import COLUMNS, QueueOptions, parse_options
+from datalattice.pipeline.queue.plan import Log, PartitionName, Slice
+from datalattice.pipeline.queue.rows import batches, column_types
 
 pa: Any = pytest.importorskip("pyarrow")
 

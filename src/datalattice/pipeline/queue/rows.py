@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from datalattice.errors import UsageError
 from datalattice.limits import FAN_OUT
-from datalattice.pipeline import leaves
-from datalattice.pipeline.leaves import Columns, Fetch, Unfit, runs
-from datalattice.pipeline.options import (
-    PartitionFormat,
-    QueueOptions,
-    ValueFormat,
-    bad_option,
-)
-from datalattice.pipeline.plan import Slice
+from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.places import Fetch
+from datalattice.pipeline.queue import leaves
+from datalattice.pipeline.queue.leaves import Columns, Unfit, runs
+from datalattice.pipeline.queue.options import PartitionFormat, QueueOptions
+from datalattice.pipeline.queue.plan import Slice
+from datalattice.pipeline.values import ValueFormat, column_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +34,6 @@ _MODES: Final = {
     ValueFormat.STRING: leaves.STRING,
     ValueFormat.JSON: leaves.JSON,
 }
-_BINARY: Final = (ValueFormat.CELL, ValueFormat.BYTES)
 _LONG: Final = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -48,8 +45,8 @@ def column_types(options: QueueOptions) -> dict[str, str]:
         "partition": "BIGINT" if options.partition_format is PartitionFormat.LONG else "STRING",
         "offset": "BIGINT",
         "timestamp": "TIMESTAMP",
-        "key": "BINARY" if options.key_format in _BINARY else "STRING",
-        "value": "BINARY" if options.value_format in _BINARY else "STRING",
+        "key": column_type(options.key_format),
+        "value": column_type(options.value_format),
         "headers": "MAP<STRING, STRING>",
     }
     return {name: types[name] for name in options.columns}

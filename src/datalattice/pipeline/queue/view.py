@@ -18,8 +18,9 @@ from datalattice.cells import (
     to_text,
 )
 from datalattice.errors import BadFormat, BadSignature
-from datalattice.pipeline.options import QueueOptions, bad_option
-from datalattice.pipeline.plan import Log, Offsets, PartitionName, View
+from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.queue.options import QueueOptions
+from datalattice.pipeline.queue.plan import Log, Offsets, PartitionName, View
 
 _PARTITIONS = Keyword("partitions")
 

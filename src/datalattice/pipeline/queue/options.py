@@ -1,0 +1,223 @@
+"""Options of `lattice.queue`: parsed once into a frozen record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from datalattice.errors import UsageError
+from datalattice.limits import COUNT_MAX
+from datalattice.pipeline.options import (
+    Given,
+    Refused,
+    bad_option,
+    choice_option,
+    columns_option,
+    count_option,
+    flag_option,
+    json_option,
+    names_option,
+    owner_name,
+    owners_option,
+    positive_option,
+    store_option,
+)
+from datalattice.pipeline.values import ValueFormat
+
+COLUMNS: Final = ("owner", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
+"""Every column, in order. `headers` is there on demand (`includeHeaders`, `columns`)."""
+
+DEFAULT_COLUMNS: Final[tuple[str, ...]] = COLUMNS[:-1]
+
+
+class PartitionFormat(Enum):
+    """How a partition id becomes a column."""
+
+    LONG = "long"
+    """BIGINT; ids that are no 64-bit integers are refused."""
+    STRING = "string"
+    """STRING: the text of any id."""
+
+
+class Edge(Enum):
+    """A position that every partition has."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+Position = Edge | int
+"""Where to start or stop in one partition: an edge or an absolute offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Positions by partition: the longest matching name counts, then the default.
+
+    A name is the tail of (owner, topic, partition): three parts, two or one.
+    """
+
+    default: Edge
+    named: Mapping[tuple[str, ...], Position]
+
+    def of(self, owner: str, topic: str, partition: str) -> Position:
+        """Return the position for one partition."""
+        name = (owner, topic, partition)
+        for first in range(len(name)):
+            position = self.named.get(name[first:])
+            if position is not None:
+                return position
+        return self.default
+
+    def has(self, edge: Edge) -> bool:
+        """Return whether some partition has this position."""
+        return self.default is edge or edge in self.named.values()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """The options of `lattice.queue`; the docstring of the source says what each means."""
+
+    store: str
+    owners: tuple[str, ...]
+    topics: tuple[str, ...]
+    columns: tuple[str, ...]
+    value_format: ValueFormat
+    key_format: ValueFormat
+    partition_format: PartitionFormat
+    starting: Positions
+    starting_timestamp_ms: int | None
+    ending: Positions
+    max_offsets_per_trigger: int | None
+    min_partitions: int | None
+    fail_on_data_loss: bool
+
+    def selects(self, owner: str, topic: str) -> bool:
+        """Return whether the options `owner` and `topic` ask for this topic."""
+        return (not self.owners or owner in self.owners) and (
+            not self.topics or topic in self.topics
+        )
+
+
+ACCEPTED: Final = (
+    "store",
+    "path",
+    "owner",
+    "topic",
+    "columns",
+    "includeHeaders",
+    "valueFormat",
+    "keyFormat",
+    "partitionFormat",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+)
+"""Every option's name. `path` is what Spark passes for `load(path)`; it means `store`."""
+
+
+def parse_options(given: Mapping[str, str]) -> QueueOptions:
+    """Return the options as a record.
+
+    Raises: UsageError: an option is unknown, missing, not of its form, or at odds with another.
+    """
+    options = Given(given, ACCEPTED)
+    value_format = options.get("valueFormat", choice_option(ValueFormat), ValueFormat.CELL)
+    return QueueOptions(
+        store=store_option(options),
+        owners=options.get("owner", owners_option, ()),
+        topics=options.get("topic", names_option, ()),
+        columns=_columns(options),
+        value_format=value_format,
+        key_format=options.get("keyFormat", choice_option(ValueFormat), value_format),
+        partition_format=options.get(
+            "partitionFormat", choice_option(PartitionFormat), PartitionFormat.LONG
+        ),
+        starting=options.get(
+            "startingOffsets", _positions(Edge.EARLIEST), _everywhere(Edge.EARLIEST)
+        ),
+        starting_timestamp_ms=_starting_timestamp(options),
+        ending=options.get("endingOffsets", _positions(Edge.LATEST), _everywhere(Edge.LATEST)),
+        max_offsets_per_trigger=options.get("maxOffsetsPerTrigger", positive_option, None),
+        min_partitions=options.get("minPartitions", positive_option, None),
+        fail_on_data_loss=options.get("failOnDataLoss", flag_option, True),
+    )
+
+
+def _columns(options: Given) -> tuple[str, ...]:
+    headers = options.get("includeHeaders", flag_option, None)
+    if "columns" not in options:
+        return COLUMNS if headers else DEFAULT_COLUMNS
+    columns = options.get("columns", columns_option(COLUMNS), DEFAULT_COLUMNS)
+    if headers is not None and headers != ("headers" in columns):
+        raise bad_option(
+            "includeHeaders",
+            str(headers).lower(),
+            f"columns={','.join(columns)!r} says otherwise; give one of them",
+        )
+    return columns
+
+
+def _starting_timestamp(options: Given) -> int | None:
+    if "startingTimestamp" in options and "startingOffsets" in options:
+        raise UsageError(
+            "options startingOffsets and startingTimestamp exclude each other; give one"
+        )
+    return options.get("startingTimestamp", count_option("Unix milliseconds, 0 or more"), None)
+
+
+def _everywhere(edge: Edge) -> Positions:
+    return Positions(edge, {})
+
+
+_POSITIONS_ACCEPTED: Final = (
+    'earliest, latest, or JSON such as {"0": 5}, {"topic": {"0": 5}} or '
+    '{"owner": {"topic": {"0": 5}}}, '
+    "where an offset is a whole number, "
+    '-2 or "earliest", -1 or "latest"'
+)
+_EDGES: Final = {
+    "earliest": Edge.EARLIEST,
+    "latest": Edge.LATEST,
+    -2: Edge.EARLIEST,
+    -1: Edge.LATEST,
+}
+_NAME_PARTS_MAX: Final = 3
+
+
+def _positions(default: Edge) -> Callable[[str], Positions]:
+    def parse(text: str) -> Positions:
+        edge = _EDGES.get(text.lower())
+        if edge is not None:
+            return _everywhere(edge)
+        tree = json_option(text, _POSITIONS_ACCEPTED)
+        if not isinstance(tree, dict) or not tree:
+            raise Refused(_POSITIONS_ACCEPTED)
+        named = dict(_leaves(tree, ()))
+        return Positions(default, {_canonical(name): at for name, at in named.items()})
+
+    return parse
+
+
+def _leaves(
+    tree: dict[str, object], name: tuple[str, ...]
+) -> Iterable[tuple[tuple[str, ...], Position]]:
+    for part, below in tree.items():
+        here = (*name, part)
+        if isinstance(below, dict) and below and len(here) < _NAME_PARTS_MAX:
+            yield from _leaves(below, here)
+        elif isinstance(below, str) and below in _EDGES:
+            yield here, _EDGES[below]
+        elif isinstance(below, int) and not isinstance(below, bool) and -2 <= below <= COUNT_MAX:
+            yield here, _EDGES.get(below, below)
+        else:
+            raise Refused(_POSITIONS_ACCEPTED)
+
+
+def _canonical(name: tuple[str, ...]) -> tuple[str, ...]:
+    return (owner_name(name[0]), *name[1:]) if len(name) == _NAME_PARTS_MAX else name
