@@ -15,7 +15,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError, DataLoss, UsageError
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.pipeline import clear_errors, register, spark_session
+from datalattice.pipeline import clear_errors
 from datalattice.store import CellStore
 
 pytest.importorskip("pyspark")
@@ -66,14 +66,6 @@ class Writer:
     def truncate(self, offset: int) -> None:
         self.queue().truncate(offset)
         self.commit()
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    session = spark_session("tests", cores=2, memory="1g")
-    register(session)
-    yield session
-    session.stop()
 
 
 @pytest.fixture
