@@ -9,11 +9,12 @@ from datalattice.apps.dlfs import DLFSLattice, Drive
 from datalattice.cells import Value
 from datalattice.conformance.checks import expect, need_hex, need_int, need_text, only_fields
 from datalattice.conformance.notation import plain_type, register_lattice_type
-from datalattice.conformance.registry import Fields, Mismatch, register_kind
+from datalattice.conformance.registry import Fields, register_kind
 from datalattice.conformance.sequences import (
     SEQUENCE_FIELDS,
     handle_of,
     new_name,
+    operation_of,
     returned,
     returns_nothing,
     run_steps,
@@ -45,12 +46,7 @@ class _DriveRun:
         return {name: drive.cursor.get() for name, drive in self.drives.items()}
 
     def perform(self, step: Fields) -> None:
-        operation = need_text(step, "op")
-        known = _OPERATIONS.get(operation)
-        if known is None:
-            names = ", ".join(sorted(_OPERATIONS))
-            raise Mismatch(f"unknown operation {operation!r} on a drive; known: {names}")
-        known(self, step)
+        operation_of(_OPERATIONS, need_text(step, "op"), "a drive")(self, step)
 
     def _drive(self, step: Fields, field: str = "on") -> Drive:
         return handle_of(self.drives, need_text(step, field))

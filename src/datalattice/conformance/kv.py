@@ -27,8 +27,10 @@ from datalattice.conformance.notation import (
 from datalattice.conformance.registry import Fields, Mismatch, register_kind
 from datalattice.conformance.sequences import (
     SEQUENCE_FIELDS,
+    StepClock,
     handle_of,
     new_name,
+    operation_of,
     returned,
     returned_cell,
     returns_nothing,
@@ -41,21 +43,11 @@ from datalattice.errors import WrongType
 WRONG_TYPE: Final = "wrongtype"
 
 
-class _StepClock:
-    """A clock that shows what the present step says."""
-
-    def __init__(self) -> None:
-        self.time_ms = 0
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-
 class _Run:
     """One sequence on databases."""
 
     def __init__(self) -> None:
-        self.clock = _StepClock()
+        self.clock = StepClock()
         self.databases: dict[str, Database] = {}
 
     def states(self) -> dict[str, Value]:
@@ -67,11 +59,8 @@ class _Run:
         refused = operation.removeprefix(WRONG_TYPE + ":")
         if refused != operation:
             self._refuse(refused, step)
-        elif operation in _OPERATIONS:
-            _OPERATIONS[operation](self, step)
         else:
-            names = ", ".join(sorted(_OPERATIONS))
-            raise Mismatch(f"unknown operation {operation!r} on a database; known: {names}")
+            operation_of(_OPERATIONS, operation, "a database")(self, step)
 
     def on(self, step: Fields, field: str = "on") -> Database:
         return handle_of(self.databases, need_text(step, field))

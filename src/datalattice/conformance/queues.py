@@ -32,8 +32,10 @@ from datalattice.conformance.notation import (
 from datalattice.conformance.registry import Fields, Mismatch, register_kind
 from datalattice.conformance.sequences import (
     SEQUENCE_FIELDS,
+    StepClock,
     handle_of,
     new_name,
+    operation_of,
     returned,
     returned_cell,
     returns_nothing,
@@ -44,21 +46,11 @@ from datalattice.conformance.sequences import (
 LONG_BITS: Final = 64
 
 
-class _StepClock:
-    """A clock that shows what the present step says."""
-
-    def __init__(self) -> None:
-        self.time_ms = 0
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-
 class _QueueRun:
     """One sequence on queues."""
 
     def __init__(self) -> None:
-        self.clock = _StepClock()
+        self.clock = StepClock()
         self.queues: dict[str, Queue] = {}
 
     def states(self) -> dict[str, Value]:
@@ -66,10 +58,7 @@ class _QueueRun:
 
     def perform(self, step: Fields) -> None:
         operation = need_text(step, "op")
-        known = _QUEUE_OPERATIONS.get(operation)
-        if known is None:
-            names = ", ".join(sorted(_QUEUE_OPERATIONS))
-            raise Mismatch(f"unknown operation {operation!r} on a queue; known: {names}")
+        known = operation_of(_QUEUE_OPERATIONS, operation, "a queue")
         if "clock" in step:
             self.clock.time_ms = need_int(step, "clock")
         known(self, step)
@@ -158,7 +147,7 @@ class _TopicsRun:
     """One sequence on a topic map."""
 
     def __init__(self) -> None:
-        self.clock = _StepClock()
+        self.clock = StepClock()
         self.maps: dict[str, LatticeMQ] = {}
 
     def states(self) -> dict[str, Value]:
@@ -166,10 +155,7 @@ class _TopicsRun:
 
     def perform(self, step: Fields) -> None:
         operation = need_text(step, "op")
-        known = _TOPICS_OPERATIONS.get(operation)
-        if known is None:
-            names = ", ".join(sorted(_TOPICS_OPERATIONS))
-            raise Mismatch(f"unknown operation {operation!r} on a topic map; known: {names}")
+        known = operation_of(_TOPICS_OPERATIONS, operation, "a topic map")
         if "clock" in step:
             self.clock.time_ms = need_int(step, "clock")
         known(self, step)

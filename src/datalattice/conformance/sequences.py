@@ -29,6 +29,29 @@ Step = Callable[[Fields], None]
 """Performs one step and checks what it returns."""
 
 
+class StepClock:
+    """A clock that shows what the present step says."""
+
+    def __init__(self) -> None:
+        self.time_ms = 0
+
+    def now_ms(self) -> int:
+        """Return the time of the present step."""
+        return self.time_ms
+
+
+def operation_of(known: Mapping[str, T], operation: str, what: str) -> T:
+    """Return what performs an operation on `what`.
+
+    Raises: Mismatch: no such operation is known.
+    """
+    found = known.get(operation)
+    if found is None:
+        names = ", ".join(sorted(known))
+        raise Mismatch(f"unknown operation {operation!r} on {what}; known: {names}")
+    return found
+
+
 def run_steps(
     fields: Fields,
     states: Callable[[], Mapping[str, Value]],

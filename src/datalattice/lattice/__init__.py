@@ -14,6 +14,7 @@ from datalattice.lattice.containers import IndexLattice, MapLattice, TupleLattic
 from datalattice.lattice.content import CASLattice, DataLattice
 from datalattice.lattice.context import (
     EMPTY_CONTEXT,
+    ENTRY_DROPPED,
     NOT_OWNER,
     EntryDropped,
     MergeContext,
@@ -68,6 +69,7 @@ from datalattice.lattice.values import (
 
 __all__ = [
     "EMPTY_CONTEXT",
+    "ENTRY_DROPPED",
     "LOCAL",
     "LOCAL_KEY",
     "NODES_KEY",

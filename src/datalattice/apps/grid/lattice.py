@@ -29,6 +29,7 @@ from datalattice.cells import (
 )
 from datalattice.lattice import (
     EMPTY_CONTEXT,
+    ENTRY_DROPPED,
     NOT_OWNER,
     DIDOwnerLattice,
     DIDVerifier,
@@ -91,6 +92,51 @@ class JobLattice(Lattice):
         return True
 
 
+class _Judged(Lattice):
+    """An Index whose entries of others a judge admits or drops, and joins with own."""
+
+    def __init__(self, kind: str = ENTRY_DROPPED) -> None:
+        self.kind: Final = kind
+
+    def judge(self, context: MergeContext) -> Judge:
+        """Return the judge of one merge; that of this base admits nothing.
+
+        Source: docs/design/decisions.md "D9".
+        """
+        return Judge()
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return own with the entries of other that the judge admits joined in.
+
+        Cost:   entries that differ, each of which is judged.
+        Source: COG-4 "Merge"; docs/grid.md "Merge"; docs/design/decisions.md "D9".
+        """
+        if other is None or own is other:
+            return own
+        theirs = as_index(other)
+        if theirs is None:
+            context.report(EntryDropped(context.path, self.kind))
+            return own
+        judge = self.judge(context)
+        if isinstance(own, Index):
+            return merge_exact(own, theirs, judge)
+        return as_operand(merge_exact(EMPTY_INDEX, theirs, judge), theirs, theirs)
+
+    def zero(self) -> Value:
+        """Return the empty Index.
+
+        Source: COG-4 "Zero values"; docs/grid.md "Layout".
+        """
+        return EMPTY_INDEX
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether the value is an Index; an empty Map counts as an empty one.
+
+        Source: COG-4 "Validation"; docs/grid.md "What is checked".
+        """
+        return as_index(value) is not None
+
+
 class _EntryJudge(Judge):
     """Judges the entries of one collection, and joins two of one key."""
 
@@ -114,7 +160,7 @@ class _EntryJudge(Judge):
         return greater(own, other) if self._collection.check(key, own) else other
 
 
-class Collection(Lattice):
+class Collection(_Judged):
     """A union of entries that are each checked; two of one key are joined by `record`, if given.
 
     Without one they are content: the sound one stays, of two such the greater value hash.
@@ -123,39 +169,16 @@ class Collection(Lattice):
     """
 
     def __init__(self, check: EntryCheck, kind: str, record: Lattice | None = None) -> None:
+        super().__init__(kind)
         self.check: Final = check
-        self.kind: Final = kind
         self._record: Final = record
 
-    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return own with the sound entries of other joined in.
+    def judge(self, context: MergeContext) -> Judge:
+        """Return the judge of one merge.
 
-        Cost:   entries that differ, each of which is hashed.
-        Source: COG-4 "Merge"; docs/grid.md "Merge"; docs/design/decisions.md "D9".
+        Source: docs/design/decisions.md "D9".
         """
-        theirs = as_index(other)
-        if theirs is None or own is other:
-            if other is not None and own is not other:
-                context.report(EntryDropped(context.path, self.kind))
-            return own
-        judge = _EntryJudge(self, context)
-        if isinstance(own, Index):
-            return merge_exact(own, theirs, judge)
-        return as_operand(merge_exact(EMPTY_INDEX, theirs, judge), theirs, theirs)
-
-    def zero(self) -> Value:
-        """Return the empty Index.
-
-        Source: COG-4 "Zero values"; docs/grid.md "Layout".
-        """
-        return EMPTY_INDEX
-
-    def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index; an empty Map counts as an empty one.
-
-        Source: COG-4 "Validation"; docs/grid.md "What is checked".
-        """
-        return as_index(value) is not None
+        return _EntryJudge(self, context)
 
     def child(self, key: Value) -> Lattice | None:
         """Return the lattice of an entry, nil where entries are content.
@@ -245,7 +268,7 @@ class _PlainJudge(Judge):
         return self._lattice.venue.merge(own, other, self._context.child(key))
 
 
-class PlainVenues(Lattice):
+class PlainVenues(_Judged):
     """Venue states by DID, not signed: for files, and for groups that trust one another.
 
     Shapes: writer, when given, is the public key of the one whose states are merged: it may change
@@ -253,37 +276,16 @@ class PlainVenues(Lattice):
     """
 
     def __init__(self, venue: Lattice, writer: bytes | None = None) -> None:
+        super().__init__()
         self.venue: Final = venue
         self.writer: Final = writer
 
-    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return own with the venues of other that their sender may write joined in.
+    def judge(self, context: MergeContext) -> Judge:
+        """Return the judge of one merge.
 
-        Source: COG-4 "Merge"; docs/grid.md "Plain grids".
+        Source: docs/design/decisions.md "D9".
         """
-        theirs = as_index(other)
-        if theirs is None or own is other:
-            if other is not None and own is not other:
-                context.report(EntryDropped(context.path))
-            return own
-        judge = _PlainJudge(self, context)
-        if isinstance(own, Index):
-            return merge_exact(own, theirs, judge)
-        return as_operand(merge_exact(EMPTY_INDEX, theirs, judge), theirs, theirs)
-
-    def zero(self) -> Value:
-        """Return the empty Index.
-
-        Source: COG-4 "Zero values"; docs/grid.md "Layout".
-        """
-        return EMPTY_INDEX
-
-    def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index; an empty Map counts as an empty one.
-
-        Source: COG-4 "Validation"; docs/grid.md "What is checked".
-        """
-        return as_index(value) is not None
+        return _PlainJudge(self, context)
 
     def child(self, key: Value) -> Lattice | None:
         """Return the lattice of a venue.
