@@ -34,6 +34,7 @@ from datalattice.cli import (
     pins,
     put,
     queue,
+    spark,
     store,
     venue,
 )
@@ -86,6 +87,7 @@ app.add_typer(store.app, name="store", no_args_is_help=True)
 app.add_typer(fs.app, name="fs", no_args_is_help=True)
 app.add_typer(etch.app, name="etch", no_args_is_help=True)
 app.add_typer(venue.app, name="venue", no_args_is_help=True)
+app.add_typer(spark.app, name="spark", no_args_is_help=True)
 app.command("get")(get.get)
 app.command("put")(put.put)
 app.command("log")(history.log)

@@ -1,0 +1,39 @@
+"""Running: the session of one job that is a process of its own, such as a command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from datalattice.pipeline import clear_errors, end_session, register, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def job_session(name: str, *, master: str | None, memory: str) -> Iterator[SparkSession]:
+    """Give a session that knows this package's formats; it ends with the block if it began here.
+
+    Errors of tasks leave the block as what they are, not as Spark's.
+    Raises: UsageError: PySpark or Java is not to be had, or an argument is not of its form.
+    """
+    began = _active() is None
+    config = {} if master is None else {"spark.master": master}
+    spark = spark_session(name, memory=memory, config=config)
+    try:
+        register(spark)
+        with clear_errors():
+            yield spark
+    finally:
+        if began:
+            end_session(spark)
+
+
+def _active() -> SparkSession | None:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        return None  # `spark_session` says what to do about it
+    return SparkSession.getActiveSession()

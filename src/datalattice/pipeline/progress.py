@@ -1,0 +1,92 @@
+"""Progress: how far the tasks of a job are, told while Spark runs them.
+
+A job takes `progress`, a function that is told the name of a step, how much of it is done, and of
+how much where that is known. Spark knows how many tasks it has and has ended; it tells so in two
+ways, one for a driver in this process and one for Spark Connect, and here they are the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+Progress = Callable[[str, int, int | None], object]
+"""Told (step, done, total); total is None while it is not known."""
+
+POLL_SECONDS: Final = 0.2
+"""How often a driver in this process is asked."""
+
+_GROUP: Final = "spark.jobGroup.id"
+_groups: Final = itertools.count()
+
+
+def silent(_step: str, _done: int, _total: int | None) -> None:
+    """Tell nobody."""
+
+
+@contextmanager
+def watching_tasks(spark: SparkSession, step: str, progress: Progress | None) -> Iterator[None]:
+    """Tell `progress` how many tasks are done of what Spark runs for this thread in the block."""
+    if progress is None:
+        yield
+    elif type(spark).__module__.startswith("pyspark.sql.connect"):
+        with _watching_remote(spark, step, progress):
+            yield
+    else:
+        with _watching_local(spark.sparkContext, step, progress):
+            yield
+
+
+@contextmanager
+def _watching_remote(spark: SparkSession, step: str, progress: Progress) -> Iterator[None]:
+    def told(stages: Iterable[Any] | None, *_rest: object, **_named: object) -> None:
+        found = list(stages or ())
+        if found:
+            done = sum(stage.num_completed_tasks for stage in found)
+            progress(step, done, sum(stage.num_tasks for stage in found))
+
+    spark.registerProgressHandler(told)  # type: ignore[arg-type]  # called as it is here
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(told)  # type: ignore[arg-type]  # as above
+
+
+@contextmanager
+def _watching_local(context: SparkContext, step: str, progress: Progress) -> Iterator[None]:
+    """Ask for the state of a group of jobs, in a thread of its own."""
+    group = f"datalattice-{next(_groups)}"
+    before = context.getLocalProperty(_GROUP)
+    context.setLocalProperty(_GROUP, group)
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.wait(POLL_SECONDS):
+            _tell(context, group, step, progress)
+
+    asking = threading.Thread(target=ask, name="progress", daemon=True)
+    asking.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        asking.join()
+        context.setLocalProperty(_GROUP, before)  # type: ignore[arg-type]  # None takes it away
+    _tell(context, group, step, progress)
+
+
+def _tell(context: SparkContext, group: str, step: str, progress: Progress) -> None:
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    ids = {stage for job in jobs if job is not None for stage in job.stageIds}
+    stages = [stage for stage in map(tracker.getStageInfo, sorted(ids)) if stage is not None]
+    if stages:
+        done = sum(stage.numCompletedTasks for stage in stages)
+        progress(step, done, sum(stage.numTasks for stage in stages))
