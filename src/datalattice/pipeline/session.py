@@ -1,9 +1,9 @@
-"""Session: start a local Spark with the settings this package was measured with.
+"""Session: start Spark here, on a cluster or through Spark Connect, with measured settings.
 
 Nothing here is needed to read a lattice with a Spark that is already there: `register(spark)` is
-enough. What `spark_session` adds is a quick, quiet, local start: it finds Java (also in a wheel),
-makes the workers run this very interpreter, listens on the loopback only, and trades peak JVM speed
-for a start in seconds.
+enough. What `spark_session` adds is a quick, quiet start: it finds Java (also in a wheel), makes
+the workers run this very interpreter, listens on the loopback only unless a cluster is elsewhere,
+and trades peak JVM speed for a start in seconds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from datalattice.errors import UsageError
@@ -50,6 +51,27 @@ rootLogger.appenderRef.console.ref = console
 LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug")
 
 
+_LOCAL_MASTER: Final = re.compile(r"local(?:\[([1-9][0-9]{0,5}|\*)(?:, *[1-9][0-9]{0,5})?\])?")
+_SERVER: Final = r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})"
+_CLUSTER_MASTER: Final = re.compile(rf"spark://{_SERVER}(?:,{_SERVER.replace('?P<host>', '?:')})*")
+_CONNECT_MASTER: Final = re.compile(rf"sc://{_SERVER}?(?:/[^\s]*)?")
+
+_LOOPBACK_HOSTS: Final = frozenset({"localhost", "[::1]"})
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """Where tasks run, as Spark names it."""
+
+    url: str
+    kind: str
+    """"local": this process; "cluster": a standalone cluster; "connect": a Connect server."""
+    cores: int | None
+    """Threads of a local Spark that are given by number, else None."""
+    loopback: bool
+    """Whether everything happens on this machine."""
+
+
 def spark_session(
     app_name: str = "datalattice",
     *,
@@ -57,37 +79,91 @@ def spark_session(
     memory: str = "2g",
     log_level: str = "off",
     config: Mapping[str, str] | None = None,
+    master: str | None = None,
 ) -> SparkSession:
-    """Return a local Spark session on `cores` cores (default: all) whose JVM may use `memory`.
+    """Return a Spark session on `cores` cores (default: all) whose JVMs may use `memory` each.
 
-    A session that is already running is returned as it is. `config` adds settings or replaces the
-    ones made here. At the log level "off" Spark prints nothing: what fails is raised.
+    `master` says where tasks run: here ("local[4]", "local[*]", the default), on a standalone
+    cluster ("spark://host:7077", where `memory` is also each executor's) or behind a Spark Connect
+    server ("sc://host:15002", which has its own cores and memory). A session that is already
+    running is returned as it is. `config` adds settings or replaces the ones made here. At the log
+    level "off" Spark prints nothing: what fails is raised.
+
+        spark = spark_session("delays", cores=2, memory="1g")
+        spark = spark_session("delays", master="spark://127.0.0.1:7077")
 
     Units:  memory: a number and k, m, g or t, such as "2g".
     Raises: UsageError: PySpark is not installed, no Java is found, or an argument is not of its
             form.
     """
-    settings = session_settings(app_name, cores=cores, memory=memory, log_level=log_level)
+    where = parse_master(master)
+    settings = session_settings(
+        app_name, cores=cores, memory=memory, log_level=log_level, master=where
+    )
     settings.update(config or {})
     spark_type = _spark_type()
-    if spark_type.getActiveSession() is None:
-        os.environ["JAVA_HOME"] = str(java_home(find_java()))
-    # Workers must run this interpreter: another one would lack this package or differ in version.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = LOOPBACK
-    builder = spark_type.builder
+    if where.kind == "connect":
+        builder = spark_type.builder.remote(where.url)
+    else:
+        _prepare_environment(where, running=spark_type.getActiveSession() is not None)
+        builder = spark_type.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
+def parse_master(text: str | None) -> Master:
+    """Return where tasks run, from the name that Spark has for it; None means here.
+
+    Raises: UsageError: it is none of the accepted forms.
+    """
+    if text is None:
+        return Master("local", "local", None, loopback=True)
+    if found := _LOCAL_MASTER.fullmatch(text):
+        threads = found[1] if found[1] != "*" else None
+        # As in Spark, "local" alone is one thread.
+        cores = 1 if text == "local" else int(threads) if threads is not None else None
+        return Master(text, "local", cores, loopback=True)
+    if found := _CLUSTER_MASTER.fullmatch(text):
+        return Master(text, "cluster", None, loopback=_is_loopback(found["host"]))
+    if found := _CONNECT_MASTER.fullmatch(text):
+        return Master(text, "connect", None, loopback=_is_loopback(found["host"]))
+    raise UsageError(
+        "master is local[N] or local[*], spark://host:port of a standalone cluster or "
+        f"sc://host:port of a Spark Connect server, got {text!r}"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    return host.startswith("127.") or host.lower() in _LOOPBACK_HOSTS
+
+
+def _prepare_environment(where: Master, *, running: bool) -> None:
+    if not running:
+        os.environ["JAVA_HOME"] = str(java_home(find_java()))
+    if where.kind == "local":
+        # Workers must run this interpreter: another one would lack this package or differ in
+        # version.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        # On other machines the interpreter may lie elsewhere; who set it knows where.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if where.loopback:
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+
+
 def end_session(spark: SparkSession) -> None:
-    """Stop Spark and return when its JVM has ended; the next session starts a new one."""
+    """Stop Spark and return when its JVM has ended; the next session starts a new one.
+
+    Of a Spark Connect server only this session ends, unless PySpark started the server itself.
+    """
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
     spark.stop()
+    # PySpark leaves this mark of a session through Connect; with it the next one could be no other.
+    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     if gateway is None:
         return
     SparkContext._gateway = SparkContext._jvm = None
@@ -114,36 +190,66 @@ def _spark_type() -> type[SparkSession]:
 
 
 def session_settings(
-    app_name: str, *, cores: int | None, memory: str, log_level: str = "off"
+    app_name: str,
+    *,
+    cores: int | None,
+    memory: str,
+    log_level: str = "off",
+    master: Master | None = None,
 ) -> dict[str, str]:
-    """Return the Spark settings of a local session.
+    """Return the Spark settings of a session.
 
     Raises: UsageError: an argument is not of its form.
     """
-    cores = _usable_cores() if cores is None else cores
-    if cores < 1:
+    where = parse_master(None) if master is None else master
+    if where.cores is not None:
+        if cores not in {None, where.cores}:
+            raise UsageError(f"cores={cores} and master={where.url} differ; give one of them")
+        cores = where.cores
+    if cores is not None and cores < 1:
         raise UsageError(f"cores is a number of at least 1, got {cores!r}")
     if not _MEMORY.fullmatch(memory):
         raise UsageError(f'memory is a number and k, m, g or t, such as "2g", got {memory!r}')
     if log_level not in LOG_LEVELS:
         raise UsageError(f"log_level is one of {', '.join(LOG_LEVELS)}, got {log_level!r}")
+    settings = {
+        # Times in results must not depend on where a machine stands.
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    if where.kind == "connect":  # a server's other settings were made when it was started
+        return settings
+    settings |= _process_settings(app_name, memory, log_level)
+    if where.loopback:
+        settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = LOOPBACK
+    if where.kind == "local":
+        cores = _usable_cores() if cores is None else cores
+        tasks = where.url if "[" in where.url else "local[*]"
+        settings["spark.master"] = tasks.replace("*", str(cores))
+    else:
+        settings["spark.master"] = where.url
+        settings["spark.executor.memory"] = memory
+    if where.kind == "cluster" and where.loopback:  # elsewhere there are cores, and no such file
+        settings["spark.executor.extraJavaOptions"] = settings["spark.driver.extraJavaOptions"]
+    if cores is not None:
+        settings["spark.sql.shuffle.partitions"] = str(cores)
+        settings["spark.default.parallelism"] = str(cores)
+    if where.kind == "cluster" and cores is not None:
+        settings["spark.cores.max"] = str(cores)
+    return settings
+
+
+def _process_settings(app_name: str, memory: str, log_level: str) -> dict[str, str]:
+    # What holds for every JVM that this process starts.
     log_file = cached_file(f"log4j2-{log_level}.properties", _LOG_SETTINGS.format(level=log_level))
     logging = f"-Dlog4j2.configurationFile={log_file.as_uri()}"
     return {
         "spark.app.name": app_name,
-        "spark.master": f"local[{cores}]",
         "spark.driver.memory": memory,
-        "spark.driver.host": LOOPBACK,
-        "spark.driver.bindAddress": LOOPBACK,
         "spark.driver.extraJavaOptions": f"{_JVM_OPTIONS} {logging}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.shuffle.partitions": str(cores),
-        "spark.default.parallelism": str(cores),
-        # Times in results must not depend on where a machine stands.
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
 
 

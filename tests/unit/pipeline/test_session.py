@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from datalattice.errors import UsageError
-from datalattice.pipeline.session import session_settings, spark_session
+from datalattice.pipeline.session import parse_master, session_settings, spark_session
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +34,70 @@ def test_by_default_all_cores_this_process_may_use() -> None:
     assert session_settings("n", cores=None, memory="1g")["spark.master"] == f"local[{usable}]"
 
 
+@pytest.mark.parametrize(
+    ("master", "cores", "expected"),
+    [
+        ("local", None, "local[1]"),
+        ("local[3]", None, "local[3]"),
+        ("local[3]", 3, "local[3]"),
+        ("local[*]", 4, "local[4]"),
+        ("local[*, 2]", 4, "local[4, 2]"),
+        ("spark://127.0.0.1:7077", 4, "spark://127.0.0.1:7077"),
+        ("spark://one:7077,two:7077", 4, "spark://one:7077,two:7077"),
+    ],
+)
+def test_the_master_is_as_given(master: str, cores: int | None, expected: str) -> None:
+    settings = session_settings("n", cores=cores, memory="1g", master=parse_master(master))
+    assert settings["spark.master"] == expected
+
+
+def test_on_a_cluster_memory_is_each_executor_s_and_cores_are_the_most_to_take() -> None:
+    near = session_settings("n", cores=4, memory="1g", master=parse_master("spark://localhost:1"))
+    far = session_settings("n", cores=4, memory="1g", master=parse_master("spark://far:7077"))
+    for settings in (near, far):
+        assert settings["spark.executor.memory"] == "1g"
+        assert settings["spark.cores.max"] == settings["spark.sql.shuffle.partitions"] == "4"
+    assert near["spark.driver.host"] == "127.0.0.1"
+    assert "-XX:+UseSerialGC" in near["spark.executor.extraJavaOptions"]
+    assert "spark.driver.host" not in far  # workers elsewhere must reach this machine
+    assert "spark.executor.extraJavaOptions" not in far
+    all_cores = session_settings("n", cores=None, memory="1g", master=parse_master("spark://a:1"))
+    assert "spark.cores.max" not in all_cores
+
+
+def test_behind_a_connect_server_only_what_a_session_may_set_is_set() -> None:
+    settings = session_settings("n", cores=2, memory="1g", master=parse_master("sc://host:15002"))
+    assert set(settings) == {
+        "spark.sql.session.timeZone",
+        "spark.sql.execution.arrow.pyspark.enabled",
+    }
+
+
+@pytest.mark.parametrize(
+    ("master", "kind", "loopback"),
+    [
+        ("local[*]", "local", True),
+        ("spark://127.0.0.1:7077", "cluster", True),
+        ("spark://localhost:7077", "cluster", True),
+        ("spark://[::1]:7077", "cluster", True),
+        ("spark://10.0.0.1:7077", "cluster", False),
+        ("sc://localhost", "connect", True),
+        ("sc://host:15002/;token=abc", "connect", False),
+    ],
+)
+def test_where_tasks_run_is_known_by_its_name(master: str, kind: str, loopback: bool) -> None:
+    found = parse_master(master)
+    assert (found.kind, found.loopback) == (kind, loopback)
+
+
+@pytest.mark.parametrize(
+    "master", ["", "local[0]", "local[]", "spark://host", "yarn", "host:7077", "sc://", "sc:// a"]
+)
+def test_another_master_is_refused(master: str) -> None:
+    with pytest.raises(UsageError, match=r"master is local\[N\] or local\[\*\], spark://host"):
+        parse_master(master)
+
+
 @pytest.mark.parametrize("level", ["off", "warn"])
 def test_the_log_level_is_in_the_file_that_java_is_told_of(tmp_path: Path, level: str) -> None:
     settings = session_settings("n", cores=1, memory="1g", log_level=level)
@@ -53,6 +117,8 @@ def test_the_log_level_is_in_the_file_that_java_is_told_of(tmp_path: Path, level
         ({"memory": "0g"}, "memory is a number"),
         ({"memory": "much"}, "memory is a number"),
         ({"log_level": "loud"}, "log_level is one of off, "),
+        ({"master": "yarn"}, "master is local"),
+        ({"master": "local[2]", "cores": 3}, r"cores=3 and master=local\[2\] differ"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_starts(
