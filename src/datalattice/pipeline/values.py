@@ -1,9 +1,32 @@
-"""Values: how cells become columns of rows, and columns cells; the same in every format."""
+"""Values: how cells become columns of rows, and columns cells; the same in every format.
+
+`render` is for formats whose rows are few or large. The queue's rows are made straight from
+encodings (`pipeline.queue.leaves`), and come out the same.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
+import json
+import re
+from collections.abc import Mapping
 from enum import Enum
-from typing import Final
+from typing import Any, Final
+
+from datalattice.cells import (
+    Blob,
+    Text,
+    Value,
+    decode_message,
+    encode_message,
+    from_json,
+    make_blob,
+    make_text,
+    to_cell,
+    to_json,
+)
+from datalattice.errors import BadFormat, LimitExceeded, UsageError
 
 
 class ValueFormat(Enum):
@@ -17,11 +40,168 @@ class ValueFormat(Enum):
     """STRING: what JSON writes as a string without its quotes, every other value as JSON."""
     JSON = "json"
     """STRING: the value as JSON."""
+    VARIANT = "variant"
+    """VARIANT: what Spark's `parse_json` makes of the value's JSON."""
 
 
-_BINARY: Final = (ValueFormat.CELL, ValueFormat.BYTES)
+VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Most bytes of a VARIANT, set by Spark. A value whose variant is longer is refused."""
+
+_TYPES: Final = {
+    ValueFormat.CELL: "BINARY",
+    ValueFormat.BYTES: "BINARY",
+    ValueFormat.STRING: "STRING",
+    ValueFormat.JSON: "STRING",
+    ValueFormat.VARIANT: "VARIANT",
+}
+
+_DECIMAL_DIGITS: Final = 100  # exact for every decimal of a variant, which has 38 at most
+_HALVES: Final = re.compile(r"\\(?:((?:ud[89a-f][0-9a-f]{2}\\)*ud[89a-f][0-9a-f]{2})|.)")
 
 
 def column_type(format: ValueFormat) -> str:
     """Return the type of a column of values, as Spark's DDL names it."""
-    return "BINARY" if format in _BINARY else "STRING"
+    return _TYPES[format]
+
+
+def accepted_types(format: ValueFormat) -> tuple[str, ...]:
+    """Return the types of columns that `parse` takes, as Spark's DDL names them."""
+    if format is ValueFormat.BYTES:
+        return "BINARY", "STRING"
+    return (_TYPES[format],)
+
+
+class NotBytes(Exception):
+    """A value that is neither Blob nor String has no bytes; who knows where it was says so."""
+
+
+def render(value: Value, format: ValueFormat) -> object:
+    """Return what a value is in a column: bytes, str, or for a variant what Arrow takes for one.
+
+    Nil is None.
+
+    Raises: NotBytes: the format is BYTES, and the value neither Blob nor String. LimitExceeded: it
+            is longer than a message, a text or a variant can be. MissingData: a part is not here.
+    """
+    if value is None:
+        return None
+    if format is ValueFormat.CELL:
+        return encode_message(value)
+    if format is ValueFormat.BYTES:
+        if isinstance(value, (str, Text)):
+            return _utf8(value)
+        if isinstance(value, (bytes, Blob)):
+            return bytes(value)
+        raise NotBytes
+    if format is ValueFormat.STRING and isinstance(value, (str, Text)):
+        return _utf8(value).decode("utf-8", "replace")
+    text = _json_text(value)
+    if format is ValueFormat.STRING and text.startswith('"'):
+        unquoted: str = json.loads(text)
+        return unquoted
+    return variant_parts(text) if format is ValueFormat.VARIANT else text
+
+
+def parse(column: object, format: ValueFormat) -> Value:
+    """Return the value that a column's entry stands for: the way back from `render`.
+
+    cell gives the very value, bytes a Blob (of a STRING its UTF-8), string a String, json and
+    variant what their JSON means. A variant's decimals without a fraction become Integers, other
+    decimals Doubles, binaries Blobs, times and dates Strings in ISO form. NULL is nil.
+
+    column: as Arrow's `to_pylist` gives it; a VariantVal, too.
+    Raises: UsageError: it is not of a type that the format takes. BadFormat: the bytes are no
+            encoding of a value, the text no JSON, the variant none.
+    """
+    if column is None:
+        return None
+    if format is ValueFormat.VARIANT:
+        return _variant_value(column)
+    if format is ValueFormat.CELL and isinstance(column, bytes):
+        return decode_message(column)
+    if format is ValueFormat.BYTES and isinstance(column, (bytes, str)):
+        return make_blob(column.encode() if isinstance(column, str) else column)
+    if format is ValueFormat.STRING and isinstance(column, str):
+        return make_text(column)
+    if format is ValueFormat.JSON and isinstance(column, str):
+        return from_json(column)
+    raise _unaccepted(column, format)
+
+
+def _unaccepted(column: object, format: ValueFormat) -> UsageError:
+    return UsageError(
+        f"values of the format {format.value} are written from a column of the type "
+        f"{' or '.join(accepted_types(format))}, got {type(column).__name__}"
+    )
+
+
+def _utf8(text: str | Text) -> bytes:
+    """Return the bytes of a String, which may be no UTF-8 if a foreigner wrote it."""
+    return str(text).encode("utf-8", "surrogateescape")
+
+
+def _json_text(value: Value) -> str:
+    """Return a value as JSON of whole characters.
+
+    Bytes of a String that are no UTF-8 come out of `to_json` as halves of character pairs, escaped;
+    they are read as UTF-8 with replacements. So is a Char that is such a half.
+    """
+    text = to_json(value)
+    return _HALVES.sub(_replaced, text) if "\\ud" in text else text
+
+
+def _replaced(found: re.Match[str]) -> str:
+    halves = found[1]
+    if halves is None:
+        return found[0]
+    codes = (int(half[1:], 16) for half in halves.split("\\"))
+    return bytes(code & 0xFF if 0xDC80 <= code <= 0xDCFF else 0xFF for code in codes).decode(
+        "utf-8", "replace"
+    )
+
+
+def variant_parts(json_text: str) -> dict[str, bytes]:
+    """Return the variant of a JSON text as the struct that Arrow carries it in.
+
+    Raises: LimitExceeded: Spark cannot hold it: longer than 16 MiB, an integer of more than 4,300
+            digits, or nested too deeply.
+    """
+    from pyspark.errors import PySparkValueError
+    from pyspark.sql.types import VariantVal
+
+    try:
+        made = VariantVal.parseJson(json_text)
+    except (PySparkValueError, ValueError, RecursionError) as error:
+        raise LimitExceeded(
+            f"a value of {len(json_text)} characters of JSON does not fit into a variant, which "
+            f"has at most {VARIANT_BYTES_MAX} bytes: {error}; read it as json or cell"
+        ) from None
+    return {"value": bytes(made.value), "metadata": bytes(made.metadata)}
+
+
+def _variant_value(column: object) -> Value:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import VariantVal
+
+    if isinstance(column, Mapping) and column.keys() == {"value", "metadata"}:
+        column = VariantVal(column["value"], column["metadata"])
+    if not isinstance(column, VariantVal):
+        raise _unaccepted(column, ValueFormat.VARIANT)
+    try:
+        with decimal.localcontext(prec=_DECIMAL_DIGITS):
+            return to_cell(_plain(column.toPython()))
+    except (PySparkException, ValueError, IndexError, OverflowError, RecursionError) as error:
+        raise BadFormat(f"not a variant that can be read: {error}") from None
+
+
+def _plain(item: Any) -> object:
+    """Return what a variant holds, made of what has a counterpart among values."""
+    if isinstance(item, dict):
+        return {name: _plain(inner) for name, inner in item.items()}
+    if isinstance(item, list):
+        return [_plain(inner) for inner in item]
+    if isinstance(item, decimal.Decimal):
+        return int(item) if item.as_tuple().exponent == 0 else float(item)
+    if isinstance(item, (dt.date, dt.time)):
+        return item.isoformat()
+    return item
