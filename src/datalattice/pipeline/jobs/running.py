@@ -20,8 +20,7 @@ def job_session(name: str, *, master: str | None, memory: str) -> Iterator[Spark
     Raises: UsageError: PySpark or Java is not to be had, or an argument is not of its form.
     """
     began = _active() is None
-    config = {} if master is None else {"spark.master": master}
-    spark = spark_session(name, memory=memory, config=config)
+    spark = spark_session(name, memory=memory, master=master)
     try:
         register(spark)
         with clear_errors():
