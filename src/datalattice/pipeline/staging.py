@@ -1,0 +1,465 @@
+"""Staging: how tasks and the driver write together, each batch once.
+
+    job = Job.begin(target_option(options, streaming=False), streaming=False)    # at planning
+
+    with job.stage() as stage:                    # in a task
+        ...                                       # grow a value; `stage.put` frees its memory
+        return stage.done(value, records)
+
+    job.commit(messages, batch, join)             # on the driver: all of it, in one edit
+
+A task puts a value into a small store of its own and tells its hash. Nothing of it is seen by
+anybody until the driver has joined the values of all tasks, in their order, to what is there, in
+one edit of the node's folder. The same edit leaves a `Mark`: the number of the batch under the name
+of the query. So whatever dies, and whenever, either all of a batch is there and so is its mark, or
+none of it; and a batch that comes again is skipped where its mark is found.
+
+Folders are `<staging>/<query>/<batch>/<task>-<attempt>-<random>`: no two attempts meet, be they of
+one task or of a query that was thought to be dead. Those of a batch go when it is committed, with
+those of all before it; what a crash leaves goes when it is old.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from datalattice.cells import Value, Vector, value_hash
+from datalattice.clock import Clock, SystemClock
+from datalattice.crypto import Entropy, SystemEntropy
+from datalattice.errors import Backpressure, PeerUnavailable, StoreLocked, Timeout, UsageError
+from datalattice.home import Change, Editor, Folder, editing, read_key
+from datalattice.limits import COUNT_MAX
+from datalattice.pipeline.options import Given, Refused, bad_option, count_option, text_option
+from datalattice.store import CellStore, Lock, RealDisk
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
+
+TARGET_OPTIONS: Final = (
+    "store",
+    "path",
+    "staging",
+    "writeId",
+    "writeVersion",
+    "checkpointLocation",
+    "queryName",
+)
+"""Options of every sink. Spark hands a stream's own two on; they are its matter."""
+
+STAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""New cells that a task or the driver gathers, about, before it puts them where they stay."""
+
+TURN_WAIT_S: Final = 600.0
+"""How long a commit waits for that of another query to the same folder."""
+
+TURN_POLL_S: Final = 0.02
+
+AGAIN_S: Final = 60.0
+"""How long a commit is tried when the node goes away meanwhile."""
+
+AGAIN_POLL_S: Final = 0.2
+
+MOVED_MAX: Final = 20
+"""How often a commit is prepared again because somebody else wrote to the same place."""
+
+SAVES_MAX: Final = 64
+"""Saves without a name that a place remembers: enough to know what became of one just made."""
+
+STALE_S: Final = 7 * 24 * 60 * 60
+"""Age from which what tasks staged is thrown away, whoever left it."""
+
+READ_CACHE_BYTES: Final = 8 * 1024 * 1024
+
+_QUERY_PROPERTY: Final = "sql.streaming.queryId"
+_BATCH_PROPERTY: Final = "streaming.sql.batchId"
+_WRITE_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
+_NAME_BYTES: Final = 8
+
+_log: Final = logging.getLogger("datalattice.pipeline")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a sink writes, and under what name."""
+
+    folder: str
+    """The folder of the node whose key signs."""
+    staging: str
+    """The folder that tasks stage in; the driver and all tasks reach it."""
+    write_id: str | None
+    """Name of a save that is to happen once; None: every save is another."""
+    version: int
+    """Number of a save under its name; a number not above one that was saved is skipped."""
+
+
+def target_option(options: Given, *, streaming: bool) -> Target:
+    """Return where to write. Runs on the driver; paths become absolute there.
+
+    Raises: UsageError: no node's folder is named, or an option is not for a stream.
+    """
+    given, path = options.get("store", text_option, ""), options.get("path", text_option, "")
+    if given and path and given != path:
+        raise bad_option(
+            "path", path, f"save() names another folder than store={given!r}; give one"
+        )
+    given = given or path
+    if not given:
+        raise UsageError(
+            "option store is missing: give the folder of a node, as store or to save()"
+        )
+    folder = Path(given).expanduser().absolute()
+    if not (folder / "key").is_file():
+        raise bad_option("store", given, _no_key(folder))
+    staging = options.get("staging", text_option, "") or str(folder / "staging")
+    write_id = options.get("writeId", _write_id, None)
+    if streaming and ("writeId" in options or "writeVersion" in options):
+        raise UsageError(
+            "options writeId and writeVersion are for batches: a stream is known by its checkpoint"
+        )
+    if write_id is None and "writeVersion" in options:
+        raise UsageError("option writeVersion numbers the saves of a name: give writeId, too")
+    version = options.get("writeVersion", count_option("a whole number from 0 on"), 0)
+    return Target(
+        str(folder), str(Path(staging).expanduser().absolute()), write_id, min(version, COUNT_MAX)
+    )
+
+
+def _no_key(folder: Path) -> str:
+    if (folder / "STORE").exists():
+        return "it is a bare store; writing needs the folder of a node, whose key signs what it has"
+    return (
+        "writing needs the folder of a node, whose key signs what it has "
+        f"(`lattice --dir {folder} key new` makes one)"
+    )
+
+
+def _write_id(text: str) -> str:
+    if not _WRITE_ID.fullmatch(text):
+        raise Refused("1 to 100 letters, digits and _ . : - that begin with a letter, digit or _")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How a place that is written to knows a batch that it has.
+
+    A place keeps a value under `key`. That of a query or of a named save is the greatest number
+    that was written; that of saves without a name is a Vector of the last of them.
+    """
+
+    key: str
+    number: int | None
+    save: str
+
+    def is_in(self, stored: Value) -> bool:
+        """Return whether the batch is there, by what the place keeps under the key."""
+        if self.number is None:
+            return isinstance(stored, Vector) and self.save in stored
+        return isinstance(stored, int) and stored >= self.number
+
+    def over(self, stored: Value) -> Value:
+        """Return what the place is to keep under the key when it has the batch."""
+        if self.number is not None:
+            return self.number
+        before = stored.to_list() if isinstance(stored, Vector) else []
+        return Vector.of([*before, self.save][-SAVES_MAX:])
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What one task staged: its commit message."""
+
+    task: int
+    records: int
+    """How many it has; 0: nothing was staged."""
+    path: str
+    """The folder of its store."""
+    root: bytes
+    """Hash of its value."""
+    query: str | None
+    """Id of the streaming query, as the task was told."""
+
+
+class StagedValue(NamedTuple):
+    """What one task staged, as the driver reads it: cells come from the task's store as needed."""
+
+    task: int
+    records: int
+    value: Value
+
+
+StagedValues = Callable[[], Iterator[StagedValue]]
+"""Yields what all tasks staged, in their order; each is to be read before the next is asked for."""
+
+Join = Callable[[Editor, StagedValues, Mark], Change[None] | None]
+"""What a format does on the driver. Outside the edit it reads what is there (`editor.root()`) and
+what was staged, and stages what takes room (`editor.stage`). It returns the change, which is quick,
+checks the mark, writes and leaves the mark; or None when the mark is there already. The change
+raises `Moved` when what it was prepared for is not there any more."""
+
+
+class Moved(Exception):
+    """A change was prepared for a root that has moved on: prepare it again."""
+
+
+class Stage:
+    """A task's own store. Made by `Job.stage`."""
+
+    def __init__(self, store: CellStore, path: str, task: int, query: str | None) -> None:
+        self._store = store
+        self._path = path
+        self._query = query
+        self.task = task
+        """Number of the task in its job: the order in which the driver joins."""
+
+    def put(self, value: Value) -> None:
+        """Write the cells of a value and free their memory; `value` stays usable."""
+        self._store.put(value)
+
+    def done(self, value: Value, records: int) -> Staged:
+        """Make the value durable and return the task's message.
+
+        records: how many are in it; without any nothing is staged.
+        """
+        if records:
+            self._store.put(value)
+            self._store.sync()
+        return Staged(self.task, records, self._path, value_hash(value), self._query)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One save, or one batch of a stream. Made at planning; its tasks get copies."""
+
+    target: Target
+    save: str
+    """Random name of this job."""
+    stamp_ms: int
+    """The time of what it writes."""
+    streaming: bool
+
+    @classmethod
+    def begin(
+        cls,
+        target: Target,
+        *,
+        streaming: bool,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+    ) -> Self:
+        """Return a new job."""
+        save = (entropy or SystemEntropy()).bytes(2 * _NAME_BYTES).hex()
+        return cls(target, save, (clock or SystemClock()).now_ms(), streaming)
+
+    # --- in tasks ---
+
+    @contextmanager
+    def stage(self, entropy: Entropy | None = None) -> Iterator[Stage]:
+        """Give a task a store to put its value into; it is gone again when the task fails.
+
+        Raises: UsageError: the staging folder cannot be written to.
+        """
+        context = _task_context()
+        task = context.partitionId() if context else 0
+        attempt = context.taskAttemptId() if context else 0
+        query = context.getLocalProperty(_QUERY_PROPERTY) if context and self.streaming else None
+        batch = context.getLocalProperty(_BATCH_PROPERTY) if context and self.streaming else None
+        random = (entropy or SystemEntropy()).bytes(_NAME_BYTES).hex()
+        folder = self._query_folder(query) / self._batch_name(batch) / f"{task}-{attempt}-{random}"
+        try:
+            folder.mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            raise bad_option(
+                "staging", self.target.staging, f"tasks cannot write to it ({error.strerror})"
+            ) from None
+        try:
+            with CellStore.open(folder, cache_bytes=READ_CACHE_BYTES) as store:
+                yield Stage(store, str(folder), task, query)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    # --- on the driver ---
+
+    def commit(
+        self, messages: Sequence[WriterCommitMessage | None], batch: int | None, join: Join
+    ) -> bool:
+        """Write what the tasks staged, all or nothing; return False when it was there already.
+
+        batch: number of a stream's batch; None: this is no stream.
+        Raises: as `home.editing` and the change; nothing was written then. PeerUnavailable,
+                Timeout: the node went away and did not come back; what happened is not known.
+        """
+        staged = _in_order(messages)
+        filled = [message for message in staged if message.records]
+        fresh = False
+        if filled:
+            mark = self._mark(filled[0].query, batch)
+            with self._turn():
+                fresh = self._insist(filled, mark, join)
+            if not fresh:
+                _log.warning("%s %s is there already: skipped", mark.key, mark.number)
+        self._tidy(staged, batch)
+        return fresh
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Throw away what the tasks staged."""
+        for message in _in_order(messages):
+            _remove(Path(message.path))
+
+    def _mark(self, query: str | None, batch: int | None) -> Mark:
+        if batch is not None:
+            if not query:
+                raise UsageError("the tasks of a stream were not told the id of their query")
+            return Mark(f"spark-query/{query}", batch, self.save)
+        if self.target.write_id is not None:
+            return Mark(f"spark-write/{self.target.write_id}", self.target.version, self.save)
+        return Mark("spark-saves", None, self.save)
+
+    def _insist(self, staged: list[Staged], mark: Mark, join: Join) -> bool:
+        """Commit; when the node goes away find out by the mark what happened, and go on."""
+        give_up_s = time.monotonic() + AGAIN_S
+        tried = False
+        while True:
+            try:
+                with editing(Folder(Path(self.target.folder))) as editor:
+                    return _commit(editor, staged, mark, join) or tried
+            except (PeerUnavailable, Timeout):
+                if time.monotonic() >= give_up_s:
+                    raise
+                tried = True
+            time.sleep(AGAIN_POLL_S)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One commit after the other, so that a quick query cannot keep a slow one from writing."""
+        read_key(Folder(Path(self.target.folder)).key_path)
+        lock = _wait_for(str(Path(self.target.folder) / "pipeline.lock"))
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _query_folder(self, query: str | None) -> Path:
+        name = self.target.write_id or self.save
+        return Path(self.target.staging) / (f"query-{query}" if query else f"save-{name}")
+
+    def _batch_name(self, batch: str | int | None) -> str:
+        return str(self.target.version if batch is None else batch)
+
+    def _tidy(self, staged: list[Staged], batch: int | None) -> None:
+        """Remove what this batch and those before it left, and whatever is old."""
+        if not staged:
+            return
+        folder = self._query_folder(staged[0].query)
+        last = int(self._batch_name(batch))
+        for below in _listed(folder):
+            if below.name.isdecimal() and int(below.name) <= last:
+                _remove(below)
+        with suppress(OSError):  # it is not empty: a later batch is being staged
+            folder.rmdir()
+        stale_s = SystemClock().now_ms() / 1_000 - STALE_S
+        for query in _listed(Path(self.target.staging)):
+            for below in _listed(query):
+                if all(_written_s(path) < stale_s for path in (below, *_listed(below))):
+                    _remove(below)
+
+
+def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: Join) -> bool:
+    def values() -> Iterator[StagedValue]:
+        for message in staged:
+            with _open_staged(message) as store:
+                yield StagedValue(message.task, message.records, store.load(message.root))
+
+    for _ in range(MOVED_MAX):
+        change = join(editor, values, mark)
+        if change is None:
+            return False
+        try:
+            editor.edit(change)
+        except Moved:
+            continue
+        return True
+    raise Backpressure(
+        f"others wrote to the same place {MOVED_MAX} times while this batch was prepared; "
+        "nothing of it was written, try again"
+    )
+
+
+def _open_staged(message: Staged) -> CellStore:
+    try:
+        return CellStore.open(message.path, read_only=True, cache_bytes=READ_CACHE_BYTES)
+    except UsageError:
+        raise UsageError(
+            f"what task {message.task} staged is not there: {message.path}; the option staging "
+            "names a folder that the driver and all tasks reach under the same path"
+        ) from None
+
+
+def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    staged = [message for message in messages if isinstance(message, Staged)]
+    return sorted(staged, key=lambda message: message.task)
+
+
+def _task_context() -> TaskContext | None:
+    from pyspark import TaskContext
+
+    return TaskContext.get()
+
+
+def _wait_for(path: str) -> Lock:
+    give_up_s = time.monotonic() + TURN_WAIT_S
+    while True:
+        try:
+            return RealDisk().lock(path)
+        except StoreLocked:
+            if time.monotonic() >= give_up_s:
+                raise StoreLocked(
+                    f"waited {TURN_WAIT_S:g} s in vain for another query to commit ({path})"
+                ) from None
+        time.sleep(TURN_POLL_S)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []  # somebody else tidies up, too
+
+
+def _written_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder as far as that is possible: what is left is removed when it is old."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+__all__ = [
+    "STAGE_BYTES_MAX",
+    "TARGET_OPTIONS",
+    "Job",
+    "Join",
+    "Mark",
+    "Moved",
+    "Stage",
+    "Staged",
+    "StagedValue",
+    "StagedValues",
+    "Target",
+    "target_option",
+]
