@@ -35,6 +35,7 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.running import size_text
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
+from datalattice.home import root_named
 from datalattice.store.etch import EtchRecord, EtchStore, check_etch, collect_etch, copy_cells
 
 app = typer.Typer(help="Read, check, write and copy Etch files, the reference's stores.")
@@ -369,7 +370,7 @@ def _from_folder(file: Path, ref: str, dir: Path | None, json: bool) -> dict[str
         past.kept(store, ref),
         progress_bars(quiet=json) as bars,
     ):
-        hash = past.hash_of(store, ref)
+        hash = root_named(store, ref)
         bar = bars.add(f"export {file}")
         done = 0
 

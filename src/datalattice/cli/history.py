@@ -32,6 +32,7 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.values import value_json
 from datalattice.errors import NoSuchPath, UsageError
+from datalattice.home import root_named
 from datalattice.lattice import slot_changes
 from datalattice.store import Moment, parse_time, time_text
 
@@ -147,7 +148,7 @@ def show_root(
     """Print a former root, or the value at a path of it, as `lattice get` does."""
     folder = existing_folder(dir)
     with past.reading_past(folder) as store, past.kept(store, ref):
-        hash = past.hash_of(store, ref)
+        hash = root_named(store, ref)
         about = past.about_root(store, hash)
         keys = path_keys(path, folder)
         print_value(store.load(hash), keys, full=full, json=json, about=about)
@@ -165,7 +166,7 @@ def diff(
     folder = existing_folder(dir)
     keys = path_keys(path, folder)
     with past.reading_past(folder) as store, past.kept(store, before, after):
-        hashes = [past.hash_of(store, ref) for ref in (before, after)]
+        hashes = [root_named(store, ref) for ref in (before, after)]
         sides = [_at(store.load(hash), keys) for hash in hashes]
         if all(side is ABSENT for side in sides):
             raise NoSuchPath(f"there is nothing at {past.path_text(tuple(keys))} in either root")
@@ -255,7 +256,7 @@ def checkout(
         past.kept(store, ref),
         progress_bars(quiet=json) as bars,
     ):
-        hash = past.hash_of(store, ref)
+        hash = root_named(store, ref)
         bar = bars.add(f"checkout {past.short(hash)}")
         with store.lease(hash, past.HOLD_SECONDS):
             cells = _copy_root(store, hash, target.store_path, bar.to)

@@ -10,8 +10,9 @@ from datalattice.cells import Value, to_text
 from datalattice.cli.access import open_reader
 from datalattice.cli.folder import Folder
 from datalattice.cli.render import print_notice
-from datalattice.errors import Corruption, MissingData, UsageError
-from datalattice.store import CellStore, Moment, parse_time, time_text
+from datalattice.errors import Corruption, MissingData
+from datalattice.home import root_named
+from datalattice.store import CellStore, Moment, time_text
 
 HOLD_SECONDS: Final = 24 * 60 * 60
 """A root that is copied is leased for so long; the lease is given back when it is done."""
@@ -29,21 +30,6 @@ def reading_past(folder: Folder) -> Iterator[CellStore]:
         yield store
 
 
-def hash_of(store: CellStore, text: str) -> bytes:
-    """Return the hash of the root that a text names: a ref, or a time without its `@`.
-
-    Raises: UsageError: it is neither.
-    """
-    try:
-        return store.resolve(text)
-    except UsageError as error:
-        try:
-            parse_time(text, store.clock.now_ms())
-        except UsageError:
-            raise error from None
-        return store.resolve(f"@{text}")
-
-
 @contextmanager
 def root_of(folder: Folder, text: str) -> Iterator[tuple[bytes, Value]]:
     """Give the root that a text names, and its hash.
@@ -51,7 +37,7 @@ def root_of(folder: Folder, text: str) -> Iterator[tuple[bytes, Value]]:
     Raises: UsageError: it names none. Corruption: cells of it are gone.
     """
     with reading_past(folder) as store, kept(store, text):
-        hash = hash_of(store, text)
+        hash = root_named(store, text)
         yield hash, store.load(hash)
 
 

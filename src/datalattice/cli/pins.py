@@ -37,6 +37,7 @@ from datalattice.cli.running import size_text
 from datalattice.cli.values import value_json
 from datalattice.clock import SystemClock
 from datalattice.errors import UsageError
+from datalattice.home import root_named
 from datalattice.store import Pin, parse_time, time_text
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def pin(
     """
     folder = existing_folder(dir)
     with past.reading_past(folder) as store, past.kept(store, ref):
-        hash = past.hash_of(store, ref)
+        hash = root_named(store, ref)
         expires_ms = None if expires is None else _expiry(expires, store.clock.now_ms())
         made = store.pins.pin(hash, name, owner, label, expires_ms, move=move)
     document = _pin_document(made)
@@ -176,7 +177,7 @@ def export(
         past.kept(store, ref),
         progress_bars(quiet=json) as bars,
     ):
-        hash = past.hash_of(store, ref)
+        hash = root_named(store, ref)
         bar = bars.add(f"export {past.short(hash)}")
         with store.lease(hash, past.HOLD_SECONDS), _written(file, force=force) as out:
             cells = export_cells(store, hash, out.write, bar.to)

@@ -10,7 +10,7 @@ from datalattice.home.folder import (
     read_key,
     write_key,
 )
-from datalattice.home.opening import node_or_store, open_reader, reading, whole
+from datalattice.home.opening import node_or_store, open_reader, reading, root_named, whole
 from datalattice.home.syncing import Direction, Outcome, Side, Sync
 from datalattice.home.transfer import copy_tree, fetch, inside, pieces, pieces_of, walk_local
 
@@ -39,6 +39,7 @@ __all__ = [
     "pieces_of",
     "read_key",
     "reading",
+    "root_named",
     "walk_local",
     "whole",
     "write_key",

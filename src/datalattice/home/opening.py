@@ -11,9 +11,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from datalattice.cells import Value
-from datalattice.errors import Corruption, MissingData, StoreError, StoreFailed, StoreLocked
+from datalattice.errors import (
+    Corruption,
+    MissingData,
+    StoreError,
+    StoreFailed,
+    StoreLocked,
+    UsageError,
+)
 from datalattice.home.folder import Folder, read_key
-from datalattice.store import CellStore
+from datalattice.store import CellStore, parse_time
 
 if TYPE_CHECKING:
     from datalattice.node import ControlClient
@@ -86,3 +93,18 @@ def reading(folder: Folder) -> Iterator[Value]:
     """Give the root value of the folder's store as it is now."""
     with open_reader(folder) as store, whole(folder):
         yield store.root()
+
+
+def root_named(store: CellStore, text: str) -> bytes:
+    """Return the hash of the root that a text names: a ref, or a time without its `@`.
+
+    Raises: UsageError: it is neither.
+    """
+    try:
+        return store.resolve(text)
+    except UsageError as error:
+        try:
+            parse_time(text, store.clock.now_ms())
+        except UsageError:
+            raise error from None
+        return store.resolve(f"@{text}")

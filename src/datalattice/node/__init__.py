@@ -12,10 +12,17 @@ from datalattice.node.importing import import_into
 from datalattice.node.node import Node, open_node
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
-from datalattice.node.probing import NodeReport, probe
+from datalattice.node.probing import NodeReport, probe, receive_result
 from datalattice.node.settings import Settings, load_settings
 from datalattice.node.slots import Slot, changed_slots, check_slot
-from datalattice.node.transport import MemoryTransport, TcpTransport, Transport, parse_address
+from datalattice.node.transport import (
+    MemoryTransport,
+    TcpTransport,
+    Transport,
+    open_stream,
+    parse_address,
+    system_reason,
+)
 
 __all__ = [
     "DEFAULT_PORT",
@@ -47,10 +54,13 @@ __all__ = [
     "import_into",
     "load_settings",
     "open_node",
+    "open_stream",
     "parse_address",
     "probe",
+    "receive_result",
     "report_document",
     "running",
     "stats_document",
+    "system_reason",
     "web_keys",
 ]

@@ -1,60 +1,341 @@
-"""Stores: open stores for reading, once for each process.
+"""Places: where a format reads cells from, and how long they stay there.
 
-A worker process of Spark runs many tasks one after another; opening a store for each of them would
-cost more than a small task. So the last store stays open, and is brought up to date when it is
-asked for again.
+A place is a store's folder, a node's folder (its store is meant), or a running node. It is a few
+options, parsed once, and travels to tasks as such. A process opens it as a `Source` and keeps it
+open: a worker process of Spark runs many tasks one after another, and opening a store for each of
+them would cost more than a small task.
+
+A planner chooses a root once (`Source.snapshot`) and leases it; what its tasks read is named by
+hashes from then on. A lease ends by itself, since nobody tells a planner when the last task is
+done; a task that runs longer takes one of its own (`Source.keeping`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
 
+from datalattice.cells import Value
+from datalattice.clock import Clock, SystemClock
 from datalattice.errors import MissingData, UsageError
-from datalattice.store import CellStore
+from datalattice.home import root_named
+from datalattice.limits import HASH_BYTES
+from datalattice.node import parse_address
+from datalattice.pipeline.options import Given, Refused, bad_option, count_option, text_option
+from datalattice.pipeline.remote import RemoteCells
+from datalattice.store import LEASE_SECONDS_MAX, CellStore
 
 Fetch = Callable[[bytes], bytes]
 """Returns the encoding of a cell by its hash; raises MissingData."""
 
-_Place = tuple[int, int, int]
+PLACE_OPTIONS: Final = ("store", "path", "node", "asOf", "leaseSeconds")
+"""The options of a place; `path` is what Spark passes for `load(path)`, and means `store`."""
 
-_open: dict[_Place, CellStore] = {}
-"""The one open store, by process and folder: a folder made anew at the same path is another."""
+LEASE_SECONDS: Final = 3_600
+"""How long the root of a batch is leased when `leaseSeconds` does not say otherwise."""
+
+TASK_LEASE_SECONDS: Final = 600
+"""How long the lease of a task lasts beyond its last batch of rows."""
+
+LEASE_LEFT_MS: Final = 60_000
+"""When less than this is left of a lease, a task that goes on takes or renews its own."""
+
+OPEN_MAX: Final = 8
+"""Stores and nodes that one process keeps open; the one that was asked for longest ago goes."""
 
 
-def open_for_reading(path: str) -> CellStore:
-    """Return the store in a folder, opened read-only.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to read: a folder or a node, and as of when.
 
-    Raises: UsageError: there is no store. StoreError: it cannot be read.
+    store: folder of a store or of a node; empty where a node is named.
+    node: address of a running node; empty where a folder is named.
+    as_of: a time, a pin, or a hash; empty: as it is now.
+    lease_seconds: how long a root stays at least once it was chosen; 0: no lease is taken.
     """
-    place = _place(path)
-    store = _open.get(place)
-    if store is not None:
-        return store
-    for other in list(_open):
-        stale = _open.pop(other)
-        if other[0] == place[0]:  # what was inherited through a fork is not ours to close
-            stale.close()
-    store = _open[place] = CellStore.open(Path(path), read_only=True)
-    return store
+
+    store: str = ""
+    node: str = ""
+    as_of: str = ""
+    lease_seconds: int = LEASE_SECONDS
+
+    def __str__(self) -> str:
+        return f"node {self.node}" if self.node else self.store
 
 
-def _place(path: str) -> _Place:
+def place_option(options: Given) -> Place:
+    """Return the place that the options name.
+
+    Raises: UsageError: they name none or two, or what is named has not the form of one.
+    """
+    store = options.get("store", text_option, "")
+    path = options.get("path", text_option, "")
+    node = options.get("node", _address_option, "")
+    if store and path and store != path:
+        raise bad_option("path", path, f"load() names another store than store={store!r}; give one")
+    store = store or path
+    if store and node:
+        raise bad_option("node", node, f"a store is named, too ({store!r}); give one of them")
+    if not store and not node:
+        raise UsageError(
+            "option store is missing: give the folder of a store, as store or to load(), "
+            "or the address of a running node as node"
+        )
+    as_of = options.get("asOf", text_option, "")
+    if node and as_of and _hash_of(as_of) is None:
+        raise bad_option(
+            "asOf",
+            as_of,
+            f"a node is asked for a root by its hash, 0x and {2 * HASH_BYTES} hex digits; "
+            "times and pins are known to its store",
+        )
+    seconds = options.get("leaseSeconds", _lease_option, LEASE_SECONDS)
+    return Place(store, node, as_of, seconds)
+
+
+def _address_option(text: str) -> str:
     try:
-        found = Path(path).stat()
+        return str(parse_address(text)) if text else ""
+    except UsageError as error:
+        raise Refused(str(error)) from None
+
+
+def _lease_option(text: str) -> int:
+    accepted = f"whole seconds, up to {LEASE_SECONDS_MAX}; 0 takes no lease"
+    seconds = count_option(accepted)(text)
+    if seconds > LEASE_SECONDS_MAX:
+        raise Refused(accepted)
+    return seconds
+
+
+def _hash_of(text: str) -> bytes | None:
+    digits = text.removeprefix("0x")
+    try:
+        found = bytes.fromhex(digits)
+    except ValueError:
+        return None
+    return found if len(digits) == 2 * len(found) == 2 * HASH_BYTES else None
+
+
+class Lease(Protocol):
+    """Something that stays while this is held; see `datalattice.store.Lease`."""
+
+    root_hash: bytes
+    expires_ms: int
+
+    def renew(self, seconds: float) -> None:
+        """Let it end so many seconds from now."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+class NoLease:
+    """What stands for a lease where none is taken: a node keeps what it had for a while anyway."""
+
+    def __init__(self, root_hash: bytes) -> None:
+        self.root_hash = root_hash
+        self.expires_ms = 0
+
+    def renew(self, seconds: float) -> None:
+        """Do nothing."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A root that a planner chose: what it plans is read from this one, whatever comes after.
+
+    root_hash: None where nothing was ever committed.
+    expires_ms: Unix milliseconds of the end of the planner's lease; 0: it has none.
+    """
+
+    root_hash: bytes | None
+    expires_ms: int
+
+
+class Source:
+    """An open place: cells by hash, and the root that its options mean. It is a `Loader`.
+
+    Made by `open_place`, which also closes it.
+    """
+
+    def __init__(self, place: Place, cells: CellStore | RemoteCells, clock: Clock) -> None:
+        self.place = place
+        self._cells = cells
+        self._clock = clock
+
+    def root_hash(self) -> bytes | None:
+        """Return the hash of the root: the present one, or that of `asOf`; None: there is none.
+
+        Raises: UsageError: there is no such root. StoreError, PeerUnavailable.
+        """
+        as_of = self.place.as_of
+        if not as_of:
+            return self._cells.root_hash()
+        if isinstance(self._cells, CellStore):
+            return root_named(self._cells, as_of)
+        return _hash_of(as_of)
+
+    def root(self) -> Value:
+        """Return the root; None where there is none.
+
+        Raises: MissingData: its cell is not here. Others as `root_hash`.
+        """
+        hash = self.root_hash()
+        return None if hash is None else self.load(hash)
+
+    def get_encoding(self, hash: bytes) -> bytes | None:
+        """Return the encoding of a cell, compared with its hash; None: it is not here.
+
+        Raises: Corruption: the stored bytes are damaged. PeerUnavailable: the node is not there.
+        """
+        return self._cells.get_encoding(hash)
+
+    def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
+        """Return the encodings of cells in the order of `hashes`, None for the absent ones.
+
+        From a node they come in few messages.
+        """
+        return self._cells.get_encodings(hashes)
+
+    def load(self, hash: bytes) -> Value:
+        """Return the value with this hash; what is below it is loaded when it is looked at.
+
+        Raises: MissingData: it is not here.
+        """
+        return self._cells.load(hash)
+
+    def lease(self, hash: bytes, seconds: float) -> Lease:
+        """Keep a root with all below it for so many seconds, as far as the place can.
+
+        A node does not take leases.
+        Raises: MissingData: the root is not whole here.
+        """
+        if seconds <= 0 or not isinstance(self._cells, CellStore):
+            return NoLease(hash)
+        return self._cells.lease(hash, seconds)
+
+    def snapshot(self) -> Snapshot:
+        """Choose the root that the tasks of a plan read, and lease it for `leaseSeconds`.
+
+        Raises: as `root_hash` and `lease`.
+        """
+        hash = self.root_hash()
+        if hash is None:
+            return Snapshot(None, 0)
+        return Snapshot(hash, self.lease(hash, self.place.lease_seconds).expires_ms)
+
+    def keeping(self, snapshot: Snapshot) -> Keeper:
+        """Return what keeps a snapshot beyond the planner's lease while a task reads it."""
+        return Keeper(self, snapshot, self._clock)
+
+    def close(self) -> None:
+        """Give the store or the connection back."""
+        self._cells.close()
+
+
+class Keeper:
+    """Keeps what a task reads: as a context around its work, with a `touch` at each of its steps.
+
+    Nothing is done while the planner's lease lasts, so a task that is short costs nothing.
+    """
+
+    def __init__(self, source: Source, snapshot: Snapshot, clock: Clock) -> None:
+        self._source = source
+        self._root_hash = snapshot.root_hash
+        self._expires_ms = snapshot.expires_ms
+        self._clock = clock
+        self._lease: Lease | None = None
+
+    def touch(self) -> None:
+        """Take or renew a lease when the present one ends soon.
+
+        Raises: MissingData: it had ended, and the root was collected since.
+        """
+        if not self._expires_ms or self._root_hash is None:
+            return
+        if self._expires_ms - self._clock.now_ms() >= LEASE_LEFT_MS:
+            return
+        if self._lease is None:
+            self._lease = self._source.lease(self._root_hash, TASK_LEASE_SECONDS)
+        else:
+            self._lease.renew(TASK_LEASE_SECONDS)
+        self._expires_ms = self._lease.expires_ms
+
+    def __enter__(self) -> Self:
+        self.touch()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lease is not None:
+            self._lease.release()
+
+
+_Key = tuple[object, ...]
+
+_open: dict[_Key, CellStore | RemoteCells] = {}
+"""What this process has open, by process and place; the one asked for last stands at the end.
+
+A folder made anew at the same path is another one.
+"""
+
+
+def open_place(place: Place, clock: Clock | None = None) -> Source:
+    """Return a place, open for reading; a process opens each once.
+
+    Raises: UsageError: there is no store. StoreError: it cannot be read. A node is not called yet.
+    """
+    folder = "" if place.node else _store_folder(place.store)
+    key = (os.getpid(), *(_identity(folder, place.store) if folder else (place.node,)))
+    cells = _open.pop(key, None)
+    if cells is None:
+        for other in list(_open):
+            # What was inherited through a fork is not ours to close.
+            if other[0] != key[0]:
+                _open.pop(other)
+        while len(_open) >= OPEN_MAX:
+            _open.pop(next(iter(_open))).close()
+        cells = CellStore.open(folder, read_only=True) if folder else RemoteCells(place.node)
+    _open[key] = cells
+    return Source(place, cells, clock or SystemClock())
+
+
+def _store_folder(path: str) -> str:
+    """Return the folder of the store: the given one, or `store` in a node's folder."""
+    inner = Path(path) / "store"
+    return str(inner if (inner / _STORE_FILE).is_file() else path)
+
+
+_STORE_FILE: Final = "STORE"
+
+
+def _identity(folder: str, given: str) -> tuple[object, ...]:
+    try:
+        found = Path(folder).stat()
     except OSError as error:
         raise UsageError(
-            f"option store={path!r} is not the folder of a store: {error.strerror}"
+            f"option store={given!r} is not the folder of a store: {error.strerror}"
         ) from None
-    return os.getpid(), found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino
 
 
-def encodings(store: CellStore) -> Fetch:
-    """Return the function that gets the encoding of a cell from a store by its hash."""
+def encodings(source: Source) -> Fetch:
+    """Return the function that gets the encoding of a cell by its hash."""
 
     def fetch(hash: bytes) -> bytes:
-        encoding = store.get_encoding(hash)
+        encoding = source.get_encoding(hash)
         if encoding is None:
             raise MissingData([hash])
         return encoding

@@ -15,7 +15,7 @@ from datalattice.store.collecting import GRACE_MS, Collected
 from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View
 from datalattice.store.healing import Fetch, Fetching, Healing, Source, heal_store, open_damaged
 from datalattice.store.history import NOTHING, RETENTION, History, Moment, Retention
-from datalattice.store.leases import Lease
+from datalattice.store.leases import LEASE_SECONDS_MAX, Lease
 from datalattice.store.memory import MemoryStore
 from datalattice.store.pins import Pin, Pins
 from datalattice.store.reading import Stats
@@ -42,6 +42,7 @@ __all__ = [
     "ANY",
     "CACHE_BYTES_MAX",
     "GRACE_MS",
+    "LEASE_SECONDS_MAX",
     "NOTHING",
     "RETENTION",
     "CellCache",

@@ -22,8 +22,8 @@ from datalattice.pipeline.options import (
     owner_name,
     owners_option,
     positive_option,
-    store_option,
 )
+from datalattice.pipeline.places import PLACE_OPTIONS, Place, place_option
 from datalattice.pipeline.values import ValueFormat
 
 COLUMNS: Final = ("owner", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -80,7 +80,7 @@ class Positions:
 class QueueOptions:
     """The options of `lattice.queue`; the docstring of the source says what each means."""
 
-    store: str
+    place: Place
     owners: tuple[str, ...]
     topics: tuple[str, ...]
     columns: tuple[str, ...]
@@ -102,8 +102,7 @@ class QueueOptions:
 
 
 ACCEPTED: Final = (
-    "store",
-    "path",
+    *PLACE_OPTIONS,
     "owner",
     "topic",
     "columns",
@@ -118,7 +117,7 @@ ACCEPTED: Final = (
     "minPartitions",
     "failOnDataLoss",
 )
-"""Every option's name. `path` is what Spark passes for `load(path)`; it means `store`."""
+"""Every option's name."""
 
 
 def parse_options(given: Mapping[str, str]) -> QueueOptions:
@@ -129,7 +128,7 @@ def parse_options(given: Mapping[str, str]) -> QueueOptions:
     options = Given(given, ACCEPTED)
     value_format = options.get("valueFormat", choice_option(ValueFormat), ValueFormat.CELL)
     return QueueOptions(
-        store=store_option(options),
+        place=place_option(options),
         owners=options.get("owner", owners_option, ()),
         topics=options.get("topic", names_option, ()),
         columns=_columns(options),

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 
 from datalattice.errors import UsageError
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.places import encodings, open_for_reading
+from datalattice.pipeline.places import encodings, open_place
 from datalattice.pipeline.queue.options import Edge, Positions, QueueOptions, parse_options
 from datalattice.pipeline.queue.plan import (
     Loss,
@@ -151,7 +151,7 @@ class _Reading:
 
     def view(self, *, must_exist: bool) -> View:
         """Return the partitions of the root as it is now."""
-        store = open_for_reading(self.options.store)
+        store = open_place(self.options.place)
         return read_view(store.root(), self.options, must_exist=must_exist)
 
     def lost(self, loss: Loss) -> None:
@@ -164,7 +164,7 @@ class _Reading:
         """Return where the options say to begin."""
         if self.options.starting_timestamp_ms is None:
             return resolve(view, self.options.starting, "startingOffsets")
-        store = open_for_reading(self.options.store)
+        store = open_place(self.options.place)
         return offsets_since(view, self.options.starting_timestamp_ms, store)
 
     def plan(self, view: View, start: Offsets, end: Offsets) -> list[QueuePartition]:
@@ -179,7 +179,7 @@ class _Reading:
             return  # Spark's own empty partition, when there is nothing to read
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        store = open_for_reading(self.options.store)
+        store = open_place(self.options.place)
         schema = to_arrow_schema(self.schema, timezone="UTC")
         yield from batches(partition.part, self.options, schema, encodings(store))
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from datalattice.errors import UsageError
 from datalattice.pipeline.options import owner_name
+from datalattice.pipeline.places import Place
 from datalattice.pipeline.queue.options import (
     ACCEPTED,
     COLUMNS,
@@ -26,7 +27,7 @@ KEY = "ab" * 32
 
 def test_the_defaults() -> None:
     options = parse_options({"store": "folder"})
-    assert options.store == "folder"
+    assert options.place == Place("folder")
     assert (options.owners, options.topics, options.columns) == ((), (), DEFAULT_COLUMNS)
     assert options.value_format is options.key_format is ValueFormat.CELL
     assert options.partition_format is PartitionFormat.LONG
@@ -64,8 +65,8 @@ def test_the_key_is_formatted_like_the_value_unless_told() -> None:
 
 
 def test_the_folder_may_come_from_load() -> None:
-    assert parse_options({"path": "folder"}).store == "folder"
-    assert parse_options({"path": "folder", "store": "folder"}).store == "folder"
+    assert parse_options({"path": "folder"}).place == Place("folder")
+    assert parse_options({"path": "folder", "store": "folder"}).place == Place("folder")
 
 
 def test_headers_come_on_demand() -> None:

@@ -1,0 +1,282 @@
+"""Remote: cells of a running node, fetched by hash over one connection.
+
+Whoever reads a value asks for one cell after another, in the order in which they stand below each
+other. A round trip for each would take longer than the reading, so with a cell come those that are
+likely to be asked for next: the cells beside it, and later those below them. Nothing is believed
+that does not fit its hash.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import socket
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from datalattice.cells import (
+    Parts,
+    Value,
+    Vector,
+    branch_hashes,
+    decode_trusted,
+    encode,
+    value_hash,
+)
+from datalattice.errors import MissingData, PeerError, PeerUnavailable
+from datalattice.limits import CELL_BYTES_MAX
+from datalattice.node import open_stream, receive_result, system_reason
+from datalattice.wire import (
+    REQUEST_HASHES_MAX,
+    FrameBuffer,
+    Result,
+    encode_frame,
+    encode_query,
+    encode_request,
+)
+
+ANSWER_TIMEOUT_S: Final = 30.0
+"""How long a node that is connected may take for an answer, or a part of one."""
+
+PATIENCE_S: Final = 20.0
+"""How long a node that cannot be reached is called again, as while it is started anew."""
+
+FIRST_PAUSE_S: Final = 0.05
+PAUSE_S_MAX: Final = 1.0
+
+ANSWER_BYTES_MAX: Final = (REQUEST_HASHES_MAX + 64) * (CELL_BYTES_MAX + 64)
+"""Longest frame that is taken: a full answer, and the cells of the answer itself."""
+
+RECENT_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Most bytes of cells that are remembered, as charged."""
+
+RECENT_OVERHEAD_BYTES: Final = 200
+"""Charged for a cell beside its encoding."""
+
+AHEAD_MIN: Final = 16
+"""Cells of one request, of one that could be a look-up: as many as stand beside each other."""
+
+EXPECTED_MAX: Final = 65_536
+"""Hashes that are remembered as likely to be asked for; those expected last are forgotten."""
+
+_log: Final = logging.getLogger("datalattice.pipeline")
+
+
+class ReadAhead:
+    """Guesses what is asked for next: what stands behind the last cell, in the order of reading.
+
+    A batch grows while the guesses are right, and shrinks when they are not.
+    """
+
+    def __init__(self) -> None:
+        self._stack: list[bytes] = []  # the next one last
+        self._expected: set[bytes] = set()
+        self._size = AHEAD_MIN
+
+    def batch(self, hash: bytes) -> list[bytes]:
+        """Return what to ask for when `hash` is asked for: itself first."""
+        if hash not in self._expected:
+            self._size = AHEAD_MIN
+            return [hash]
+        while self._pop() != hash:
+            pass  # the reader has passed over it
+        batch = [hash]
+        while self._stack and len(batch) < self._size:
+            batch.append(self._pop())
+        self._size = min(2 * self._size, REQUEST_HASHES_MAX)
+        return batch
+
+    def _pop(self) -> bytes:
+        hash = self._stack.pop()
+        self._expected.discard(hash)
+        return hash
+
+    def came(self, encodings: Sequence[bytes]) -> None:
+        """Note cells that came: what is below them comes before what was expected so far."""
+        for encoding in reversed(encodings):
+            for hash in reversed(branch_hashes(encoding)):
+                if hash not in self._expected:
+                    self._expected.add(hash)
+                    self._stack.append(hash)
+        excess = len(self._stack) - EXPECTED_MAX
+        if excess > 0:
+            self._expected.difference_update(self._stack[:excess])
+            del self._stack[:excess]
+
+
+class RemoteCells:
+    """The cells of the node at an address. Blocking; connects when it is first asked.
+
+    A node that goes away is called again for `patience_s`, so that one may be started anew while it
+    is read.
+    """
+
+    def __init__(self, address: str, patience_s: float = PATIENCE_S) -> None:
+        self._address = address
+        self._patience_s = patience_s
+        self._lock = threading.RLock()
+        self._stream: socket.socket | None = None
+        self._buffer = FrameBuffer(ANSWER_BYTES_MAX)
+        self._ids = itertools.count(1)
+        self._recent: OrderedDict[bytes, bytes] = OrderedDict()
+        self._recent_bytes = 0
+        self._root = b"", b""
+        self._ahead = ReadAhead()
+        self.requests = 0
+        """Round trips so far."""
+
+    def root_hash(self) -> bytes | None:
+        """Return the hash of what the node announces now; None: it has nothing yet.
+
+        Raises: PeerUnavailable: it cannot be reached, or is no node.
+        """
+        with self._lock:
+            answer, _ = self._ask(lambda id: encode_query(id, (), 0))
+            if answer.absent is not None:
+                raise PeerUnavailable(f"node {self._address} names a root and does not send it")
+            if answer.value is None:
+                return None
+            encoding = encode(answer.value)
+            hash = value_hash(answer.value)
+            self._root = hash, encoding
+            self._ahead.came([encoding])
+            return hash
+
+    def get_encoding(self, hash: bytes) -> bytes | None:
+        """Return the encoding of a cell; None: the node does not have it.
+
+        Raises: PeerUnavailable: it cannot be reached, or sends something else.
+        """
+        with self._lock:
+            found = self._find(hash)
+            return self._fetch(self._ahead.batch(hash)).get(hash) if found is None else found
+
+    def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
+        """Return the encodings of cells in the order of `hashes`, None for the absent ones.
+
+        Raises: PeerUnavailable: it cannot be reached, or sends something else.
+        """
+        wanted = list(hashes)
+        with self._lock:
+            found = {hash: self._find(hash) for hash in wanted}
+            lacking = [hash for hash, encoding in found.items() if encoding is None]
+            for first in range(0, len(lacking), REQUEST_HASHES_MAX):
+                found |= self._fetch(lacking[first : first + REQUEST_HASHES_MAX])
+            return [found[hash] for hash in wanted]
+
+    def load(self, hash: bytes) -> Value:
+        """Return the value with this hash; what is below it is fetched when it is looked at.
+
+        Raises: MissingData: the node does not have it. PeerUnavailable.
+        """
+        encoding = self.get_encoding(hash)
+        if encoding is None:
+            raise MissingData([hash])
+        return decode_trusted(encoding, hash, self)
+
+    def close(self) -> None:
+        """End the connection. It is made again when something is asked for after all."""
+        with self._lock:
+            self._hang_up()
+            self._recent.clear()
+            self._recent_bytes = 0
+
+    # --- what is remembered ---
+
+    def _find(self, hash: bytes) -> bytes | None:
+        found = self._recent.get(hash)
+        if found is not None:
+            self._recent.move_to_end(hash)
+            return found
+        return self._root[1] if hash == self._root[0] else None
+
+    def _fetch(self, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return those of these cells that the node has, and remember them."""
+        answer, parts = self._ask(lambda id: encode_request(id, hashes))
+        cells = self._checked(answer.value, parts, hashes)
+        for hash, encoding in cells.items():
+            if hash not in self._recent:
+                self._recent[hash] = encoding
+                self._recent_bytes += len(encoding) + RECENT_OVERHEAD_BYTES
+        while self._recent_bytes > RECENT_BYTES_MAX:
+            _, encoding = self._recent.popitem(last=False)
+            self._recent_bytes -= len(encoding) + RECENT_OVERHEAD_BYTES
+        self._ahead.came(list(cells.values()))
+        return cells
+
+    def _checked(self, answer: Value, parts: Parts, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the cells of an answer in the order of the hashes that were asked for."""
+        if not isinstance(answer, Vector) or len(answer) != len(hashes):
+            raise PeerUnavailable(
+                f"node {self._address} was asked for {len(hashes)} cells and answers another "
+                "number of them"
+            )
+        here = parts.encodings()  # by what they are, whatever they were sent as
+        cells: dict[bytes, bytes] = {}
+        for position, hash in enumerate(hashes):
+            encoding = here.get(hash)
+            if encoding is None:
+                encoding = _embedded(answer, position, hash)
+            if encoding is not None:
+                cells[hash] = encoding
+        return cells
+
+    # --- the connection ---
+
+    def _ask(self, question: Callable[[int], bytes]) -> tuple[Result, Parts]:
+        """Return the answer to a question, and its cells; call again while nobody is there."""
+        give_up_s: float | None = None
+        pause_s = FIRST_PAUSE_S
+        while True:
+            had_stream = self._stream is not None
+            try:
+                return self._exchange(question)
+            except PeerError as error:
+                self._hang_up()
+                raise PeerUnavailable(
+                    f"node {self._address} gives no answer of use: {error}"
+                ) from error
+            except OSError as error:
+                self._hang_up()
+                if had_stream:
+                    continue  # it ended a connection that was idle, or is being started anew
+                now_s = time.monotonic()
+                if give_up_s is None:
+                    give_up_s = now_s + self._patience_s
+                    _log.warning("%s; calling it again", self._unreached(error))
+                if now_s >= give_up_s:
+                    raise PeerUnavailable(
+                        f"{self._unreached(error)}; called for {self._patience_s:g} s"
+                    ) from error
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    def _exchange(self, question: Callable[[int], bytes]) -> tuple[Result, Parts]:
+        if self._stream is None:
+            self._stream = open_stream(self._address, ANSWER_TIMEOUT_S)
+            self._buffer = FrameBuffer(ANSWER_BYTES_MAX)
+        id = next(self._ids)
+        self._stream.sendall(encode_frame(question(id)))
+        self.requests += 1
+        return receive_result(self._stream, self._buffer, id)
+
+    def _unreached(self, error: OSError) -> str:
+        return f"node {self._address} cannot be reached: {system_reason(error)}"
+
+    def _hang_up(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def _embedded(answer: Vector, position: int, hash: bytes) -> bytes | None:
+    """Return a short cell that stands in the answer itself, None where there is another or none."""
+    try:
+        cell = answer[position]
+    except MissingData:
+        return None
+    # nil is what a node says of a cell that it lacks, and the value of one that nobody asks for.
+    return None if cell is None or value_hash(cell) != hash else encode(cell)
