@@ -34,6 +34,7 @@ from datalattice.cells.columnar import columns
 from datalattice.cells.comparing import Change, changes
 from datalattice.cells.convert import to_cell, to_python
 from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
+from datalattice.cells.indexparts import IndexPart
 from datalattice.cells.jsonstream import read_json, write_json
 from datalattice.cells.jsontree import from_json
 from datalattice.cells.maps import EMPTY_MAP, EMPTY_SET, Map, Set
@@ -96,6 +97,7 @@ __all__ = [
     "Extension",
     "Flag",
     "Index",
+    "IndexPart",
     "Keyword",
     "List",
     "Loader",
