@@ -9,10 +9,24 @@ from __future__ import annotations
 from datalattice.apps.kv.batch import Batch
 from datalattice.apps.kv.database import DEFAULT_NAME, DEFAULT_REPLICA, Database
 from datalattice.apps.kv.entries import ZERO_ENTRY, Entry, read_entry
-from datalattice.apps.kv.keys import KEY_BYTES_MAX
+from datalattice.apps.kv.keys import (
+    KEY_BYTES_MAX,
+    check_room,
+    checked_key,
+    key_text,
+    stored_entry,
+)
 from datalattice.apps.kv.lattice import KV_SECTION, KVEntryLattice, KVStoreLattice, kv_section
 from datalattice.apps.kv.operations import GC_AGE_MS, NO_EXPIRY, NO_KEY
+from datalattice.apps.kv.showing import (
+    TYPE_TAGS,
+    checked_shown,
+    live_entry,
+    put_shown,
+    shown_value,
+)
 from datalattice.apps.kv.watching import KeyChange, Watch
+from datalattice.apps.kv.writing import delete
 
 __all__ = [
     "DEFAULT_NAME",
@@ -22,6 +36,7 @@ __all__ = [
     "KV_SECTION",
     "NO_EXPIRY",
     "NO_KEY",
+    "TYPE_TAGS",
     "ZERO_ENTRY",
     "Batch",
     "Database",
@@ -30,6 +45,15 @@ __all__ = [
     "KVStoreLattice",
     "KeyChange",
     "Watch",
+    "check_room",
+    "checked_key",
+    "checked_shown",
+    "delete",
+    "key_text",
     "kv_section",
+    "live_entry",
+    "put_shown",
     "read_entry",
+    "shown_value",
+    "stored_entry",
 ]

@@ -1,0 +1,190 @@
+"""Showing: what readers see of an entry as one value, and the entry that shows a given value.
+
+Tables, files and other databases hold a key as one value. Of a hash that is the Index of its fields
+to their values, of a set the Set of its members, of a sorted set the Vector of `[member score]` by
+score, of a counter its total. The way back writes what differs: members that stay as they are keep
+their times, so that what other replicas do to them meanwhile is not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from datalattice.apps.kv.entries import LIST_TAG, VALUE, VALUE_TAG, Entry, register
+from datalattice.apps.kv.keys import check_room, checked_key, key_text
+from datalattice.apps.kv.kinds import (
+    COUNTER,
+    COUNTER_TAG,
+    HASH,
+    HASH_TAG,
+    KINDS,
+    SET,
+    SET_TAG,
+    ZSET,
+    ZSET_TAG,
+    Kind,
+)
+from datalattice.apps.kv.typed import by_score, checked_score, shown
+from datalattice.apps.kv.writing import (
+    add_members,
+    add_scored,
+    after,
+    count_up,
+    delete,
+    delete_fields,
+    expire_at,
+    put_fields,
+    read_slot,
+    read_structure,
+    remove_members,
+    total_of,
+)
+from datalattice.cells import EMPTY_INDEX, Index, List, Map, Set, Value, Vector, same
+from datalattice.errors import TypeMismatch
+from datalattice.lattice import as_integer, is_long
+
+TYPE_TAGS: Final = {
+    "value": VALUE_TAG,
+    "hash": HASH_TAG,
+    "set": SET_TAG,
+    "zset": ZSET_TAG,
+    "list": LIST_TAG,
+    "counter": COUNTER_TAG,
+}
+"""The types of keys by name."""
+
+
+def live_entry(stored: Value, now_ms: int) -> Entry | None:
+    """Return the entry that readers see at a time; None for none, a tombstone, an expired one.
+
+    Source: CAD037 "TTL"; docs/kv.md "Expiry".
+    """
+    slot = read_slot(stored, now_ms)
+    return slot.entry if slot.live else None
+
+
+def shown_value(entry: Entry) -> Value:
+    """Return what readers see of an entry as one value; expiry is not asked.
+
+    Cost:   a structure is read whole.
+    Source: docs/kv.md "As one value".
+    """
+    kind = entry.kind
+    if kind is None:
+        return entry.cell[VALUE]
+    if kind is HASH:
+        return Index.of([(field, member[0]) for field, member in shown(kind, entry.members)])
+    if kind is SET:
+        return Set.of([member[0] for _name, member in shown(kind, entry.members)])
+    if kind is ZSET:
+        return Vector.of([Vector.of(pair) for pair in by_score(entry.members)])
+    return total_of(entry.members)
+
+
+def checked_shown(tag: int, value: Value) -> Value:
+    """Return a value in the form in which `put_shown` takes it for a type.
+
+    A hash may also be a Map, a set or list any sequence.
+
+    Raises: TypeMismatch: it is none for this type. UsageError: a field, score or total is none.
+    Source: docs/kv.md "As one value".
+    """
+    if tag == LIST_TAG:
+        return Vector.of(_elements(value, "a list"))
+    if tag == SET_TAG:
+        return Set.of(_elements(value, "a set"))
+    if tag == HASH_TAG:
+        return _fields(value)
+    if tag == ZSET_TAG:
+        return Vector.of([_scored(pair) for pair in _elements(value, "a sorted set")])
+    if tag == COUNTER_TAG and not is_long(value):
+        raise TypeMismatch(f"a counter is an integer of 64 bits, got {type(value).__name__}")
+    return value
+
+
+def _elements(value: Value, what: str) -> Iterable[Value]:
+    if not isinstance(value, (Vector, List, Set)):
+        raise TypeMismatch(f"{what} is a Vector, List or Set, got {type(value).__name__}")
+    return value
+
+
+def _fields(value: Value) -> Index:
+    if not isinstance(value, (Index, Map)):
+        raise TypeMismatch(f"a hash is an Index or Map of fields, got {type(value).__name__}")
+    fields = {checked_key(field, "a field"): held for field, held in value.entries()}
+    check_room(EMPTY_INDEX, fields, "the field")
+    return Index.of([(field, held) for field, held in fields.items() if held is not None])
+
+
+def _scored(pair: Value) -> Vector:
+    if not isinstance(pair, Vector) or len(pair) != 2:
+        raise TypeMismatch(
+            f"a member of a sorted set is a Vector [member score], got {type(pair).__name__}"
+        )
+    return Vector.of((pair[0], checked_score(pair[1])))
+
+
+def put_shown(
+    stored: Value, tag: int, value: Value, expire: int | None, replica: str, now_ms: int
+) -> Value:
+    """Return the entry that shows a value of a type, in place of what is stored.
+
+    A live structure of the same type goes on, and gets what differs; of a structure without members
+    nothing is shown. A plain value or list is written even when it is the same.
+
+    value: as `checked_shown` gives it. replica: the name to count under.
+    Units:  expire: Unix milliseconds; nil: never.
+    Raises: UsageError: a count leaves 64 bits; a field cannot be told from a stored one.
+    Source: docs/kv.md "As one value"; docs/kv.md "Stamps".
+    """
+    kind = KINDS.get(tag)
+    if kind is None:
+        return register(value, tag, after(read_slot(stored, now_ms), now_ms), expire)
+    held = live_entry(stored, now_ms)
+    if held is not None and held.kind is not kind:
+        stored = delete(stored, now_ms)[0]
+    made = _structured(stored, kind, value, replica, now_ms)
+    entry = live_entry(made, now_ms)
+    if entry is None or entry.expire == expire:
+        return made
+    return expire_at(made, expire, now_ms)[0]
+
+
+def _structured(stored: Value, kind: Kind, value: Value, replica: str, now_ms: int) -> Value:
+    members = read_structure(stored, kind, "SHOW", now_ms)
+    if kind is COUNTER:
+        amount = as_integer(value)
+        assert amount is not None
+        return count_up(stored, replica, amount - total_of(members), now_ms)[0]
+    if kind is HASH:
+        return _hash(stored, members, value, now_ms)
+    if kind is SET:
+        assert isinstance(value, Set)
+        gone = [one[0] for _name, one in shown(SET, members) if one[0] not in value]
+        stored = remove_members(stored, SET, "SHOW", gone, now_ms)[0]
+        held = Set.of([one[0] for _name, one in shown(SET, members)])
+        return add_members(stored, [one for one in value if one not in held], now_ms)[0]
+    assert isinstance(value, Vector)
+    wanted = [(pair[0], checked_score(pair[1])) for pair in value if isinstance(pair, Vector)]
+    kept = Set.of([member for member, _score in wanted])
+    gone = [one[0] for _name, one in shown(ZSET, members) if one[0] not in kept]
+    stored = remove_members(stored, ZSET, "SHOW", gone, now_ms)[0]
+    scores = Map.of([(one[0], one[1]) for _name, one in shown(ZSET, members)])
+    fresh = [one for one in wanted if not same(scores.get(one[0]), one[1])]
+    return add_scored(stored, fresh, now_ms)[0]
+
+
+def _hash(stored: Value, members: Index, value: Value, now_ms: int) -> Value:
+    assert isinstance(value, Index)
+    before = Index.of([(field, one[0]) for field, one in shown(HASH, members)])
+    check_room(members, [key for key in map(key_text, value) if key is not None], "the field")
+    changed: list[tuple[Value, Value]] = []
+    gone: list[Value] = []
+    for field, _had, _was, has, now in before.differences(value):
+        if has:
+            changed.append((field, now))
+        else:
+            gone.append(field)
+    stored = delete_fields(stored, gone, now_ms)[0]
+    return put_fields(stored, changed, now_ms)[0] if changed else stored
