@@ -21,6 +21,23 @@ from datalattice.store.pins import Pin, Pins
 from datalattice.store.reading import Stats
 from datalattice.store.refs import parse_time, time_text
 from datalattice.store.staging import Staging
+from datalattice.store.stretches import (
+    Extent,
+    Hole,
+    Stretch,
+    StretchMarker,
+    StretchReader,
+    check_extent,
+    extent_of,
+    find_places,
+)
+from datalattice.store.sweeping import (
+    SweepHead,
+    SweepList,
+    SweptSegment,
+    sweep_head,
+    write_sweep_list,
+)
 
 
 def open_store(where: str | os.PathLike[str], *, read_only: bool = False) -> Store:
@@ -52,10 +69,12 @@ __all__ = [
     "Damage",
     "Disk",
     "DiskFile",
+    "Extent",
     "Fetch",
     "Fetching",
     "Healing",
     "History",
+    "Hole",
     "Lease",
     "Lock",
     "MemoryStore",
@@ -70,13 +89,24 @@ __all__ = [
     "Staging",
     "Stats",
     "Store",
+    "Stretch",
+    "StretchMarker",
+    "StretchReader",
+    "SweepHead",
+    "SweepList",
+    "SweptSegment",
     "View",
     "announce_cells",
+    "check_extent",
     "export_cells",
+    "extent_of",
+    "find_places",
     "heal_store",
     "import_cells",
     "open_damaged",
     "open_store",
     "parse_time",
+    "sweep_head",
     "time_text",
+    "write_sweep_list",
 ]

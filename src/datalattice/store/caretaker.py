@@ -23,10 +23,11 @@ from datalattice.store.garbage import known_removed
 from datalattice.store.hashindex import BEGINNING
 from datalattice.store.history import History
 from datalattice.store.leases import Leases
-from datalattice.store.marking import Progress, Roots
+from datalattice.store.marking import Begin, Known, Progress, Roots
 from datalattice.store.opening import Opened
 from datalattice.store.pins import Pins
 from datalattice.store.segments import SegmentReader
+from datalattice.store.sweeping import CLOCK_SKEW_MS, SweepList
 
 TOUCHED_MAX: Final = 65_536
 """Roots that were put and are remembered; with more, the first of them are as old as they are."""
@@ -82,16 +83,17 @@ class Caretaker:
     def collect(
         self,
         committer: Committer | None,
-        grace_ms: int,
+        begin: Begin,
         *,
         dry_run: bool,
         progress: Progress | None,
         damage: Sequence[Damage],
         write_pending: Callable[[], None],
     ) -> Collected:
-        """Do the work of `CellStore.collect`; without a committer only a dry run."""
-        if grace_ms < 0:
-            raise UsageError(f"a grace is 0 or more milliseconds, got {grace_ms}")
+        """Do the work of `CellStore.collect` and `sweep`; without a committer only a dry run.
+
+        `begin` says what to follow from, and what is known already; nobody else collects from then.
+        """
         if not self._collecting.acquire(blocking=False):
             raise UsageError("a collection is going on already; wait for its end")
         try:
@@ -105,7 +107,7 @@ class Caretaker:
             if committer is not None and self._unswept is not None:
                 with self._pins.frozen():
                     self._finish(self._unswept, committer)
-            collector = self._collector(grace_ms, progress)
+            collector = self._collector(*begin(), progress)
             if committer is None or dry_run:
                 return collector.look()
             with self._pins.frozen():  # a lease that is just renewed stays
@@ -121,6 +123,17 @@ class Caretaker:
             return replace(report, leases_ended=ended)
         finally:
             self._collecting.release()
+
+    def begin_sweep(self, plan: SweepList) -> tuple[Roots, Known]:
+        """Return what a sweep by a list follows from, and what the list says.
+
+        Raises: UsageError: the list does not fit the store.
+        """
+        opened, head = self.opened, plan.head
+        plan.check_fits(self._disk, self._folder, opened.store_id, self._clock.now_ms())
+        roots = self.roots(0, head.time_ms - head.grace_ms - CLOCK_SKEW_MS)
+        # All that came behind the place the list speaks of is young, however old it is.
+        return replace(roots, start=head.position, root=head.root), plan.known()
 
     def stop(self) -> None:
         """Have a collection that is going on end, and wait for that; no other one begins."""
@@ -144,7 +157,14 @@ class Caretaker:
         self._segments.drop(collector.dropped)
         self._unswept = None
 
-    def _collector(self, grace_ms: int, progress: Progress | None) -> Collector:
+    def roots(self, grace_ms: int, since_ms: int | None = None) -> Roots:
+        """Return what a mark follows from, when what is younger than a grace stays.
+
+        Roots that were put count from `since_ms` on, from the beginning of the grace if not given.
+        Raises: UsageError: a negative grace.
+        """
+        if grace_ms < 0:
+            raise UsageError(f"a grace is 0 or more milliseconds, got {grace_ms}")
         now_ms = self._clock.now_ms()
         opened = self.opened
         start: Sample | None = Sample(now_ms, opened.state.position, opened.state.root)
@@ -152,6 +172,11 @@ class Caretaker:
             start = self.ages.before(now_ms - grace_ms)
         if start is None:
             start = Sample(0, BEGINNING.position, None)  # all of it is young
+        begin_ms = now_ms - grace_ms if since_ms is None else since_ms
+        return Roots(self._kept, lambda: self._tops(begin_ms), start.position, start.root)
+
+    def _collector(self, roots: Roots, known: Known | None, progress: Progress | None) -> Collector:
+        opened = self.opened
 
         def tell(what: str, done: int, total: int) -> None:
             self._go_on()
@@ -164,13 +189,12 @@ class Caretaker:
             store_id=opened.store_id,
             index=opened.index,
             state=opened.state,
-            roots=Roots(
-                self._kept, lambda: self._tops(now_ms - grace_ms), start.position, start.root
-            ),
+            roots=roots,
             removed=known_removed(self._disk, self._folder, opened.store_id),
             segment_bytes=self._segment_bytes,
-            now_ms=now_ms,
+            now_ms=self._clock.now_ms(),
             progress=tell,
+            known=known,
         )
 
     def _kept(self) -> list[bytes]:

@@ -31,12 +31,14 @@ from datalattice.store.disk import Disk, RealDisk, write_error
 from datalattice.store.folder import mark_index
 from datalattice.store.hashindex import RECENT_ENTRIES_MAX, STAGED
 from datalattice.store.history import RETENTION, Retention
+from datalattice.store.marking import Begin, Roots
 from datalattice.store.marking import Progress as CollectProgress
 from datalattice.store.opening import Opened, open_reader, open_writer
 from datalattice.store.packing import seed_of
 from datalattice.store.reading import Reading
 from datalattice.store.recovery import Pack
 from datalattice.store.segments import SEGMENT_BYTES
+from datalattice.store.sweeping import SweepList
 
 PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Staged cells beyond this are written without waiting for a commit: one pack takes them all."""
@@ -412,12 +414,30 @@ class CellStore(Reading):
                 `dry_run`.
         Cost:   reads every cell that stays; memory is a bit for each 32 bytes of the store.
         """
+        return self._collect(lambda: (self.roots_kept(grace_ms), None), dry_run, progress)
+
+    def sweep(
+        self, plan: SweepList, *, dry_run: bool = False, progress: CollectProgress | None = None
+    ) -> Collected:
+        """Do as `collect`, by a mark that was made elsewhere: only what is new since is followed.
+
+        Raises: UsageError: the list is another store's, or stale. Others as `collect`.
+        Cost:   goes through the index; memory is two bits for each 32 bytes of the store.
+        """
+        return self._collect(lambda: self._caretaker.begin_sweep(plan), dry_run, progress)
+
+    def roots_kept(self, grace_ms: int) -> Roots:
+        """Return what a collection with this grace follows from."""
+        self._caretaker.opened = self._opened
+        return self._caretaker.roots(grace_ms)
+
+    def _collect(self, begin: Begin, dry_run: bool, progress: CollectProgress | None) -> Collected:
         self._check_open()
         committer = None if dry_run and self._read_only else self._writer()
         self._caretaker.opened = self._opened
         return self._caretaker.collect(
             committer,
-            grace_ms,
+            begin,
             dry_run=dry_run,
             progress=progress,
             damage=self.damage,

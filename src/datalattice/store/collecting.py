@@ -49,7 +49,7 @@ from datalattice.store.garbage import (
 )
 from datalattice.store.hashindex import STAGED, HashIndex
 from datalattice.store.logstate import LogState
-from datalattice.store.marking import Marker, Progress, Roots, damaged
+from datalattice.store.marking import Known, Marker, Progress, Roots, damaged
 from datalattice.store.segments import segment_numbers, segment_path
 
 GRACE_MS: Final = 60 * 60 * 1_000
@@ -135,6 +135,7 @@ class Collector:
         segment_bytes: int,
         now_ms: int,
         progress: Progress | None = None,
+        known: Known | None = None,
     ) -> None:
         self._disk = disk
         self._folder = folder
@@ -158,6 +159,7 @@ class Collector:
             roots=roots,
             removed=removed,
             progress=progress,
+            known=known,
         )
         self._total = index.count()
         self._began_s = time.monotonic()

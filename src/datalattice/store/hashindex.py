@@ -147,11 +147,22 @@ class HashIndex:
                 staged.append(hash)
         return fresh, staged
 
-    def entries(self) -> Iterator[tuple[bytes, int]]:
-        """Yield all (hash, place), also of cells that were forgotten because they are damaged."""
+    def entries(
+        self, first: bytes = b"", behind: bytes | None = None
+    ) -> Iterator[tuple[bytes, int]]:
+        """Yield all (hash, place), also of cells that were forgotten because they are damaged.
+
+        With bounds only hashes from `first` on, and before `behind`.
+        """
         recent = dict(self._recent)  # first: what is flushed meanwhile is met in both, not in none
+        if first or behind is not None:
+            recent = {
+                hash: place
+                for hash, place in recent.items()
+                if hash >= first and (behind is None or hash < behind)
+            }
         with self._engine.read() as view:
-            for hash, packed in view.scan("places"):
+            for hash, packed in view.scan("places", first, behind):
                 place = recent.pop(hash, NOWHERE)
                 yield hash, int.from_bytes(packed, "big") if place < 0 else place
         for hash, place in recent.items():

@@ -40,6 +40,9 @@ MARK_RESIDENT_READS: Final = 256
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how much of it, and of how much: "mark", cells, cells here."""
 
+PLACE_SHIFT: Final = 15
+"""Segment and byte are the bits of a place from this one on."""
+
 _sha3: Final = hashlib.sha3_256
 
 
@@ -58,7 +61,93 @@ class Roots:
     """The root there."""
 
 
-class Marker:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What an earlier mark found out about the cells before some place of a store."""
+
+    end: int
+    """Segment and byte of that place, as the upper bits of a place have them."""
+    live: Marks
+    """Cells that stay: with each of them, all below it."""
+    dead: Marks
+    """Cells that nothing reached then. What is in neither of the two was not known."""
+
+
+Begin = Callable[[], tuple[Roots, Known | None]]
+"""Returns what a collection follows from, and what is known already."""
+
+
+class Follower:
+    """Follows cells by hash down to the last one, and marks their places."""
+
+    def __init__(self, disk: Disk, folder: str, index: HashIndex) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._index = index
+        self._segments = SegmentReader(
+            disk,
+            folder,
+            resident_bytes=MARK_RESIDENT_BYTES,
+            resident_reads=MARK_RESIDENT_READS,
+        )
+        self.marks = Marks()
+        """The places of cells that stay."""
+        self.cells = 0
+
+    def follow(self, hashes: Iterable[bytes], *, must_be_here: bool = False) -> None:
+        """Mark the cells with these hashes, if they are here, and all below them."""
+        tops = list(hashes)
+        if must_be_here:
+            stack = tops
+        else:
+            places = self._find(tops)
+            stack = [hash for hash, place in zip(tops, places, strict=True) if place >= 0]
+        told = self.cells
+        while stack:
+            batch = stack[-MARK_CELLS:]
+            del stack[-MARK_CELLS:]
+            batch.sort()  # neighbours in the index
+            for hash, place in zip(batch, self._find(batch), strict=True):
+                if place < 0:
+                    raise damaged(f"the cell 0x{hash.hex()}, which others refer to, is not here")
+                if self._is_ours(hash, place) and self.marks.add(place):
+                    self._count(hash, place)
+                    stack += branch_hashes(self.read(hash, place))
+            if self.cells - told >= MARK_CELLS:
+                told = self.cells
+                self._tell_cells(told)
+
+    def _find(self, hashes: list[bytes]) -> list[int]:
+        return self._index.find_many(hashes)
+
+    def _is_ours(self, hash: bytes, place: int) -> bool:
+        """Return whether a cell is to be followed here."""
+        return True
+
+    def _count(self, hash: bytes, place: int) -> None:
+        """Take note of a cell that was marked just now."""
+        self.cells += 1
+
+    def _tell_cells(self, cells: int) -> None:
+        """Tell how many cells are marked."""
+
+    def read(self, hash: bytes, place: int) -> bytes:
+        """Return the bytes of a cell, compared with its hash.
+
+        Raises: StoreFailed: they are damaged.
+        """
+        try:
+            data = self._segments.read(place)
+        except Corruption as error:
+            raise damaged(str(error)) from error
+        if _sha3(data).digest() != hash:
+            segment, offset, _ = locate(place)
+            path = segment_path(self._folder, segment)
+            raise damaged(f"{path} at byte {offset}: cell 0x{hash.hex()} does not fit its hash")
+        return data
+
+
+class Marker(Follower):
     """Follows what stays in one store."""
 
     def __init__(
@@ -72,26 +161,17 @@ class Marker:
         roots: Roots,
         removed: Removed,
         progress: Progress | None,
+        known: Known | None = None,
     ) -> None:
-        self._disk = disk
-        self._folder = folder
+        super().__init__(disk, folder, index)
         self._store_id = store_id
-        self._index = index
         self._state = state
         self._roots = roots
         self._removed = removed
         self._progress = progress
         self._total = index.count()
         self._seen = roots.start  # up to here young packs were followed
-        self._segments = SegmentReader(
-            disk,
-            folder,
-            resident_bytes=MARK_RESIDENT_BYTES,
-            resident_reads=MARK_RESIDENT_READS,
-        )
-        self.marks = Marks()
-        """The places of cells that stay."""
-        self.cells = 0
+        self._known = known
         self.live: dict[int, int] = {}
         """Bytes of the marked cells of each segment."""
         self.watched: set[int] = set()
@@ -102,6 +182,8 @@ class Marker:
 
     def mark(self) -> None:
         """Follow the roots, and what is young."""
+        if self._known is not None:
+            self._adopt(self._known)
         top = self._state.root
         self.follow([] if top is None else [top], must_be_here=True)
         self.follow([] if self._roots.root is None else [self._roots.root])
@@ -154,52 +236,32 @@ class Marker:
         if self._progress is not None:
             self._progress("mark", done, total)
 
-    def follow(self, hashes: Iterable[bytes], *, must_be_here: bool = False) -> None:
-        """Mark the cells with these hashes, if they are here, and all below them."""
-        tops = list(hashes)
-        if must_be_here:
-            stack = tops
-        else:
-            places = self._index.find_many(tops)
-            stack = [hash for hash, place in zip(tops, places, strict=True) if place >= 0]
-        told = self.cells
-        while stack:
-            batch = stack[-MARK_CELLS:]
-            del stack[-MARK_CELLS:]
-            batch.sort()  # neighbours in the index
-            for hash, place in zip(batch, self._index.find_many(batch), strict=True):
-                if place < 0:
-                    raise damaged(f"the cell 0x{hash.hex()}, which others refer to, is not here")
-                if self.marks.add(place):
-                    stack += self._look_below(hash, place)
-            if self.cells - told >= MARK_CELLS:
-                told = self.cells
-                self._tell(told, max(told, self._total))
+    def _tell_cells(self, cells: int) -> None:
+        self._tell(cells, max(cells, self._total))
 
-    def _look_below(self, hash: bytes, place: int) -> list[bytes]:
-        """Count a cell as live; return what it refers to."""
+    def _count(self, hash: bytes, place: int) -> None:
         segment = place >> 42
         self.cells += 1
         self.live[segment] = self.live.get(segment, 0) + ((place >> 1) & 0x3FFF) + CELL_BYTES
         if segment in self.watched:
             self.late.append(hash)
         self.changed.add(segment)
-        return branch_hashes(self.read(hash, place))
 
-    def read(self, hash: bytes, place: int) -> bytes:
-        """Return the bytes of a cell, compared with its hash.
+    def _adopt(self, known: Known) -> None:
+        """Take over what an earlier mark found; follow what it did not know of.
 
-        Raises: StoreFailed: they are damaged.
+        A cell that was written, or moved, since then is met in the packs that came since.
         """
-        try:
-            data = self._segments.read(place)
-        except Corruption as error:
-            raise damaged(str(error)) from error
-        if _sha3(data).digest() != hash:
-            segment, offset, _ = locate(place)
-            path = segment_path(self._folder, segment)
-            raise damaged(f"{path} at byte {offset}: cell 0x{hash.hex()} does not fit its hash")
-        return data
+        unknown: list[bytes] = []
+        for hash, place in self._index.entries():
+            if place >> PLACE_SHIFT >= known.end:
+                continue
+            if known.live.has(place):
+                if self.marks.add(place):
+                    self._count(hash, place)
+            elif not known.dead.has(place):
+                unknown.append(hash)
+        self.follow(unknown)
 
 
 def damaged(what: str) -> StoreFailed:

@@ -119,11 +119,15 @@ class LogReader:
         store_id: bytes,
         start: Position,
         removed: Removed = REMOVED_NOTHING,
+        *,
+        last_segment: int | None = None,
     ) -> None:
+        """Read on from `start`, up to the end of a segment where one is given."""
         self._disk = disk
         self._folder = folder
         self._store_id = store_id
         self._removed = removed
+        self._last_segment = last_segment
         self._seed = seed_of(store_id)
         self.proven = start.sequence
         """Every pack up to this one is known to have been durable."""
@@ -143,6 +147,8 @@ class LogReader:
             for number in segment_numbers(self._disk, self._folder)
             if number >= begin.segment and not self._removed.dropped(number)
         ]
+        if self._last_segment is not None:
+            numbers = [number for number in numbers if number <= self._last_segment]
         for number in numbers:
             file = self._disk.open(segment_path(self._folder, number))
             try:

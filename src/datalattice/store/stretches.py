@@ -1,0 +1,340 @@
+"""Stretches: one store read by several processes, each some of its segments.
+
+Whoever plans takes an *extent*: what the store holds at one moment. It is cut into stretches of
+consecutive segments, and a process opens the store for itself and reads one of them with a
+`StretchReader`. What is written after that moment is left out by all of them. A collection that
+removes cells meanwhile is noticed (`check_extent`): the extent is void then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from datalattice.errors import StoreFailed, UsageError
+from datalattice.store.disk import Disk
+from datalattice.store.garbage import GARBAGE_FILE, Sieve, first_pack, read_removed
+from datalattice.store.hashindex import Position
+from datalattice.store.marking import PLACE_SHIFT, Follower, damaged
+from datalattice.store.packing import locate
+from datalattice.store.reading import CHECK_RESIDENT_BYTES, CHECK_RESIDENT_READS, Reading
+from datalattice.store.recovery import Gap, LogReader, Pack
+from datalattice.store.segments import SegmentReader, segment_numbers, segment_path
+
+OFFSET_BITS: Final = 27
+"""Bits of the byte in a place, below those of the segment."""
+
+_WHOLE_HASH: Final = 256
+"""First bytes of a hash."""
+
+
+class Segment(NamedTuple):
+    """A segment of an extent."""
+
+    number: int
+    size_bytes: int
+    sequence: int
+    """Number of its first pack; where its header is damaged, the one of a segment before it."""
+
+
+class Stretch(NamedTuple):
+    """Consecutive segments of a store, for one process."""
+
+    number: int
+    first: int
+    last: int
+    sequence: int
+    """Number of the first pack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a store holds at one moment."""
+
+    store_id: bytes
+    position: Position
+    """Behind the last pack that counts."""
+    root: bytes | None
+    removed: bytes
+    """Digest of the record of removed cells, empty when there is none."""
+    segments: tuple[Segment, ...]
+
+    @property
+    def end(self) -> int:
+        """Segment and byte behind the last pack, as the upper bits of a place have them."""
+        return upper_bits(self.position.segment, self.position.offset)
+
+    def stretches(self, count: int) -> list[Stretch]:
+        """Return the segments in `count` stretches of about the same length, or in fewer.
+
+        Raises: UsageError: count is less than 1.
+        """
+        if count < 1:
+            raise UsageError(f"a store is read in 1 or more parts, got {count}")
+        found: list[Stretch] = []
+        left = sum(segment.size_bytes for segment in self.segments)
+        run: list[Segment] = []
+        size = 0
+        for place, segment in enumerate(self.segments, 1):
+            run.append(segment)
+            size += segment.size_bytes
+            parts_left = count - len(found)
+            is_last = place == len(self.segments)
+            if is_last or (parts_left > 1 and size * parts_left >= left):
+                found.append(Stretch(len(found), run[0].number, run[-1].number, run[0].sequence))
+                left -= size
+                run, size = [], 0
+        return found
+
+
+def upper_bits(segment: int, offset: int) -> int:
+    """Return a segment and a byte of it as the upper bits of a place have them."""
+    return segment << OFFSET_BITS | offset
+
+
+def extent_of(store: Reading) -> Extent:
+    """Return what a store holds at this moment.
+
+    Cost: reads the header of each segment.
+    """
+    store._check_open()
+    store.refresh()
+    disk, folder = store._disk, store._folder
+    mark = store._state.watermark()
+    removed = read_removed(disk, folder, store._opened.store_id)
+    segments: list[Segment] = []
+    sequence = 1
+    for number in segment_numbers(disk, folder):
+        if number > mark.position.segment or removed.dropped(number):
+            continue
+        sequence = first_pack(disk, folder, number) or sequence
+        file = disk.open(segment_path(folder, number))
+        try:
+            # Behind the last pack is room that nobody reads.
+            size = mark.position.offset if number == mark.position.segment else file.size()
+            segments.append(Segment(number, size, sequence))
+        finally:
+            file.close()
+    return Extent(
+        store._opened.store_id,
+        mark.position,
+        mark.root,
+        removed_digest(disk, folder),
+        tuple(segments),
+    )
+
+
+def removed_digest(disk: Disk, folder: str) -> bytes:
+    """Return the digest of the record of removed cells, empty when there is none."""
+    try:
+        file = disk.open(f"{folder}/{GARBAGE_FILE}")
+    except FileNotFoundError:
+        return b""
+    try:
+        return hashlib.sha3_256(file.read(0, file.size())).digest()
+    finally:
+        file.close()
+
+
+def check_extent(store: Reading, extent: Extent) -> None:
+    """Check that an extent is of this store, and that nothing was removed from it since.
+
+    Raises: UsageError: it is another store's. StoreFailed: cells were removed.
+    """
+    folder = store._folder
+    if store._opened.store_id != extent.store_id:
+        raise UsageError(f"{folder}: another store than the one that the work was planned for")
+    if removed_digest(store._disk, folder) != extent.removed:
+        raise StoreFailed(f"{folder}: cells were removed from it meanwhile; begin again")
+
+
+class Hole(NamedTuple):
+    """Bytes where packs should be and are not."""
+
+    segment: int
+    offset: int
+    end: int
+    """Byte behind them; that of the end of the segment where no good pack follows."""
+    reason: str
+
+    def holds(self, place: int) -> bool:
+        """Return whether a place lies in it."""
+        return self.segment == place >> 42 and self.offset <= locate(place)[1] < self.end
+
+
+HOLE_END: Final = 1 << OFFSET_BITS
+"""The end of a hole that no good pack of its segment follows."""
+
+
+class StretchReader:
+    """Reads one stretch of a store."""
+
+    def __init__(self, store: Reading, extent: Extent, stretch: Stretch) -> None:
+        check_extent(store, extent)
+        self._store = store
+        self._extent = extent
+        self._stretch = stretch
+        disk, folder = store._disk, store._folder
+        removed = read_removed(disk, folder, extent.store_id)
+        self._sieve = Sieve(removed)
+        self._log = LogReader(
+            disk,
+            folder,
+            extent.store_id,
+            Position(stretch.sequence - 1, stretch.first, 0, None),
+            removed,
+            last_segment=stretch.last,
+        )
+        self._segments = SegmentReader(
+            disk,
+            folder,
+            resident_bytes=CHECK_RESIDENT_BYTES,
+            resident_reads=CHECK_RESIDENT_READS,
+        )
+        self.is_open_ended = False
+        """Whether it ended in a hole."""
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last pack that was read."""
+        return self._log.end.sequence
+
+    @property
+    def behind(self) -> tuple[int, int]:
+        """Segment and byte behind the last pack that was read."""
+        return self._log.end.segment, self._log.end.offset
+
+    def packs(self) -> Iterator[Pack | Hole]:
+        """Yield the packs of the stretch, and the holes between them, in order.
+
+        Raises: StoreVersion: a newer version wrote a segment. Corruption: a segment of another
+                store.
+        """
+        last = self._extent.position.sequence
+        gap: Gap | None = None
+        for found in self._log.read():
+            number = found.sequence if isinstance(found, Gap) else found.end.sequence
+            if number > last:
+                break
+            if gap is not None:
+                yield _hole(gap, found)
+            gap = found if isinstance(found, Gap) else None
+            if isinstance(found, Pack):
+                yield found
+                if number == last:
+                    break
+        if gap is not None:
+            self.is_open_ended = True
+            yield _hole(gap, None)
+
+    def cells(self, pack: Pack) -> list[tuple[bytes, int]]:
+        """Return (hash, place) of the cells of a pack that count: the index leads to them here."""
+        found = []
+        known = self._store._index.find_many(pack.hashes)
+        for hash, place, at in zip(pack.hashes, pack.places, known, strict=True):
+            if at >> 1 == place >> 1 and not self._sieve.condemns(place):
+                found.append((hash, at))
+        return found
+
+    def entries(self, first: int, last: int) -> Iterator[tuple[bytes, int]]:
+        """Yield (hash, place) from the index, of hashes whose first byte is `first` to `last`."""
+        stop = bytes([last + 1]) if last + 1 < _WHOLE_HASH else None
+        end = self._extent.end
+        for hash, place in self._store._index.entries(bytes([first]), stop):
+            if place >> PLACE_SHIFT < end and not self._sieve.condemns(place):
+                yield hash, place
+
+    def places(self, hashes: list[bytes]) -> list[int]:
+        """Return the places of cells, negative for those that are not here."""
+        places = self._store._index.find_many(hashes)
+        if min(places, default=0) < 0 and self._store.refresh():
+            places = self._store._index.find_many(hashes)
+        return places
+
+    def read(self, place: int) -> bytes:
+        """Return the bytes at a place; they are not verified.
+
+        Raises: Corruption: there are none.
+        """
+        return self._segments.read(place)
+
+    def path(self, segment: int) -> str:
+        """Return the path of a segment."""
+        return segment_path(self._store._folder, segment)
+
+
+def _hole(gap: Gap, behind: Pack | Gap | None) -> Hole:
+    end = HOLE_END
+    if isinstance(behind, Gap):
+        end = behind.offset if behind.segment == gap.segment else HOLE_END
+    elif behind is not None and behind.end.segment == gap.segment:
+        end = behind.end.offset - behind.length
+    return Hole(gap.segment, gap.offset, end, gap.reason)
+
+
+class StretchMarker(Follower):
+    """Marks what lies in one stretch; what leads out of it is handed on to others."""
+
+    def __init__(self, store: Reading, extent: Extent, stretch: Stretch) -> None:
+        check_extent(store, extent)
+        super().__init__(store._disk, store._folder, store._index)
+        self._store = store
+        self._extent = extent
+        self._stretch = stretch
+        self._end = extent.end
+        self._sent: set[bytes] = set()
+        self.leads: list[tuple[bytes, int]] = []
+        """(hash, place) of cells of other stretches that are to be marked, too."""
+
+    def take_leads(self) -> list[tuple[bytes, int]]:
+        """Return the leads that were found since the last call."""
+        leads, self.leads = self.leads, []
+        return leads
+
+    def follow_young(self, start: Position) -> Iterator[None]:
+        """Follow the packs of the stretch that are behind a position; a step for each of them."""
+        if start.segment > self._stretch.last or start.sequence >= self._extent.position.sequence:
+            return
+        reader = StretchReader(self._store, self._extent, self._stretch)
+        for found in reader.packs():
+            if isinstance(found, Hole):
+                raise damaged(
+                    f"{reader.path(found.segment)} at byte {found.offset}: {found.reason}"
+                )
+            if found.end.sequence <= start.sequence:
+                continue
+            self.follow(found.hashes)
+            if found.root is not None:
+                self.follow([found.root])
+            yield
+
+    def _find(self, hashes: list[bytes]) -> list[int]:
+        places = self._index.find_many(hashes)
+        if min(places, default=0) < 0 and self._store.refresh():
+            self._index = self._store._index
+            places = self._index.find_many(hashes)
+        return places
+
+    def _is_ours(self, hash: bytes, place: int) -> bool:
+        if place >> PLACE_SHIFT >= self._end:
+            return False  # written again since; a sweep follows all that is younger than the mark
+        if self._stretch.first <= place >> 42 <= self._stretch.last:
+            return True
+        if hash not in self._sent:
+            if len(self._sent) >= SENT_MAX:
+                self._sent.clear()
+            self._sent.add(hash)
+            self.leads.append((hash, place))
+        return False
+
+
+SENT_MAX: Final = 1 << 18
+"""Leads remembered, so that most are handed on once; a second time does no harm."""
+
+
+def find_places(store: Reading, hashes: Iterable[bytes]) -> list[tuple[bytes, int]]:
+    """Return (hash, place) of cells; a place is negative where a cell is not here."""
+    wanted = list(dict.fromkeys(hashes))
+    return list(zip(wanted, store._index.find_many(wanted), strict=True))

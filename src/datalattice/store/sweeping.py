@@ -1,0 +1,302 @@
+"""Sweeping: a mark that was made elsewhere, written down, and what a store makes of it.
+
+A store that is too large to be marked by one process is marked by many (`stretches`). What they
+found is written into a *sweep list*, and the writer of the store sweeps by it as by a mark of its
+own (`collecting`): it takes the list over, follows what is new since, copies, and removes.
+
+    header       magic `DLSL`, version (2 bytes), flags 2, store id 16, Unix milliseconds 8, grace
+                 in milliseconds 8, behind the last pack that was looked at: number 8, segment 4,
+                 byte 4, trailer 4; the root there 32, digest of the record of removed cells 32,
+                 digest of the roots that were followed 32, cells that stay 8, cells that go 8,
+                 bytes of those 8, segments 4
+    each segment number 4, length of what follows 4 and 4; the marks of the cells that stay, and
+                 of those that go, deflated as in the record of removed cells (`garbage`)
+    SHA3-256 of all that
+
+Why nothing that is needed is lost. The list says of each cell whether it was reached; only what is
+on it as not reached may go. Whatever was written since lies behind the place the list speaks of,
+and is followed as young, with all below it. A cell that lies before that place and is not on the
+list stays, with all below it. What the list says stays was closed when it was made: with a cell all
+below it. And what is the root, pinned, leased, remembered or put now is followed as ever, down to
+cells that stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from datalattice.errors import Corruption, StoreVersion, UsageError
+from datalattice.store.disk import Disk, DiskFile, write_error
+from datalattice.store.garbage import Marks
+from datalattice.store.hashindex import Position
+from datalattice.store.marking import Known
+from datalattice.store.opening import check_reach
+from datalattice.store.stretches import Extent, removed_digest, upper_bits
+
+SWEEP_VERSION: Final = 1
+
+CLOCK_SKEW_MS: Final = 10 * 60 * 1_000
+"""So far apart the clocks of the machine that marked and of the one that sweeps may be."""
+
+READ_BYTES: Final = 1 << 20
+
+_HEAD: Final = struct.Struct(">4sHH16sQQQIII32s32s32sQQQI")
+_SEGMENT: Final = struct.Struct(">III")
+_MAGIC: Final = b"DLSL"
+_HAS_ROOT: Final = 1
+_HAS_REMOVED: Final = 2
+_HAS_TRAILER: Final = 4
+_DIGEST_BYTES: Final = 32
+_NO_HASH: Final = bytes(_DIGEST_BYTES)
+
+
+class SweptSegment(NamedTuple):
+    """What a mark found in one segment."""
+
+    number: int
+    live: bytes
+    """Marks of the cells that stay, as `Marks.pack` has them ..."""
+    dead: bytes
+    """... and of those that go."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepHead:
+    """What a sweep list says of itself."""
+
+    store_id: bytes
+    position: Position
+    root: bytes | None
+    removed: bytes
+    roots: bytes
+    """Digest of the hashes of the roots that were followed."""
+    time_ms: int
+    grace_ms: int
+    cells_live: int
+    cells_dead: int
+    bytes_dead: int
+    segments: int
+
+
+def roots_digest(hashes: Iterable[bytes]) -> bytes:
+    """Return the digest of the roots of a mark, whatever their order."""
+    return hashlib.sha3_256(b"".join(sorted(set(hashes)))).digest()
+
+
+def sweep_head(
+    extent: Extent,
+    roots: Iterable[bytes],
+    *,
+    time_ms: int,
+    grace_ms: int,
+    cells: tuple[int, int],
+    bytes_dead: int,
+    segments: int,
+) -> SweepHead:
+    """Return the head of the list of a mark; `cells` are those that stay, and those that go."""
+    return SweepHead(
+        extent.store_id,
+        extent.position,
+        extent.root,
+        extent.removed,
+        roots_digest(roots),
+        time_ms,
+        grace_ms,
+        *cells,
+        bytes_dead,
+        segments,
+    )
+
+
+def write_sweep_list(
+    disk: Disk, path: str, head: SweepHead, segments: Iterable[SweptSegment]
+) -> None:
+    """Write a sweep list in one durable step.
+
+    Raises: StoreFull, StoreFailed: it cannot be written. UsageError: not as many segments as said.
+    Memory: one segment at a time.
+    """
+    try:
+        file = disk.open(f"{path}.new", create=True)
+        try:
+            _write(file, head, segments)
+            file.sync()
+        finally:
+            file.close()
+        disk.replace(f"{path}.new", path)
+        disk.sync_folder(path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
+    except OSError as error:
+        raise write_error(error, path) from error
+
+
+def _write(file: DiskFile, head: SweepHead, segments: Iterable[SweptSegment]) -> None:
+    digest = hashlib.sha3_256()
+    offset = 0
+
+    def put(data: bytes) -> None:
+        nonlocal offset
+        digest.update(data)
+        file.write(offset, data)
+        offset += len(data)
+
+    put(_pack_head(head))
+    count = 0
+    for number, live, dead in segments:
+        put(_SEGMENT.pack(number, len(live), len(dead)) + live + dead)
+        count += 1
+    if count != head.segments:
+        raise UsageError(f"a sweep list of {head.segments} segments was given {count}")
+    file.write(offset, digest.digest())
+
+
+def _pack_head(head: SweepHead) -> bytes:
+    sequence, segment, offset, trailer = head.position
+    flags = (
+        (_HAS_ROOT if head.root is not None else 0)
+        | (_HAS_REMOVED if head.removed else 0)
+        | (_HAS_TRAILER if trailer is not None else 0)
+    )
+    return _HEAD.pack(
+        _MAGIC,
+        SWEEP_VERSION,
+        flags,
+        head.store_id,
+        head.time_ms,
+        head.grace_ms,
+        sequence,
+        segment,
+        offset,
+        trailer or 0,
+        head.root or _NO_HASH,
+        head.removed or _NO_HASH,
+        head.roots,
+        head.cells_live,
+        head.cells_dead,
+        head.bytes_dead,
+        head.segments,
+    )
+
+
+def _unpack_head(data: bytes) -> SweepHead:
+    (
+        _magic,
+        _version,
+        flags,
+        store_id,
+        time_ms,
+        grace_ms,
+        sequence,
+        segment,
+        offset,
+        trailer,
+        root,
+        removed,
+        roots,
+        *counts,
+    ) = _HEAD.unpack(data)
+    return SweepHead(
+        store_id,
+        Position(sequence, segment, offset, trailer if flags & _HAS_TRAILER else None),
+        root if flags & _HAS_ROOT else None,
+        removed if flags & _HAS_REMOVED else b"",
+        roots,
+        time_ms,
+        grace_ms,
+        *counts,
+    )
+
+
+class SweepList:
+    """A sweep list in a file, compared with its checksum when it is opened."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        """Open a list.
+
+        Raises: UsageError: there is no such file, or it is no sweep list. Corruption: it is
+                damaged. StoreVersion: a newer version wrote it.
+        """
+        self._path = path
+        try:
+            self._file = disk.open(path)
+        except FileNotFoundError:
+            raise UsageError(f"{path}: there is no such sweep list") from None
+        except IsADirectoryError:
+            raise UsageError(f"{path}: a sweep list is a file, this is a folder") from None
+        try:
+            self.head = self._check()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _check(self) -> SweepHead:
+        size = self._file.size()
+        data = self._file.read(0, _HEAD.size)
+        if data[:4] != _MAGIC or len(data) < _HEAD.size:
+            raise UsageError(f"{self._path}: not a sweep list; `lattice spark gc` writes them")
+        version = _HEAD.unpack(data)[1]
+        if version > SWEEP_VERSION:
+            raise StoreVersion(
+                f"{self._path}: format version {version}; this package reads up to {SWEEP_VERSION}"
+            )
+        digest = hashlib.sha3_256()
+        end = size - _DIGEST_BYTES
+        for offset in range(0, end, READ_BYTES):
+            digest.update(self._file.read(offset, min(READ_BYTES, end - offset)))
+        if digest.digest() != self._file.read(end, _DIGEST_BYTES):
+            raise Corruption(
+                f"{self._path}: the sweep list does not fit its checksum; make a new one"
+            )
+        return _unpack_head(data)
+
+    def segments(self) -> Iterator[SweptSegment]:
+        """Yield what the list says of each segment."""
+        at = _HEAD.size
+        for _ in range(self.head.segments):
+            number, live, dead = _SEGMENT.unpack(self._file.read(at, _SEGMENT.size))
+            at += _SEGMENT.size
+            data = self._file.read(at, live + dead)
+            yield SweptSegment(number, data[:live], data[live:])
+            at += live + dead
+
+    def known(self) -> Known:
+        """Return what the list says of the cells. Memory: two bits for each 32 bytes."""
+        position = self.head.position
+        known = Known(upper_bits(position.segment, position.offset), Marks(), Marks())
+        for number, live, dead in self.segments():
+            known.live.unpack(number, live)
+            known.dead.unpack(number, dead)
+        return known
+
+    def check_fits(self, disk: Disk, folder: str, store_id: bytes, now_ms: int) -> None:
+        """Check that the list is of this store, and that it still speaks of what is there.
+
+        Raises: UsageError: it does not; the text says why.
+        """
+        head = self.head
+        if head.store_id != store_id:
+            raise UsageError(
+                f"{self._path}: the list of another store (id {head.store_id.hex()}, that of "
+                f"{folder} is {store_id.hex()}); each store is swept by its own"
+            )
+        if removed_digest(disk, folder) != head.removed:
+            raise self._stale(f"cells were removed from {folder} since it was made")
+        try:
+            check_reach(disk, folder, head.position)
+        except Corruption as error:
+            raise self._stale(f"the log of {folder} is another one since ({error})") from error
+        if head.time_ms > now_ms + CLOCK_SKEW_MS:
+            raise UsageError(
+                f"{self._path}: made {(head.time_ms - now_ms) // 1_000} s in the future; set the "
+                "clocks of this machine and of the one that marked, and make a new one"
+            )
+
+    def _stale(self, why: str) -> UsageError:
+        return UsageError(f"{self._path}: the list is stale: {why}; make a new one")
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
