@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
-from datalattice.cells import Part, Value, Vector, branch_hashes, novelty, settle
+from datalattice.cells import Loader, Part, Value, Vector, branch_hashes, novelty, settle
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -91,6 +91,11 @@ class Editor(Protocol):
         """Damaged places that were met when the store was opened."""
         ...
 
+    @property
+    def loader(self) -> Loader:
+        """Where the cells of the root, and those that were staged, come from."""
+        ...
+
     def root(self) -> Value:
         """Return the root as it is now."""
         ...
@@ -155,6 +160,11 @@ class StoreEditor:
         """Damaged places that were met when the store was opened."""
         return self._store.damage
 
+    @property
+    def loader(self) -> Loader:
+        """The store."""
+        return self._store
+
     def root(self) -> Value:
         """Return the root as it is now."""
         return self._store.root()
@@ -196,6 +206,11 @@ class NodeEditor:
     def damage(self) -> tuple[Damage, ...]:
         """Nothing: the node tells its own."""
         return ()
+
+    @property
+    def loader(self) -> Loader:
+        """The node's store, as this process reads it."""
+        return self._reader
 
     def root(self) -> Value:
         """Return the root as it is now."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datalattice.apps.queue.concurrent import ConcurrentTopic
 from datalattice.apps.queue.entries import (
+    Batch,
     entry_headers,
     entry_key,
     entry_stamp_ms,
@@ -25,11 +26,18 @@ from datalattice.apps.queue.lattice import (
 )
 from datalattice.apps.queue.queue import Queue
 from datalattice.apps.queue.state import ZERO_STATE, QueueState, read_state
-from datalattice.apps.queue.topic import LatticeMQ, Topic, partition_of
+from datalattice.apps.queue.topic import (
+    PARTITIONS_MAX,
+    LatticeMQ,
+    Topic,
+    partition_of,
+)
 
 __all__ = [
+    "PARTITIONS_MAX",
     "QUEUE_SECTION",
     "ZERO_STATE",
+    "Batch",
     "ConcurrentTopic",
     "LatticeMQ",
     "Queue",

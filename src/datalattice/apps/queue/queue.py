@@ -12,6 +12,7 @@ from datalattice.apps.queue.state import QueueState, checked_offset, read_state
 from datalattice.cells import EMPTY_VECTOR, Value, Vector, to_cell
 from datalattice.clock import Clock, SystemClock
 from datalattice.cursors import LatticeCursor, RootLattice
+from datalattice.errors import UsageError
 
 CHUNK: Final = 1_024
 """Records that iteration reads at a time."""
@@ -94,6 +95,32 @@ class Queue:
         state = self._cursor.update_and_get(lambda value: states.append(value, batch, now_ms))
         end = read_state(state).end
         return range(end - batch.count, end)
+
+    def advance(self, before: QueueState, entries: Vector) -> bool:
+        """Put `entries` in place of the log of `before`, a snapshot; return whether that was done.
+
+        For writers of more records than memory holds: they append to the entries of a snapshot,
+        store what they have as they go, and write the end of it here in one update. False, and
+        nothing is written, when records came or went meanwhile.
+
+        Raises: UsageError: `entries` are fewer than those of the snapshot.
+        Source: docs/queue.md "Appending".
+        """
+        if len(entries) < len(before.entries):
+            raise UsageError(
+                f"a log of {len(before.entries)} records cannot go on as one of {len(entries)}"
+            )
+        now_ms = self._clock.now_ms()
+        done = False
+
+        def step(value: Value) -> Value:
+            nonlocal done
+            made = states.advance(value, before, entries, now_ms)
+            done = made is not None
+            return made if done else value
+
+        self._cursor.update(step)
+        return done
 
     # --- read -------------------------------------------------------------------------------
 

@@ -136,6 +136,18 @@ def append(value: Value, batch: Batch, now_ms: int) -> Vector:
     )
 
 
+def advance(value: Value, before: QueueState, entries: Vector, now_ms: int) -> Value:
+    """Return the state with `entries` in place of the log of `before`; nil when it has another log.
+
+    Units:  now_ms: Unix milliseconds.
+    Source: docs/queue.md "Appending".
+    """
+    state = read_state(value)
+    if state.start != before.start or not same(state.entries, before.entries):
+        return None
+    return write_state(state._replace(entries=entries, stamp_ms=max(now_ms, state.stamp_ms)))
+
+
 def set_meta(value: Value, key: Value, meta_value: Value, now_ms: int) -> Vector:
     """Return the state with one metadata key set.
 

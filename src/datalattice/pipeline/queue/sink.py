@@ -1,0 +1,278 @@
+"""Sink: writes rows to queues of the node whose folder is named, batch by batch, each once.
+
+Theory of operation: `pipeline.staging`. A task makes logs of its rows (`gather`), the driver
+appends them in the order of the tasks (`join`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from datalattice.apps.queue import PARTITIONS_MAX, LatticeMQ
+from datalattice.clock import SystemClock
+from datalattice.cursors import RootLattice
+from datalattice.errors import UsageError
+from datalattice.home import Change, Editor, Folder, open_reader, read_key
+from datalattice.lattice import MergeContext, root_lattice
+from datalattice.pipeline.options import Given, Refused, choice_option, positive_option, text_option
+from datalattice.pipeline.queue.gather import Gatherer, RowPlan
+from datalattice.pipeline.queue.join import appending
+from datalattice.pipeline.staging import (
+    TARGET_OPTIONS,
+    Job,
+    Mark,
+    Staged,
+    StagedValues,
+    Target,
+    target_option,
+)
+from datalattice.pipeline.values import ValueFormat, accepted_types
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType, StructType
+
+SINK_OPTIONS: Final = (
+    *TARGET_OPTIONS,
+    "topic",
+    "valueFormat",
+    "keyFormat",
+    "numPartitions",
+)
+"""The name of every option of the sink."""
+
+SINK_COLUMNS: Final = ("value", "key", "headers", "topic", "partition", "timestamp")
+"""Columns that are written."""
+
+IGNORED_COLUMNS: Final = ("owner", "offset")
+"""Columns of the source that the place where a record goes decides anew."""
+
+_INTEGERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+_HEADERS: Final = (
+    "MAP<STRING,STRING>",
+    "MAP<STRING,BINARY>",
+    "ARRAY<STRUCT<KEY:STRING,VALUE:BINARY>>",
+    "ARRAY<STRUCT<KEY:STRING,VALUE:STRING>>",
+)
+_PLAIN: Final = (*_INTEGERS, "FLOAT", "DOUBLE", "BOOLEAN")
+_FORMAT_BY_TYPE: Final = {
+    "BINARY": ValueFormat.CELL,
+    "STRING": ValueFormat.STRING,
+    "VARIANT": ValueFormat.VARIANT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The options of writing to `lattice.queue`; docs/spark-writing.md says what each means."""
+
+    target: Target
+    topic: str | None
+    value_format: ValueFormat | None
+    key_format: ValueFormat | None
+    num_partitions: int
+
+
+def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Return the options as a record.
+
+    Raises: UsageError: an option is unknown, missing or not of its form.
+    """
+    options = Given(given, SINK_OPTIONS)
+    return SinkOptions(
+        target=target_option(options, streaming=streaming),
+        topic=options.get("topic", text_option, None),
+        value_format=options.get("valueFormat", choice_option(ValueFormat), None),
+        key_format=options.get("keyFormat", choice_option(ValueFormat), None),
+        num_partitions=options.get("numPartitions", _count, 1),
+    )
+
+
+def _count(text: str) -> int:
+    count = positive_option(text)
+    if count > PARTITIONS_MAX:
+        raise Refused(f"a whole number of at most {PARTITIONS_MAX}")
+    return count
+
+
+class _Writing:
+    """What both writers do."""
+
+    def __init__(
+        self, given: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool
+    ) -> None:
+        if overwrite:
+            raise UsageError(
+                "a queue only grows: write with mode append (a stream: outputMode append)"
+            )
+        options = sink_options(given, streaming=streaming)
+        formats = check_columns(schema, options)
+        self._job = Job.begin(options.target, streaming=streaming)
+        self._plan = RowPlan(
+            options.topic,
+            formats["value"],
+            formats.get("key"),
+            partition_counts(options.target.folder, options.topic),
+            options.num_partitions,
+            self._job.stamp_ms,
+        )
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+        """Gather the rows of a task. Runs in the task's process."""
+        with self._job.stage() as stage:
+            gatherer = Gatherer(self._plan, stage)
+            for batch in batches:
+                gatherer.take(batch)
+            return stage.done(gatherer.value(), gatherer.count)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
+        """Append what all tasks gathered."""
+        self._job.commit(messages, batch, _append)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Throw away what tasks gathered."""
+        self._job.abort(messages)
+
+
+def _append(editor: Editor, values: StagedValues, mark: Mark) -> Change[None] | None:
+    return appending(editor, values, mark, SystemClock())
+
+
+class QueueWriter(DataSourceArrowWriter):
+    """Appends the rows of a batch query to queues."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._writing = _Writing(options, schema, overwrite, streaming=False)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Gather the rows of a task."""
+        return self._writing.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Append what all tasks gathered, all or nothing."""
+        self._writing.commit(messages, None)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Throw away what tasks gathered."""
+        self._writing.abort(messages)
+
+
+class QueueStreamWriter(DataSourceStreamArrowWriter):
+    """Appends the batches of a streaming query to queues, each once."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._writing = _Writing(options, schema, overwrite, streaming=True)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Gather the rows of a task."""
+        return self._writing.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Append what all tasks gathered, all or nothing, unless the batch is there already."""
+        self._writing.commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Throw away what tasks gathered."""
+        self._writing.abort(messages)
+
+
+class QueueSink(DataSource):
+    """What a format needs to write to queues; docs/spark-writing.md tells rows and options."""
+
+    def writer(self, schema: StructType, overwrite: bool) -> QueueWriter:
+        """Return the writer of a batch query.
+
+        Raises: UsageError: an option or a column is not accepted.
+        """
+        return QueueWriter(dict(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:  # noqa: N802 - Spark's
+        """Return the writer of a streaming query.
+
+        Raises: UsageError: an option or a column is not accepted.
+        """
+        return QueueStreamWriter(dict(self.options), schema, overwrite)
+
+
+def partition_counts(folder: str, topic: str | None) -> dict[str, int]:
+    """Return the number of partitions of a node's topics, of one or of all, where it is set."""
+    home = Folder(Path(folder))
+    keys = read_key(home.key_path)
+    if not home.store_path.exists():
+        return {}
+    with open_reader(home) as store:
+        cursor = RootLattice(root_lattice(), store.root(), MergeContext(key_pair=keys))
+        mine = LatticeMQ.at(cursor, keys.public_key)
+        names = [name for name in mine.topics() if isinstance(name, str) and topic in (None, name)]
+        counts = {name: mine.topic(name).num_partitions for name in names}
+    return {name: count for name, count in counts.items() if count}
+
+
+# --- columns --------------------------------------------------------------------------------
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> dict[str, ValueFormat | None]:
+    """Return the formats of value and key, when the columns are those of records.
+
+    Raises: UsageError: a column is missing, unknown or not of a type that is written.
+    """
+    types = {field.name: field.dataType for field in schema.fields}
+    columns = ", ".join(SINK_COLUMNS)
+    for name in types:
+        if name not in SINK_COLUMNS and name not in IGNORED_COLUMNS:
+            raise UsageError(
+                f"column {name} is not one of a record: {columns}; rename it, or make it a part "
+                "of value, as with to_json(struct(...))"
+            )
+    if "value" not in types:
+        raise UsageError(f"column value is missing: rows of a queue have {columns}")
+    if options.topic is None and "topic" not in types:
+        raise UsageError("no topic is named: give the option topic, or a column topic")
+    _check_type(types, "topic", ("STRING",))
+    _check_type(types, "partition", _INTEGERS)
+    _check_type(types, "timestamp", ("TIMESTAMP",))
+    _check_type(types, "headers", _HEADERS)
+    formats = {"value": _format(types["value"], "value", options.value_format)}
+    if "key" in types:
+        formats["key"] = _format(types["key"], "key", options.key_format)
+    return formats
+
+
+def _type_name(kind: DataType) -> str:
+    return kind.simpleString().upper()
+
+
+def _check_type(types: Mapping[str, DataType], name: str, accepted: Sequence[str]) -> None:
+    if name in types and _type_name(types[name]) not in accepted:
+        raise UsageError(
+            f"column {name} has the type {_type_name(types[name])}; it is {' or '.join(accepted)}"
+        )
+
+
+def _format(kind: DataType, name: str, chosen: ValueFormat | None) -> ValueFormat | None:
+    """Return how a column is read; None for numbers and truth values, which are as they are."""
+    found = _type_name(kind)
+    if chosen is None:
+        if found not in _FORMAT_BY_TYPE and found not in _PLAIN:
+            raise UsageError(
+                f"column {name} has the type {found}; it is BINARY, STRING, VARIANT, a number or "
+                "a truth value (to_json makes a STRING of everything else)"
+            )
+        return _FORMAT_BY_TYPE.get(found)
+    accepted = accepted_types(chosen)
+    if found not in accepted:
+        raise UsageError(
+            f"column {name} has the type {found}; {name}Format={chosen.value} takes "
+            f"{' or '.join(accepted)}"
+        )
+    return chosen
