@@ -9,11 +9,11 @@ committed meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
@@ -44,6 +44,7 @@ from datalattice.pipeline.queue.plan import (
     write_offsets,
 )
 from datalattice.pipeline.queue.rows import batches, column_types
+from datalattice.pipeline.queue.sink import QueueSink
 from datalattice.pipeline.queue.view import offsets_since, read_view
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ FORMAT: Final = "lattice.queue"
 _log: Final = logging.getLogger("datalattice.pipeline")
 
 
-class QueueSource(DataSource):
+class QueueSource(QueueSink):
     """Records of queues in a store, as rows.
 
     Rows (`columns` picks among them):
@@ -95,14 +96,15 @@ class QueueSource(DataSource):
       a warning. Default: true, they are an error.
     """
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self.parsed = parse_options(dict(options))
-
     @classmethod
     def name(cls) -> str:
         """Return the format's name."""
         return FORMAT
+
+    @cached_property
+    def parsed(self) -> QueueOptions:
+        """The options of reading; those of writing are `sink.SINK_OPTIONS`."""
+        return parse_options(dict(self.options))
 
     def schema(self) -> str:
         """Return the columns in Spark's DDL."""
