@@ -34,6 +34,7 @@ from datalattice.apps.grid.dids import (
     venue_document,
 )
 from datalattice.apps.grid.files import FilePlace
+from datalattice.apps.grid.hidden import hidden_entries
 from datalattice.apps.grid.jobs import STATUSES, TERMINAL, job_time, make_job_id, parse_job_id
 from datalattice.apps.grid.lattice import (
     ASSETS,
@@ -103,6 +104,7 @@ __all__ = [
     "did_method",
     "dids_to_resolve",
     "document_url",
+    "hidden_entries",
     "initial_root",
     "is_loopback",
     "is_venue_did",

@@ -11,7 +11,18 @@ from typing import Final, TypeGuard
 
 from datalattice.apps.grid.lattice import STORAGE_KEY
 from datalattice.apps.grid.storage import LatticePlace
-from datalattice.cells import EMPTY_MAP, EMPTY_SET, Keyword, Map, Set, Value, Vector, same
+from datalattice.cells import (
+    EMPTY_MAP,
+    EMPTY_SET,
+    Index,
+    Keyword,
+    Map,
+    Set,
+    Signed,
+    Value,
+    Vector,
+    same,
+)
 from datalattice.clock import Clock, next_stamp
 from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor, SignedCursor
@@ -124,6 +135,25 @@ class VenuePlace(LatticePlace):
         """Yield the names of all contents that are not hidden, in order."""
         hidden = self._hidden.of(self._did, STORAGE_KEY)
         return (digest for digest in super().digests() if digest not in hidden)
+
+
+def hidden_entries(root: Value) -> list[Set]:
+    """Return what the venues of a root have hidden there: Sets of [DID, part, key].
+
+    Only lists that are signed by the key they stand under count.
+
+    Source: COG-4 "Deletion"; docs/grid.md "Hiding".
+    """
+    slots = root.get(LOCAL_KEY) if isinstance(root, Index) else None
+    found: list[Set] = []
+    for owner, slot in slots.entries() if isinstance(slots, Map) else ():
+        if not isinstance(slot, Signed) or slot.public_key != owner:
+            continue
+        register = slot.value.get(HIDDEN_KEY) if isinstance(slot.value, Map) else None
+        entries = register.get(ENTRIES) if isinstance(register, Map) else None
+        if isinstance(entries, Set) and len(entries) and slot.verify():
+            found.append(entries)
+    return found
 
 
 def _is_entry(entry: Value) -> TypeGuard[Vector]:

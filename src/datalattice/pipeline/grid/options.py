@@ -1,0 +1,132 @@
+"""Options of `lattice.grid`: parsed once into a frozen record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from datalattice.errors import UsageError
+from datalattice.pipeline.contents import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX, bytes_option
+from datalattice.pipeline.options import (
+    Given,
+    bad_option,
+    choice_option,
+    columns_option,
+    flag_option,
+    names_option,
+)
+from datalattice.pipeline.places import PLACE_OPTIONS, Place, place_option
+from datalattice.pipeline.roots import EARLIEST, start_option
+from datalattice.pipeline.values import ValueFormat, column_type
+
+
+class Table(Enum):
+    """Which part of the grid becomes rows."""
+
+    ASSETS = "assets"
+    JOBS = "jobs"
+    META = "meta"
+    STORAGE = "storage"
+
+
+COLUMNS: Final[dict[Table, tuple[str, ...]]] = {
+    Table.ASSETS: ("venue", "asset", "name", "content", "metadata"),
+    Table.JOBS: ("venue", "job", "status", "created", "updated", "record"),
+    Table.META: ("asset", "metadata"),
+    Table.STORAGE: ("venue", "hash", "size", "content"),
+}
+"""Every column of each table, in order."""
+
+_STREAM_ONLY: Final = ("startingOffsets", "failOnDataLoss")
+
+ACCEPTED: Final = (
+    *PLACE_OPTIONS,
+    "table",
+    "venue",
+    "columns",
+    "valueFormat",
+    "includeContent",
+    "includeHidden",
+    "maxContentBytes",
+    *_STREAM_ONLY,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GridOptions:
+    """The options of `lattice.grid`; the docstring of the source says what each means."""
+
+    place: Place
+    table: Table
+    venues: tuple[str, ...]
+    columns: tuple[str, ...]
+    value_format: ValueFormat
+    include_hidden: bool
+    content_bytes_max: int
+    starting: str
+    fail_on_data_loss: bool
+    stream_only: tuple[str, ...]
+    """Those given that are for streams."""
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Each column's type in the order of the rows, as Spark's DDL names it."""
+        special = {
+            "created": "TIMESTAMP",
+            "updated": "TIMESTAMP",
+            "record": column_type(self.value_format),
+            "size": "BIGINT",
+        }
+        if self.table is Table.STORAGE:
+            special["content"] = "BINARY"
+        return {name: special.get(name, "STRING") for name in self.columns}
+
+
+def parse_options(given: Mapping[str, str]) -> GridOptions:
+    """Return the options as a record.
+
+    Raises: UsageError: an option is unknown, missing, not of its form, or at odds with another.
+    """
+    options = Given(given, ACCEPTED)
+    table = options.get("table", choice_option(Table), None)
+    if table is None:
+        tables = ", ".join(table.value for table in Table)
+        raise UsageError(f"option table is missing: one of {tables}")
+    venues: tuple[str, ...] = options.get("venue", names_option, ())
+    if venues and table is Table.META:
+        raise bad_option("venue", ",".join(venues), "the table meta belongs to no venue")
+    return GridOptions(
+        place=place_option(options),
+        table=table,
+        venues=venues,
+        columns=_columns(options, table),
+        value_format=options.get("valueFormat", choice_option(ValueFormat), ValueFormat.JSON),
+        include_hidden=options.get("includeHidden", flag_option, False),
+        content_bytes_max=options.get(
+            "maxContentBytes", bytes_option(CONTENT_BYTES_LIMIT), CONTENT_BYTES_MAX
+        ),
+        starting=options.get("startingOffsets", start_option, EARLIEST),
+        fail_on_data_loss=options.get("failOnDataLoss", flag_option, True),
+        stream_only=tuple(name for name in _STREAM_ONLY if name in options),
+    )
+
+
+def _columns(options: Given, table: Table) -> tuple[str, ...]:
+    known: tuple[str, ...] = COLUMNS[table]
+    content = options.get("includeContent", flag_option, None)
+    if content is not None and table is not Table.STORAGE:
+        raise bad_option(
+            "includeContent", str(content).lower(), "only the table storage has contents"
+        )
+    if "columns" in options:
+        columns = options.get("columns", columns_option(known), known)
+        if content is not None and content != ("content" in columns):
+            raise bad_option(
+                "includeContent",
+                str(content).lower(),
+                f"columns={','.join(columns)!r} says otherwise; give one of them",
+            )
+        return columns
+    return known if table is not Table.STORAGE or content else known[:-1]

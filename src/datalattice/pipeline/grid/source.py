@@ -1,0 +1,234 @@
+"""Source: the Spark format `lattice.grid`: tables of the grid in batches, its jobs as a stream.
+
+The planner chooses a root, checks who signed the venues, and cuts their collections into pieces; a
+task reads one of them. A stream's position is a root: a batch is what differs between two.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+)
+
+import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
+from datalattice.errors import DataLoss, UsageError
+from datalattice.pipeline.grid.options import GridOptions, Table, parse_options
+from datalattice.pipeline.grid.rows import Part, check_venues, plan, rows
+from datalattice.pipeline.leasing import Snapshot
+from datalattice.pipeline.places import open_place
+from datalattice.pipeline.roots import Roots, read_offset, write_offset
+from datalattice.pipeline.tables import arrow_schema, batches, check_schema, ddl
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+FORMAT: Final = "lattice.grid"
+
+_log: Final = logging.getLogger("datalattice.pipeline")
+
+
+class GridSource(DataSource):
+    """What venues publish, as rows of one of four tables.
+
+    | table | columns |
+    |---|---|
+    | assets | venue, asset, name, content (the declared SHA-256), metadata (the exact text) |
+    | jobs | venue, job, status, created, updated, record |
+    | meta | asset, metadata: the texts of all venues' assets |
+    | storage | venue, hash, size, content (only on demand) |
+
+    `created` and `updated` are TIMESTAMP, `size` BIGINT, `content` of storage BINARY, `record` as
+    valueFormat says, all others STRING; ids and hashes are lower-case hex, as in
+    `datalattice.apps.grid`.
+
+    Options (names are case-insensitive):
+
+    * `store` or `node`: the folder of a store or of a node (also as the argument of `load()`), or
+      the address of a running node. `asOf`: the root to read (batches only). `leaseSeconds`.
+    * `table`: assets, jobs, meta or storage.
+    * `venue`: which venues' entries; DIDs separated by commas or a JSON array. Default: all.
+    * `columns`: the columns to read, in this order. Default: all but the content of storage.
+    * `includeContent`: true adds the column content of storage.
+    * `maxContentBytes`: a longer content is an error. Default: 16m.
+    * `valueFormat`: the form of a job's record: `json` (default), `string`, `variant` or `cell`.
+    * `includeHidden`: true reads, too, what a venue's own node hides. Default: false. A store knows
+      what is hidden; a node does not tell others.
+
+    The table jobs can be read as a stream: every record that is new or changed since the batch
+    before; of several versions in between, the last. Further options of streams:
+
+    * `startingOffsets`: `earliest` (default: all jobs first), `latest` (changes from now on), or
+      the hash of a root. A stream that restarts goes on from its checkpoint.
+    * `failOnDataLoss`: false: when the root that a stream goes on from is gone, all jobs are read
+      again, with a warning. Default: true, that is an error.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self.parsed = parse_options(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the columns in Spark's DDL."""
+        return ddl(self.parsed.types)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch.
+
+        Raises: UsageError: an option is for streams.
+        """
+        if self.parsed.stream_only:
+            raise UsageError(f"option {self.parsed.stream_only[0]} is for streams")
+        return GridReader(self.parsed, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """Return the reader of a stream of jobs.
+
+        Raises: UsageError: another table, or an option is for batches.
+        """
+        if self.parsed.table is not Table.JOBS:
+            raise UsageError(
+                f"the table {self.parsed.table.value} is read in batches; only jobs are a stream"
+            )
+        if self.parsed.place.as_of:
+            raise UsageError(
+                "option asOf is for batches; a stream begins at a root with startingOffsets"
+            )
+        return GridStreamReader(self.parsed, schema)
+
+
+class GridPartition(InputPartition):
+    """What one task reads, and what keeps it there."""
+
+    def __init__(self, part: Part, snapshot: Snapshot) -> None:
+        super().__init__(part.venue)
+        self.part = part
+        self.snapshot = snapshot
+
+
+def _read(
+    partition: InputPartition, options: GridOptions, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task. Runs in a task's process."""
+    if not isinstance(partition, GridPartition):
+        return  # Spark's own empty partition, when there is nothing to read
+    source = open_place(options.place)
+    with source.keeping(partition.snapshot) as keeper:
+        for batch in batches(rows(partition.part, options, source), arrow_schema(schema)):
+            keeper.touch()
+            yield batch
+
+
+_OPTIONS: Final = "table, columns, includeContent and valueFormat"
+
+
+class GridReader(DataSourceReader):
+    """Reads a table once."""
+
+    def __init__(self, options: GridOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        check_schema(schema, options.types, FORMAT, _OPTIONS)
+
+    def partitions(self) -> Sequence[GridPartition]:
+        """Return the tasks."""
+        source = open_place(self._options.place)
+        snapshot = source.snapshot()
+        root = None if snapshot.root_hash is None else source.load(snapshot.root_hash)
+        check_venues(root, self._options)
+        return [GridPartition(part, snapshot) for part in plan(root, self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        return _read(partition, self._options, self._schema)
+
+
+class GridStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads jobs that are new or changed, from one root to the next.
+
+    Spark keeps the position: after a restart it asks for the same pairs of roots again.
+    """
+
+    def __init__(self, options: GridOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._roots = Roots(options.place)
+        check_schema(schema, options.types, FORMAT, _OPTIONS)
+
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
+        """Return where a new stream begins."""
+        return write_offset(self._roots.first(self._options.starting))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+        """Note the present root: the stream ends when that is read."""
+        self._roots.bound()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+        """Return that a batch takes all that differs."""
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802 - Spark's
+        """Return where the next batch ends; the start itself where there is no root yet."""
+        found = self._roots.latest()
+        return start if found is None else write_offset(found)
+
+    def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
+        """Return the present root, for the progress report."""
+        return write_offset(open_place(self._options.place).root_hash())
+
+    def partitions(
+        self, start: dict[str, object], end: dict[str, object]
+    ) -> Sequence[GridPartition]:
+        """Return the tasks of a batch.
+
+        Raises: DataLoss: a root of the batch is gone, and failOnDataLoss.
+        """
+        last = read_offset(end)
+        if last is None:
+            return []
+        before = self._start(read_offset(start))
+        snapshot = self._roots.hold(last)
+        source = open_place(self._options.place)
+        old = None if before is None else source.load(before)
+        return [
+            GridPartition(part, snapshot)
+            for part in plan(source.load(last), self._options, before=old)
+        ]
+
+    def _start(self, root_hash: bytes | None) -> bytes | None:
+        """Return the root that a batch begins at, nil where it is gone and need not be there."""
+        if root_hash is None:
+            return None
+        try:
+            self._roots.hold(root_hash)
+        except DataLoss as loss:
+            if self._options.fail_on_data_loss:
+                raise
+            _log.warning("%s; reading all jobs again (failOnDataLoss=false)", loss)
+            return None
+        return root_hash
+
+    def commit(self, end: dict[str, object]) -> None:
+        """Let go of the roots before `end`."""
+        self._roots.commit(read_offset(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        return _read(partition, self._options, self._schema)
