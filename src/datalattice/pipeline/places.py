@@ -5,9 +5,8 @@ options, parsed once, and travels to tasks as such. A process opens it as a `Sou
 open: a worker process of Spark runs many tasks one after another, and opening a store for each of
 them would cost more than a small task.
 
-A planner chooses a root once (`Source.snapshot`) and leases it; what its tasks read is named by
-hashes from then on. A lease ends by itself, since nobody tells a planner when the last task is
-done; a task that runs longer takes one of its own (`Source.keeping`).
+A planner chooses a root once (`Source.snapshot`); what its tasks read (inside `Source.keeping`) is
+named by hashes from then on. How long that stays there is told in `leasing`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final
 
 from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
@@ -25,6 +23,7 @@ from datalattice.errors import MissingData, UsageError
 from datalattice.home import root_named
 from datalattice.limits import HASH_BYTES
 from datalattice.node import parse_address
+from datalattice.pipeline.leasing import Keeper, Lease, NoLease, Snapshot, StreamLeases
 from datalattice.pipeline.options import Given, Refused, bad_option, count_option, text_option
 from datalattice.pipeline.remote import RemoteCells
 from datalattice.store import LEASE_SECONDS_MAX, CellStore
@@ -37,12 +36,6 @@ PLACE_OPTIONS: Final = ("store", "path", "node", "asOf", "leaseSeconds")
 
 LEASE_SECONDS: Final = 3_600
 """How long the root of a batch is leased when `leaseSeconds` does not say otherwise."""
-
-TASK_LEASE_SECONDS: Final = 600
-"""How long the lease of a task lasts beyond its last batch of rows."""
-
-LEASE_LEFT_MS: Final = 60_000
-"""When less than this is left of a lease, a task that goes on takes or renews its own."""
 
 OPEN_MAX: Final = 8
 """Stores and nodes that one process keeps open; the one that was asked for longest ago goes."""
@@ -121,45 +114,6 @@ def _hash_of(text: str) -> bytes | None:
     return found if len(digits) == 2 * len(found) == 2 * HASH_BYTES else None
 
 
-class Lease(Protocol):
-    """Something that stays while this is held; see `datalattice.store.Lease`."""
-
-    root_hash: bytes
-    expires_ms: int
-
-    def renew(self, seconds: float) -> None:
-        """Let it end so many seconds from now."""
-
-    def release(self) -> None:
-        """Give it back."""
-
-
-class NoLease:
-    """What stands for a lease where none is taken: a node keeps what it had for a while anyway."""
-
-    def __init__(self, root_hash: bytes) -> None:
-        self.root_hash = root_hash
-        self.expires_ms = 0
-
-    def renew(self, seconds: float) -> None:
-        """Do nothing."""
-
-    def release(self) -> None:
-        """Do nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A root that a planner chose: what it plans is read from this one, whatever comes after.
-
-    root_hash: None where nothing was ever committed.
-    expires_ms: Unix milliseconds of the end of the planner's lease; 0: it has none.
-    """
-
-    root_hash: bytes | None
-    expires_ms: int
-
-
 class Source:
     """An open place: cells by hash, and the root that its options mean. It is a `Loader`.
 
@@ -236,51 +190,13 @@ class Source:
         """Return what keeps a snapshot beyond the planner's lease while a task reads it."""
         return Keeper(self, snapshot, self._clock)
 
+    def stream_leases(self) -> StreamLeases:
+        """Return what keeps the roots that a stream reads."""
+        return StreamLeases(self.place.lease_seconds, self._clock)
+
     def close(self) -> None:
         """Give the store or the connection back."""
         self._cells.close()
-
-
-class Keeper:
-    """Keeps what a task reads: as a context around its work, with a `touch` at each of its steps.
-
-    Nothing is done while the planner's lease lasts, so a task that is short costs nothing.
-    """
-
-    def __init__(self, source: Source, snapshot: Snapshot, clock: Clock) -> None:
-        self._source = source
-        self._root_hash = snapshot.root_hash
-        self._expires_ms = snapshot.expires_ms
-        self._clock = clock
-        self._lease: Lease | None = None
-
-    def touch(self) -> None:
-        """Take or renew a lease when the present one ends soon.
-
-        Raises: MissingData: it had ended, and the root was collected since.
-        """
-        if not self._expires_ms or self._root_hash is None:
-            return
-        if self._expires_ms - self._clock.now_ms() >= LEASE_LEFT_MS:
-            return
-        if self._lease is None:
-            self._lease = self._source.lease(self._root_hash, TASK_LEASE_SECONDS)
-        else:
-            self._lease.renew(TASK_LEASE_SECONDS)
-        self._expires_ms = self._lease.expires_ms
-
-    def __enter__(self) -> Self:
-        self.touch()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._lease is not None:
-            self._lease.release()
 
 
 _Key = tuple[object, ...]

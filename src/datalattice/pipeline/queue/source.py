@@ -1,9 +1,9 @@
 """Source: the Spark format `lattice.queue`, in batches and as a stream.
 
-Spark calls three kinds of processes here. The driver's planner reads a store's root and decides the
-ranges; tasks read one range each. All open the store read-only beside the one process that writes
-to it. A task is given the encoding of the log it reads, so it reads the same records whatever is
-committed meanwhile.
+Spark calls three kinds of processes here. The driver's planner reads a root and decides the ranges;
+tasks read one range each. All open the store read-only beside the one process that writes to it, or
+fetch cells from a running node. A task is given the encoding of the log it reads, so it reads the
+same records whatever is committed meanwhile.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -26,8 +26,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from datalattice.errors import UsageError
+from datalattice.pipeline.leasing import Snapshot, StreamLeases
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.places import encodings, open_place
+from datalattice.pipeline.places import Source, encodings, open_place
 from datalattice.pipeline.queue.options import Edge, Positions, QueueOptions, parse_options
 from datalattice.pipeline.queue.plan import (
     Loss,
@@ -57,7 +58,7 @@ _log: Final = logging.getLogger("datalattice.pipeline")
 
 
 class QueueSource(QueueSink):
-    """Records of queues in a store, as rows.
+    """Records of queues in a store or of a running node, as rows.
 
     Rows (`columns` picks among them):
 
@@ -74,7 +75,10 @@ class QueueSource(QueueSink):
 
     Options (names are case-insensitive):
 
-    * `store`: the folder of the store; or as the argument of `load()`.
+    * `store`: the folder of a store or of a node; or as the argument of `load()`.
+    * `node`: instead, the address of a running node, from which tasks fetch cells.
+    * `asOf`: read the root as of a time, a pin or a hash (of a node: a hash); for batches.
+    * `leaseSeconds`: how long the root that a batch reads stays at least. Default: 3600.
     * `owner`, `topic`: which to read; names separated by commas or a JSON array. Default: all.
     * `columns`: the columns to read, in this order. Default: all but headers. Spark does not tell a
       source which columns a query needs; what is left out here is not decoded.
@@ -130,6 +134,8 @@ class QueueSource(QueueSink):
 
         Raises: UsageError: an option does not fit a stream.
         """
+        if self.parsed.place.as_of:
+            raise UsageError("option asOf is for batches: a stream reads what comes")
         if self.parsed.ending != Positions(Edge.LATEST, {}):
             raise UsageError("option endingOffsets is for batches: a stream has no end")
         return QueueStreamReader(self.parsed, schema)
@@ -138,23 +144,28 @@ class QueueSource(QueueSink):
 class QueuePartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, part: Slice) -> None:
+    def __init__(self, part: Slice, snapshot: Snapshot) -> None:
         super().__init__(part)
         self.part = part
+        self.snapshot = snapshot
 
 
 class _Reading:
-    """What both readers do: look into the store for a view, and read slices of it."""
+    """What both readers do: look into a root for a view, and read slices of it."""
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
         _check_schema(options, schema)
 
-    def view(self, *, must_exist: bool) -> View:
-        """Return the partitions of the root as it is now."""
-        store = open_place(self.options.place)
-        return read_view(store.root(), self.options, must_exist=must_exist)
+    def source(self) -> Source:
+        """Return the open place."""
+        return open_place(self.options.place)
+
+    def view(self, source: Source, root_hash: bytes | None, *, must_exist: bool) -> View:
+        """Return the partitions of a root."""
+        root = None if root_hash is None else source.load(root_hash)
+        return read_view(root, self.options, must_exist=must_exist)
 
     def lost(self, loss: Loss) -> None:
         """Do with a loss what failOnDataLoss says."""
@@ -166,14 +177,15 @@ class _Reading:
         """Return where the options say to begin."""
         if self.options.starting_timestamp_ms is None:
             return resolve(view, self.options.starting, "startingOffsets")
-        store = open_place(self.options.place)
-        return offsets_since(view, self.options.starting_timestamp_ms, store)
+        return offsets_since(view, self.options.starting_timestamp_ms, self.source())
 
-    def plan(self, view: View, start: Offsets, end: Offsets) -> list[QueuePartition]:
+    def plan(
+        self, view: View, start: Offsets, end: Offsets, snapshot: Snapshot
+    ) -> list[QueuePartition]:
         """Return the tasks that read from `start` to `end`."""
         usable = usable_start(view, start, self.options.selects, self.lost)
         parts = slices(view, usable, end, self.lost, self.options.min_partitions)
-        return [QueuePartition(part) for part in parts]
+        return [QueuePartition(part, snapshot) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a task. Runs in a task's process."""
@@ -181,9 +193,12 @@ class _Reading:
             return  # Spark's own empty partition, when there is nothing to read
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        store = open_place(self.options.place)
+        source = self.source()
         schema = to_arrow_schema(self.schema, timezone="UTC")
-        yield from batches(partition.part, self.options, schema, encodings(store))
+        with source.keeping(partition.snapshot) as keeper:
+            for batch in batches(partition.part, self.options, schema, encodings(source)):
+                yield batch
+                keeper.touch()
 
 
 def _check_schema(options: QueueOptions, schema: StructType) -> None:
@@ -207,37 +222,58 @@ class QueueReader(DataSourceReader):
     def partitions(self) -> Sequence[QueuePartition]:
         """Return the tasks."""
         reading = self._reading
-        view = reading.view(must_exist=True)
+        source = reading.source()
+        snapshot = source.snapshot()
+        view = reading.view(source, snapshot.root_hash, must_exist=True)
         end = resolve(view, reading.options.ending, "endingOffsets")
         start = reading.start(view)
         if reading.options.starting_timestamp_ms is None:
             check_range(view, reading.options.starting, start, end)
-        return reading.plan(view, start, end)
+        return reading.plan(view, start, end, snapshot)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a task."""
         return self._reading.read(partition)
 
 
+class _Seen(NamedTuple):
+    """A root that was looked into."""
+
+    root_hash: bytes | None
+    view: View
+
+    def covers(self, end: Offsets) -> bool:
+        """Return whether all records before these offsets were there."""
+        return all(name in self.view and self.view[name].end >= at for name, at in end.items())
+
+
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what is new in each partition, batch by batch.
 
     Spark keeps the position: after a restart it asks for the same ranges again, and an offset
-    always means the same record, so nothing is lost and nothing comes twice.
+    always means the same record, so nothing is lost and nothing comes twice. A batch is read from
+    the root that its end was found in, whatever is truncated or collected meanwhile: that root is
+    leased until Spark says that the batch is done.
     """
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self._reading = _Reading(options, schema)
         self._target: Offsets | None = None
+        self._last: _Seen | None = None
+        self._next: _Seen | None = None
+        self._leases: StreamLeases | None = None
+
+    def __reduce__(self) -> tuple[type[QueueStreamReader], tuple[QueueOptions, StructType]]:
+        # What a stream remembers belongs to the one process that plans it.
+        return type(self), (self._reading.options, self._reading.schema)
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
         """Return where a new stream begins."""
-        return write_offsets(self._reading.start(self._reading.view(must_exist=False)))
+        return write_offsets(self._reading.start(self._look().view))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """Note what is there now: the stream ends when that is read."""
-        view = self._reading.view(must_exist=False)
-        self._target = {name: log.end for name, log in view.items()}
+        self._target = {name: log.end for name, log in self._look().view.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """Return what `maxOffsetsPerTrigger` allows."""
@@ -247,32 +283,66 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802 - Spark's
         """Return where the next batch ends."""
         reading = self._reading
+        seen = self._look()
+        begin = read_offsets(start)
         ends = next_offsets(
-            reading.view(must_exist=False),
-            read_offsets(start),
+            seen.view,
+            begin,
             reading.options.selects,
             # Without failOnDataLoss a loss is logged once, when the batch is planned.
             refuse_loss if reading.options.fail_on_data_loss else _forgive,
             limit=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             target=self._target,
         )
+        if ends != begin:
+            self._hold(seen)
         return write_offsets(ends)
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
         """Return the ends of all partitions, for the progress report."""
-        view = self._reading.view(must_exist=False)
-        return write_offsets({name: log.end for name, log in view.items()})
+        return write_offsets({name: log.end for name, log in self._look().view.items()})
 
     def partitions(
         self, start: dict[str, object], end: dict[str, object]
     ) -> Sequence[QueuePartition]:
         """Return the tasks of a batch."""
-        view = self._reading.view(must_exist=False)
-        return self._reading.plan(view, read_offsets(start), read_offsets(end))
+        ends = read_offsets(end)
+        seen = self._next
+        if seen is None or not seen.covers(ends):  # the query was started again
+            seen = self._look()
+        return self._reading.plan(seen.view, read_offsets(start), ends, self._hold(seen))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a task."""
         return self._reading.read(partition)
+
+    def commit(self, end: dict[str, object]) -> None:
+        """Give back what batches before the next one were read from."""
+        if self._leases is not None:
+            self._leases.done()
+
+    def stop(self) -> None:
+        """Give everything back."""
+        if self._leases is not None:
+            self._leases.release()
+
+    def _look(self) -> _Seen:
+        """Return the root as it is now; one that is known is not read again."""
+        source = self._reading.source()
+        root_hash = source.root_hash()
+        if self._last is None or self._last.root_hash != root_hash:
+            self._last = _Seen(root_hash, self._reading.view(source, root_hash, must_exist=False))
+        return self._last
+
+    def _hold(self, seen: _Seen) -> Snapshot:
+        """Keep a root for the next batch."""
+        self._next = seen
+        if seen.root_hash is None:
+            return Snapshot(None, 0)
+        source = self._reading.source()
+        if self._leases is None:
+            self._leases = source.stream_leases()
+        return self._leases.hold(source, seen.root_hash)
 
 
 def _forgive(loss: Loss) -> None:

@@ -1,0 +1,99 @@
+"""Background: a node in a thread of its own, for tests that block while they talk to it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.node import Node, NodeConfig, open_node
+
+T = TypeVar("T")
+
+WAIT_S: Final = 30.0
+
+
+class BackgroundNode:
+    """A node over a store's folder, listening on the loopback for plain connections.
+
+    Inside the `with` block it runs; `stop` and `start` are what becomes of a node that is started
+    anew at the same address.
+    """
+
+    def __init__(self, folder: str | Path, key_pair: KeyPair | None = None) -> None:
+        self._folder = folder
+        self._key_pair = key_pair
+        self._port = 0
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it is."""
+        return f"tcp://127.0.0.1:{self._port}"
+
+    @property
+    def node(self) -> Node:
+        """The node itself: its cursor may be used from any thread."""
+        return self._node
+
+    def edit(self, change: Callable[[RootLattice], T]) -> T:
+        """Change its value; return what the change returned, when it is durable and announced."""
+        result = change(self._node.cursor)
+        self.call(self._node.sync)
+        return result
+
+    def call(self, work: Callable[[], object]) -> object:
+        """Run a coroutine function on its event loop."""
+
+        async def run() -> object:
+            found = work()
+            return await found if asyncio.iscoroutine(found) else found
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(WAIT_S)
+
+    def start(self) -> None:
+        """Start it, at the port that it had before."""
+        self._ready.clear()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        if not self._ready.wait(WAIT_S):
+            raise TimeoutError("the node did not start")
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """End it. Ending twice is fine."""
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(WAIT_S)
+            self._thread = None
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        config = NodeConfig(port=self._port, plain=True)
+        try:
+            self._node = open_node(str(self._folder), key_pair=self._key_pair, config=config)
+            async with self._node:
+                address = self._node.address
+                assert address is not None
+                self._port = int(address.rpartition(":")[2])
+                self._ready.set()
+                await self._stopping.wait()
+        except BaseException as failure:
+            self._failure = failure
+            self._ready.set()
+            raise
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
