@@ -28,9 +28,11 @@ __all__ = ["Java", "clear_errors", "end_session", "find_java", "register", "spar
 def register(spark: SparkSession) -> None:
     """Make this package's formats known to a Spark session.
 
-    `spark.read.format("lattice.queue")` and `spark.readStream.format("lattice.queue")` work then;
-    `datalattice.pipeline.queue.source.QueueSource` says what their options and rows are.
+    `spark.read.format("lattice.queue")`, `spark.readStream.format("lattice.queue")` and so on work
+    then; the classes that are registered say what the options and rows of each are.
     """
+    from datalattice.pipeline.kv.source import KVSource
     from datalattice.pipeline.queue.source import QueueSource
 
-    spark.dataSource.register(QueueSource)
+    for source in (QueueSource, KVSource):
+        spark.dataSource.register(source)

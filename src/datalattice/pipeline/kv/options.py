@@ -1,0 +1,94 @@
+"""Options of `lattice.kv` for reading: parsed once into a frozen record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.pipeline.options import (
+    Given,
+    choice_option,
+    columns_option,
+    flag_option,
+    names_option,
+    owners_option,
+    positive_option,
+    text_option,
+)
+from datalattice.pipeline.places import PLACE_OPTIONS, Place, place_option
+from datalattice.pipeline.roots import EARLIEST, start_option
+from datalattice.pipeline.values import ValueFormat, column_type
+
+FORMAT: Final = "lattice.kv"
+
+COLUMNS: Final = ("owner", "database", "key", "type", "value", "updated", "expires")
+"""Every column, in order."""
+
+HIDDEN_DATABASE: Final = ".pipeline"
+"""Where sinks keep which batches they have written; read only when it is named."""
+
+ACCEPTED: Final = (
+    *PLACE_OPTIONS,
+    "owner",
+    "database",
+    "prefix",
+    "columns",
+    "valueFormat",
+    "startingOffsets",
+    "minPartitions",
+    "failOnDataLoss",
+)
+"""Every option's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVOptions:
+    """The options of `lattice.kv`; the docstring of the source says what each means."""
+
+    place: Place
+    owners: tuple[str, ...]
+    databases: tuple[str, ...]
+    prefix: str
+    columns: tuple[str, ...]
+    value_format: ValueFormat
+    starting: str
+    min_partitions: int | None
+    fail_on_data_loss: bool
+
+    def selects_owner(self, owner: str) -> bool:
+        """Return whether the options ask for this owner."""
+        return not self.owners or owner in self.owners
+
+    def selects_database(self, database: str) -> bool:
+        """Return whether the options ask for databases of this name."""
+        return database in self.databases if self.databases else database != HIDDEN_DATABASE
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Each column's type in the order of the rows, as Spark's DDL names it."""
+        special = {
+            "value": column_type(self.value_format),
+            "updated": "TIMESTAMP",
+            "expires": "TIMESTAMP",
+        }
+        return {name: special.get(name, "STRING") for name in self.columns}
+
+
+def parse_options(given: Mapping[str, str]) -> KVOptions:
+    """Return the options as a record.
+
+    Raises: UsageError: an option is unknown, missing, not of its form, or at odds with another.
+    """
+    options = Given(given, ACCEPTED)
+    return KVOptions(
+        place=place_option(options),
+        owners=options.get("owner", owners_option, ()),
+        databases=options.get("database", names_option, ()),
+        prefix=options.get("prefix", text_option, ""),
+        columns=options.get("columns", columns_option(COLUMNS), COLUMNS),
+        value_format=options.get("valueFormat", choice_option(ValueFormat), ValueFormat.CELL),
+        starting=options.get("startingOffsets", start_option, EARLIEST),
+        min_partitions=options.get("minPartitions", positive_option, None),
+        fail_on_data_loss=options.get("failOnDataLoss", flag_option, True),
+    )

@@ -1,0 +1,140 @@
+"""Rows: what readers see of the keys of a task, one row for each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.apps.kv import Entry, key_text, live_entry, read_entry, shown_value
+from datalattice.cells import Loader, Value, key_bytes
+from datalattice.errors import MissingData
+from datalattice.pipeline.kv.options import KVOptions
+from datalattice.pipeline.kv.plan import Piece, Task
+from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.tables import Row, micros
+from datalattice.pipeline.values import NotBytes, render
+
+ROW_BYTES: Final = 64
+"""About what a row takes beside its texts and its value."""
+
+_SHOWN_CHARS: Final = 100
+
+_log: Final = logging.getLogger("datalattice.pipeline")
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When expiry is judged, Unix milliseconds: of what was before, and of what is now.
+
+    They are part of a stream's position, so a batch that is made again has the same rows.
+    """
+
+    before_ms: int
+    after_ms: int
+
+
+def rows(task: Task, options: KVOptions, times: Times, loader: Loader) -> Iterator[Row]:
+    """Yield the rows of a task.
+
+    A key that is live gives its entry, one that was live and is no more gives a row without type
+    and value.
+
+    Raises: UsageError: the format does not take a value. MissingData: a cell is not here; where
+            `failOnDataLoss` is false, of what is now. BadFormat.
+    """
+    for piece in task:
+        makers = [_maker(name, piece, options) for name in options.columns]
+        for cell, was, now in _changes(piece, loader, forgiving=not options.fail_on_data_loss):
+            key = key_text(cell)
+            if key is None or not key.startswith(options.prefix):
+                continue
+            entry = live_entry(now, times.after_ms)
+            if entry is None and live_entry(was, times.before_ms) is None:
+                continue
+            told = _Told(key, entry, now)
+            columns = [make(told) for make in makers]
+            yield columns, ROW_BYTES + _size(columns)
+
+
+@dataclass(slots=True)
+class _Told:
+    """A key of which there is something to tell."""
+
+    key: str
+    entry: Entry | None
+    stored: Value
+
+
+def _changes(
+    piece: Piece, loader: Loader, *, forgiving: bool
+) -> Iterator[tuple[Value, Value, Value]]:
+    """Yield (key, entry before, entry now) of what differs, in the order of the keys.
+
+    forgiving: where what was before is not here any more, all that is now counts as different.
+    """
+    last: bytes | None = None
+    try:
+        for key, _, was, _, now in piece.part(loader).differences():
+            yield key, was, now
+            last = key_bytes(key)
+    except MissingData as missing:
+        if not forgiving or not piece.before:
+            raise
+        _log.warning(
+            "%s: what it was is not here any more (%s); telling all that is there now "
+            "(failOnDataLoss=false)",
+            piece.name,
+            missing,
+        )
+    else:
+        return
+    for key, _, _, _, now in piece.now(loader).differences():
+        if last is None or key_bytes(key) > last:
+            yield key, None, now
+
+
+def _maker(name: str, piece: Piece, options: KVOptions) -> Callable[[_Told], object]:
+    """Return the function that makes the entry of a column."""
+    if name in ("owner", "database"):
+        text = getattr(piece.name, name)
+        return lambda _told: text
+    if name == "key":
+        return lambda told: told.key
+    if name == "type":
+        return lambda told: None if told.entry is None else told.entry.type_name
+    if name == "updated":
+        return lambda told: _updated(told.stored)
+    if name == "expires":
+        return lambda told: None if told.entry is None else micros(told.entry.expire)
+    return lambda told: None if told.entry is None else _value(told, piece, options)
+
+
+def _updated(stored: Value) -> int | None:
+    entry = read_entry(stored)
+    return None if entry is None else micros(entry.utime)
+
+
+def _value(told: _Told, piece: Piece, options: KVOptions) -> object:
+    assert told.entry is not None
+    try:
+        return render(shown_value(told.entry), options.value_format)
+    except NotBytes:
+        raise bad_option(
+            "valueFormat",
+            options.value_format.value,
+            f"the value of key {told.key[:_SHOWN_CHARS]!r} in {piece.name} is neither Blob nor "
+            "String; cell, string, json and variant take every value",
+        ) from None
+
+
+def _size(columns: list[object]) -> int:
+    """Return about how many bytes the values are."""
+    size = 0
+    for column in columns:
+        if isinstance(column, (str, bytes)):
+            size += len(column)
+        elif isinstance(column, dict):  # a variant
+            size += sum(map(len, column.values()))
+    return size
