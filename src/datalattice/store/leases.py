@@ -110,8 +110,9 @@ class Leases:
         check_hash(hash)
         with self._pins.frozen():
             self._check_whole(hash)
-            taken = self.names()
-            if len(taken) >= LEASES_MAX:
+            if len(self.names()) >= LEASES_MAX:
+                self.tidy()  # most may have ended, where nothing was collected for long
+            if len(self.names()) >= LEASES_MAX:
                 raise UsageError(f"a store has at most {LEASES_MAX} leases; give some back")
             name = SystemEntropy().bytes(_NAME_DIGITS // 2).hex()
             expires_ms = self._write(name, hash, seconds)

@@ -332,6 +332,8 @@ class Reading(Store):
             return
         if any(entry.root_hash == hash for entry in self.history.entries()):
             return
+        if hash in self._pinned():  # it was whole when that was done, and has been kept since
+            return
         self._cache.clear()
         find = self._find
         if self._read_only:

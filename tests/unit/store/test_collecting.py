@@ -42,6 +42,7 @@ from datalattice.store import (
     marking,
     open_damaged,
 )
+from datalattice.store import reading as reading_module
 from datalattice.store.ages import SAMPLES_MAX, Ages
 from datalattice.store.garbage import Marks, Removed, Run, Sieve
 from datalattice.store.hashindex import BEGINNING, STAGED, TABLES, HashIndex, Position
@@ -371,6 +372,27 @@ def test_a_store_has_a_number_of_leases(
         with store.lease(value_hash(texts(0)), 10), pytest.raises(UsageError, match="at most 2"):
             store.lease(value_hash(texts(0)), 10)
         store.lease(value_hash(texts(0)), 10)
+        clock.ms += 10_000
+        store.lease(value_hash(texts(0)), 10)
+        assert len(store.leases.names()) == 1, "those that have ended make room"
+
+
+def test_what_is_leased_or_pinned_is_leased_again_without_a_look_at_it(
+    tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        leased, pinned, loose = texts(0), texts(200), texts(300)
+        for value in (leased, pinned, loose):
+            store.put(value)
+        store.pins.pin(value_hash(pinned), "named")
+        store.lease(value_hash(leased), 10)
+        looked: list[object] = []
+        monkeypatch.setattr(reading_module, "check_whole", lambda *given: looked.append(given))
+        for value in (leased, pinned):
+            store.lease(value_hash(value), 10).release()
+        assert looked == []
+        store.lease(value_hash(loose), 10)
+        assert len(looked) == 1
 
 
 def test_a_damaged_lease_is_refused_by_name(tmp_path: Path, clock: StoppedClock) -> None:
