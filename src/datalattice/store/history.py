@@ -164,16 +164,19 @@ class History:
             return list(self._entries) if self._writable else self._read()
 
     def roots(self) -> list[bytes]:
-        """Return the hashes of the roots that are remembered, each once.
+        """Return the hashes of the roots that are to be remembered, each once.
 
         Of the writer: what is not among them is never remembered again, whatever happens, so its
-        cells may be removed.
+        cells may be removed. Of a reader: what the writer would say now.
         Raises: StoreFull, StoreFailed: that could not be written.
         """
         if self._writable:
             with self._lock:
                 self._compact()
-        return list(dict.fromkeys(entry.root_hash for entry in self.entries()))
+        entries = self.entries()
+        if not self._writable:
+            entries = self._retention.thin(entries, self._now_ms())
+        return list(dict.fromkeys(entry.root_hash for entry in entries))
 
     def at(self, time_ms: int) -> Moment | None:
         """Return the root at a time: the last one remembered that is not younger."""
