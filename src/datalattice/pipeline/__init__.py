@@ -31,8 +31,10 @@ def register(spark: SparkSession) -> None:
     `spark.read.format("lattice.queue")`, `spark.readStream.format("lattice.queue")` and so on work
     then; the classes that are registered say what the options and rows of each are.
     """
+    from datalattice.pipeline.files.source import FilesSource
+    from datalattice.pipeline.grid.source import GridSource
     from datalattice.pipeline.kv.source import KVSource
     from datalattice.pipeline.queue.source import QueueSource
 
-    for source in (QueueSource, KVSource):
+    for source in (QueueSource, KVSource, GridSource, FilesSource):
         spark.dataSource.register(source)

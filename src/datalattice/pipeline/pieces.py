@@ -33,7 +33,8 @@ def cut(before: Index | None, after: Index | None, entries_max: int) -> Iterator
     size = 0
     while waiting:
         part = waiting.pop()
-        if part.size > max(entries_max, _ONE_KEY):
+        are_both = part.own is not None and part.other is not None
+        if part.size > max(entries_max, _ONE_KEY if are_both else 1):
             waiting.extend(reversed(part.split()))
             continue
         if piece and size + part.size > entries_max:

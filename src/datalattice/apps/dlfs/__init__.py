@@ -9,6 +9,7 @@ from __future__ import annotations
 from datalattice.apps.dlfs.drive import Drive, checked_drive, drive_names
 from datalattice.apps.dlfs.facts import Stat, Usage
 from datalattice.apps.dlfs.lattice import DRIVES, FS_SECTION, DLFSLattice
+from datalattice.apps.dlfs.merging import entries_of
 from datalattice.apps.dlfs.node import (
     DEPTH_MAX,
     NODE_FIELDS_MAX,
@@ -21,6 +22,7 @@ from datalattice.apps.dlfs.node import (
     read_node,
 )
 from datalattice.apps.dlfs.paths import join_path, normal_path, split_path
+from datalattice.apps.dlfs.tree import live_entries
 
 __all__ = [
     "DEPTH_MAX",
@@ -36,7 +38,9 @@ __all__ = [
     "Usage",
     "checked_drive",
     "drive_names",
+    "entries_of",
     "join_path",
+    "live_entries",
     "make_directory",
     "make_file",
     "make_tombstone",

@@ -1,0 +1,305 @@
+"""Plan: which files of which drives to read, and in how many tasks. No Spark.
+
+The planner looks into directories itself while that is quick, so it knows how much each task has to
+read. Where there is too much to look at, tasks are given parts of directories with all below them.
+Either way it holds no more than a share of the names at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.apps.dlfs import FS_SECTION, Node, entries_of, live_entries, make_directory
+from datalattice.apps.dlfs import read_node as node_of
+from datalattice.cells import (
+    Index,
+    Loader,
+    Map,
+    Signed,
+    Value,
+    blob_length,
+    decode,
+    encode,
+    to_text,
+)
+from datalattice.errors import BadSignature, UsageError
+from datalattice.lattice import MergeContext, verify_did
+from datalattice.pipeline.files.globs import Glob, States
+from datalattice.pipeline.files.options import FilesOptions
+from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.pieces import Piece, cut
+
+FILES_PER_TASK_MAX: Final = 4_096
+"""Files that one task lists, about."""
+
+BYTES_PER_TASK_MAX: Final = 64 * 1024 * 1024
+"""Bytes of content that one task reads, about. A longer file that is read in chunks becomes several
+tasks."""
+
+LOOKED_MAX: Final = 20_000
+"""Entries of directories that the planner itself looks at."""
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """Entries of one directory."""
+
+    names: Names
+    piece: Piece
+    is_deep: bool
+    """Whether everything below it belongs to it. Otherwise only its files do, and of those that are
+    read in chunks only the short ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Neighbouring chunks of one file."""
+
+    names: Names
+    node: bytes
+    """Encoding of the file's node."""
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one task reads. It stands for itself: no root is looked up."""
+
+    owner: str
+    drive: str
+    parts: tuple[Directory | Stretch, ...]
+
+
+def plan(root: Value, options: FilesOptions) -> Iterator[Task]:
+    """Yield the tasks that read what the options choose.
+
+    Shapes: root: nil or the Index of a lattice's sections.
+    Raises: UsageError: a drive or path that is named is not there, or no drive is named where there
+            are several. BadSignature: an owner's drives are not signed by their key. MissingData.
+    """
+    found = 0
+    drives = _chosen(root, options)
+    for owner, drive, value in drives:
+        place = _begin(value, options.glob)
+        if place is None:
+            continue
+        found += 1
+        packing = _Packing(owner, drive, by_bytes=options.with_content)
+        yield from packing.tasks(_parts(*place, options))
+    if drives and not found:
+        where = " or ".join(f"drive {drive!r} of {owner}" for owner, drive, _ in drives)
+        raise bad_option("glob", options.glob.text, f"there is nothing at this path in {where}")
+
+
+# --- drives -------------------------------------------------------------------------------------
+
+
+def _chosen(root: Value, options: FilesOptions) -> list[tuple[str, str, Value]]:
+    """Return (owner, drive, root node) of the drives that the options choose."""
+    found: list[tuple[str, str, Value]] = []
+    owners: set[str] = set()
+    names: set[str] = set()
+    section = root.get(FS_SECTION) if isinstance(root, Index) else None
+    for owner, signed in section.entries() if isinstance(section, Map) else ():
+        owner_text = owner if isinstance(owner, str) else to_text(owner)
+        owners.add(owner_text)
+        if not isinstance(signed, Signed) or (options.owners and owner_text not in options.owners):
+            continue
+        context = MergeContext(verifier=_verify)
+        if not (context.verify_owner(owner, signed.public_key) and signed.verify()):
+            raise BadSignature(f"the drives of owner {owner_text} are not signed by their key")
+        drives = signed.value
+        for name, value in drives.entries() if isinstance(drives, Map) else ():
+            if isinstance(name, str):
+                names.add(name)
+                if not options.drives or name in options.drives:
+                    found.append((owner_text, name, value))
+    for option, named, there in (
+        ("owner", options.owners, owners),
+        ("drive", options.drives, names),
+    ):
+        for name in named:
+            if name not in there:
+                known = ", ".join(sorted(there)) or "none at all"
+                raise bad_option(option, name, f"the store has no such {option}; it has: {known}")
+    if not options.drives and len(found) > 1:
+        known = ", ".join(f"{drive!r} of {owner}" for owner, drive, _ in found[:_NAMED_MAX])
+        raise UsageError(
+            f"option drive is missing, and there are {len(found)} drives ({known}): name one or "
+            "several, separated by commas"
+        )
+    return sorted(found, key=lambda one: one[:2])
+
+
+_NAMED_MAX: Final = 20
+
+
+def _verify(owner: Value, signer: bytes) -> bool:
+    """Whether a key may speak for an owner whose name does not carry it was decided on arrival."""
+    is_key_did = isinstance(owner, str) and owner.startswith("did:key:")
+    return verify_did(owner, signer) if is_key_did else True
+
+
+# --- where to begin -----------------------------------------------------------------------------
+
+
+def _begin(root: Value, glob: Glob) -> tuple[Names, Value, States | None] | None:
+    """Return (names, node, states) of the deepest node that the literal front of a glob leads to.
+
+    States are nil where everything below belongs to it. Nil: there is nothing.
+    """
+    value: Value = make_directory(Index(), 0) if root is None else root
+    states: States | None = glob.start
+    names: Names = ()
+    for place, name in enumerate(glob.names):
+        if not glob.is_literal(place):
+            return names, value, states
+        node = node_of(value)
+        below = None if node is None or not node.is_directory else _entry(node, name)
+        if below is None:
+            return None if glob.is_plain else (names, make_directory(Index(), 0), states)
+        assert states is not None
+        names, value, states = (*names, name), below, glob.step(states, name)
+    return names, value, None
+
+
+def _entry(node: Node, name: str) -> Value:
+    entries = entries_of(node)
+    value = entries.get(name)
+    if value is None or entries.key_cell(name) != name:
+        return None
+    found = node_of(value)
+    return value if found is not None and found.is_live else None
+
+
+# --- what there is to read ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """A part, and how much it is."""
+
+    part: Directory | Stretch
+    files: int
+    byte_count: int
+
+
+def _parts(
+    names: Names, value: Value, states: States | None, options: FilesOptions
+) -> Iterator[_Weighed]:
+    """Yield what is to be read at and below a node."""
+    node = node_of(value)
+    if node is not None and node.data is not None:
+        if states is None:
+            yield from _whole(names, value, blob_length(node.data), options)
+        return
+    looked = 0
+    waiting = [(names, value, states)]
+    while waiting:
+        here, value, states = waiting.pop()
+        node = node_of(value)
+        if node is None or node.entries is None:
+            continue
+        entries = entries_of(node)
+        if looked + len(entries) > LOOKED_MAX:
+            for piece in cut(None, entries, FILES_PER_TASK_MAX):
+                yield _Weighed(Directory(here, piece, is_deep=True), FILES_PER_TASK_MAX, 0)
+            continue
+        looked += len(entries)
+        below: list[tuple[Names, Value, States | None]] = []
+        yield from _look(here, value, entries, states, options, below)
+        waiting.extend(reversed(below))
+
+
+def _look(
+    names: Names,
+    value: Value,
+    entries: Index,
+    states: States | None,
+    options: FilesOptions,
+    below: list[tuple[Names, Value, States | None]],
+) -> Iterator[_Weighed]:
+    """Yield the files of a directory; append the directories in it to `below`."""
+    files = total = 0
+    for name, child, node in live_entries(value):
+        after = None if states is None else options.glob.step(states, name)
+        if node.is_directory:
+            if after is None or options.glob.may_go_on(after):
+                below.append(((*names, name), child, after))
+        elif after is None or options.glob.is_end(after):
+            assert node.data is not None
+            size = blob_length(node.data)
+            if is_long(size, options):
+                yield from _whole((*names, name), child, size, options)
+            else:
+                files += 1
+                total += size
+    if not files:
+        return
+    share = 1
+    if options.with_content:
+        share = -(-total // BYTES_PER_TASK_MAX)
+    many = max(1, min(FILES_PER_TASK_MAX, len(entries) // max(1, share)))
+    pieces = list(cut(None, entries, many))
+    for piece in pieces:
+        part = Directory(names, piece, is_deep=False)
+        yield _Weighed(part, -(-files // len(pieces)), total // len(pieces))
+
+
+def is_long(size: int, options: FilesOptions) -> bool:
+    """Return whether a file is read by more than one task."""
+    return options.chunk_bytes is not None and size > BYTES_PER_TASK_MAX
+
+
+def chunk_count(size: int, chunk_bytes: int) -> int:
+    """Return how many chunks a file has; an empty one has one, so that it has a row, too."""
+    return max(1, -(-size // chunk_bytes))
+
+
+def _whole(names: Names, value: Value, size: int, options: FilesOptions) -> Iterator[_Weighed]:
+    """Yield the stretches of one file."""
+    encoding = encode(value)
+    chunk_bytes = options.chunk_bytes or max(1, size)
+    count = chunk_count(size, chunk_bytes)
+    step = max(1, BYTES_PER_TASK_MAX // chunk_bytes)
+    for first in range(0, count, step):
+        stop = min(first + step, count)
+        byte_count = min(size, stop * chunk_bytes) - first * chunk_bytes
+        yield _Weighed(Stretch(names, encoding, first, stop), 1, byte_count)
+
+
+class _Packing:
+    """Puts parts together into tasks of about equal size."""
+
+    def __init__(self, owner: str, drive: str, *, by_bytes: bool) -> None:
+        self._owner: Final = owner
+        self._drive: Final = drive
+        self._by_bytes: Final = by_bytes
+
+    def tasks(self, parts: Iterator[_Weighed]) -> Iterator[Task]:
+        """Yield the tasks."""
+        held: list[Directory | Stretch] = []
+        files = byte_count = 0
+        for weighed in parts:
+            is_full = files + weighed.files > FILES_PER_TASK_MAX or (
+                self._by_bytes and byte_count + weighed.byte_count > BYTES_PER_TASK_MAX
+            )
+            if held and is_full:
+                yield Task(self._owner, self._drive, tuple(held))
+                held, files, byte_count = [], 0, 0
+            held.append(weighed.part)
+            files += weighed.files
+            byte_count += weighed.byte_count
+        if held:
+            yield Task(self._owner, self._drive, tuple(held))
+
+
+def directory_of(encoding: bytes | None, loader: Loader) -> Value:
+    """Return a directory that has the entries of a part of one."""
+    entries = None if encoding is None else decode(encoding, loader)
+    return make_directory(entries if isinstance(entries, Index) else Index(), 0)

@@ -1,0 +1,113 @@
+"""Rows of files: what a task reads, file by file and chunk by chunk. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from datalattice.apps.dlfs import Content, join_path, live_entries
+from datalattice.apps.dlfs import read_node as node_of
+from datalattice.cells import Loader, Value, blob_length, decode
+from datalattice.errors import BadFormat
+from datalattice.pipeline.contents import check_size, part_of
+from datalattice.pipeline.files.globs import States
+from datalattice.pipeline.files.options import FilesOptions
+from datalattice.pipeline.files.plan import (
+    Directory,
+    Names,
+    Task,
+    chunk_count,
+    directory_of,
+    is_long,
+)
+from datalattice.pipeline.tables import Row, micros
+
+ROW_BYTES: Final = 64
+"""What a row counts for beside its path and content."""
+
+
+def rows(task: Task, options: FilesOptions, loader: Loader) -> Iterator[Row]:
+    """Yield the rows of a task. Runs in tasks.
+
+    Raises: LimitExceeded: a content is too long. BadFormat: a node is none. MissingData.
+    """
+    reading = _Rows(task, options)
+    for part in task.parts:
+        if isinstance(part, Directory):
+            for _, after in part.piece:
+                states = None if options.glob.is_plain else options.glob.start
+                for name in part.names:
+                    states = None if states is None else options.glob.step(states, name)
+                directory = directory_of(after, loader)
+                yield from reading.below(part.names, directory, states, is_deep=part.is_deep)
+        else:
+            yield from reading.file(part.names, decode(part.node, loader), part.first, part.stop)
+
+
+class _Rows:
+    """Makes the rows of one task."""
+
+    def __init__(self, task: Task, options: FilesOptions) -> None:
+        self._options: Final = options
+        self._owner: Final = task.owner
+        self._drive: Final = task.drive
+
+    def below(
+        self, names: Names, value: Value, states: States | None, *, is_deep: bool
+    ) -> Iterator[Row]:
+        """Yield the rows of the files in a directory, and of all below it if `is_deep`."""
+        glob = self._options.glob
+        waiting = [(names, value, states)]
+        while waiting:
+            here, directory, states = waiting.pop()
+            inner: list[tuple[Names, Value, States | None]] = []
+            for name, child, node in live_entries(directory):
+                after = None if states is None else glob.step(states, name)
+                if node.is_directory:
+                    if is_deep and (after is None or glob.may_go_on(after)):
+                        inner.append(((*here, name), child, after))
+                elif after is None or glob.is_end(after):
+                    assert node.data is not None
+                    if is_deep or not is_long(blob_length(node.data), self._options):
+                        yield from self.file((*here, name), child)
+            waiting.extend(reversed(inner))
+
+    def file(
+        self, names: Names, value: Value, first: int = 0, stop: int | None = None
+    ) -> Iterator[Row]:
+        """Yield the rows of a file: one, or one for each of its chunks."""
+        node = node_of(value)
+        if node is None or node.data is None:
+            raise BadFormat(f"{join_path(names)} is no file")
+        size = blob_length(node.data)
+        columns: dict[str, object] = {
+            "owner": self._owner,
+            "drive": self._drive,
+            "path": join_path(names),
+            "size": size,
+            "modified": micros(node.utime),
+        }
+        chunk_bytes = self._options.chunk_bytes
+        if chunk_bytes is None:
+            if self._options.with_content:
+                check_size(
+                    f"the file {join_path(names)} of drive {self._drive!r}",
+                    size,
+                    self._options.content_bytes_max,
+                    ", or read it in chunks (chunkBytes)",
+                )
+                columns["content"] = part_of(node.data, 0, size)
+            yield self._row(columns)
+            return
+        for chunk in range(first, chunk_count(size, chunk_bytes) if stop is None else stop):
+            yield self._row({**columns, **_chunk(node.data, size, chunk, chunk_bytes)})
+
+    def _row(self, columns: dict[str, object]) -> Row:
+        content = columns.get("content")
+        length = len(content) if isinstance(content, bytes) else 0
+        return [columns[name] for name in self._options.columns], ROW_BYTES + length
+
+
+def _chunk(content: Content, size: int, chunk: int, chunk_bytes: int) -> dict[str, object]:
+    start = chunk * chunk_bytes
+    return {"chunk": chunk, "content": part_of(content, start, min(start + chunk_bytes, size))}
