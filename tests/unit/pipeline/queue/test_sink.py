@@ -1,0 +1,470 @@
+"""The sink: rows become records in their order, once, with what the queue's own offers give."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+)
+
+from datalattice.apps.queue import PARTITIONS_MAX, LatticeMQ, Queue, Topic, partition_of
+from datalattice.cells import Vector, decode_message, encode_message, same, to_cell
+from datalattice.clock import SystemClock
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import BadFormat, DataLatticeError, LimitExceeded, UsageError
+from datalattice.home import Folder, edit, editing, reading, write_key
+from datalattice.lattice import root_lattice
+from datalattice.pipeline import staging
+from datalattice.pipeline.queue import gather, join
+from datalattice.pipeline.queue.sink import sink_options
+from datalattice.pipeline.queue.source import QueueSource
+from datalattice.pipeline.staging import Mark, Staged, StagedValue
+
+KEYS = KeyPair(bytes(32))
+NOW_MS = 1_000_000
+TYPES = {
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "map": MapType(StringType(), StringType()),
+    "kafka": ArrayType(StructType().add("key", "string").add("value", "binary")),
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Return a node's folder."""
+    write_key(tmp_path / "key", KEYS)
+    return tmp_path
+
+
+class Task:
+    """Stands for Spark's context of a task."""
+
+    def __init__(self, task: int) -> None:
+        self._task = task
+
+    def partitionId(self) -> int:  # noqa: N802 - Spark's
+        return self._task
+
+    def taskAttemptId(self) -> int:  # noqa: N802 - Spark's
+        return 0
+
+    def getLocalProperty(self, _name: str) -> str:  # noqa: N802 - Spark's
+        return "7"
+
+
+class Sink:
+    """Saves rows; each list of columns is what one task gets."""
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.home = home
+        self.monkeypatch = monkeypatch
+        monkeypatch.setattr("datalattice.clock.SystemClock.now_ms", lambda _self: NOW_MS)
+
+    def writer(self, schema: str, batch: int | None = None, **options: Any) -> Any:
+        kind = StructType()
+        for column in schema.split(", "):
+            name, _, type_name = column.partition(" ")
+            kind = kind.add(name, TYPES.get(type_name, type_name))
+        given = {"topic": "t", "store": str(self.home), **options}
+        source = QueueSource({name: text for name, text in given.items() if text})
+        made = source.writer(kind, False) if batch is None else source.streamWriter(kind, False)
+        return pickle.loads(pickle.dumps(made))
+
+    def stage(self, writer: Any, task: int, *batches: dict[str, Any]) -> Staged:
+        self.monkeypatch.setattr(staging, "_task_context", lambda: Task(task))
+        found = writer.write(pa.record_batch(columns) for columns in batches)
+        assert isinstance(found, Staged)
+        return found
+
+    def save(
+        self, schema: str, *tasks: dict[str, Any], batch: int | None = None, **options: Any
+    ) -> None:
+        writer = self.writer(schema, batch, **options)
+        messages = [self.stage(writer, task, columns) for task, columns in enumerate(tasks)]
+        if batch is None:
+            writer.commit(messages)
+        else:
+            writer.commit(messages, batch)
+
+    def topic(self, name: str = "t") -> Topic:
+        with reading(Folder(self.home)) as root:
+            mine = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key)
+            whole = decode_message(encode_message(mine.topic(name).cursor.get()))
+        made = Topic.create()
+        made.cursor.set(whole)
+        return made
+
+    def entries(self, partition: int = 0, topic: str = "t") -> list[Any]:
+        with reading(Folder(self.home)) as root:
+            mine = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key)
+            found = mine.topic(topic).partition(partition).iter_entries()
+            return [to_python_entry(entry) for entry in found]
+
+
+def to_python_entry(entry: Any) -> tuple[Any, ...]:
+    key, value, stamp, headers = entry
+    return key, value, stamp, None if headers is None else dict(headers.items())
+
+
+@pytest.fixture
+def sink(home: Path, monkeypatch: pytest.MonkeyPatch) -> Sink:
+    return Sink(home, monkeypatch)
+
+
+# --- rows to records ------------------------------------------------------------------------
+
+
+def test_rows_become_records_in_the_order_of_tasks_and_rows(sink: Sink) -> None:
+    sink.save("value string", {"value": ["a", "b"]}, {"value": []}, {"value": ["c"]})
+    sink.save("value string", {"value": ["d"]})
+    assert sink.entries() == [(None, text, NOW_MS, None) for text in "abcd"]
+    assert sink.topic().num_partitions == 1
+
+
+def test_the_log_is_what_offers_make(sink: Sink) -> None:
+    values = [f"value {i}" if i % 7 else f"{i} ".ljust(300 * i, "x") for i in range(100)]
+    sink.save("value string", *({"value": values[i : i + 30]} for i in range(0, 100, 30)))
+
+    class Clock:
+        def now_ms(self) -> int:
+            return NOW_MS
+
+    other = Queue.create(Clock())
+    other.offer_many(values)
+    with reading(Folder(sink.home)) as root:
+        mine = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key)
+        assert same(mine.partition("t", 0).cursor.get(), other.cursor.get())
+
+
+def test_keys_choose_partitions_as_topics_do(sink: Sink) -> None:
+    keys = [f"k{i % 20}" if i % 21 else None for i in range(100)]
+    columns = {"key": keys, "value": [str(i) for i in range(100)]}
+    sink.save("key string, value string", columns, columns, numPartitions="3")
+    assert sink.topic().num_partitions == 3
+    for partition in range(3):
+        expected = [
+            (key, str(row))
+            for task in range(2)
+            for row, key in enumerate(keys)
+            if (task if key is None else partition_of(key, 3)) == partition
+        ]
+        assert [entry[:2] for entry in sink.entries(partition)] == expected
+    sink.save("value string", {"value": ["later"]}, numPartitions="9")  # it has 3 now
+    assert sink.topic().num_partitions == 3
+    assert sink.topic().partitions() == [0, 1, 2]
+
+
+def test_columns_say_where_when_and_what_else(sink: Sink) -> None:
+    at = dt.datetime(2026, 1, 2, 3, 4, 5, 678_900, tzinfo=dt.UTC)
+    columns = {
+        "owner": ["0x00"] * 4,
+        "topic": ["t", "u", "t", "t"],
+        "partition": pa.array([2, 0, None, 2], pa.int32()),
+        "offset": [9, 9, 9, 9],
+        "timestamp": pa.array([at, None, at, None], pa.timestamp("us", tz="UTC")),
+        "key": pa.array([b"k", None, None, None], pa.binary()),
+        "value": [b"a", b"b", b"c", b"d" * 3_000],
+        "headers": pa.array(
+            [[("h", "1")], None, [], [("h", "1"), ("h", "2")]], pa.map_(pa.string(), pa.string())
+        ),
+    }
+    schema = (
+        "owner string, topic string, partition int, offset bigint, timestamp timestamp, "
+        "key binary, value binary, headers map"
+    )
+    sink.save(schema, columns, topic="", valueFormat="bytes", keyFormat="bytes")
+    stamp = int(at.timestamp() * 1000)
+    assert stamp % 1000 == 678
+    assert sink.entries(2) == [
+        (b"k", b"a", stamp, {"h": "1"}),
+        (None, b"d" * 3_000, NOW_MS, {"h": "2"}),
+    ]
+    assert sink.entries(0) == [(None, b"c", stamp, {})]
+    assert sink.entries(0, "u") == [(None, b"b", NOW_MS, None)]
+    sink.save(schema, columns, topic="x", valueFormat="bytes", keyFormat="bytes")
+    assert len(sink.entries(2, "x")) == 2, "the option goes before the column"
+
+
+def test_headers_may_be_those_of_kafka_s_rows(sink: Sink) -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = pa.array([[{"key": "h", "value": b"1"}], None], kind)
+    sink.save(
+        "value string, headers kafka",
+        {"value": ["a", "b"], "headers": headers},
+    )
+    assert [entry[3] for entry in sink.entries()] == [{"h": b"1"}, None]
+
+
+@pytest.mark.parametrize(
+    ("type_name", "options", "given", "expected"),
+    [
+        ("binary", {}, [encode_message(to_cell({"a": [1]}))], {"a": [1]}),
+        ("binary", {"valueFormat": "bytes"}, [b"raw"], b"raw"),
+        ("string", {"valueFormat": "bytes"}, ["raw"], b"raw"),
+        ("string", {}, ["text"], "text"),
+        ("string", {"valueFormat": "json"}, ['{"a": [1, 2.5]}'], {"a": [1, 2.5]}),
+        ("bigint", {}, [7], 7),
+        ("double", {}, [7.5], 7.5),
+        ("boolean", {}, [True], True),
+    ],
+)
+def test_values_are_read_by_their_format(
+    sink: Sink, type_name: str, options: dict[str, Any], given: list[Any], expected: Any
+) -> None:
+    sink.save(f"value {type_name}", {"value": given}, **options)
+    assert same(sink.entries()[0][1], to_cell(expected))
+
+
+def test_long_and_nested_values_come_through_whole(sink: Sink) -> None:
+    values = [to_cell({"n": i, "list": ["x" * 200] * (i % 5 * 40)}) for i in range(60)]
+    values.append(to_cell(b"\x01" * 3_000_000))
+    rows = {"value": [encode_message(value) for value in values]}
+    sink.save("value binary", rows, rows)
+    found = sink.entries()
+    assert len(found) == 2 * len(values)
+    with reading(Folder(sink.home)) as root:
+        queue = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key).partition("t", 0)
+        assert all(same(a, b) for a, b in zip(queue, values + values, strict=True))
+
+
+# --- mistakes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "says"),
+    [
+        ("value string, colour string", {}, "column colour is not one of a record: value, key"),
+        ("key string", {}, "column value is missing: rows of a queue have value, key, headers"),
+        ("value string", {"topic": ""}, "no topic is named: give the option topic, or a column"),
+        ("value string, topic int", {}, "column topic has the type INT; it is STRING"),
+        ("value string, partition string", {}, "column partition has the type STRING; it is TINY"),
+        ("value string, timestamp string", {}, "column timestamp has the type STRING; it is TIME"),
+        ("value string, headers string", {}, "column headers has the type STRING; it is MAP<"),
+        ("value date", {}, "column value has the type DATE; it is BINARY, STRING, VARIANT, a num"),
+        ("value int", {"valueFormat": "json"}, "column value has the type INT; valueFormat=json"),
+        ("value string, key int", {"keyFormat": "bytes"}, "column key has the type INT; keyForm"),
+        ("value string", {"valueFormat": "avro"}, "option valueFormat='avro' is not accepted"),
+        ("value string", {"numPartitions": "0"}, "option numPartitions='0' is not accepted"),
+        ("value string", {"startingOffsets": "latest"}, "unknown option startingOffsets='latest'"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_done(
+    sink: Sink, schema: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        sink.writer(schema, **options)
+    assert str(caught.value).startswith(says)
+
+
+def test_numbers_of_partitions_have_a_limit(home: Path) -> None:
+    given = {"store": str(home), "topic": "t"}
+    for count in (PARTITIONS_MAX - 1, PARTITIONS_MAX):
+        found = sink_options({**given, "numPartitions": str(count)}, streaming=False)
+        assert found.num_partitions == count
+    with pytest.raises(UsageError, match=f"a whole number of at most {PARTITIONS_MAX}"):
+        sink_options({**given, "numPartitions": str(PARTITIONS_MAX + 1)}, streaming=False)
+
+
+def test_a_queue_is_never_overwritten(home: Path) -> None:
+    source = QueueSource({"store": str(home), "topic": "t"})
+    schema = StructType().add("value", "string")
+    for make in (source.writer, source.streamWriter):
+        with pytest.raises(UsageError, match="a queue only grows: write with mode append"):
+            make(schema, True)
+
+
+@pytest.mark.parametrize(
+    ("schema", "columns", "options", "says"),
+    [
+        ("value string", {"value": ["a", None]}, {}, "the column value is NULL in a row"),
+        ("value string", {"value": pa.array([None], pa.string())}, {}, "the column value is NULL"),
+        ("value binary", {"value": [b"\xff"]}, {}, "a row that is not of valueFormat=cell: "),
+        ("value binary", {"value": [b"\x00"]}, {}, "the column value is NULL in a row"),
+        ("value string", {"value": ["{"]}, {"valueFormat": "json"}, "not of valueFormat=json: "),
+        (
+            "value string, topic string",
+            {"value": ["a", "b"], "topic": ["t", None]},
+            {"topic": ""},
+            "a row has no topic",
+        ),
+        (
+            "value string, topic string",
+            {"value": ["a"], "topic": pa.array([None], pa.string())},
+            {"topic": ""},
+            "a row has no topic",
+        ),
+        (
+            "value string, partition int",
+            {"value": ["a"], "partition": [-1]},
+            {},
+            "the column partition is -1 in a row; it is 0 to 2147483646",
+        ),
+        (
+            "value string, partition bigint",
+            {"value": ["a"], "partition": [PARTITIONS_MAX]},
+            {},
+            "the column partition is 2147483647 in a row; it is 0 to 2147483646",
+        ),
+    ],
+)
+def test_a_row_that_is_no_record_fails_its_task_and_nothing_is_left(
+    sink: Sink, schema: str, columns: dict[str, Any], options: dict[str, Any], says: str
+) -> None:
+    writer = sink.writer(schema, **options)
+    with pytest.raises(UsageError) as caught:
+        sink.stage(writer, 0, columns)
+    assert says in str(caught.value)
+    assert not list((sink.home / "staging").glob("*/*/*"))
+
+
+def test_one_task_writes_to_a_bounded_number_of_partitions(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "LOGS_MAX", 3)
+    for count in (2, 3):
+        rows = {"value": ["a"] * count, "partition": list(range(count))}
+        sink.save("value string, partition int", rows)
+    writer = sink.writer("value string, partition int")
+    with pytest.raises(LimitExceeded, match="at most 3 partitions"):
+        sink.stage(writer, 0, {"value": ["a"] * 4, "partition": [0, 1, 2, 3]})
+
+
+# --- once, whatever happens -----------------------------------------------------------------
+
+
+def test_a_batch_of_a_stream_is_written_once(sink: Sink) -> None:
+    for batch in (0, 1, 1, 0, 2):
+        sink.save("value bigint", {"value": [batch]}, {"value": [batch + 10]}, batch=batch)
+    assert [entry[1] for entry in sink.entries()] == [0, 10, 1, 11, 2, 12]
+    assert sink.topic().get_meta("spark-query/7") == 2
+
+
+def test_a_batch_that_is_in_one_of_its_topics_is_in_none_of_them_again(sink: Sink) -> None:
+    schema = "value bigint, topic string"
+    sink.save(schema, {"value": [1], "topic": ["a"]}, batch=0, topic="")
+    sink.save(schema, {"value": [1, 2], "topic": ["b", "a"]}, batch=0, topic="")
+    assert len(sink.entries(topic="a")) == 1
+    assert sink.entries(topic="b") == []
+
+
+def test_metadata_grows_with_queries_not_with_batches_or_saves(sink: Sink) -> None:
+    for number in range(3):
+        sink.save("value bigint", {"value": [number]}, batch=number)
+        sink.save("value bigint", {"value": [number]})
+        sink.save("value bigint", {"value": [number]}, writeId="w", writeVersion=str(number))
+    keys = {key for key, _ in sink.topic().metadata().entries()}
+    names = {key for key in keys if isinstance(key, str)}
+    assert names == {"spark-query/7", "spark-saves", "spark-write/w"}
+    assert len(keys) == 4, "and the number of partitions"
+
+
+def test_what_a_second_attempt_staged_is_not_there_twice(sink: Sink) -> None:
+    writer = sink.writer("value bigint")
+    sink.stage(writer, 0, {"value": [1]})  # a first attempt whose message nobody got
+    again = sink.stage(writer, 0, {"value": [1]})
+    writer.abort([sink.stage(writer, 1, {"value": [9]})])
+    writer.commit([again])
+    assert [entry[1] for entry in sink.entries()] == [1]
+    assert not list((sink.home / "staging").iterdir())
+
+
+def offer(home: Path, *values: object, partition: int = 0) -> None:
+    def change(cursor: RootLattice, keys: KeyPair) -> None:
+        LatticeMQ.at(cursor, keys.public_key).partition("t", partition).offer_many(values)
+
+    edit(Folder(home), change)
+
+
+def values_of(messages: list[Staged]) -> Iterator[StagedValue]:
+    for message in messages:
+        with staging._open_staged(message) as store:
+            yield StagedValue(message.task, message.records, store.load(message.root))
+
+
+def test_a_log_that_grew_or_was_cut_meanwhile_is_continued_anew(sink: Sink) -> None:
+    offer(sink.home, *range(20))
+    writer = sink.writer("value bigint")
+    message = sink.stage(writer, 0, {"value": [100, 101]})
+    mark = Mark("m", 1, "s")
+    with editing(Folder(sink.home)) as editor:
+        late = join.appending(editor, lambda: values_of([message]), mark, SystemClock())
+        assert late is not None
+
+        def truncate(cursor: RootLattice, keys: KeyPair) -> None:
+            LatticeMQ.at(cursor, keys.public_key).partition("t", 0).truncate(3)
+
+        editor.edit(truncate)
+        with pytest.raises(staging.Moved):
+            editor.edit(late)
+        again = join.appending(editor, lambda: values_of([message]), mark, SystemClock())
+        assert again is not None
+        editor.edit(again)
+        editor.edit(again)  # the mark is there: nothing happens
+        assert join.appending(editor, lambda: values_of([message]), mark, SystemClock()) is None
+    assert [entry[1] for entry in sink.entries()] == [*range(3, 20), 100, 101]
+
+
+def test_a_number_of_partitions_that_changed_meanwhile_is_told(sink: Sink) -> None:
+    writer = sink.writer("key string, value bigint", numPartitions="4")
+    message = sink.stage(writer, 0, {"key": ["a"], "value": [1]})
+
+    def change(cursor: RootLattice, keys: KeyPair) -> None:
+        LatticeMQ.at(cursor, keys.public_key).topic("t").set_num_partitions(5)
+
+    edit(Folder(sink.home), change)
+    with pytest.raises(UsageError, match="topic 't' has 5 partitions now, and had 4 when this"):
+        writer.commit([message])
+    assert sink.topic().partitions() == []
+
+
+def test_what_no_task_of_this_version_staged_is_refused(sink: Sink) -> None:
+    writer = sink.writer("value bigint")
+    for value in (Vector.of([1]), Vector.of([{}, {"t": 1}]), Vector.of([{}, {"t": {0: "no log"}}])):
+        with writer._writing._job.stage() as stage:
+            message = stage.done(to_cell(value), 1)
+        with pytest.raises(BadFormat, match="not what this version of the sink stages"):
+            writer.commit([message])
+
+
+def test_memory_holds_a_piece_of_a_log_only(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (gather, join):
+        monkeypatch.setattr(module, "STAGE_BYTES_MAX", 20_000)
+    puts = 0
+    put = staging.Stage.put
+
+    def counted(self: staging.Stage, value: Any) -> None:
+        nonlocal puts
+        puts += 1
+        put(self, value)
+
+    monkeypatch.setattr(staging.Stage, "put", counted)
+    offer(sink.home, *range(7))
+    values = [f"{i} ".ljust(50 + i % 3 * 2_000, "x") for i in range(500)]
+    sink.save("value string", {"value": values}, {"value": values})
+    assert puts > 40
+    assert [entry[1] for entry in sink.entries()] == [*range(7), *values, *values]
+
+
+def test_a_clear_error_is_one_of_ours(sink: Sink) -> None:
+    offer(sink.home, 1)
+    with pytest.raises(DataLatticeError):
+        sink.save("value binary", {"value": [b"\xff\xff"]})
+    assert [entry[1] for entry in sink.entries()] == [1]
