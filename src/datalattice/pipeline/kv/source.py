@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
@@ -32,6 +31,7 @@ from datalattice.pipeline.kv.options import FORMAT, KVOptions, parse_options
 from datalattice.pipeline.kv.plan import Task, plan
 from datalattice.pipeline.kv.position import Position
 from datalattice.pipeline.kv.rows import Times, rows
+from datalattice.pipeline.kv.sink import KVSink
 from datalattice.pipeline.kv.view import check_named, differing
 from datalattice.pipeline.leasing import Snapshot
 from datalattice.pipeline.options import bad_option
@@ -55,7 +55,7 @@ _OPTIONS: Final = "columns and valueFormat"
 _log: Final = logging.getLogger("datalattice.pipeline")
 
 
-class KVSource(DataSource):
+class KVSource(KVSink):
     """Keys of databases in a store, as rows.
 
     Rows (`columns` picks among them):

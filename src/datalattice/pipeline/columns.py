@@ -1,0 +1,99 @@
+"""Columns: what sinks ask of the columns they are given, and how they read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from datalattice.cells import Value, to_cell
+from datalattice.errors import DataLatticeError, UsageError
+from datalattice.pipeline.values import ValueFormat, accepted_types, parse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType
+
+PLAIN_TYPES: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN")
+"""Types whose entries are values as they are."""
+
+_FORMAT_BY_TYPE: Final = {
+    "BINARY": ValueFormat.CELL,
+    "STRING": ValueFormat.STRING,
+    "VARIANT": ValueFormat.VARIANT,
+}
+
+_MICROS: Final = 1_000
+
+
+def type_name(kind: DataType) -> str:
+    """Return a type as Spark's DDL names it."""
+    return kind.simpleString().upper()
+
+
+def check_type(types: Mapping[str, DataType], name: str, accepted: Sequence[str]) -> None:
+    """Check the type of a column, if it is there.
+
+    Raises: UsageError: it is not among the accepted ones.
+    """
+    if name in types and type_name(types[name]) not in accepted:
+        raise UsageError(
+            f"column {name} has the type {type_name(types[name])}; it is {' or '.join(accepted)}"
+        )
+
+
+def value_format(kind: DataType, name: str, chosen: ValueFormat | None) -> ValueFormat | None:
+    """Return how a column of values is read; None for numbers and truth values, as they are.
+
+    name: of the column; the option that chooses its format is `<name>Format`.
+    Raises: UsageError: it is not of a type that is written.
+    """
+    found = type_name(kind)
+    if chosen is None:
+        if found not in _FORMAT_BY_TYPE and found not in PLAIN_TYPES:
+            raise UsageError(
+                f"column {name} has the type {found}; it is BINARY, STRING, VARIANT, a number or "
+                "a truth value (to_json makes a STRING of everything else)"
+            )
+        return _FORMAT_BY_TYPE.get(found)
+    accepted = accepted_types(chosen)
+    if found not in accepted:
+        raise UsageError(
+            f"column {name} has the type {found}; {name}Format={chosen.value} takes "
+            f"{' or '.join(accepted)}"
+        )
+    return chosen
+
+
+def listed(rows: pa.RecordBatch, name: str) -> list[Any]:
+    """Return the entries of a column; NULLs where it is not there."""
+    names = rows.schema.names
+    if name not in names:
+        return [None] * rows.num_rows
+    found: list[Any] = rows.column(names.index(name)).to_pylist()
+    return found
+
+
+def cell(entry: object, name: str, format: ValueFormat | None) -> Value:
+    """Return the value of an entry of a column; see `value_format`.
+
+    Raises: UsageError: it is none in this format.
+    """
+    if format is None:
+        return to_cell(entry)
+    try:
+        return parse(entry, format)
+    except DataLatticeError as error:
+        raise UsageError(
+            f"the column {name} has a row that is not of {name}Format={format.value}: {error}"
+        ) from None
+
+
+def stamps_ms(rows: pa.RecordBatch, name: str) -> list[int | None]:
+    """Return the entries of a TIMESTAMP column as Unix milliseconds."""
+    import pyarrow as pa
+
+    names = rows.schema.names
+    if name not in names:
+        return [None] * rows.num_rows
+    micros = rows.column(names.index(name)).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    return [None if at is None else at // _MICROS for at in micros.to_pylist()]

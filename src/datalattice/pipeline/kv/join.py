@@ -1,0 +1,297 @@
+"""Join: what the driver does with the keys that tasks gathered: it writes them, task by task.
+
+The databases as they will be are made and stored ahead, some keys at a time, so that memory holds a
+piece of them only. The change itself puts them in place, with the mark of the batch in a database
+of its own: all of it is one signed update. Where others wrote to the same databases meanwhile, it
+looks at the keys that they wrote, and at no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from datalattice.apps.kv import (
+    KV_SECTION,
+    TYPE_TAGS,
+    Entry,
+    check_room,
+    delete,
+    key_text,
+    live_entry,
+    put_shown,
+    read_entry,
+    shown_value,
+    stored_entry,
+)
+from datalattice.cells import (
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    IndexPart,
+    Loader,
+    Map,
+    Value,
+    Vector,
+    branch_hashes,
+    decode,
+    encode,
+    key_bytes,
+    novelty,
+    same,
+    value_hash,
+)
+from datalattice.clock import Clock
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import BadFormat
+from datalattice.home import Change, Editor
+from datalattice.lattice import VALUE, MergeContext, root_lattice
+from datalattice.limits import EMBEDDED_BYTES_MAX, INDEX_KEY_BYTES
+from datalattice.pipeline.kv.options import HIDDEN_DATABASE
+from datalattice.pipeline.staging import STAGE_BYTES_MAX, Mark, Moved, StagedValues
+
+KEYS_MAX: Final = 8_192
+"""Keys that are written before the database is stored, at most."""
+
+REBASE_KEYS_MAX: Final = 65_536
+"""Where others wrote more keys than this meanwhile, all is prepared again."""
+
+_NAME_CHARS: Final = 15
+_PLAIN: Final = TYPE_TAGS["value"]
+
+
+class Writes:
+    """How keys are written: at one time, and under one name for counters."""
+
+    def __init__(self, replica: str, now_ms: int) -> None:
+        self._replica: Final = replica
+        self._now_ms: Final = now_ms
+
+    def over(self, stored: Value, wanted: Value) -> Value:
+        """Return the entry that shows what a row wants, in place of what is stored.
+
+        Raises: BadFormat: it is nothing that a task stages.
+        """
+        if not isinstance(wanted, Vector) or len(wanted) != 3:
+            raise _misshapen()
+        tag, value, expire = wanted
+        if tag is None:
+            return delete(stored, self._now_ms)[0]
+        if not isinstance(tag, int) or not (expire is None or isinstance(expire, int)):
+            raise _misshapen()
+        return put_shown(stored, tag, value, expire, self._replica, self._now_ms)
+
+    def again(self, stored: Value, ours: Entry | None) -> Value:
+        """Return an entry that shows what ours does, in place of another that came meanwhile."""
+        if ours is None or ours.is_tombstone():
+            return delete(stored, self._now_ms)[0]
+        value, expire = shown_value(ours), ours.expire
+        return put_shown(stored, ours.tag, value, expire, self._replica, self._now_ms)
+
+    def cleared(self, stored: Value) -> Value:
+        """Return the entry of a key that is deleted if it is live."""
+        return delete(stored, self._now_ms)[0]
+
+    def is_live(self, stored: Value) -> bool:
+        """Return whether readers see an entry."""
+        return live_entry(stored, self._now_ms) is not None
+
+    def marked(self, stored: Value, value: Value) -> Value:
+        """Return the entry of a plain value."""
+        return put_shown(stored, _PLAIN, value, None, self._replica, self._now_ms)
+
+
+class _Joined:
+    """The databases of one batch."""
+
+    def __init__(self, editor: Editor, writes: Writes, *, overwrite: bool) -> None:
+        lattice = root_lattice()
+        root = editor.root()
+        context = MergeContext(key_pair=editor.key_pair)
+        cursor = RootLattice(lattice, lattice.zero() if root is None else root, context)
+        self._present: Final = databases(cursor, editor.key_pair.public_key)
+        self._editor: Final = editor
+        self._writes: Final = writes
+        self._overwrite: Final = overwrite
+        self.before: Final[dict[str, Index]] = {}
+        self.after: Final[dict[str, Index]] = {}
+
+    def has(self, mark: Mark) -> bool:
+        """Return whether the batch is there already."""
+        return has_mark(self._present, mark)
+
+    def take(self, value: Value) -> None:
+        """Write what one task staged."""
+        if not isinstance(value, Map):
+            raise _misshapen()
+        for name, keys in value.entries():
+            if not isinstance(name, str) or not isinstance(keys, Index):
+                raise _misshapen()
+            if name not in self.after:
+                self.before[name] = self.after[name] = as_store(self._present.get(name))
+                if self._overwrite:
+                    self._clear(name)
+            for piece in _pieces(keys.entries()):
+                self._write(name, piece)
+
+    def _write(self, name: str, piece: list[tuple[Value, Value]]) -> None:
+        store = self.after[name]
+        keys = [key for key, _ in piece if isinstance(key, str)]
+        check_room(store, keys, "the key")
+        made: list[tuple[Value, Value]] = []
+        for key, wanted in piece:
+            if not isinstance(key, str):
+                raise _misshapen()
+            stored = stored_entry(store, key)
+            entry = self._writes.over(stored, wanted)
+            if entry is not stored:
+                made.append((key, entry))
+        self._put(name, made)
+
+    def _clear(self, name: str) -> None:
+        """Delete every key that is there: what rows name is written over that."""
+        live = (pair for pair in self.before[name].entries() if self._writes.is_live(pair[1]))
+        for piece in _pieces(live):
+            self._put(name, [(key, self._writes.cleared(stored)) for key, stored in piece])
+
+    def _put(self, name: str, entries: list[tuple[Value, Value]]) -> None:
+        if entries:
+            grown = self.after[name].put_many(entries)
+            self._editor.stage(grown)
+            self.after[name] = _reopened(grown, self._editor.loader)
+
+
+def upserting(
+    editor: Editor, values: StagedValues, mark: Mark, clock: Clock, *, overwrite: bool = False
+) -> Change[None] | None:
+    """Prepare the change that writes what tasks gathered. See `staging.Join`.
+
+    overwrite: all keys of a database that is written to are deleted first.
+    Raises: UsageError: a key cannot be told from a stored one.
+    """
+    writes = Writes(editor.key_pair.public_key.hex(), clock.now_ms())
+    joined = _Joined(editor, writes, overwrite=overwrite)
+    if joined.has(mark):
+        return None
+    for staged in values():
+        joined.take(staged.value)
+
+    def change(cursor: RootLattice, keys: KeyPair) -> None:
+        place = cursor.path(KV_SECTION, keys.public_key, VALUE)
+        present = databases(cursor, keys.public_key)
+        if has_mark(present, mark):
+            return
+        made = present
+        for name, after in joined.after.items():
+            there = as_store(present.get(name))
+            made = made.put(name, rebased(joined.before[name], after, there, writes))
+        place.update(lambda _stored: with_mark(made, mark, writes))
+
+    return change
+
+
+def databases(cursor: RootLattice, owner: bytes) -> Map:
+    """Return the databases of an owner by name."""
+    found = cursor.get(KV_SECTION, owner, VALUE)
+    return found if isinstance(found, Map) else EMPTY_MAP
+
+
+def as_store(value: Value) -> Index:
+    """Return a store; what is none reads as the empty one."""
+    return value if isinstance(value, Index) else EMPTY_INDEX
+
+
+def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
+    """Return `there` with what was written between `before` and `after`.
+
+    Where it is `before` still, that is `after` itself. Else it is `after` with what others wrote
+    since; a key that both wrote shows what we wrote, as if we had done so just now.
+
+    Raises: Moved: others wrote too many keys. UsageError: one of them cannot be told from ours.
+    """
+    if same(before, there):
+        return after
+    theirs: list[tuple[Value, Value]] = []
+    gone: list[Value] = []
+    for key, _, was, is_there, now in IndexPart(before, there).differences():
+        if len(theirs) + len(gone) >= REBASE_KEYS_MAX:
+            raise Moved
+        ours = after.get(key)
+        if same(ours, was):
+            if is_there:
+                theirs.append((key, now))
+            else:
+                gone.append(key)
+            continue
+        name = key_text(after.key_cell(key))
+        if name is None:
+            raise _misshapen()
+        check_room(there, (name,), "the key")
+        entry = writes.again(now, read_entry(ours))
+        if entry is None:
+            gone.append(key)
+        else:
+            theirs.append((name, entry))
+    made = after.put_many(theirs)
+    for key in gone:
+        made = made.remove(key)
+    return made
+
+
+# --- marks ----------------------------------------------------------------------------------
+
+
+def mark_key(mark: Mark) -> str:
+    """Return the key that a mark has in its database: one that an Index can tell from others."""
+    if len(mark.key.encode()) <= INDEX_KEY_BYTES:
+        return mark.key
+    return f"{mark.key[:_NAME_CHARS]}~{value_hash(mark.key)[:8].hex()}"
+
+
+def has_mark(stores: Map, mark: Mark) -> bool:
+    """Return whether a batch is there already."""
+    entry = read_entry(as_store(stores.get(HIDDEN_DATABASE)).get(mark_key(mark)))
+    return entry is not None and mark.is_in(shown_value(entry))
+
+
+def with_mark(stores: Map, mark: Mark, writes: Writes) -> Map:
+    """Return databases with the mark of a batch among them."""
+    kept = as_store(stores.get(HIDDEN_DATABASE))
+    key = mark_key(mark)
+    stored = kept.get(key)
+    entry = read_entry(stored)
+    value = mark.over(None if entry is None else shown_value(entry))
+    return stores.put(HIDDEN_DATABASE, kept.put(key, writes.marked(stored, value)))
+
+
+# --- pieces ---------------------------------------------------------------------------------
+
+
+def _pieces(entries: Iterator[tuple[Value, Value]]) -> Iterator[list[tuple[Value, Value]]]:
+    """Yield entries in pieces of bounded size."""
+    piece: list[tuple[Value, Value]] = []
+    size = 0
+    for key, value in entries:
+        piece.append((key, value))
+        encoding = encode(value)
+        size += len(encoding) + len(key_bytes(key))
+        if len(encoding) > EMBEDDED_BYTES_MAX or branch_hashes(encoding):
+            size += sum(len(below) for _, below, _ in novelty(value))
+        if size >= STAGE_BYTES_MAX or len(piece) >= KEYS_MAX:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def _reopened(store: Index, loader: Loader) -> Index:
+    """Return a stored database, its cells to be had from `loader` alone."""
+    found = decode(encode(store), loader)
+    if not isinstance(found, Index):
+        raise _misshapen()
+    return found
+
+
+def _misshapen() -> BadFormat:
+    return BadFormat("what a task staged is not what this version of the sink stages")
