@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from datalattice.errors import UsageError
@@ -26,6 +27,12 @@ LOOPBACK: Final = "127.0.0.1"
 
 JVM_END_SECONDS_MAX: Final = 30
 """A JVM that takes longer to end is killed."""
+
+ARCHIVE_SUFFIXES: Final = (".tar.gz", ".tgz", ".tar", ".zip")
+"""What Spark unpacks, by the end of its name."""
+
+PACKAGE_FOLDER: Final = "datalattice-package"
+"""Where a package is unpacked, below the working folder of each executor."""
 
 _MEMORY: Final = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 
@@ -80,14 +87,16 @@ def spark_session(
     log_level: str = "off",
     config: Mapping[str, str] | None = None,
     master: str | None = None,
+    package: str | os.PathLike[str] | None = None,
 ) -> SparkSession:
     """Return a Spark session on `cores` cores (default: all) whose JVMs may use `memory` each.
 
     `master` says where tasks run: here ("local[4]", "local[*]", the default), on a standalone
     cluster ("spark://host:7077", where `memory` is also each executor's) or behind a Spark Connect
-    server ("sc://host:15002", which has its own cores and memory). A session that is already
-    running is returned as it is. `config` adds settings or replaces the ones made here. At the log
-    level "off" Spark prints nothing: what fails is raised.
+    server ("sc://host:15002", which has its own cores and memory). `package` is the archive of this
+    package for a cluster whose workers do not have it (`package_settings`). A session that is
+    already running is returned as it is. `config` adds settings or replaces the ones made here. At
+    the log level "off" Spark prints nothing: what fails is raised.
 
         spark = spark_session("delays", cores=2, memory="1g")
         spark = spark_session("delays", master="spark://127.0.0.1:7077")
@@ -100,6 +109,10 @@ def spark_session(
     settings = session_settings(
         app_name, cores=cores, memory=memory, log_level=log_level, master=where
     )
+    if package is not None:
+        if where.kind != "cluster":
+            raise UsageError(f"a package is for workers of a cluster, not for master={where.url}")
+        settings |= package_settings(package)
     settings.update(config or {})
     spark_type = _spark_type()
     if where.kind == "connect":
@@ -250,6 +263,25 @@ def _process_settings(app_name: str, memory: str, log_level: str) -> dict[str, s
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",
+    }
+
+
+def package_settings(archive: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the Spark settings that ship this package: an archive with what to import in it.
+
+    Each executor unpacks it into its working folder, and its Python looks there first.
+    Raises: UsageError: there is no such file, or Spark cannot unpack it.
+    """
+    path = Path(archive).absolute()
+    if not path.name.endswith(ARCHIVE_SUFFIXES):
+        raise UsageError(f"a package is a file {', '.join(ARCHIVE_SUFFIXES)}, got {path.name!r}")
+    if not path.is_file():
+        raise UsageError(f"the package {str(path)!r} is not there")
+    # A worker of Python runs in its executor's folder or, for a session of Spark Connect, below it.
+    places = (PACKAGE_FOLDER, str(Path("..", PACKAGE_FOLDER)))
+    return {
+        "spark.archives": f"{path.as_uri()}#{PACKAGE_FOLDER}",
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(places),
     }
 
 
