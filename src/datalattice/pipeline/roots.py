@@ -6,7 +6,8 @@ committed: what differs between them can be read even if they are long gone for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from datalattice.clock import Clock, SystemClock
@@ -18,6 +19,12 @@ from datalattice.pipeline.places import Place, open_place
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+
+STAND_MS: Final = 10 * 60 * 1_000
+"""How long a stream stays at a root when nothing changes for it."""
+
+MOVED_MAX: Final = 10
+"""How often the present root is asked for again when it was collected before it could be held."""
 
 RENEW_SHARE: Final = 0.5
 """A lease is renewed when less than this part of `leaseSeconds` is left of it."""
@@ -65,6 +72,8 @@ class Roots:
         self._held: dict[bytes, Lease] = {}  # the oldest first
         self._target: bytes | None = None
         self._is_bounded = False
+        self._same: tuple[bytes | None, bytes] | None = None
+        self._stands: tuple[bytes | None, int] = (None, 0)  # where the stream is, and since when
 
     def first(self, start: str) -> bytes | None:
         """Return the root where a new stream begins, as `start_option` read it.
@@ -73,24 +82,67 @@ class Roots:
         """
         if start == EARLIEST:
             return None
-        found = self.latest() if start == LATEST else bytes.fromhex(start.removeprefix("0x"))
-        if found is not None:
-            self.hold(found)
+        if start == LATEST:
+            return self.present()
+        found = bytes.fromhex(start.removeprefix("0x"))
+        self.hold(found)
         return found
 
-    def latest(self) -> bytes | None:
-        """Return the root up to which the next batch reads, and hold it."""
+    def next(
+        self, start: bytes | None, differ: Callable[[bytes | None, bytes], bool]
+    ) -> bytes | None:
+        """Return the root where the next batch ends, held; the start itself for no batch.
+
+        There is none while `differ` finds nothing to tell between the two, so that what others
+        write makes no empty batches. After `STAND_MS` there is one all the same: else a stream
+        would keep for ever what everybody else has thrown away.
+        """
+        now_ms = self._clock.now_ms()
+        if self._stands[0] != start:
+            self._stands = (start, now_ms)
+        if start is not None:
+            with suppress(DataLoss):  # it is told when it matters: with the next batch
+                self.hold(start)
+        end = self._target if self._is_bounded else self._root_hash()
+        if end is None or end == start:
+            return start
+        if self._same == (start, end) or not self._differ(start, end, differ):
+            self._same = (start, end)
+            if start is None or now_ms - self._stands[1] < STAND_MS:
+                return start
         if self._is_bounded:
-            return self._target
-        found = open_place(self._place, self._clock).root_hash()
-        if found is not None:
-            self.hold(found)
+            return end
+        return self.present()
+
+    def _differ(
+        self, start: bytes | None, end: bytes, differ: Callable[[bytes | None, bytes], bool]
+    ) -> bool:
+        try:
+            return differ(start, end)
+        except MissingData:
+            return True  # the batch finds out what is missing
+
+    def present(self) -> bytes | None:
+        """Return the present root, held."""
+        for _ in range(MOVED_MAX):
+            found = self._root_hash()
+            if found is None:
+                return None
+            try:
+                self.hold(found)
+            except DataLoss:
+                if self._root_hash() == found:
+                    raise  # nobody moved on: it is damaged
+            else:
+                return found
         return found
+
+    def _root_hash(self) -> bytes | None:
+        return open_place(self._place, self._clock).root_hash()
 
     def bound(self) -> None:
         """Let the present root be the last one."""
-        self._is_bounded = False
-        self._target = self.latest()
+        self._target = self.present()
         self._is_bounded = True
 
     def hold(self, root_hash: bytes) -> Snapshot:

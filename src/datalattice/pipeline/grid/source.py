@@ -172,6 +172,10 @@ class GridStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._roots = Roots(options.place)
         check_schema(schema, options.types, FORMAT, _OPTIONS)
 
+    def __reduce__(self) -> tuple[type[GridStreamReader], tuple[GridOptions, StructType]]:
+        # What is leased belongs to the process that plans.
+        return type(self), (self._options, self._schema)
+
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
         """Return where a new stream begins."""
         return write_offset(self._roots.first(self._options.starting))
@@ -185,13 +189,20 @@ class GridStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802 - Spark's
-        """Return where the next batch ends; the start itself where there is no root yet."""
-        found = self._roots.latest()
-        return start if found is None else write_offset(found)
+        """Return where the next batch ends; the start itself where no job has changed."""
+        return write_offset(self._roots.next(read_offset(start), self._differ))
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
         """Return the present root, for the progress report."""
         return write_offset(open_place(self._options.place).root_hash())
+
+    def _differ(self, before: bytes | None, after: bytes) -> bool:
+        return next(self._plan(before, after), None) is not None
+
+    def _plan(self, before: bytes | None, after: bytes) -> Iterator[Part]:
+        source = open_place(self._options.place)
+        old = None if before is None else source.load(before)
+        return plan(source.load(after), self._options, before=old)
 
     def partitions(
         self, start: dict[str, object], end: dict[str, object]
@@ -200,30 +211,21 @@ class GridStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises: DataLoss: a root of the batch is gone, and failOnDataLoss.
         """
-        last = read_offset(end)
+        before, last = read_offset(start), read_offset(end)
         if last is None:
             return []
-        before = self._start(read_offset(start))
-        snapshot = self._roots.hold(last)
-        source = open_place(self._options.place)
-        old = None if before is None else source.load(before)
-        return [
-            GridPartition(part, snapshot)
-            for part in plan(source.load(last), self._options, before=old)
-        ]
-
-    def _start(self, root_hash: bytes | None) -> bytes | None:
-        """Return the root that a batch begins at, nil where it is gone and need not be there."""
-        if root_hash is None:
-            return None
         try:
-            self._roots.hold(root_hash)
+            if before is not None:
+                self._roots.hold(before)
+            snapshot = self._roots.hold(last)
         except DataLoss as loss:
-            if self._options.fail_on_data_loss:
+            present = None if self._options.fail_on_data_loss else self._roots.present()
+            if present is None:
                 raise
             _log.warning("%s; reading all jobs again (failOnDataLoss=false)", loss)
-            return None
-        return root_hash
+            before, snapshot = None, self._roots.hold(present)
+        assert snapshot.root_hash is not None
+        return [GridPartition(part, snapshot) for part in self._plan(before, snapshot.root_hash)]
 
     def commit(self, end: dict[str, object]) -> None:
         """Let go of the roots before `end`."""

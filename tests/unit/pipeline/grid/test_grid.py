@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import pickle
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,11 +23,14 @@ from datalattice.errors import (
     Corruption,
     DataLoss,
     LimitExceeded,
+    MissingData,
     UsageError,
 )
 from datalattice.lattice import MergeContext, did_of, root_lattice
+from datalattice.pipeline import roots
 from datalattice.pipeline.grid import rows as grid_rows
 from datalattice.pipeline.grid.options import COLUMNS, Table, parse_options
+from datalattice.pipeline.places import Source
 from datalattice.store import CellStore
 
 pa: Any = pytest.importorskip("pyarrow")
@@ -387,21 +391,55 @@ class TestStream:
         def leased() -> list[bytes]:
             return [lease.root_hash for lease in grid.store.leases.live()]
 
-        roots = []
+        made = []
         for _ in range(3):
             grid.alice.create_job()
-            roots.append(grid.commit())
+            made.append(grid.commit())
             offsets.append(reader.latestOffset(offsets[-1], None))
             assert len(self.names(reader, *offsets[-2:])) == 1
-        assert sorted(leased()) == sorted(roots)
+        assert sorted(leased()) == sorted(made)
         reader.commit(offsets[2])
-        assert sorted(leased()) == sorted(roots[1:])
+        assert sorted(leased()) == sorted(made[1:])
         reader.commit(offsets[3])
-        assert leased() == roots[2:]
+        assert leased() == made[2:]
 
-    def test_a_root_that_is_gone(
-        self, grid: Grid, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    def test_what_others_write_makes_no_batch(
+        self, grid: Grid, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        grid.alice.create_job()
+        grid.commit()
+        reader = grid.stream()
+        start = reader.latestOffset(reader.initialOffset(), None)
+        for _ in range(2):
+            grid.alice.register(json.dumps({"n": grid.bob.register("{}").hex()}))
+            grid.commit()
+            assert reader.latestOffset(start, None) == start
+        monkeypatch.setattr(roots, "STAND_MS", 0)  # it stood there for long
+        moved = reader.latestOffset(start, None)
+        assert moved != start
+        assert reader.partitions(start, moved) == []
+
+    def test_a_present_root_that_is_damaged(
+        self, grid: Grid, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def lost(*_: object) -> None:
+            raise MissingData([bytes(32)])
+
+        grid.alice.create_job()
+        grid.commit()
+        monkeypatch.setattr(Source, "lease", lost)
+        with pytest.raises(DataLoss):
+            grid.stream(startingOffsets="latest").initialOffset()
+
+    def test_the_reader_travels_without_what_it_holds(self, grid: Grid) -> None:
+        grid.alice.create_job()
+        grid.commit()
+        reader = grid.stream()
+        start = reader.initialOffset()
+        parts = reader.partitions(start, reader.latestOffset(start, None))
+        assert len(rows_of(*pickle.loads(pickle.dumps((reader, parts))))) == 1
+
+    def test_a_root_that_is_gone(self, grid: Grid, caplog: pytest.LogCaptureFixture) -> None:
         made = grid.alice.create_job()
         grid.commit()
         gone = {"version": 1, "root": "0x" + "ab" * 32}
@@ -414,6 +452,7 @@ class TestStream:
         lenient = grid.stream(failOnDataLoss="false")
         with caplog.at_level(logging.WARNING, "datalattice.pipeline"):
             assert self.names(lenient, gone, end) == [made.hex()]
+            assert self.names(lenient, end, gone) == [made.hex()]
         assert "reading all jobs again" in caplog.text
 
     @pytest.mark.parametrize(
@@ -426,8 +465,6 @@ class TestStream:
 
 
 def test_the_reader_travels_to_tasks(grid: Grid) -> None:
-    import pickle
-
     grid.alice.create_job()
     grid.commit()
     source = grid.source(table="jobs")
