@@ -35,11 +35,13 @@ from datalattice.cells.comparing import Change, changes
 from datalattice.cells.convert import to_cell, to_python
 from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
 from datalattice.cells.indexparts import IndexPart
+from datalattice.cells.indexranges import index_between, index_bounds, index_joined
 from datalattice.cells.jsonstream import read_json, write_json
 from datalattice.cells.jsontree import from_json
 from datalattice.cells.maps import EMPTY_MAP, EMPTY_SET, Map, Set
 from datalattice.cells.message import (
     Parts,
+    branch_kids,
     decode,
     decode_message,
     decode_parts,
@@ -69,6 +71,7 @@ from datalattice.cells.walk import (
     Part,
     branch_count,
     difference,
+    inline_signed,
     memory_size,
     missing,
     novelty,
@@ -124,6 +127,7 @@ __all__ = [
     "blob_truncate",
     "branch_count",
     "branch_hashes",
+    "branch_kids",
     "brief",
     "changes",
     "columns",
@@ -136,6 +140,9 @@ __all__ = [
     "encode_message",
     "from_json",
     "from_text",
+    "index_between",
+    "index_bounds",
+    "index_joined",
     "is_embedded",
     "key_bytes",
     "make_blob",

@@ -8,6 +8,7 @@ from typing import Final
 from datalattice.cells.cell import Cell, Loader, Ref, Value, can_branch, encode, value_hash
 from datalattice.cells.message import branch_kids, cell_children, references
 from datalattice.cells.scan import branch_hashes
+from datalattice.cells.tagged import Signed
 from datalattice.errors import MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
@@ -187,6 +188,23 @@ def branch_count(value: Value) -> int:
     return sum(1 for _ in branch_kids(value))
 
 
+def inline_signed(value: Value) -> Iterator[Signed]:
+    """Yield the signed values in the cell of `value`: itself, and those embedded at any depth.
+
+    Source: CAD003 "Signed"; docs/cells.md "Signed".
+    """
+    stack: list[object] = [value]
+    while stack:
+        kid = stack.pop()
+        if isinstance(kid, Signed):
+            yield kid
+        if isinstance(kid, Cell):
+            for child in cell_children(kid):
+                # What is longer is a cell of its own.
+                if isinstance(child, Cell) and len(child.encoding) <= EMBEDDED_BYTES_MAX:
+                    stack.append(child)
+
+
 def memory_size(value: Value) -> int:
     """Return the memory size of a value, in bytes: what storing all its cells takes.
 
@@ -216,6 +234,7 @@ __all__ = [
     "Part",
     "branch_count",
     "difference",
+    "inline_signed",
     "memory_size",
     "missing",
     "novelty",

@@ -13,23 +13,28 @@ from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Missing, Report
 from datalattice.store.collecting import GRACE_MS, Collected
 from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View
+from datalattice.store.garbage import Marks
+from datalattice.store.hashindex import Position
 from datalattice.store.healing import Fetch, Fetching, Healing, Source, heal_store, open_damaged
 from datalattice.store.history import NOTHING, RETENTION, History, Moment, Retention
 from datalattice.store.leases import LEASE_SECONDS_MAX, Lease
 from datalattice.store.memory import MemoryStore
+from datalattice.store.packing import locate
 from datalattice.store.pins import Pin, Pins
 from datalattice.store.reading import Stats
 from datalattice.store.refs import parse_time, time_text
 from datalattice.store.staging import Staging
 from datalattice.store.stretches import (
+    Beginning,
     Extent,
     Hole,
     Stretch,
     StretchMarker,
     StretchReader,
+    beginning_of,
     check_extent,
     extent_of,
-    find_places,
+    upper_bits,
 )
 from datalattice.store.sweeping import (
     SweepHead,
@@ -62,6 +67,7 @@ __all__ = [
     "LEASE_SECONDS_MAX",
     "NOTHING",
     "RETENTION",
+    "Beginning",
     "CellCache",
     "CellStore",
     "Collected",
@@ -77,11 +83,13 @@ __all__ = [
     "Hole",
     "Lease",
     "Lock",
+    "Marks",
     "MemoryStore",
     "Missing",
     "Moment",
     "Pin",
     "Pins",
+    "Position",
     "RealDisk",
     "Report",
     "Retention",
@@ -97,16 +105,18 @@ __all__ = [
     "SweptSegment",
     "View",
     "announce_cells",
+    "beginning_of",
     "check_extent",
     "export_cells",
     "extent_of",
-    "find_places",
     "heal_store",
     "import_cells",
+    "locate",
     "open_damaged",
     "open_store",
     "parse_time",
     "sweep_head",
     "time_text",
+    "upper_bits",
     "write_sweep_list",
 ]

@@ -106,7 +106,11 @@ class Marks:
             return False
         return page[at] & (1 << ((offset >> GRANULE_BITS) & 7)) != 0
 
-    def pack(self, segment: int, staged: Iterable[int]) -> bytes:
+    def segments(self) -> list[int]:
+        """Return the numbers of the segments with places that were added."""
+        return sorted({*self._pages, *self._short})
+
+    def pack(self, segment: int, staged: Iterable[int] = ()) -> bytes:
         """Return the marks of a segment, and the offsets of its staged cells, for the record."""
         page = bytes(self._pages.get(segment, b""))
         short = sorted(self._short.get(segment, ()))

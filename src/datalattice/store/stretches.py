@@ -9,7 +9,7 @@ removes cells meanwhile is noticed (`check_extent`): the extent is void then.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -17,8 +17,7 @@ from datalattice.errors import StoreFailed, UsageError
 from datalattice.store.disk import Disk
 from datalattice.store.garbage import GARBAGE_FILE, Sieve, first_pack, read_removed
 from datalattice.store.hashindex import Position
-from datalattice.store.marking import PLACE_SHIFT, Follower, damaged
-from datalattice.store.packing import locate
+from datalattice.store.marking import PLACE_SHIFT, Follower, Roots, damaged
 from datalattice.store.reading import CHECK_RESIDENT_BYTES, CHECK_RESIDENT_READS, Reading
 from datalattice.store.recovery import Gap, LogReader, Pack
 from datalattice.store.segments import SegmentReader, segment_numbers, segment_path
@@ -91,7 +90,7 @@ class Extent:
 
 def upper_bits(segment: int, offset: int) -> int:
     """Return a segment and a byte of it as the upper bits of a place have them."""
-    return segment << OFFSET_BITS | offset
+    return (segment << OFFSET_BITS) + offset
 
 
 def extent_of(store: Reading) -> Extent:
@@ -159,9 +158,10 @@ class Hole(NamedTuple):
     """Byte behind them; that of the end of the segment where no good pack follows."""
     reason: str
 
-    def holds(self, place: int) -> bool:
-        """Return whether a place lies in it."""
-        return self.segment == place >> 42 and self.offset <= locate(place)[1] < self.end
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where it begins and ends, as the upper bits of a place have it."""
+        return upper_bits(self.segment, self.offset), upper_bits(self.segment, self.end)
 
 
 HOLE_END: Final = 1 << OFFSET_BITS
@@ -334,7 +334,34 @@ SENT_MAX: Final = 1 << 18
 """Leads remembered, so that most are handed on once; a second time does no harm."""
 
 
-def find_places(store: Reading, hashes: Iterable[bytes]) -> list[tuple[bytes, int]]:
-    """Return (hash, place) of cells; a place is negative where a cell is not here."""
-    wanted = list(dict.fromkeys(hashes))
-    return list(zip(wanted, store._index.find_many(wanted), strict=True))
+class Beginning(NamedTuple):
+    """Where a mark begins."""
+
+    roots: list[bytes]
+    """Hashes of the roots that are followed ..."""
+    places: list[int]
+    """... and where they are."""
+    start: Position
+    """All packs behind this are young, and stay."""
+
+
+def beginning_of(store: Reading, extent: Extent, roots: Roots) -> Beginning:
+    """Return where the mark of a store begins; `CellStore.roots_kept` gives the roots.
+
+    Raises: StoreFailed: a root that somebody keeps is not here.
+    """
+    kept = [*([] if extent.root is None else [extent.root]), *roots.kept()]
+    others = [*([] if roots.root is None else [roots.root]), *roots.tops()]
+    wanted = list(dict.fromkeys([*kept, *others]))
+    places = store._index.find_many(wanted)
+    found = Beginning([], [], roots.start)
+    needed = set(kept)
+    for hash, place in zip(wanted, places, strict=True):
+        if place >= 0:
+            found.roots.append(hash)
+            found.places.append(place)
+        elif hash in needed:
+            raise damaged(
+                f"the root 0x{hash.hex()}, which is the present one or is kept, is not here"
+            )
+    return found
