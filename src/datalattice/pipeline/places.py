@@ -92,7 +92,7 @@ def place_option(options: Given) -> Place:
 
 def _address_option(text: str) -> str:
     try:
-        return str(parse_address(text)) if text else ""
+        return str(parse_address(text))
     except UsageError as error:
         raise Refused(str(error)) from None
 
@@ -199,13 +199,17 @@ class Source:
         self._cells.close()
 
 
-_Key = tuple[object, ...]
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What is open: `identity` tells a folder from another one at the same path."""
 
-_open: dict[_Key, CellStore | RemoteCells] = {}
-"""What this process has open, by process and place; the one asked for last stands at the end.
+    pid: int
+    identity: tuple[int, ...]
+    cells: CellStore | RemoteCells
 
-A folder made anew at the same path is another one.
-"""
+
+_open: dict[str, _Opened] = {}
+"""What this process has open, by folder or address; what was asked for last stands at the end."""
 
 
 def open_place(place: Place, clock: Clock | None = None) -> Source:
@@ -214,37 +218,45 @@ def open_place(place: Place, clock: Clock | None = None) -> Source:
     Raises: UsageError: there is no store. StoreError: it cannot be read. A node is not called yet.
     """
     folder = "" if place.node else _store_folder(place.store)
-    key = (os.getpid(), *(_identity(folder, place.store) if folder else (place.node,)))
-    cells = _open.pop(key, None)
-    if cells is None:
-        for other in list(_open):
-            # What was inherited through a fork is not ours to close.
-            if other[0] != key[0]:
-                _open.pop(other)
+    name = folder or place.node
+    identity = _identity(folder, place.store) if folder else ()
+    found = _open.pop(name, None)
+    if found is not None and (found.pid, found.identity) != (os.getpid(), identity):
+        _close(found)
+        found = None
+    if found is None:
         while len(_open) >= OPEN_MAX:
-            _open.pop(next(iter(_open))).close()
+            _close(_open.pop(next(iter(_open))))
         cells = CellStore.open(folder, read_only=True) if folder else RemoteCells(place.node)
-    _open[key] = cells
-    return Source(place, cells, clock or SystemClock())
+        found = _Opened(os.getpid(), identity, cells)
+    _open[name] = found
+    return Source(place, found.cells, clock or SystemClock())
+
+
+def _close(opened: _Opened) -> None:
+    if opened.pid == os.getpid():  # what was inherited through a fork is not ours to close
+        opened.cells.close()
+
+
+_STORE_FILE: Final = "STORE"
+"""The file that every store has."""
 
 
 def _store_folder(path: str) -> str:
     """Return the folder of the store: the given one, or `store` in a node's folder."""
     inner = Path(path) / "store"
-    return str(inner if (inner / _STORE_FILE).is_file() else path)
+    return os.path.realpath(inner if (inner / _STORE_FILE).is_file() else path)
 
 
-_STORE_FILE: Final = "STORE"
-
-
-def _identity(folder: str, given: str) -> tuple[object, ...]:
+def _identity(folder: str, given: str) -> tuple[int, ...]:
+    """Return what tells a store from another one that was at the same path before."""
     try:
-        found = Path(folder).stat()
+        found = (Path(folder) / _STORE_FILE).stat()
     except OSError as error:
         raise UsageError(
             f"option store={given!r} is not the folder of a store: {error.strerror}"
         ) from None
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def encodings(source: Source) -> Fetch:
