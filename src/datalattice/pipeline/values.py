@@ -189,17 +189,20 @@ def _variant_value(column: object) -> Value:
         raise _unaccepted(column, ValueFormat.VARIANT)
     try:
         with decimal.localcontext(prec=_DECIMAL_DIGITS):
-            return to_cell(_plain(column.toPython()))
+            return to_cell(plain(column.toPython()))
     except (PySparkException, ValueError, IndexError, OverflowError, RecursionError) as error:
         raise BadFormat(f"not a variant that can be read: {error}") from None
 
 
-def _plain(item: Any) -> object:
-    """Return what a variant holds, made of what has a counterpart among values."""
+def plain(item: Any) -> object:
+    """Return what a variant or a column holds, made of what has a counterpart among values.
+
+    Decimals without a fraction become ints, other decimals floats, times and dates their ISO texts.
+    """
     if isinstance(item, dict):
-        return {name: _plain(inner) for name, inner in item.items()}
+        return {name: plain(inner) for name, inner in item.items()}
     if isinstance(item, list):
-        return [_plain(inner) for inner in item]
+        return [plain(inner) for inner in item]
     if isinstance(item, decimal.Decimal):
         return int(item) if item.as_tuple().exponent == 0 else float(item)
     if isinstance(item, (dt.date, dt.time)):
