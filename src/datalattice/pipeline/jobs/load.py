@@ -1,0 +1,339 @@
+"""Load: files of rows into a queue or a database, each row as a map of its columns.
+
+    load(spark, ["flights.csv"], store="data/node", topic="flights", key="tailnum")
+    load(spark, ["planes.parquet"], store="data/node", database="planes", key="tailnum")
+
+Spark reads CSV and Parquet; lines of JSON are read by the reader of values, so numbers keep their
+digits. Rows become values in tasks, and the sinks of `lattice.queue` and `lattice.kv` write them:
+all of them in one edit, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from datalattice.cells import Map, encode_message, from_json, to_cell, to_json
+from datalattice.errors import DataLatticeError, UsageError
+from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.progress import Progress, watching_tasks
+from datalattice.pipeline.values import ValueFormat, parse, plain, render
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS: Final = ("csv", "json", "parquet")
+"""What is loaded; `json` is one value on each line."""
+
+_SUFFIXES: Final = {
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+}
+_PACKED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
+
+# One wrong line ends the load: half a file is not what was asked for.
+_CSV: Final = {"header": "true", "inferSchema": "true", "mode": "FAILFAST"}
+
+ROWS_MAX: Final = 1_024
+"""Rows that become values at a time, at most."""
+
+BYTES_MAX: Final = 4 * 1024 * 1024
+"""Values of one batch, about; what is larger stands alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What a load wrote."""
+
+    store: str
+    target: str
+    """`topic` or `database`, and its name."""
+    rows: int
+    """Rows read. Of rows with one key, a database keeps one."""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the report as a document."""
+        return asdict(self)
+
+
+def load(
+    spark: SparkSession,
+    paths: Sequence[str],
+    *,
+    store: str,
+    topic: str | None = None,
+    database: str | None = None,
+    format: str | None = None,
+    key: str | None = None,
+    schema: str | None = None,
+    options: Mapping[str, str] | None = None,
+    partitions: int | None = None,
+    drop_nulls: bool = False,
+    write_id: str | None = None,
+    progress: Progress | None = None,
+) -> LoadReport:
+    """Write the rows of files to a topic or a database of the node in the folder `store`.
+
+    paths: files or folders that the tasks can open.
+    format: csv, json or parquet; by default what the names end with.
+    key: the column whose value is the record's key, or the name in the database.
+    schema: the columns of CSV in Spark's DDL; by default the file is read once more to find them.
+    options: for Spark's reader, such as {"sep": ";"}; for JSON `lineSep` and those that say which
+        files are read.
+    partitions: of a new topic, over which keys are spread.
+    drop_nulls: leave out what is NULL in a row; else it is nil in the map.
+    write_id: a load with a name happens once, however often it is started.
+
+    Raises: UsageError: an argument, a row that is no map, a column that no value can hold, a row
+            without a key. What Spark raises for files that it cannot read passes as it is.
+    """
+    sink = _sink_options(store, topic, database, key, partitions, write_id)
+    format = checked_format(paths, format)
+    frame = _read(spark, paths, format, schema, dict(options or {}))
+    plan = _plan(frame, format, key, drop_nulls=drop_nulls, text_key=database is not None)
+    columns = "value BINARY"
+    if key is not None:
+        columns += ", key STRING" if database is not None else ", key BINARY"
+    rows, count = counted(frame.mapInArrow(partial(made_rows, plan), columns))
+    writer = rows.write.format("lattice.queue" if database is None else "lattice.kv")
+    with watching_tasks(spark, "load", progress):
+        writer.options(**sink).mode("append").save()
+    target = f"topic {topic}" if database is None else f"database {database}"
+    return LoadReport(store, target, count())
+
+
+def _sink_options(
+    store: str,
+    topic: str | None,
+    database: str | None,
+    key: str | None,
+    partitions: int | None,
+    write_id: str | None,
+) -> dict[str, str]:
+    if (topic is None) == (database is None):
+        raise UsageError("give a topic or a database to load into, one of them")
+    if database is not None and key is None:
+        raise UsageError("key is missing: a database needs the column that names each row")
+    if database is not None and partitions is not None:
+        raise UsageError("partitions are for a topic; a database has none")
+    chosen = {"topic": topic, "database": database, "writeId": write_id}
+    if partitions is not None:
+        chosen["numPartitions"] = str(partitions)
+    if database is None and key is not None:
+        chosen["keyFormat"] = "cell"
+    return {"store": store, "valueFormat": "cell"} | {k: v for k, v in chosen.items() if v}
+
+
+def checked_format(paths: Sequence[str], format: str | None) -> str:
+    """Return the format of the files: that given, else what all their names end with.
+
+    Raises: UsageError: no path, an unknown format, or names that do not tell it.
+    """
+    if not paths:
+        raise UsageError("no file is named to load from")
+    if format is not None:
+        if format.lower() not in FORMATS:
+            raise bad_option("format", format, f"one of {', '.join(FORMATS)}")
+        return format.lower()
+    found = {_format_of(path) for path in paths}
+    if len(found) > 1 or None in found:
+        raise UsageError(
+            f"what the files are is not clear from their names: give the format, one of "
+            f"{', '.join(FORMATS)}"
+        )
+    return str(found.pop())
+
+
+def _format_of(path: str) -> str | None:
+    name = Path(path.lower())
+    suffix = Path(name.stem).suffix if name.suffix in _PACKED else name.suffix
+    return _SUFFIXES.get(suffix)
+
+
+def _read(
+    spark: SparkSession,
+    paths: Sequence[str],
+    format: str,
+    schema: str | None,
+    options: dict[str, str],
+) -> DataFrame:
+    reader = spark.read
+    if schema is not None:
+        if format != "csv":
+            raise UsageError(f"schema is for csv; {format} has its own types")
+        reader = reader.schema(schema)
+    if format == "json":
+        return reader.options(**options).format("text").load(list(paths))
+    if format == "csv":
+        given = {name.lower() for name in options}
+        defaults = {name: value for name, value in _CSV.items() if name.lower() not in given}
+        if schema is not None:
+            defaults.pop("inferSchema", None)
+        options = defaults | options
+    return reader.options(**options).format(format).load(list(paths))
+
+
+def counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
+    """Return a frame that counts its rows as they pass, and the function that tells how many.
+
+    It knows when the frame has been written, and not before.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    seen = Observation()
+    return frame.observe(seen, F.count(F.lit(1)).alias("rows")), lambda: int(seen.get["rows"])
+
+
+# --- rows to values, in tasks ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """How rows become values. Plain, for it goes to every task."""
+
+    is_text: bool
+    """Whether the one column holds a line of JSON."""
+    key: str | None
+    text_key: bool
+    """Whether keys are wanted as texts; else as values."""
+    variants: tuple[str, ...]
+    """Columns that hold variants."""
+    drop_nulls: bool
+
+
+def _plan(
+    frame: DataFrame, format: str, key: str | None, *, drop_nulls: bool, text_key: bool
+) -> RowPlan:
+    types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    if format == "json":
+        return RowPlan(True, key, text_key, (), drop_nulls)
+    if key is not None and key not in types:
+        raise bad_option("key", key, f"the files have the columns {', '.join(types)}")
+    if len(types) < len(frame.columns):
+        raise UsageError("two columns have the same name; give them others with a schema")
+    variants = tuple(name for name, kind in types.items() if kind == "variant")
+    return RowPlan(False, key, text_key, variants, drop_nulls)
+
+
+def made_rows(plan: RowPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows of value and key, as the sinks take them, for rows of files.
+
+    Raises: UsageError: a row that is no map, or has no key that can be one.
+    """
+    import pyarrow as pa
+
+    types = {"value": pa.binary()}
+    if plan.key is not None:
+        types["key"] = pa.string() if plan.text_key else pa.binary()
+    schema = pa.schema(list(types.items()))
+    columns: dict[str, list[object]] = {name: [] for name in types}
+    size = 0
+
+    def batch() -> pa.RecordBatch:
+        made = [pa.array(columns[name], kind) for name, kind in types.items()]
+        return pa.RecordBatch.from_arrays(made, schema=schema)
+
+    for row in _rows(plan, batches):
+        value = encode_message(row)
+        columns["value"].append(value)
+        if plan.key is not None:
+            columns["key"].append(_key(plan, row))
+        size += len(value)
+        if size >= BYTES_MAX or len(columns["value"]) >= ROWS_MAX:
+            yield batch()
+            columns = {name: [] for name in types}
+            size = 0
+    if columns["value"]:
+        yield batch()
+
+
+def _rows(plan: RowPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[Map]:
+    for batch in batches:
+        make = _line if plan.is_text else _maker(plan, batch.schema)
+        for first in range(0, batch.num_rows, ROWS_MAX):
+            for row in batch.slice(first, ROWS_MAX).to_pylist():
+                made = make(row)
+                if made is None:
+                    continue
+                yield _without_nils(made) if plan.drop_nulls else made
+
+
+def _line(row: dict[str, Any]) -> Map | None:
+    """Return the map that a line of JSON holds; None for an empty line."""
+    line = row["value"]
+    if not line.strip():
+        return None
+    try:
+        made = from_json(line)
+    except DataLatticeError as error:
+        raise UsageError(f"a line is not JSON: {error}, in {line[:200]!r}") from None
+    if not isinstance(made, Map):
+        raise UsageError(f"a line of JSON is an object, got {line[:200]!r}")
+    return made
+
+
+def _maker(plan: RowPlan, schema: pa.Schema) -> Callable[[dict[str, Any]], Map]:
+    converters = {
+        field.name: _variant if field.name in plan.variants else converter(field.type)
+        for field in schema
+    }
+
+    def make(row: dict[str, Any]) -> Map:
+        made: dict[str, object] = {}
+        for name, item in row.items():
+            try:
+                made[name] = None if item is None else to_cell(converters[name](item))
+            except DataLatticeError as error:
+                raise UsageError(f"column {name}: {error}") from None
+        return Map.of(made)
+
+    return make
+
+
+def _variant(item: object) -> object:
+    return parse(item, ValueFormat.VARIANT)
+
+
+def converter(kind: pa.DataType) -> Callable[[Any], object]:
+    """Return the function that makes what Arrow gives for a type into what a value is made of.
+
+    Structs and maps become maps, lists vectors, decimals Integers or Doubles, dates and times their
+    ISO texts; everything else is as it is.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_map(kind):
+        of_key, of_item = converter(kind.key_type), converter(kind.item_type)
+        return lambda pairs: {of_key(k): _made(of_item, item) for k, item in pairs}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        of_member = converter(kind.value_type)
+        return lambda members: [_made(of_member, member) for member in members]
+    if pa.types.is_struct(kind):
+        fields = {field.name: converter(field.type) for field in kind}
+        return lambda row: {name: _made(fields[name], item) for name, item in row.items()}
+    return plain
+
+
+def _made(convert: Callable[[Any], object], item: object) -> object:
+    return None if item is None else convert(item)
+
+
+def _without_nils(row: Map) -> Map:
+    return Map.of({name: item for name, item in row.entries() if item is not None})
+
+
+def _key(plan: RowPlan, row: Map) -> object:
+    found = row.get(plan.key)
+    if not plan.text_key:
+        return None if found is None else encode_message(found)
+    if found is None:
+        raise UsageError(f"a row has nothing in {plan.key!r}, which names it: {to_json(row)[:200]}")
+    return render(found, ValueFormat.STRING)
