@@ -65,7 +65,9 @@ class IndexPart:
         fork = common_key_digits(own._any(), other._any(), self._known)
         if fork < low:
             alone = [IndexPart(own, None, fork), IndexPart(None, other, fork)]
-            return alone if digit_at(own._any(), fork) < digit_at(other._any(), fork) else alone[::-1]
+            return (
+                alone if digit_at(own._any(), fork) < digit_at(other._any(), fork) else alone[::-1]
+            )
         mine = _own_entry(own) if own_end == low and own._has_entry else None
         theirs = _own_entry(other) if other_end == low and other._has_entry else None
         found: list[IndexPart] = []
