@@ -114,9 +114,9 @@ class RemoteCells:
     is read.
     """
 
-    def __init__(self, address: str, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, address: str, patience_s: float | None = None) -> None:
         self._address = address
-        self._patience_s = patience_s
+        self._patience_s = PATIENCE_S if patience_s is None else patience_s
         self._lock = threading.RLock()
         self._stream: socket.socket | None = None
         self._buffer = FrameBuffer(ANSWER_BYTES_MAX)

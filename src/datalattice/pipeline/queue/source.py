@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from datalattice.errors import UsageError
+from datalattice.errors import DataLoss, MissingData, UsageError
 from datalattice.pipeline.leasing import Snapshot, StreamLeases
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.places import Source, encodings, open_place
@@ -195,10 +195,16 @@ class _Reading:
 
         source = self.source()
         schema = to_arrow_schema(self.schema, timezone="UTC")
-        with source.keeping(partition.snapshot) as keeper:
-            for batch in batches(partition.part, self.options, schema, encodings(source)):
-                yield batch
-                keeper.touch()
+        try:
+            with source.keeping(partition.snapshot) as keeper:
+                for batch in batches(partition.part, self.options, schema, encodings(source)):
+                    yield batch
+                    keeper.touch()
+        except MissingData as error:
+            raise DataLoss(
+                f"{partition.part.name}: {error}, which {source.place} does not have; if they were "
+                "collected since the plan was made, a longer leaseSeconds keeps them"
+            ) from error
 
 
 def _check_schema(options: QueueOptions, schema: StructType) -> None:
