@@ -110,7 +110,8 @@ class _Joined:
         root = editor.root()
         context = MergeContext(key_pair=editor.key_pair)
         cursor = RootLattice(lattice, lattice.zero() if root is None else root, context)
-        self._present: Final = databases(cursor, editor.key_pair.public_key)
+        place = cursor.path(KV_SECTION, editor.key_pair.public_key, VALUE)
+        self._present: Final = as_databases(place.get())
         self._editor: Final = editor
         self._writes: Final = writes
         self._overwrite: Final = overwrite
@@ -179,22 +180,21 @@ def upserting(
 
     def change(cursor: RootLattice, keys: KeyPair) -> None:
         place = cursor.path(KV_SECTION, keys.public_key, VALUE)
-        present = databases(cursor, keys.public_key)
+        present = as_databases(place.get())
         if has_mark(present, mark):
             return
         made = present
         for name, after in joined.after.items():
             there = as_store(present.get(name))
             made = made.put(name, rebased(joined.before[name], after, there, writes))
-        place.update(lambda _stored: with_mark(made, mark, writes))
+        place.set(with_mark(made, mark, writes))
 
     return change
 
 
-def databases(cursor: RootLattice, owner: bytes) -> Map:
-    """Return the databases of an owner by name."""
-    found = cursor.get(KV_SECTION, owner, VALUE)
-    return found if isinstance(found, Map) else EMPTY_MAP
+def as_databases(value: Value) -> Map:
+    """Return databases by name; what is none reads as no databases."""
+    return value if isinstance(value, Map) else EMPTY_MAP
 
 
 def as_store(value: Value) -> Index:
