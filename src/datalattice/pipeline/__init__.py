@@ -31,10 +31,11 @@ def register(spark: SparkSession) -> None:
     `spark.read.format("lattice.queue")`, `spark.readStream.format("lattice.queue")` and so on work
     then; the classes that are registered say what the options and rows of each are.
     """
+    from datalattice.pipeline.cells.source import CellsSource
     from datalattice.pipeline.files.source import FilesSource
     from datalattice.pipeline.grid.source import GridSource
     from datalattice.pipeline.kv.source import KVSource
     from datalattice.pipeline.queue.source import QueueSource
 
-    for source in (QueueSource, KVSource, GridSource, FilesSource):
+    for source in (QueueSource, KVSource, GridSource, FilesSource, CellsSource):
         spark.dataSource.register(source)

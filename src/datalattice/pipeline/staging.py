@@ -25,7 +25,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,6 +225,10 @@ class Stage:
     def put(self, value: Value) -> None:
         """Write the cells of a value and free their memory; `value` stays usable."""
         self._store.put(value)
+
+    def put_cells(self, cells: Iterable[tuple[bytes, bytes]]) -> None:
+        """Write cells as (hash, encoding), which the caller has checked, in any order."""
+        self._store.put_encodings(cells)
 
     def done(self, value: Value, records: int) -> Staged:
         """Make the value durable and return the task's message.

@@ -47,9 +47,16 @@ Progress = Callable[[int], None]
 
 
 def export_cells(
-    store: Store, top: bytes, write: Callable[[bytes], object], progress: Progress | None = None
+    store: Store,
+    top: bytes,
+    write: Callable[[bytes], object],
+    progress: Progress | None = None,
+    *,
+    known: Callable[[bytes], bool] | None = None,
 ) -> int:
     """Write the cell `top` of a store, and all below it, as an archive; return how many cells.
+
+    known: tells which cells, with all below them, are where the archive goes; they are left out.
 
     Raises: MissingData: a cell is not here. Corruption: one is damaged. What was written by then
             has no end, and is refused by `import_cells`.
@@ -64,7 +71,7 @@ def export_cells(
     emit(_HEAD.pack(_MAGIC, ARCHIVE_VERSION, 0, check_hash(top)))
     done = size = 0
     block: list[bytes] = []
-    for encoding in _children_first(store, top):
+    for encoding in _children_first(store, top, known):
         block.append(encoding)
         size += len(encoding)
         done += 1
@@ -88,7 +95,9 @@ def _block(encodings: list[bytes]) -> bytes:
     return _BLOCK.pack(len(encodings), len(body)) + body
 
 
-def _children_first(store: Store, top: bytes) -> Iterator[bytes]:
+def _children_first(
+    store: Store, top: bytes, known: Callable[[bytes], bool] | None
+) -> Iterator[bytes]:
     """Yield the encodings of a cell and all below it, each once, after those it refers to."""
     seen = Seen()
     loose: set[bytes] = set()
@@ -107,6 +116,8 @@ def _children_first(store: Store, top: bytes) -> Iterator[bytes]:
             continue
         else:
             loose.add(hash)
+        if known is not None and known(hash):
+            continue
         found = store.get_encoding(hash)
         if found is None:
             raise MissingData([hash])

@@ -1,0 +1,129 @@
+"""Options of `lattice.cells`: parsed once into frozen records, one for reading, one for writing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from datalattice.errors import UsageError
+from datalattice.limits import HASH_BYTES
+from datalattice.pipeline.options import (
+    Given,
+    Refused,
+    bad_option,
+    columns_option,
+    flag_option,
+    positive_option,
+    store_option,
+    text_option,
+)
+
+TYPES: Final = {"hash": "BINARY", "encoding": "BINARY", "refs": "ARRAY<BINARY>"}
+"""Every column, in order, and its type as Spark's DDL names it."""
+
+READ_OPTIONS: Final = ("store", "path", "columns", "verify", "minPartitions")
+WRITE_OPTIONS: Final = ("store", "path", "staging", "root", "pin", "merge")
+
+STORE_FILE: Final = "STORE"
+"""The file that every store has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The options of reading; the docstring of the source says what each means."""
+
+    folder: str
+    """The folder of the store itself."""
+    columns: tuple[str, ...]
+    verify: bool
+    min_partitions: int
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Each column's type in the order of the rows."""
+        return {name: TYPES[name] for name in self.columns}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The options of writing; the docstring of the source says what each means."""
+
+    folder: str
+    """The folder of a node, or of a store."""
+    is_node: bool
+    staging: str
+    root: bytes
+    pin: str
+    merge: bool
+
+    @property
+    def store(self) -> str:
+        """The folder of the store itself."""
+        return f"{self.folder}/store" if self.is_node else self.folder
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Return the options of reading as a record.
+
+    Raises: UsageError: an option is unknown, missing or not of its form; there is no store.
+    """
+    options = Given(given, READ_OPTIONS)
+    path = store_option(options)
+    for folder in (Path(path, "store"), Path(path)):
+        if (folder / STORE_FILE).is_file():
+            break
+    else:
+        raise bad_option("store", path, "no store is here; give the folder of a store or a node")
+    all_columns: tuple[str, ...] = tuple(TYPES)
+    return ReadOptions(
+        folder=str(folder.absolute()),
+        columns=options.get("columns", columns_option(all_columns), all_columns),
+        verify=options.get("verify", flag_option, True),
+        min_partitions=options.get("minPartitions", positive_option, 1),
+    )
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Return the options of writing as a record; paths become absolute.
+
+    Raises: UsageError: an option is unknown, missing or not of its form.
+    """
+    options = Given(given, WRITE_OPTIONS)
+    folder = Path(store_option(options)).expanduser().absolute()
+    is_node = (folder / "key").is_file() or (folder / "store" / STORE_FILE).is_file()
+    if not is_node and folder.exists() and not (folder / STORE_FILE).is_file():
+        raise bad_option(
+            "store", folder, "it is neither the folder of a node, nor a store, nor free for one"
+        )
+    root = options.get("root", _hash_option, None)
+    if root is None:
+        raise UsageError(
+            "option root is missing: the hash of the value whose cells are written, 0x and "
+            f"{2 * HASH_BYTES} hex digits"
+        )
+    pin = options.get("pin", text_option, "")
+    merge = options.get("merge", flag_option, False)
+    if not pin and not merge:
+        raise UsageError(
+            "option pin or merge=true is missing: a name that keeps the value, or its merge into "
+            "the root; what nothing keeps would go with the next collection"
+        )
+    default = folder / "staging" if is_node else folder.with_name(folder.name + ".staging")
+    staging = options.get("staging", text_option, "")
+    return WriteOptions(
+        folder=str(folder),
+        is_node=is_node,
+        staging=str(Path(staging).expanduser().absolute() if staging else default),
+        root=root,
+        pin=pin,
+        merge=merge,
+    )
+
+
+def _hash_option(text: str) -> bytes:
+    digits = text.lower().removeprefix("0x")
+    if len(digits) != 2 * HASH_BYTES or not set(digits) <= set("0123456789abcdef"):
+        raise Refused(f"the hash of a cell, 0x and {2 * HASH_BYTES} hex digits")
+    return bytes.fromhex(digits)

@@ -1,0 +1,95 @@
+"""Rows of cells: which segments a task reads, and the cells in them. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from datalattice.cells import references
+from datalattice.crypto import sha3_256
+from datalattice.errors import Corruption, DataLatticeError
+from datalattice.limits import HASH_BYTES
+from datalattice.pipeline.cells.options import ReadOptions
+from datalattice.pipeline.tables import Row
+from datalattice.store import (
+    CellStore,
+    Extent,
+    Hole,
+    Stretch,
+    StretchReader,
+    check_extent,
+    extent_of,
+)
+
+PART_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of a store that one task reads, about; a segment is not cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one task reads of a store as it was when the plan was made."""
+
+    extent: Extent
+    stretch: Stretch
+
+
+def plan(options: ReadOptions) -> list[Part]:
+    """Return the tasks that read every cell of a store.
+
+    Cost:   reads the header of each segment.
+    Raises: StoreError: it cannot be read.
+    """
+    with CellStore.open(options.folder, read_only=True) as store:
+        extent = extent_of(store)
+    size = sum(segment.size_bytes for segment in extent.segments)
+    if not extent.segments:
+        return []
+    count = max(options.min_partitions, -(-size // PART_BYTES), 1)
+    small = replace(extent, segments=())  # each task knows its own
+    return [Part(small, stretch) for stretch in extent.stretches(count)]
+
+
+def rows(part: Part, options: ReadOptions) -> Iterator[Row]:
+    """Yield the cells of a part, each once, in the order in which they lie. Runs in tasks.
+
+    Cost:   an Index look-up and, if they are verified, a hash for each cell.
+    Raises: Corruption: bytes are not what was written. StoreFailed: cells were removed from the
+            store since the plan was made.
+    """
+    columns = options.columns
+    with CellStore.open(options.folder, read_only=True) as store:
+        for hash, encoding in cells(store, part.extent, part.stretch, verify=options.verify):
+            found: dict[str, object] = {"hash": hash, "encoding": encoding}
+            if "refs" in columns:
+                found["refs"] = references(encoding)
+            yield [found[name] for name in columns], HASH_BYTES + len(encoding)
+
+
+def cells(
+    store: CellStore, extent: Extent, stretch: Stretch, *, verify: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (hash, encoding) of the cells of a stretch."""
+    reader = StretchReader(store, extent, stretch)
+    try:
+        for pack in reader.packs():
+            if isinstance(pack, Hole):
+                raise _damaged(reader.path(pack.segment), pack.offset, pack.reason)
+            for hash, place in reader.cells(pack):
+                encoding = reader.read(place)
+                if verify and sha3_256(encoding) != hash:
+                    offset = (place >> 15) & 0x7FFFFFF
+                    path = reader.path(place >> 42)
+                    raise _damaged(path, offset, f"cell 0x{hash.hex()} does not fit its hash")
+                yield hash, encoding
+    except (DataLatticeError, FileNotFoundError):
+        check_extent(store, extent)  # tells what is behind it when cells were removed meanwhile
+        raise
+    check_extent(store, extent)
+
+
+def _damaged(path: str, offset: int, reason: str) -> Corruption:
+    return Corruption(
+        f"{path} at byte {offset}: {reason}; `lattice store check` tells all that is damaged, and "
+        "`lattice store heal` gets it again"
+    )

@@ -1,0 +1,192 @@
+"""Sink: cells into a store, complete, and then kept by a pin or merged.
+
+A task checks its cells and puts them into a store of its own, in whatever order they come. The
+driver brings them together in one, walks the value from its root, children first, and writes what
+the target does not have as an archive. That is imported like any other: by the node if one runs.
+So cells are checked twice, and none is visible before all of them are there.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from datalattice.cells import decode
+from datalattice.crypto import sha3_256
+from datalattice.errors import BadFormat, DataLatticeError, UsageError
+from datalattice.home import Folder, node_or_store
+from datalattice.node import import_into
+from datalattice.pipeline.cells.options import WriteOptions, write_options
+from datalattice.pipeline.cells.rows import cells
+from datalattice.pipeline.columns import check_type, listed, type_name
+from datalattice.pipeline.staging import STAGE_BYTES_MAX, Job, Staged, Target
+from datalattice.store import CellStore, export_cells, extent_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+COLUMNS: Final = ("encoding", "hash", "refs")
+"""Columns that are taken; only the first must be there, the last is ignored."""
+
+IMPORT_WAIT_MS: Final = 10_000
+"""How long one question to a node lasts whether it has imported everything."""
+
+_log: Final = logging.getLogger("datalattice.pipeline")
+
+
+class CellsWriter(DataSourceArrowWriter):
+    """Writes the cells of one value."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise UsageError("a store only grows: write cells with mode append")
+        check_columns(schema)
+        self._options = write_options(given)
+        target = Target(self._options.folder, self._options.staging, None, 0)
+        self._job = Job.begin(target, streaming=False)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Check and stage the cells of a task. Runs in the task's process.
+
+        Raises: BadFormat: an encoding is not canonical, or has another hash than the row says.
+        """
+        with self._job.stage() as stage:
+            count = size = 0
+            waiting: list[tuple[bytes, bytes]] = []
+            for batch in iterator:
+                for cell in _checked(batch):
+                    waiting.append(cell)
+                    size += len(cell[1])
+                    count += 1
+                    if size >= STAGE_BYTES_MAX:
+                        stage.put_cells(waiting)
+                        waiting, size = [], 0
+            stage.put_cells(waiting)
+            return stage.done(None, count)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Bring the cells of all tasks into the store, and keep them.
+
+        Raises: MissingData: a cell below the root is neither among the rows nor in the store.
+        """
+        staged = [one for one in messages if isinstance(one, Staged)]
+        try:
+            load(self._options, [Path(one.path) for one in staged if one.records])
+        finally:
+            self._job.abort(messages)
+            self._tidy(staged)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Throw away what the tasks staged."""
+        self._job.abort(messages)
+        self._tidy([one for one in messages if isinstance(one, Staged)])
+
+    def _tidy(self, staged: list[Staged]) -> None:
+        for one in staged[:1]:
+            shutil.rmtree(Path(one.path).parent.parent, ignore_errors=True)
+
+
+def check_columns(schema: StructType) -> None:
+    """Check the columns of rows that are to be written.
+
+    Raises: UsageError: encoding is missing, another is none of ours, or not of its type.
+    """
+    types = {field.name: field.dataType for field in schema.fields}
+    strange = [name for name in types if name not in COLUMNS]
+    if strange or "encoding" not in types:
+        what = f"no column {strange[0]}" if strange else "always a column encoding"
+        raise UsageError(f"rows of cells have {what}; they are encoding, and hash and refs if any")
+    for name in ("encoding", "hash"):
+        check_type(types, name, ("BINARY",))
+    if "refs" in types and type_name(types["refs"]) != "ARRAY<BINARY>":
+        raise UsageError(f"column refs has the type {type_name(types['refs'])}: ARRAY<BINARY>")
+
+
+def _checked(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (hash, encoding) of the rows of a batch."""
+    for said, encoding in zip(listed(batch, "hash"), listed(batch, "encoding"), strict=True):
+        if encoding is None:
+            raise UsageError("the column encoding has a NULL; every row is a cell")
+        hash = sha3_256(encoding)
+        if said is not None and said != hash:
+            raise BadFormat(f"a cell that was to have the hash 0x{said.hex()} has another one")
+        try:
+            decode(encoding)
+        except DataLatticeError as error:
+            raise BadFormat(f"the cell 0x{hash.hex()} is not canonical: {error}") from None
+        yield hash, encoding
+
+
+def load(options: WriteOptions, staged: Sequence[Path]) -> None:
+    """Bring staged cells that are below the root into the store, and keep them there.
+
+    Cost:   each cell is copied up to three times; memory for a bit for each byte of them.
+    Raises: MissingData: a cell is missing. StoreLocked: another process goes on writing.
+    """
+    folder = Path(options.staging) / f"load-{options.root.hex()[:16]}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    try:
+        archive = folder / "archive"
+        with _together(staged, folder / "cells") as cells_of_all:
+            _export(options, cells_of_all, archive)
+        _import(options, archive)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _together(staged: Sequence[Path], folder: Path) -> CellStore:
+    """Return a store that has the cells of all tasks: that of the one task, or a new one."""
+    if len(staged) == 1:
+        return CellStore.open(staged[0], read_only=True)
+    together = CellStore.open(folder)
+    try:
+        for path in staged:
+            with CellStore.open(path, read_only=True) as store:
+                extent = extent_of(store)
+                for stretch in extent.stretches(1):
+                    together.put_encodings(cells(store, extent, stretch, verify=True))
+        together.sync()
+    except BaseException:
+        together.close()
+        raise
+    return together
+
+
+def _export(options: WriteOptions, together: CellStore, archive: Path) -> None:
+    """Write what is below the root, and not in the target, as an archive."""
+    if not Path(options.store, "STORE").is_file():
+        CellStore.open(options.store).close()
+    with (
+        CellStore.open(options.store, read_only=True) as target,
+        archive.open("wb") as file,
+    ):
+        count = export_cells(together, options.root, file.write, known=target.has)
+    _log.info("%d new cells below 0x%s", count, options.root.hex())
+
+
+def _import(options: WriteOptions, archive: Path) -> None:
+    if not options.is_node:
+        with CellStore.open(options.folder) as store:
+            import_into(store, str(archive), pin=options.pin, merge=options.merge)
+        return
+    found = node_or_store(Folder(Path(options.folder)))
+    with found:
+        if isinstance(found, CellStore):
+            import_into(found, str(archive), pin=options.pin, merge=options.merge)
+            return
+        done = None
+        while done is None:
+            done = found.call(
+                "store.import",
+                path=str(archive),
+                pin=options.pin,
+                merge=options.merge,
+                timeout_ms=IMPORT_WAIT_MS,
+            )
