@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from datalattice.apps.queue import PARTITIONS_MAX, Batch, make_entry, partition_of
 from datalattice.cells import EMPTY_VECTOR, Map, Value, Vector, to_cell
-from datalattice.errors import DataLatticeError, LimitExceeded, UsageError
+from datalattice.errors import LimitExceeded, UsageError
+from datalattice.pipeline.columns import cell, stamps_ms
 from datalattice.pipeline.staging import STAGE_BYTES_MAX
-from datalattice.pipeline.values import ValueFormat, parse
+from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,9 +30,6 @@ RECORDS_MAX: Final = 4_096
 
 LOGS_MAX: Final = 65_536
 """Partitions that one task writes to, at most: the end of each log stays in memory."""
-
-_MICROS: Final = 1_000
-_EMPTY: Final = Batch((), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,8 @@ class _Rows:
         self.topics: Final = None if plan.topic is not None else _list(column("topic"))
         self.partitions: Final = _list(column("partition"))
         self.headers: Final = _headers(column("headers"))
-        self.stamps: Final = _stamps(column("timestamp"))
+        stamps = stamps_ms(rows, "timestamp") if "timestamp" in names else []
+        self.stamps: Final = stamps if any(at is not None for at in stamps) else None
 
 
 def _list(column: pa.Array | None) -> list[Any] | None:
@@ -104,21 +103,7 @@ def _cells(
         format is ValueFormat.BYTES and isinstance(next(filter(None, given), b""), bytes)
     ):
         return given
-    try:
-        return [parse(item, format) for item in given]
-    except DataLatticeError as error:
-        raise UsageError(
-            f"the column {name} has a row that is not of {name}Format={format.value}: {error}"
-        ) from None
-
-
-def _stamps(column: pa.Array | None) -> list[int | None] | None:
-    import pyarrow as pa
-
-    if column is None or column.null_count == len(column):
-        return None
-    micros = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
-    return [None if at is None else at // _MICROS for at in micros]
+    return [cell(item, name, format) for item in given]
 
 
 def _headers(column: pa.Array | None) -> list[object] | None:

@@ -24,6 +24,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.home import Change, Editor, Folder, open_reader, read_key
 from datalattice.lattice import MergeContext, root_lattice
+from datalattice.pipeline.columns import check_type, value_format
 from datalattice.pipeline.options import Given, Refused, choice_option, positive_option, text_option
 from datalattice.pipeline.queue.gather import Gatherer, RowPlan
 from datalattice.pipeline.queue.join import appending
@@ -36,11 +37,11 @@ from datalattice.pipeline.staging import (
     Target,
     target_option,
 )
-from datalattice.pipeline.values import ValueFormat, accepted_types
+from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 SINK_OPTIONS: Final = (
     *TARGET_OPTIONS,
@@ -64,12 +65,6 @@ _HEADERS: Final = (
     "ARRAY<STRUCT<KEY:STRING,VALUE:BINARY>>",
     "ARRAY<STRUCT<KEY:STRING,VALUE:STRING>>",
 )
-_PLAIN: Final = (*_INTEGERS, "FLOAT", "DOUBLE", "BOOLEAN")
-_FORMAT_BY_TYPE: Final = {
-    "BINARY": ValueFormat.CELL,
-    "STRING": ValueFormat.STRING,
-    "VARIANT": ValueFormat.VARIANT,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,41 +233,11 @@ def check_columns(schema: StructType, options: SinkOptions) -> dict[str, ValueFo
         raise UsageError(f"column value is missing: rows of a queue have {columns}")
     if options.topic is None and "topic" not in types:
         raise UsageError("no topic is named: give the option topic, or a column topic")
-    _check_type(types, "topic", ("STRING",))
-    _check_type(types, "partition", _INTEGERS)
-    _check_type(types, "timestamp", ("TIMESTAMP",))
-    _check_type(types, "headers", _HEADERS)
-    formats = {"value": _format(types["value"], "value", options.value_format)}
+    check_type(types, "topic", ("STRING",))
+    check_type(types, "partition", _INTEGERS)
+    check_type(types, "timestamp", ("TIMESTAMP",))
+    check_type(types, "headers", _HEADERS)
+    formats = {"value": value_format(types["value"], "value", options.value_format)}
     if "key" in types:
-        formats["key"] = _format(types["key"], "key", options.key_format)
+        formats["key"] = value_format(types["key"], "key", options.key_format)
     return formats
-
-
-def _type_name(kind: DataType) -> str:
-    return kind.simpleString().upper()
-
-
-def _check_type(types: Mapping[str, DataType], name: str, accepted: Sequence[str]) -> None:
-    if name in types and _type_name(types[name]) not in accepted:
-        raise UsageError(
-            f"column {name} has the type {_type_name(types[name])}; it is {' or '.join(accepted)}"
-        )
-
-
-def _format(kind: DataType, name: str, chosen: ValueFormat | None) -> ValueFormat | None:
-    """Return how a column is read; None for numbers and truth values, which are as they are."""
-    found = _type_name(kind)
-    if chosen is None:
-        if found not in _FORMAT_BY_TYPE and found not in _PLAIN:
-            raise UsageError(
-                f"column {name} has the type {found}; it is BINARY, STRING, VARIANT, a number or "
-                "a truth value (to_json makes a STRING of everything else)"
-            )
-        return _FORMAT_BY_TYPE.get(found)
-    accepted = accepted_types(chosen)
-    if found not in accepted:
-        raise UsageError(
-            f"column {name} has the type {found}; {name}Format={chosen.value} takes "
-            f"{' or '.join(accepted)}"
-        )
-    return chosen
