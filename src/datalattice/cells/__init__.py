@@ -143,6 +143,7 @@ __all__ = [
     "index_between",
     "index_bounds",
     "index_joined",
+    "inline_signed",
     "is_embedded",
     "key_bytes",
     "make_blob",

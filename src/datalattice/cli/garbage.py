@@ -1,8 +1,9 @@
-"""Commands `lattice store stats` and `lattice store gc`: what a store holds, and giving it back."""
+"""Commands `lattice store stats`, `gc` and `sweep`: what a store holds, and giving it back."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -73,7 +74,45 @@ def gc(
             document = _collect_alone(folder, grace_ms, dry_run, bar)
         else:
             with client:
-                document = _collect_through(client, grace_ms, dry_run, bar)
+                document = _collect_through(client, bar, grace_ms=grace_ms, dry_run=dry_run)
+    show(json, document, lambda: _print_collected(document))
+
+
+def sweep(
+    plan: Annotated[
+        Path, typer.Argument(metavar="LIST", help="A list that `lattice spark gc` wrote.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would be given back.")
+    ] = False,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give back the room of what a sweep list says nothing reaches, as `store gc` does.
+
+    What is needed again since stays. A list of another store, or made before another collection,
+    is refused. Works through the running node, which goes on meanwhile, or without one.
+    """
+    from datalattice.node import collected_document, connect, sweep_by
+    from datalattice.store import CellStore
+
+    path = str(plan.absolute())
+    folder = existing_folder(dir)
+    client = connect(folder.path)
+    with progress_bars(quiet=json) as bars:
+        bar = bars.add(f"sweep {folder.store_path}")
+        if client is None:
+            with CellStore.open(folder.store_path) as store:
+                done = sweep_by(
+                    store,
+                    path,
+                    is_dry=dry_run,
+                    progress=lambda _what, count, total: bar.to(count, total),
+                )
+            document = collected_document(done)
+        else:
+            with client:
+                document = _collect_through(client, bar, dry_run=dry_run, list=path)
     show(json, document, lambda: _print_collected(document))
 
 
@@ -101,12 +140,12 @@ def _collect_alone(folder: Folder, grace_ms: int, is_dry: bool, bar: Step) -> di
     return collected_document(done)
 
 
-def _collect_through(client: object, grace_ms: int, is_dry: bool, bar: Step) -> dict[str, Any]:
+def _collect_through(client: object, bar: Step, **arguments: object) -> dict[str, Any]:
     from datalattice.node import ControlClient
 
     assert isinstance(client, ControlClient)
     while True:
-        answer = client.call("store.gc", grace_ms=grace_ms, dry_run=is_dry, timeout_ms=WAIT_MS)
+        answer = client.call("store.gc", timeout_ms=WAIT_MS, **arguments)
         document = value_json(answer)
         assert isinstance(document, dict)
         if document["done"]:

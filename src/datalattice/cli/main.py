@@ -75,6 +75,7 @@ app.add_typer(queue.app, name="queue", no_args_is_help=True)
 for name, command in (
     ("stats", garbage.stats),
     ("gc", garbage.gc),
+    ("sweep", garbage.sweep),
     ("pin", pins.pin),
     ("unpin", pins.unpin),
     ("pins", pins.pins),

@@ -6,7 +6,7 @@ from datalattice.node.control import ControlClient, NodeWriter
 from datalattice.node.daemon import Daemon, Running, connect, running
 from datalattice.node.fetching import HealingSources, healing_document, report_document
 from datalattice.node.following import Watched, follow
-from datalattice.node.garbage import collected_document, stats_document
+from datalattice.node.garbage import collected_document, stats_document, sweep_by
 from datalattice.node.grids import AuthorityWatch, WebResolver, web_keys
 from datalattice.node.importing import import_into
 from datalattice.node.node import Node, open_node
@@ -61,6 +61,7 @@ __all__ = [
     "report_document",
     "running",
     "stats_document",
+    "sweep_by",
     "system_reason",
     "web_keys",
 ]

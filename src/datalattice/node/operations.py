@@ -18,7 +18,7 @@ a name and a Map of arguments; its result is a value.
     node.pull            address?                                 root hash
     node.stop                                                     nil
     store.heal           addresses? folder? timeout_ms            Map of what it did; nil: not yet
-    store.gc             grace_ms? dry_run? timeout_ms            Map of what it did, or of how far
+    store.gc             grace_ms? dry_run? list? timeout_ms       Map of what it did, or of how far
                                                                   it is, by `done`
     store.forget         before_ms                                former roots that were forgotten
     store.import         path pin? merge? timeout_ms              Map of what it did; nil: not yet

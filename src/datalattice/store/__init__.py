@@ -18,6 +18,7 @@ from datalattice.store.hashindex import Position
 from datalattice.store.healing import Fetch, Fetching, Healing, Source, heal_store, open_damaged
 from datalattice.store.history import NOTHING, RETENTION, History, Moment, Retention
 from datalattice.store.leases import LEASE_SECONDS_MAX, Lease
+from datalattice.store.marking import PLACE_SHIFT
 from datalattice.store.memory import MemoryStore
 from datalattice.store.packing import locate
 from datalattice.store.pins import Pin, Pins
@@ -34,6 +35,7 @@ from datalattice.store.stretches import (
     beginning_of,
     check_extent,
     extent_of,
+    missing_before,
     upper_bits,
 )
 from datalattice.store.sweeping import (
@@ -66,6 +68,7 @@ __all__ = [
     "GRACE_MS",
     "LEASE_SECONDS_MAX",
     "NOTHING",
+    "PLACE_SHIFT",
     "RETENTION",
     "Beginning",
     "CellCache",
@@ -112,6 +115,7 @@ __all__ = [
     "heal_store",
     "import_cells",
     "locate",
+    "missing_before",
     "open_damaged",
     "open_store",
     "parse_time",

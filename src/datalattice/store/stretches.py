@@ -149,6 +149,21 @@ def check_extent(store: Reading, extent: Extent) -> None:
         raise StoreFailed(f"{folder}: cells were removed from it meanwhile; begin again")
 
 
+def missing_before(store: Reading, stretch: Stretch, sequence: int) -> str:
+    """Return which packs are missing between the pack `sequence` and a stretch; "" for none.
+
+    Those that were removed on purpose are not missing.
+    """
+    removed = read_removed(store._disk, store._folder, store._opened.store_id)
+    expected = sequence + 1
+    run = removed.run_before(stretch.first)
+    if run is not None and run.sequence <= expected < run.behind:
+        expected = run.behind
+    if stretch.sequence <= expected:
+        return ""
+    return f"the packs {expected} to {stretch.sequence - 1} are missing"
+
+
 class Hole(NamedTuple):
     """Bytes where packs should be and are not."""
 

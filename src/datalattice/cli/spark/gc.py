@@ -1,0 +1,55 @@
+"""Command `lattice spark gc`: mark a store in many tasks, and write down what may go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from datalattice.cli.folder import DirOption, JsonOption
+from datalattice.cli.garbage import duration_ms
+from datalattice.cli.render import print_notice
+from datalattice.cli.spark.session import (
+    MEMORY,
+    MasterOption,
+    MemoryOption,
+    print_report,
+    spark_job,
+)
+from datalattice.cli.spark.stores import PartsOption, StoreArgument, store_path
+
+
+def gc(
+    to: Annotated[Path, typer.Option("--to", help="Write the sweep list to this file.")],
+    store: StoreArgument = None,
+    grace: Annotated[
+        str, typer.Option("--grace", help="What is younger stays: 30s, 10m, 1h, 2d; 0: nothing.")
+    ] = "1h",
+    parts: PartsOption = None,
+    master: MasterOption = None,
+    memory: MemoryOption = MEMORY,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Mark what a store needs, and write the list of what may go; removes nothing.
+
+    `lattice store sweep LIST` applies it. Works beside a running node.
+    """
+    from datalattice.pipeline.jobs.gc import gc as run_gc
+
+    grace_ms = duration_ms(grace)
+    path = store_path(store, dir)
+    with spark_job("gc", master, memory, quiet=json) as job:
+        report = run_gc(
+            job.spark,
+            path,
+            str(to.absolute()),
+            grace_ms=grace_ms,
+            parts=parts,
+            progress=job.progress,
+        )
+        document = {**report.as_json(), "seconds": job.seconds}
+    print_report(document, as_json=json)
+    if not json:
+        print_notice(f"nothing was removed yet; `lattice store sweep {to}` does so")

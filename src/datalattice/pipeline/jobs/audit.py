@@ -1,0 +1,402 @@
+"""Audit: every byte of a store against its checksums, every cell against its hash and its rules.
+
+    report = audit(spark, "data/store")
+    report.faults.show()
+
+Theory of operation. The store is cut into stretches of segments, a task each. A task reads its
+packs as a store does that is opened, and inspects each cell of them that the index leads to
+(`datalattice.pipeline.jobs.inspecting`). Where every entry of the index was met that way, and no
+pack is damaged or missing, that is all. Else the entries of the index are gone through, too, in
+tasks by hash: those that lead into damaged packs are inspected where they lie, and tell damage from
+scars, which held nothing that anybody needs. When some entry is still not accounted for, all are
+inspected.
+
+The store may be written to meanwhile: what is newer than the beginning is left out. A collection
+that removes cells meanwhile ends the job.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from datalattice.errors import Corruption
+from datalattice.pipeline.failures import clear_errors
+from datalattice.pipeline.jobs.inspecting import Fault, Found, Inspector
+from datalattice.pipeline.jobs.stores import for_tasks, opened, parts_of, store_folder
+from datalattice.pipeline.progress import Progress, watching_tasks
+from datalattice.store import (
+    PLACE_SHIFT,
+    CellStore,
+    Extent,
+    Hole,
+    Stretch,
+    StretchReader,
+    check_extent,
+    extent_of,
+    locate,
+    missing_before,
+    upper_bits,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS: Final = "kind STRING, hash BINARY, file STRING, offset BIGINT, detail STRING"
+"""A row for each fault; see `Fault` for the kinds. `hash` is NULL where no single cell is meant."""
+
+HOLES_MAX: Final = 10_000
+"""More damaged places are not told apart: every entry of the index is inspected then."""
+
+SLICES_MAX: Final = 256
+"""Most tasks that go through the index, by the first byte of hashes."""
+
+FAULTS_LISTED_MAX: Final = 1_000
+"""Faults in the JSON document of a report; the frame has all."""
+
+BATCH_ROWS: Final = 1_024
+
+_FACTS: Final = "facts"
+"""The kind of a row in which a task tells how far it came."""
+
+Span = tuple[int, int]
+"""Where something begins and ends, as the upper bits of a place have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What an audit found."""
+
+    store: str
+    root: str | None
+    segments: int
+    packs: int
+    cells: int
+    bytes: int
+    signed: int
+    """Signed values whose signature was checked."""
+    counts: dict[str, int]
+    """Number of faults by kind, without scars."""
+    scars: int
+    """Damaged places that held nothing anybody needs, as a healed store has them."""
+    parts: int
+    faults: DataFrame = field(repr=False, compare=False)
+    """A row for each fault and scar."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is no fault."""
+        return not self.counts
+
+    def listed(self, most: int = FAULTS_LISTED_MAX) -> list[dict[str, object]]:
+        """Return the first faults, in the order of kinds and places."""
+        rows = self.faults.orderBy("kind", "file", "offset", "detail").limit(most).collect()
+        return [
+            {
+                **row.asDict(),
+                "hash": None if row["hash"] is None else "0x" + bytes(row["hash"]).hex(),
+            }
+            for row in rows
+        ]
+
+    def as_json(self) -> dict[str, object]:
+        """Return the report as a JSON document, with the first faults."""
+        names = ("store", "root", "segments", "packs", "cells", "bytes", "signed", "counts")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "scars": self.scars,
+            "parts": self.parts,
+            "clean": self.is_clean,
+            "faults": self.listed(),
+        }
+
+
+def audit(
+    spark: SparkSession,
+    store: str,
+    *,
+    parts: int | None = None,
+    progress: Progress | None = None,
+) -> AuditReport:
+    """Check everything in a store: packs, hashes, canonical form, references, signatures, roots.
+
+    Shapes: store: the folder of a store or of a node, at the same path on every worker; parts:
+            tasks, by default about one for 256 MB.
+    Raises: UsageError: no store, or an argument is not of its form. StoreFailed: cells were removed
+            meanwhile. StoreVersion: a newer version wrote the store.
+    Cost:   reads the store once; what is damaged, and the index then, once more.
+    """
+    folder = store_folder(store)
+    with CellStore.open(folder, read_only=True) as reader, clear_errors():
+        extent = extent_of(reader)
+        work = _Work(folder, for_tasks(extent), parts_of(extent, parts))
+        with watching_tasks(spark, "audit", progress):
+            found = _run(spark, PacksTask(work), len(work.plan))
+        told = _told(found)
+        sums = _Sums(told)
+        damaged = _damaged(told, reader, work)
+        frames = [found]
+        slices = min(SLICES_MAX, 1 << len(work.plan).bit_length())
+        if damaged or sums.cells < reader.stats().cells:
+            spans: tuple[Span, ...] | None = tuple(one.span for one in damaged)
+            if len(damaged) > HOLES_MAX:
+                spans = None
+                for one in damaged:
+                    one.is_needed = True
+            with watching_tasks(spark, "index", progress):
+                frames.append(_run(spark, IndexTask(work, spans, slices), slices))
+            inside = _told(frames[-1])
+            if spans is not None and _outside(inside, damaged) > sums.cells:
+                with watching_tasks(spark, "whole index", progress):
+                    frames.append(_run(spark, IndexTask(work, None, slices), slices))
+                inside = _told(frames[-1])
+                spans = None
+            sums = _Sums(inside, of_packs=sums.packs) if spans is None else _Sums(told + inside)
+        check_extent(reader, extent)
+        rows = [one.found() for one in damaged] + list(_lost_roots(reader, extent))
+        faults = _faults(spark, frames, rows)
+        counts = {row[0]: row[1] for row in faults.groupBy("kind").count().collect()}
+        scars = counts.pop(Fault.SCAR.value, 0)
+        return AuditReport(
+            folder,
+            None if extent.root is None else "0x" + extent.root.hex(),
+            len(extent.segments),
+            sums.packs,
+            sums.cells,
+            sums.bytes,
+            sums.signed,
+            dict(sorted(counts.items())),
+            scars,
+            len(work.plan),
+            faults,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What all tasks of an audit know."""
+
+    folder: str
+    extent: Extent
+    plan: tuple[Stretch, ...]
+
+
+class _Sums:
+    """How much the tasks have seen."""
+
+    def __init__(self, told: list[dict[str, Any]], of_packs: int = 0) -> None:
+        self.packs = of_packs + sum(fact["packs"] for fact in told)
+        self.cells = sum(fact["cells"] for fact in told)
+        self.bytes = sum(fact["bytes"] for fact in told)
+        self.signed = sum(fact["signed"] for fact in told)
+
+
+@dataclass(slots=True)
+class _Damaged:
+    """A place where packs are damaged or missing."""
+
+    span: Span
+    file: str
+    offset: int
+    reason: str
+    is_needed: bool = False
+    """Whether the index leads there, or the end of the log is missing, which was acknowledged."""
+
+    def found(self) -> Found:
+        """Return the fault."""
+        kind = Fault.PACK if self.is_needed else Fault.SCAR
+        return Found(kind, None, self.file, self.offset, self.reason)
+
+
+def _run(spark: SparkSession, task: PacksTask | IndexTask, count: int) -> DataFrame:
+    ids = spark.range(0, count, 1, max(1, count))
+    return ids.mapInArrow(task, COLUMNS).localCheckpoint()
+
+
+def _told(found: DataFrame) -> list[dict[str, Any]]:
+    """Return what the tasks tell of themselves, in their order."""
+    rows = found.where(f"kind = '{_FACTS}'").select("detail").collect()
+    return sorted((json.loads(row[0]) for row in rows), key=lambda fact: int(fact["number"]))
+
+
+def _damaged(told: list[dict[str, Any]], reader: CellStore, work: _Work) -> list[_Damaged]:
+    """Return the places where packs are damaged or missing, in order."""
+    places: list[_Damaged] = []
+    behind, sequence, is_open = 0, 0, False
+    file = work.folder
+    for stretch, fact in zip(work.plan, told, strict=True):
+        for first, stop, path, text in fact["holes"]:
+            offset = locate(first << PLACE_SHIFT)[1]
+            places.append(_Damaged((first, stop), path, offset, text))
+        reason = "" if is_open else missing_before(reader, stretch, sequence)
+        if reason:
+            begin = upper_bits(stretch.first, 0)
+            places.append(_Damaged((behind, begin), fact["begin"], 0, reason))
+        behind, sequence, is_open, file = (
+            fact["behind"],
+            fact["sequence"],
+            fact["open"],
+            fact["file"],
+        )
+    last = work.extent.position.sequence
+    places.sort(key=lambda one: one.span)
+    if sequence < last and is_open:
+        places[-1].is_needed = True
+    elif sequence < last:
+        reason = f"the packs {sequence + 1} to {last} are missing"
+        span = (behind, max(behind + 1, work.extent.end))
+        offset = locate(behind << PLACE_SHIFT)[1]
+        places.append(_Damaged(span, file, offset, reason, is_needed=True))
+    return places
+
+
+def _outside(told: list[dict[str, Any]], damaged: Sequence[_Damaged]) -> int:
+    """Return how many entries of the index lead into no damaged place; note where others do."""
+    for fact in told:
+        for number in fact["inside"]:
+            damaged[number].is_needed = True
+    return sum(fact["outside"] for fact in told)
+
+
+def _lost_roots(reader: CellStore, extent: Extent) -> Iterator[Found]:
+    """Yield the roots that somebody keeps and that are not here."""
+    kept = [] if extent.root is None else [(extent.root, "the root")]
+    try:
+        kept += [(pin.root_hash, f"the pin {pin.name!r}") for pin in reader.pins.all()]
+        kept += [(lease.root_hash, f"the lease {lease.file}") for lease in reader.leases.live()]
+    except Corruption as error:
+        yield Found(Fault.ROOT, None, reader.path, 0, str(error))
+    for hash, what in kept:
+        if not reader.has(hash):
+            yield Found(Fault.ROOT, hash, reader.path, 0, f"{what} is not here")
+
+
+def _faults(spark: SparkSession, frames: list[DataFrame], rows: list[Found]) -> DataFrame:
+    """Return the faults of all tasks, each once."""
+    made = [(one.kind.value, one.hash, one.file, one.offset, one.detail) for one in rows]
+    out = spark.createDataFrame(made, COLUMNS)
+    for frame in frames:
+        out = out.unionByName(frame.where(f"kind <> '{_FACTS}'"))
+    return out.distinct().localCheckpoint()
+
+
+# --- in tasks -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PacksTask:
+    """Inspects the packs of stretches, given by their numbers."""
+
+    work: _Work
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do the work of a task."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _as_batches(self._inspect(self.work.plan[number]))
+
+    def _inspect(self, stretch: Stretch) -> Iterator[Row]:
+        work = self.work
+        with opened(work.folder, work.extent) as store:
+            reader = StretchReader(store, work.extent, stretch)
+            inspector = Inspector(reader)
+            packs = 0
+            holes: list[tuple[int, int, str, str]] = []
+            for pack in reader.packs():
+                if isinstance(pack, Hole):
+                    holes.append((*pack.span, reader.path(pack.segment), pack.reason))
+                    continue
+                packs += 1
+                yield from map(_row, inspector.inspect(reader.cells(pack)))
+            yield from map(_row, inspector.finish())
+            segment, offset = reader.behind
+            yield _fact(
+                number=stretch.number,
+                packs=packs,
+                holes=holes,
+                **inspector.counts(),
+                sequence=reader.sequence,
+                open=reader.is_open_ended,
+                behind=upper_bits(segment, offset),
+                begin=reader.path(stretch.first),
+                file=reader.path(segment),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTask:
+    """Goes through slices of the index, given by their numbers."""
+
+    work: _Work
+    spans: tuple[Span, ...] | None
+    """Only what leads there is inspected; None: every entry."""
+    slices: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do the work of a task."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _as_batches(self._inspect(number))
+
+    def _inspect(self, number: int) -> Iterator[Row]:
+        work = self.work
+        width = SLICES_MAX // self.slices
+        outside = 0
+        inside: set[int] = set()
+        begins = [span[0] for span in self.spans or ()]
+
+        def wanted(entries: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+            nonlocal outside
+            for hash, place in entries:
+                at = bisect_right(begins, place >> PLACE_SHIFT) - 1
+                if self.spans is None:
+                    yield hash, place
+                elif at >= 0 and place >> PLACE_SHIFT < self.spans[at][1]:
+                    inside.add(at)
+                    yield hash, place
+                else:
+                    outside += 1
+
+        with opened(work.folder, work.extent) as store:
+            everything = Stretch(0, 1, 1, 1)  # only the index is read through it
+            reader = StretchReader(store, work.extent, everything)
+            inspector = Inspector(reader)
+            entries = reader.entries(number * width, number * width + width - 1)
+            yield from map(_row, inspector.inspect(wanted(entries)))
+            yield from map(_row, inspector.finish())
+            counts = inspector.counts()
+        yield _fact(number=number, packs=0, outside=outside, inside=sorted(inside), **counts)
+
+
+Row = tuple[str, bytes | None, str, int, str]
+
+
+def _row(found: Found) -> Row:
+    return found.kind.value, found.hash, found.file, found.offset, found.detail
+
+
+def _fact(**facts: object) -> Row:
+    return _FACTS, None, "", 0, json.dumps(facts)
+
+
+def _as_batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [
+            ("kind", pa.string()),
+            ("hash", pa.binary()),
+            ("file", pa.string()),
+            ("offset", pa.int64()),
+            ("detail", pa.string()),
+        ]
+    )
+    while run := list(islice(rows, BATCH_ROWS)):
+        columns = zip(zip(*run, strict=True), schema, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
