@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from datalattice.cells import Map, encode_message, from_json, to_cell, to_json
 from datalattice.errors import DataLatticeError, UsageError
+from datalattice.pipeline.jobs.counting import counted
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.progress import Progress, watching_tasks
 from datalattice.pipeline.values import ValueFormat, parse, plain, render
@@ -178,18 +179,6 @@ def _read(
             defaults.pop("inferSchema", None)
         options = defaults | options
     return reader.options(**options).format(format).load(list(paths))
-
-
-def counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
-    """Return a frame that counts its rows as they pass, and the function that tells how many.
-
-    It knows when the frame has been written, and not before.
-    """
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
-    seen = Observation()
-    return frame.observe(seen, F.count(F.lit(1)).alias("rows")), lambda: int(seen.get["rows"])
 
 
 # --- rows to values, in tasks ---------------------------------------------------------------

@@ -1,0 +1,204 @@
+"""Compact: the latest record of each key of a topic, into another topic or a database.
+
+    compact(spark, store="data/node", topic="orders", into_topic="orders-latest")
+    compact(spark, store="data/node", topic="orders", into_database="orders")
+
+Within a partition the record with the greater offset is the later one. A key that stands in several
+partitions, as after their number was changed, keeps the record with the later time; of equal times
+that of the greater partition. A record whose value is nil deletes its key.
+
+Keys are compared by their encodings. Spark groups and sorts the records; what a record is, and how
+it is written, is the matter of `lattice.queue` and `lattice.kv`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from datalattice.apps.queue import LatticeMQ
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import UsageError
+from datalattice.home import Folder, open_reader, read_key
+from datalattice.lattice import MergeContext, root_lattice
+from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.progress import Progress, watching_tasks
+
+if TYPE_CHECKING:
+    from pyspark import StorageLevel
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Keyless(Enum):
+    """What becomes of records without a key."""
+
+    DROP = "drop"
+    KEEP = "keep"
+
+
+_ORDER: Final = ("partition", "offset")
+_RECORD: Final = ("offset", "timestamp", "value", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    """What a compaction found and wrote."""
+
+    store: str
+    source: str
+    target: str
+    """`topic` or `database`, and its name."""
+    keys: int
+    """Keys with a value: as many records, or keys of the database, were written."""
+    deleted: int
+    """Keys whose latest record deletes them."""
+    keyless: int
+    """Records without a key that were kept."""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the report as a document."""
+        return asdict(self)
+
+
+def compact(
+    spark: SparkSession,
+    *,
+    store: str,
+    topic: str,
+    into_topic: str | None = None,
+    into_database: str | None = None,
+    source: str | None = None,
+    node: str | None = None,
+    as_of: str | None = None,
+    owner: str | None = None,
+    keyless: Keyless | str = Keyless.DROP,
+    write_id: str | None = None,
+    progress: Progress | None = None,
+) -> CompactReport:
+    """Write the latest record of each key of `topic`; return what was found.
+
+    store: the folder of the node that writes, and reads if neither `source` nor `node` is given.
+    source, node, as_of: where and when to read: a folder, the address of a node, a past root.
+    owner: whose topic it is; by default that of the node that writes.
+    into_topic: records keep key, value, time, partition and, as texts, headers; they come in the
+        order of partition and offset. A topic that has records already is refused, unless a
+        `write_id` tells whether they are those.
+    into_database: keys are the texts of the records' keys. Keys deleted in the topic are deleted
+        there, too; what else is in the database stays.
+    keyless: whether records without a key are kept, in a topic, or dropped.
+    write_id: a compaction with a name happens once, however often it is started.
+
+    Cost:   every record is read once and goes through one shuffle or two; what stays is kept on
+            the executors' disks meanwhile.
+    Raises: UsageError: an argument, a topic that is not there or not empty, a partition whose id is
+            no number.
+    """
+    keyless = _keyless(keyless)
+    if (into_topic is None) == (into_database is None):
+        raise UsageError("give a topic or a database to compact into, one of them")
+    if keyless is Keyless.KEEP and into_database is not None:
+        raise bad_option("keyless", "keep", "a database has no place for records without a key")
+    folder = Folder(Path(store))
+    key_pair = read_key(folder.key_path)
+    owner = owner or "0x" + key_pair.public_key.hex()
+    if into_topic is not None and write_id is None and _has_records(folder, key_pair, into_topic):
+        raise bad_option("into_topic", into_topic, "it has records; name a new topic")
+    reader = spark.read.format("lattice.queue").options(
+        topic=topic, owner=owner, includeHeaders="true", valueFormat="cell"
+    )
+    if node is None:
+        reader = reader.option("store", source or store)
+    for name, value in {"node": node, "asOf": as_of}.items():
+        if value is not None:
+            reader = reader.option(name, value)
+    reader = reader.option("keyFormat", "cell" if into_database is None else "string")
+    latest = latest_records(reader.load(), keyless).persist(_disk_only())
+    try:
+        with watching_tasks(spark, "latest records", progress):
+            keys, deleted, kept = _counts(latest)
+        with watching_tasks(spark, "write", progress):
+            _write(latest, store, into_topic, into_database, write_id)
+    finally:
+        latest.unpersist()
+    target = f"database {into_database}" if into_topic is None else f"topic {into_topic}"
+    return CompactReport(store, f"topic {topic} of {owner}", target, keys, deleted, kept)
+
+
+def _keyless(given: Keyless | str) -> Keyless:
+    try:
+        return Keyless(given)
+    except ValueError:
+        raise bad_option("keyless", given, "drop or keep") from None
+
+
+def _disk_only() -> StorageLevel:
+    from pyspark import StorageLevel
+
+    return StorageLevel.DISK_ONLY
+
+
+def _has_records(folder: Folder, key_pair: KeyPair, topic: str) -> bool:
+    if not folder.store_path.exists():
+        return False
+    with open_reader(folder) as reader:
+        root = RootLattice(root_lattice(), reader.root(), MergeContext(key_pair=key_pair))
+        found = LatticeMQ.at(root, key_pair.public_key).topic(topic)
+        return any(found.partition(name).end_offset() for name in found.partitions())
+
+
+def latest_records(records: DataFrame, keyless: Keyless) -> DataFrame:
+    """Return of records as `lattice.queue` gives them the latest of each key, deletions included.
+
+    records: of one topic of one owner, with headers. Without a key: all of them, or none.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    # An entry that is no record has NULL everywhere; of a record, only the parts that it lacks.
+    is_record = F.coalesce(
+        F.col("timestamp").cast("string"), F.hex("key"), F.hex("value")
+    ).isNotNull()
+    present = records.where(is_record)
+    keyed = present.where("key IS NOT NULL")
+    record = F.struct(*_RECORD)
+    by_partition = keyed.groupBy("partition", "key").agg(F.max_by(record, "offset").alias("record"))
+    later = F.struct(F.col("record.timestamp"), F.col("partition"))
+    by_key = by_partition.groupBy("key").agg(
+        F.max_by(F.struct("partition", "record"), later).alias("last")
+    )
+    latest = by_key.select("key", "last.partition", "last.record.*")
+    if keyless is Keyless.DROP:
+        return latest
+    return latest.unionByName(present.where("key IS NULL").select(latest.columns))
+
+
+def _counts(latest: DataFrame) -> tuple[int, int, int]:
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    counts = latest.agg(
+        F.count_if(F.expr("key IS NOT NULL AND value IS NOT NULL")),
+        F.count_if(F.expr("key IS NOT NULL AND value IS NULL")),
+        F.count_if(F.expr("key IS NULL AND value IS NOT NULL")),
+    ).collect()[0]
+    return counts[0], counts[1], counts[2]
+
+
+def _write(
+    latest: DataFrame,
+    store: str,
+    topic: str | None,
+    database: str | None,
+    write_id: str | None,
+) -> None:
+    if topic is not None:
+        rows = latest.where("value IS NOT NULL").orderBy(*_ORDER)
+        writer = rows.drop("offset").write.format("lattice.queue").option("topic", topic)
+        writer = writer.option("keyFormat", "cell")
+    else:
+        writer = latest.select("key", "value").write.format("lattice.kv")
+        writer = writer.option("database", str(database))
+    if write_id is not None:
+        writer = writer.option("writeId", write_id)
+    writer.option("store", store).option("valueFormat", "cell").mode("append").save()
