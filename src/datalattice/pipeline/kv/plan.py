@@ -76,6 +76,8 @@ def plan(pairs: Iterable[Pair], min_tasks: int | None = None) -> list[Task]:
     """
     parts = [(pair.name, IndexPart(pair.before, pair.after)) for pair in pairs]
     parts = _cut(parts, KEYS_PER_TASK_MAX // PIECES_PER_TASK)
+    if not parts:
+        return []
     total = sum(part.size for _, part in parts)
     count = max(-(-total // KEYS_PER_TASK_MAX), min(min_tasks or 1, total))
     if min_tasks is not None:

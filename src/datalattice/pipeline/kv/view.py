@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from datalattice.apps.kv import KV_SECTION
@@ -50,8 +50,8 @@ def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Pair]
             continue
         if now is not None and not now.verify():
             raise BadSignature(f"the databases of owner {owner} are not signed by their key")
-        ours = _stores(was, owner, options)
-        theirs = _stores(now, owner, options)
+        ours = _stores(was, owner, options.selects_database)
+        theirs = _stores(now, owner, options.selects_database)
         for database in sorted({*ours, *theirs}):
             pair = Pair(
                 DatabaseName(owner, database),
@@ -72,7 +72,7 @@ def check_named(root: Value, options: KVOptions) -> None:
     there: dict[str, None] = {}
     for owner, signed in owners.items():
         if options.databases and options.selects_owner(owner):
-            there |= dict.fromkeys(_stores(signed, owner, options))
+            there |= dict.fromkeys(_stores(signed, owner, lambda _name: True))
     _check("database", options.databases, there)
 
 
@@ -80,7 +80,7 @@ def _check(option: str, named: tuple[str, ...], there: Iterable[str]) -> None:
     known = sorted(there)
     for name in named:
         if name not in known:
-            listed = ", ".join(known[:NAMED_MAX]) or "none of those asked for"
+            listed = ", ".join(known[:NAMED_MAX]) or "none at all"
             raise bad_option(option, name, f"the store has no such {option}; it has: {listed}")
 
 
@@ -93,12 +93,12 @@ def _owners(root: Value) -> dict[str, Signed]:
     return found
 
 
-def _stores(signed: Signed | None, owner: str, options: KVOptions) -> dict[str, Index]:
+def _stores(signed: Signed | None, owner: str, selects: Callable[[str], bool]) -> dict[str, Index]:
     databases = None if signed is None else signed.value
     found: dict[str, Index] = {}
     for cell, store in databases.entries() if isinstance(databases, Map) else ():
         name = _text(cell)
-        if isinstance(store, Index) and options.selects_database(name):
+        if isinstance(store, Index) and selects(name):
             _add(found, name, store, f"databases of owner {owner}")
     return found
 

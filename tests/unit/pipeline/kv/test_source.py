@@ -1,0 +1,612 @@
+"""The source: live keys as rows, and what changed from one root to the next, nothing else."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from pyspark.sql import types as t
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from datalattice.apps.kv import KV_SECTION, Database
+from datalattice.cells import Index, Map, Signed, Value, decode_message, same, to_cell
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import BadFormat, BadSignature, DataLoss, MissingData, UsageError
+from datalattice.lattice import MergeContext, root_lattice
+from datalattice.pipeline.kv import source as sources
+from datalattice.pipeline.kv.options import COLUMNS, HIDDEN_DATABASE, parse_options
+from datalattice.pipeline.kv.position import Position
+from datalattice.pipeline.kv.rows import rows
+from datalattice.pipeline.kv.source import KVPartition, KVSource, KVStreamReader
+from datalattice.store import CellStore
+
+ALICE, BOB = KeyPair(bytes([1]) * 32), KeyPair(bytes([2]) * 32)
+NAME = "0x" + ALICE.public_key.hex()
+NOW_MS = 1_700_000_000_000
+
+TYPES = {
+    "STRING": t.StringType(),
+    "BINARY": t.BinaryType(),
+    "TIMESTAMP": t.TimestampType(),
+    "VARIANT": t.VariantType(),
+}
+
+
+class Clock:
+    """The time of everything here."""
+
+    def __init__(self) -> None:
+        self.now = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.now
+
+
+class Stores:
+    """Databases of two owners in one store that stays open for writing."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.folder = folder
+        self.clock = clock
+        self.store = CellStore.open(folder)
+        self.roots = {
+            keys.public_key: RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
+            for keys in (ALICE, BOB)
+        }
+
+    def db(self, name: str = "shop", keys: KeyPair = ALICE) -> Database:
+        return Database.at(self.roots[keys.public_key], keys.public_key, name, self.clock)
+
+    def commit(self) -> str:
+        both = [root.get() for root in self.roots.values()]
+        self.store.commit(root_lattice().merge(both[0], both[1]))
+        found = self.store.root_hash()
+        assert found is not None
+        return "0x" + found.hex()
+
+    def source(self, **options: str) -> tuple[KVSource, Any]:
+        given = {"store": str(self.folder), "valueFormat": "json", **options}
+        found = KVSource(given)
+        types = parse_options(given).types
+        return found, t.StructType([t.StructField(n, TYPES[kind]) for n, kind in types.items()])
+
+    def read(self, **options: str) -> list[dict[str, Any]]:
+        found, schema = self.source(**options)
+        reader = found.reader(schema)
+        tasks = reader.partitions()
+        return rows_of(pickle.loads(pickle.dumps(reader)), tasks)
+
+    def seen(self, **options: str) -> dict[str, Any]:
+        return {row["key"]: json.loads(row["value"]) for row in self.read(**options)}
+
+    def stream(self, **options: str) -> Stream:
+        found, schema = self.source(**options)
+        reader = found.streamReader(schema)
+        assert isinstance(reader, KVStreamReader)
+        reader._reading.clock = self.clock
+        return Stream(reader)
+
+
+def rows_of(reader: Any, tasks: Any) -> list[dict[str, Any]]:
+    return [
+        row
+        for task in pickle.loads(pickle.dumps(tasks))
+        for batch in reader.read(task)
+        for row in batch.to_pylist()
+    ]
+
+
+class Stream:
+    """Does what Spark does with a reader."""
+
+    def __init__(self, reader: KVStreamReader) -> None:
+        self.reader = reader
+        self.at: dict[str, Any] = as_json(reader.initialOffset())
+        self.last: tuple[dict[str, Any], dict[str, Any]] | None = None
+
+    def next(self) -> list[dict[str, Any]]:
+        end = as_json(self.reader.latestOffset(self.at, self.reader.getDefaultReadLimit()))
+        if end == self.at:
+            return []
+        self.last = self.at, end
+        self.at = end
+        found = self.again()
+        self.reader.commit(end)
+        return found
+
+    def again(self) -> list[dict[str, Any]]:
+        assert self.last is not None
+        tasks = self.reader.partitions(*self.last)
+        return rows_of(pickle.loads(pickle.dumps(self.reader)), tasks)
+
+    def told(self) -> list[tuple[str, Any]]:
+        return [(row["key"], row["type"] and json.loads(row["value"])) for row in self.next()]
+
+
+def as_json(form: dict[str, object]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(form))
+    return found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("datalattice.pipeline.kv.source.SystemClock", lambda: made)
+    return made
+
+
+@pytest.fixture
+def stores(tmp_path: Path, clock: Clock) -> Iterator[Stores]:
+    made = Stores(tmp_path / "store", clock)
+    yield made
+    made.store.close()
+
+
+# --- batches --------------------------------------------------------------------------------
+
+
+def test_a_batch_has_a_row_for_each_live_key(stores: Stores, clock: Clock) -> None:
+    db = stores.db()
+    db.set("a", {"n": 1})
+    db.set("b", 2, ttl_ms=500)
+    db.set("gone", 3)
+    db.delete("gone")
+    db.set("old", 4, ttl_ms=99)
+    db.hset("h", "x", 1)
+    db.zadd("z", 2.5, "m")
+    db.rpush("l", 1, 2)
+    db.incr("c", 7)
+    stores.commit()
+    clock.now += 100
+    made = stores.read()
+    assert [tuple(row) for row in made] == [COLUMNS] * 6
+    assert {row["key"]: (row["type"], json.loads(row["value"])) for row in made} == {
+        "a": ("value", {"n": 1}),
+        "b": ("value", 2),
+        "c": ("counter", 7),
+        "h": ("hash", {"x": 1}),
+        "l": ("list", [1, 2]),
+        "z": ("zset", [["m", 2.5]]),
+    }
+    assert {(row["owner"], row["database"]) for row in made} == {(NAME, "shop")}
+    at = {row["key"]: row["expires"] for row in made}
+    assert at["a"] is None
+    assert at["b"] == dt.datetime.fromtimestamp((NOW_MS + 500) / 1000, dt.UTC)
+    assert made[0]["updated"] == dt.datetime.fromtimestamp(NOW_MS / 1000, dt.UTC)
+
+
+def test_owners_databases_prefixes_and_columns_can_be_chosen(stores: Stores) -> None:
+    stores.db().set_many({"user/1": 1, "user/2": 2, "visit": 3})
+    stores.db("bank")["x"] = 4
+    stores.db("shop", BOB)["user/3"] = 5
+    stores.commit()
+    assert stores.seen(owner=NAME.upper().replace("X", "x"), database="shop,bank") == {
+        "user/1": 1,
+        "user/2": 2,
+        "visit": 3,
+        "x": 4,
+    }
+    assert stores.seen(prefix="user/") == {"user/1": 1, "user/2": 2, "user/3": 5}
+    assert stores.seen(prefix="user/1") == {"user/1": 1}
+    assert stores.seen(prefix="nobody") == {}
+    assert stores.read(columns="type,key", database="bank") == [{"type": "value", "key": "x"}]
+    assert {row["owner"] for row in stores.read(columns="owner")} == {
+        NAME,
+        "0x" + BOB.public_key.hex(),
+    }
+
+
+def test_a_prefix_longer_than_an_index_can_tell_is_compared_in_full(stores: Stores) -> None:
+    stores.db()["k" * 40 + "a"] = 1
+    stores.commit()
+    assert stores.seen(prefix="k" * 40) == {"k" * 40 + "a": 1}
+    assert stores.seen(prefix="k" * 41) == {}
+
+
+def test_the_database_of_sinks_is_read_when_it_is_named(stores: Stores) -> None:
+    stores.db()["a"] = 1
+    stores.db(HIDDEN_DATABASE)["query"] = 5
+    stores.commit()
+    assert stores.seen() == {"a": 1}
+    assert stores.seen(database=HIDDEN_DATABASE) == {"query": 5}
+
+
+@pytest.mark.parametrize(
+    ("format", "give"),
+    [
+        ("cell", decode_message),
+        ("string", json.loads),
+        ("json", json.loads),
+    ],
+)
+def test_values_come_in_the_form_that_is_asked_for(
+    stores: Stores, format: str, give: Callable[[Any], Any]
+) -> None:
+    value = to_cell({"a": [1, "x" * 500]})
+    stores.db()["a"] = value
+    stores.commit()
+    (row,) = stores.read(valueFormat=format)
+    assert same(to_cell(give(row["value"])), value)
+
+
+def test_bytes_refuse_what_has_none_and_name_the_key(stores: Stores) -> None:
+    stores.db()["text"] = "plain"
+    stores.commit()
+    assert stores.read(valueFormat="bytes")[0]["value"] == b"plain"
+    stores.db()["list"] = [1]
+    stores.commit()
+    with pytest.raises(UsageError, match=r"valueFormat='bytes'.*key 'list' in database 'shop'"):
+        stores.read(valueFormat="bytes")
+
+
+def test_a_past_root_is_read_as_it_was(stores: Stores) -> None:
+    stores.db()["a"] = 1
+    old = stores.commit()
+    stores.db()["a"] = 2
+    stores.commit()
+    assert stores.seen(asOf=old) == {"a": 1}
+    assert stores.seen() == {"a": 2}
+
+
+def test_a_batch_can_tell_what_changed_since_a_root(stores: Stores) -> None:
+    stores.db().set_many({f"k{i}": i for i in range(500)})
+    old = stores.commit()
+    stores.db()["k7"] = "new"
+    del stores.db()["k8"]
+    newer = stores.commit()
+    stores.db()["later"] = 1
+    stores.commit()
+    made = stores.read(startingOffsets=old, asOf=newer)
+    assert [(row["key"], row["type"], row["value"]) for row in made] == [
+        ("k7", "value", '"new"'),
+        ("k8", None, None),
+    ]
+
+
+def test_many_keys_are_read_in_many_tasks(stores: Stores) -> None:
+    stores.db().set_many({f"k{i:04}": "x" * 200 for i in range(1_000)})
+    stores.commit()
+    found, schema = stores.source(minPartitions="4")
+    reader = found.reader(schema)
+    tasks = reader.partitions()
+    assert len(tasks) == 4
+    made = rows_of(reader, tasks)
+    assert sorted(row["key"] for row in made) == [f"k{i:04}" for i in range(1_000)]
+    options = parse_options(found.given)
+    for task in tasks:
+        assert isinstance(task, KVPartition)
+        sized = list(rows(task.task, options, task.times, stores.store))
+        assert 200 < len(sized) < 300
+        assert all(200 < size < 600 for _, size in sized)
+
+
+def test_an_empty_store_has_no_rows(stores: Stores) -> None:
+    assert stores.read() == []
+
+
+# --- what is wrong --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"owner": "0x" + "00" * 32}, "no such owner; it has: 0x"),
+        ({"database": "shpo"}, "no such database; it has: shop"),
+        ({"databases": "shop"}, "did you mean database"),
+        ({"columns": "key,offset"}, "owner, database, key, type, value, updated, expires"),
+        ({"valueFormat": "xml"}, "one of cell, bytes, string, json, variant"),
+        ({"startingOffsets": "0xab"}, "hash of a root"),
+        ({"startingOffsets": "latest"}, "nothing to read from there"),
+        ({"minPartitions": "0"}, "at least 1"),
+        ({"prefix": ""}, "not empty"),
+    ],
+)
+def test_a_bad_option_names_itself_and_what_is_accepted(
+    stores: Stores, options: dict[str, str], said: str
+) -> None:
+    stores.db()["a"] = 1
+    stores.commit()
+    with pytest.raises(UsageError, match=said):
+        stores.read(**options)
+
+
+def test_a_schema_of_ones_own_is_refused(stores: Stores) -> None:
+    found, _ = stores.source()
+    with pytest.raises(UsageError, match="leave schema"):
+        found.reader(t.StructType([t.StructField("key", t.BinaryType())]))
+
+
+def test_a_stream_has_no_past(stores: Stores) -> None:
+    with pytest.raises(UsageError, match="asOf is for batches"):
+        stores.stream(asOf="1h")
+
+
+def test_databases_that_their_owner_did_not_sign_are_refused(stores: Stores) -> None:
+    stores.db()["a"] = 1
+    stores.commit()
+    root = stores.store.root()
+    assert isinstance(root, Index)
+    forged = Signed(BOB.public_key, bytes(64), Map.of({"shop": Index()}))
+    stores.store.commit(root.put(KV_SECTION, Map.of([(BOB.public_key, forged)])))
+    with pytest.raises(BadSignature, match=BOB.public_key.hex()):
+        stores.read()
+
+
+def test_two_databases_whose_names_read_the_same_are_refused(stores: Stores) -> None:
+    names: list[tuple[Value, Value]] = [("5", Index.of({"a": 1})), (5, Index.of({"b": 1}))]
+    signed = Signed.sign(ALICE, Map.of(names))
+    section = Map.of([(ALICE.public_key, signed)])
+    stores.store.commit(Index.of([(KV_SECTION, section)]))
+    with pytest.raises(BadFormat, match="read the same: 5"):
+        stores.read()
+
+
+# --- streams --------------------------------------------------------------------------------
+
+
+def test_a_stream_tells_everything_first_and_then_what_changed(stores: Stores) -> None:
+    stores.db().set_many({"a": 1, "b": 2, "c": 3})
+    stores.commit()
+    stream = stores.stream()
+    assert sorted(stream.told()) == [("a", 1), ("b", 2), ("c", 3)]
+    assert stream.told() == []
+    stores.db()["b"] = 20
+    stores.commit()
+    stores.db()["b"] = 21
+    stores.db()["d"] = 4
+    del stores.db()["a"]
+    stores.commit()
+    assert stream.told() == [("a", None), ("b", 21), ("d", 4)]
+    made = stream.again()
+    assert [row["key"] for row in made] == ["a", "b", "d"]
+    assert made[0]["updated"] is not None
+    assert made[0]["expires"] is None
+
+
+def test_a_key_that_came_and_went_between_two_batches_is_not_told(stores: Stores) -> None:
+    stores.db()["a"] = 1
+    stores.commit()
+    stream = stores.stream()
+    stream.next()
+    stores.db()["b"] = 1
+    del stores.db()["b"]
+    stores.commit()
+    assert stream.told() == []
+
+
+def test_what_concerns_others_makes_no_batch(stores: Stores) -> None:
+    stores.db()["a"] = 1
+    stores.commit()
+    stream = stores.stream(owner=NAME, database="shop", prefix="a")
+    stream.next()
+    at = stream.at
+    stores.db()["b"] = 1
+    stores.db("bank")["a"] = 1
+    stores.db("shop", BOB)["a"] = 1
+    stores.commit()
+    assert stream.told() == []
+    assert stream.at == at
+    stores.db()["ab"] = 1
+    stores.commit()
+    assert stream.told() == [("ab", 1)]
+
+
+def test_a_stream_moves_on_after_a_while_although_nothing_changed_for_it(
+    stores: Stores, clock: Clock
+) -> None:
+    stores.db()["a"] = 1
+    stores.commit()
+    stream = stores.stream(database="shop")
+    stream.next()
+    stores.db("bank")["x"] = 1
+    new = stores.commit()
+    clock.now += sources.POSITION_AGE_MAX_MS
+    assert stream.next() == []
+    assert stream.at["root"] != new
+    clock.now += 1
+    assert stream.next() == []
+    assert stream.at["root"] == new
+
+
+def test_a_stream_may_begin_now_or_at_a_root(stores: Stores) -> None:
+    stores.db()["a"] = 1
+    first = stores.commit()
+    stores.db()["b"] = 2
+    stores.commit()
+    late, since = stores.stream(startingOffsets="latest"), stores.stream(startingOffsets=first)
+    assert late.told() == []
+    assert since.told() == [("b", 2)]
+    stores.db()["c"] = 3
+    stores.commit()
+    assert late.told() == since.told() == [("c", 3)]
+
+
+def test_a_stream_over_a_store_without_a_root_waits(stores: Stores) -> None:
+    stream = stores.stream()
+    assert stream.next() == []
+    stores.db()["a"] = 1
+    stores.commit()
+    assert stream.told() == [("a", 1)]
+
+
+def test_expiry_is_judged_by_the_time_in_the_position(stores: Stores, clock: Clock) -> None:
+    stores.db().set("a", 1, ttl_ms=100)
+    stores.db().set("b", 1, ttl_ms=100)
+    stores.commit()
+    stream = stores.stream()
+    assert stream.told() == [("a", 1), ("b", 1)]
+    clock.now += 200
+    assert [row["type"] for row in stream.again()] == ["value", "value"]  # as when it was planned
+    stores.db().gc(0)  # nothing was written: what expired is told when its entry goes
+    stores.db()["c"] = 1
+    stores.commit()
+    assert stream.told() == [("a", None), ("b", None), ("c", 1)]
+
+
+def test_all_that_is_available_ends_with_what_was_there(stores: Stores) -> None:
+    stores.db()["a"] = 1
+    stores.commit()
+    stream = stores.stream()
+    assert isinstance(stream.reader.getDefaultReadLimit(), ReadAllAvailable)
+    stream.reader.prepareForTriggerAvailableNow()
+    stores.db()["b"] = 1
+    stores.commit()
+    assert stream.told() == [("a", 1)]
+    assert stream.next() == []
+    assert stream.reader.reportLatestOffset()["root"] != stream.at["root"]
+
+
+def test_the_roots_of_a_batch_are_leased_until_the_next_is_done(stores: Stores) -> None:
+    stores.db()["a"] = 1
+    first = stores.commit()
+    stream = stores.stream()
+    stream.next()
+
+    def leased() -> list[str]:
+        return ["0x" + lease.root_hash.hex() for lease in stores.store.leases.live()]
+
+    assert leased() == [first]
+    stores.db()["b"] = 1
+    second = stores.commit()
+    end = stream.reader.latestOffset(stream.at, ReadAllAvailable())
+    stream.reader.partitions(stream.at, end)
+    assert sorted(leased()) == sorted([first, second])
+    stream.reader.commit(end)
+    assert leased() == [second]
+
+
+# --- roots that are gone --------------------------------------------------------------------
+
+
+def lose(stream: Stream) -> str:
+    """Let the root at which a stream stands be gone; return its hash."""
+    gone = "0x" + "ab" * 32
+    stream.at = {**stream.at, "root": gone}
+    return gone
+
+
+def test_a_start_that_is_gone_is_an_error_with_its_hash(stores: Stores) -> None:
+    stores.db()["a"] = 1
+    stores.commit()
+    stream = stores.stream()
+    stream.next()
+    gone = lose(stream)
+    stores.db()["b"] = 2
+    stores.commit()
+    with pytest.raises(DataLoss, match=f"{gone}.*failOnDataLoss=false"):
+        stream.next()
+
+
+def test_without_fail_on_data_loss_everything_is_told_again(
+    stores: Stores, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores.db()["a"] = 1
+    stores.commit()
+    stream = stores.stream(failOnDataLoss="false")
+    stream.next()
+    lose(stream)
+    stores.db()["b"] = 2
+    stores.commit()
+    with caplog.at_level(logging.WARNING):
+        assert stream.told() == [("a", 1), ("b", 2)]
+    assert "reading all keys again" in caplog.text
+
+
+def test_a_batch_end_that_is_gone_gives_way_to_the_present_root(
+    stores: Stores, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores.db()["a"] = 1
+    stores.commit()
+    strict, lenient = stores.stream(), stores.stream(failOnDataLoss="false")
+    gone = {**strict.at, "root": "0x" + "ab" * 32}
+    with pytest.raises(DataLoss, match="ab" * 32):
+        strict.reader.partitions(strict.at, gone)
+    with caplog.at_level(logging.WARNING):
+        tasks = lenient.reader.partitions(lenient.at, gone)
+    assert [row["key"] for row in rows_of(lenient.reader, tasks)] == ["a"]
+    assert "present root instead" in caplog.text
+
+
+class Lacking:
+    """A loader that lacks some cells."""
+
+    def __init__(self, store: CellStore, lacks: set[bytes]) -> None:
+        self.store = store
+        self.lacks = lacks
+
+    def load(self, hash: bytes) -> Value:
+        from datalattice.cells import decode
+
+        if hash in self.lacks:
+            raise MissingData([hash])
+        encoding = self.store.get_encoding(hash)
+        assert encoding is not None
+        return decode(encoding, self)
+
+
+def test_a_task_that_misses_what_was_before_tells_all_that_is_now_once(
+    stores: Stores, caplog: pytest.LogCaptureFixture
+) -> None:
+    from datalattice.cells import novelty
+
+    stores.db().set_many({f"k{i:04}": "x" * 200 for i in range(300)})
+    stores.commit()
+    before = {hash for hash, _, _ in novelty(stores.db().store(), None)}
+    stream = stores.stream()
+    stream.next()
+    stores.db().set_many({f"k{i:04}": "y" * 200 for i in range(300)})
+    stores.commit()
+    now = {hash for hash, _, _ in novelty(stores.db().store(), None)}
+    end = stream.reader.latestOffset(stream.at, ReadAllAvailable())
+    (part,) = stream.reader.partitions(stream.at, end)
+    found, _ = stores.source(failOnDataLoss="false")
+    strict, _ = stores.source()
+    some = set(sorted(before - now)[:10])
+    loader = Lacking(stores.store, some)
+    with caplog.at_level(logging.WARNING):
+        made = list(rows(part.task, parse_options(found.given), part.times, loader))
+    assert [row[0][2] for row in made] == [f"k{i:04}" for i in range(300)]
+    assert "what it was is not here any more" in caplog.text
+    with pytest.raises(MissingData):
+        list(rows(part.task, parse_options(strict.given), part.times, loader))
+    lacking = Lacking(stores.store, set(sorted(now - before)[:10]))
+    with pytest.raises(MissingData):
+        list(rows(part.task, parse_options(found.given), part.times, lacking))
+
+
+# --- positions ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("root", [None, bytes(range(32))])
+def test_a_position_is_what_was_written(root: bytes | None) -> None:
+    position = Position(root, NOW_MS)
+    assert Position.read(as_json(position.write())) == position
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"version": 2, "root": None, "time": 1},
+        {"version": 1, "root": "0xab", "time": 1},
+        {"version": 1, "root": "zz" * 33, "time": 1},
+        {"version": 1, "root": "0x" + "zz" * 32, "time": 1},
+        {"version": 1, "root": 5, "time": 1},
+        {"version": 1, "root": None},
+        {"version": 1, "offsets": {}},
+    ],
+)
+def test_another_checkpoint_is_refused(form: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="use another checkpointLocation"):
+        Position.read(form)
