@@ -1,0 +1,200 @@
+"""Commands `lattice spark load`, `compact`, `export`: rows into a lattice, within it, out of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from datalattice.cli.folder import DirOption, JsonOption, existing_folder
+from datalattice.cli.spark.session import (
+    MEMORY,
+    MasterOption,
+    MemoryOption,
+    print_report,
+    spark_job,
+)
+from datalattice.errors import UsageError
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="NAME=VALUE for what is read; may be given several times."),
+]
+WriteIdOption = Annotated[
+    str | None,
+    typer.Option("--write-id", help="A name: what has it happens once, however often it is run."),
+]
+FormatOption = Annotated[
+    str | None,
+    typer.Option("--format", help="csv, json or parquet. Default: what the names end with."),
+]
+TopicOption = Annotated[str | None, typer.Option("--topic", help="Append to this topic.")]
+DatabaseOption = Annotated[
+    str | None, typer.Option("--database", help="Write to this database; needs --key.")
+]
+
+
+def load(
+    files: Annotated[list[str], typer.Argument(help="Files or folders of rows.")],
+    topic: TopicOption = None,
+    database: DatabaseOption = None,
+    format: FormatOption = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="The column that is the key of a row.")
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", help='Columns of CSV, such as "id BIGINT, n STRING".')
+    ] = None,
+    option: Settings = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", help="Partitions of a new topic.", min=1)
+    ] = None,
+    drop_nulls: Annotated[
+        bool, typer.Option("--drop-nulls", help="Leave out what a row does not have.")
+    ] = False,
+    write_id: WriteIdOption = None,
+    master: MasterOption = None,
+    memory: MemoryOption = MEMORY,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the rows of CSV, JSON lines or Parquet to a topic or database, each row as a map.
+
+    All rows or none. Works beside a running node.
+    """
+    from datalattice.pipeline.jobs.load import load as run_load
+
+    settings = parse_settings(option)
+    folder = str(existing_folder(dir).path.absolute())
+    with spark_job("load", master, memory, quiet=json) as job:
+        report = run_load(
+            job.spark,
+            [absolute(file) for file in files],
+            store=folder,
+            topic=topic,
+            database=database,
+            format=format,
+            key=key,
+            schema=schema,
+            options=settings,
+            partitions=partitions,
+            drop_nulls=drop_nulls,
+            write_id=write_id,
+            progress=job.progress,
+        )
+        document = {**report.as_json(), "seconds": job.seconds}
+    print_report(document, as_json=json)
+
+
+def compact(
+    topic: Annotated[str, typer.Argument(help="The topic whose records are compacted.")],
+    into_topic: Annotated[
+        str | None, typer.Option("--into-topic", help="Write to this new topic.")
+    ] = None,
+    into_database: Annotated[
+        str | None, typer.Option("--into-database", help="Write to this database.")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Folder to read from. Default: that which is written to."),
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option("--node", help="Node to read from, tcp://HOST:PORT.")
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="Read a past root: a time, a pin or a hash.")
+    ] = None,
+    owner: Annotated[
+        str | None, typer.Option("--owner", help="Whose topic. Default: the folder's own.")
+    ] = None,
+    keyless: Annotated[
+        str, typer.Option("--keyless", help="What becomes of records without key: drop, keep.")
+    ] = "drop",
+    write_id: WriteIdOption = None,
+    master: MasterOption = None,
+    memory: MemoryOption = MEMORY,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the latest record of each key of a topic to a new topic or a database.
+
+    A record whose value is nil deletes its key. Works beside a running node.
+    """
+    from datalattice.pipeline.jobs.compact import compact as run_compact
+
+    folder = str(existing_folder(dir).path.absolute())
+    with spark_job("compact", master, memory, quiet=json) as job:
+        report = run_compact(
+            job.spark,
+            store=folder,
+            topic=topic,
+            into_topic=into_topic,
+            into_database=into_database,
+            source=None if source is None else str(source.absolute()),
+            node=node,
+            as_of=as_of,
+            owner=owner,
+            keyless=keyless,
+            write_id=write_id,
+            progress=job.progress,
+        )
+        document = {**report.as_json(), "seconds": job.seconds}
+    print_report(document, as_json=json)
+
+
+def export(
+    source: Annotated[
+        str, typer.Argument(metavar="FORMAT", help="What to read, such as lattice.queue.")
+    ],
+    target: Annotated[str, typer.Argument(help="Folder to write.")],
+    to: Annotated[str, typer.Option("--to", help="parquet or delta.")] = "parquet",
+    option: Settings = None,
+    mode: Annotated[
+        str, typer.Option("--mode", help="If it is there already: error, append, overwrite.")
+    ] = "error",
+    master: MasterOption = None,
+    memory: MemoryOption = MEMORY,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write what a format reads to files of Parquet or a table of Delta Lake.
+
+    Reads the folder (--dir), unless --option store=... or node=... names another place.
+    """
+    from datalattice.pipeline.jobs.export import export as run_export
+
+    settings = parse_settings(option)
+    if not {"store", "path", "node"} & {name.lower() for name in settings}:
+        settings["store"] = str(existing_folder(dir).path.absolute())
+    with spark_job("export", master, memory, quiet=json) as job:
+        report = run_export(
+            job.spark,
+            source,
+            absolute(target),
+            to=to,
+            options=settings,
+            mode=mode,
+            progress=job.progress,
+        )
+        document = {**report.as_json(), "seconds": job.seconds}
+    print_report(document, as_json=json)
+
+
+def parse_settings(given: list[str] | None) -> dict[str, str]:
+    """Return options given as NAME=VALUE by their names.
+
+    Raises: UsageError: one is not of that form, or comes twice.
+    """
+    settings: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals or name in settings:
+            raise UsageError(f"--option is NAME=VALUE, each name once, got {text!r}")
+        settings[name] = value
+    return settings
+
+
+def absolute(path: str) -> str:
+    """Return a path that means the same in Spark's processes; an address stays as it is."""
+    return path if "://" in path else str(Path(path).expanduser().absolute())
