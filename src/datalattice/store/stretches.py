@@ -125,6 +125,11 @@ def extent_of(store: Reading) -> Extent:
     )
 
 
+def entry_count(store: Reading) -> int:
+    """Return the number of cells that the index of a store leads to."""
+    return store._index.count()
+
+
 def removed_digest(disk: Disk, folder: str) -> bytes:
     """Return the digest of the record of removed cells, empty when there is none."""
     try:
@@ -169,18 +174,10 @@ class Hole(NamedTuple):
 
     segment: int
     offset: int
-    end: int
-    """Byte behind them; that of the end of the segment where no good pack follows."""
     reason: str
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """Where it begins and ends, as the upper bits of a place have it."""
-        return upper_bits(self.segment, self.offset), upper_bits(self.segment, self.end)
-
-
-HOLE_END: Final = 1 << OFFSET_BITS
-"""The end of a hole that no good pack of its segment follows."""
+    span: tuple[int, int]
+    """Where it begins and ends, as the upper bits of a place have it. It goes on to the end of the
+    segment where no good pack follows, and begins before the segment where others are gone."""
 
 
 class StretchReader:
@@ -229,20 +226,24 @@ class StretchReader:
         """
         last = self._extent.position.sequence
         gap: Gap | None = None
+        behind = upper_bits(self._stretch.first, 0)
         for found in self._log.read():
             number = found.sequence if isinstance(found, Gap) else found.end.sequence
             if number > last:
                 break
             if gap is not None:
-                yield _hole(gap, found)
+                yield _hole(gap, behind, found)
             gap = found if isinstance(found, Gap) else None
             if isinstance(found, Pack):
+                behind = upper_bits(found.end.segment, found.end.offset)
                 yield found
                 if number == last:
                     break
+            elif found.offset:
+                behind = upper_bits(found.segment, found.offset)
         if gap is not None:
             self.is_open_ended = True
-            yield _hole(gap, None)
+            yield _hole(gap, behind, None)
 
     def cells(self, pack: Pack) -> list[tuple[bytes, int]]:
         """Return (hash, place) of the cells of a pack that count: the index leads to them here."""
@@ -280,13 +281,15 @@ class StretchReader:
         return segment_path(self._store._folder, segment)
 
 
-def _hole(gap: Gap, behind: Pack | Gap | None) -> Hole:
-    end = HOLE_END
-    if isinstance(behind, Gap):
-        end = behind.offset if behind.segment == gap.segment else HOLE_END
-    elif behind is not None and behind.end.segment == gap.segment:
-        end = behind.end.offset - behind.length
-    return Hole(gap.segment, gap.offset, end, gap.reason)
+def _hole(gap: Gap, behind: int, follower: Pack | Gap | None) -> Hole:
+    """Return the hole that a gap is: from `behind` what is good, up to what follows."""
+    end = upper_bits(gap.segment + 1, 0)
+    if isinstance(follower, Gap) and follower.segment == gap.segment:
+        end = upper_bits(gap.segment, follower.offset)
+    elif isinstance(follower, Pack) and follower.end.segment == gap.segment:
+        end = upper_bits(gap.segment, follower.end.offset - follower.length)
+    begin = upper_bits(gap.segment, gap.offset) if gap.offset else behind
+    return Hole(gap.segment, gap.offset, gap.reason, (begin, end))
 
 
 class StretchMarker(Follower):

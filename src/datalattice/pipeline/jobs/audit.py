@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +37,7 @@ from datalattice.store import (
     Stretch,
     StretchReader,
     check_extent,
+    entry_count,
     extent_of,
     locate,
     missing_before,
@@ -61,7 +62,7 @@ FAULTS_LISTED_MAX: Final = 1_000
 
 BATCH_ROWS: Final = 1_024
 
-_FACTS: Final = "facts"
+FACTS: Final = "facts"
 """The kind of a row in which a task tells how far it came."""
 
 Span = tuple[int, int]
@@ -134,32 +135,11 @@ def audit(
     folder = store_folder(store)
     with CellStore.open(folder, read_only=True) as reader, clear_errors():
         extent = extent_of(reader)
-        work = _Work(folder, for_tasks(extent), parts_of(extent, parts))
-        with watching_tasks(spark, "audit", progress):
-            found = _run(spark, PacksTask(work), len(work.plan))
-        told = _told(found)
-        sums = _Sums(told)
-        damaged = _damaged(told, reader, work)
-        frames = [found]
-        slices = min(SLICES_MAX, 1 << len(work.plan).bit_length())
-        if damaged or sums.cells < reader.stats().cells:
-            spans: tuple[Span, ...] | None = tuple(one.span for one in damaged)
-            if len(damaged) > HOLES_MAX:
-                spans = None
-                for one in damaged:
-                    one.is_needed = True
-            with watching_tasks(spark, "index", progress):
-                frames.append(_run(spark, IndexTask(work, spans, slices), slices))
-            inside = _told(frames[-1])
-            if spans is not None and _outside(inside, damaged) > sums.cells:
-                with watching_tasks(spark, "whole index", progress):
-                    frames.append(_run(spark, IndexTask(work, None, slices), slices))
-                inside = _told(frames[-1])
-                spans = None
-            sums = _Sums(inside, of_packs=sums.packs) if spans is None else _Sums(told + inside)
+        work = Work(folder, for_tasks(extent), parts_of(extent, parts))
+        tasks = _SparkTasks(spark, progress)
+        sums, rows = examine(reader, work, tasks)
         check_extent(reader, extent)
-        rows = [one.found() for one in damaged] + list(_lost_roots(reader, extent))
-        faults = _faults(spark, frames, rows)
+        faults = _faults(spark, tasks.frames, rows)
         counts = {row[0]: row[1] for row in faults.groupBy("kind").count().collect()}
         scars = counts.pop(Fault.SCAR.value, 0)
         return AuditReport(
@@ -177,8 +157,59 @@ def audit(
         )
 
 
+Told = list[dict[str, Any]]
+"""What tasks tell of themselves, in their order."""
+
+RunTasks = Callable[[str, "PacksTask | IndexTask", int], Told]
+"""Runs a step, given its name, task and number of tasks; keeps the faults that they find."""
+
+
+def examine(reader: CellStore, work: Work, run: RunTasks) -> tuple[Sums, list[Found]]:
+    """Run the steps of an audit; return how much was seen, and the faults beside those of tasks."""
+    told = run("audit", PacksTask(work), len(work.plan))
+    sums = Sums(told)
+    damaged = _damaged(told, reader, work)
+    slices = min(SLICES_MAX, 1 << len(work.plan).bit_length())
+    if damaged or sums.cells < entry_count(reader):
+        spans: tuple[Span, ...] | None = tuple(one.span for one in damaged)
+        if len(damaged) > HOLES_MAX:
+            spans = None
+            for one in damaged:
+                one.is_needed = True
+        inside = run("index", IndexTask(work, spans, slices), slices)
+        if spans is not None and _outside(inside, damaged) > sums.cells:
+            spans = None
+            inside = run("whole index", IndexTask(work, None, slices), slices)
+        sums = Sums(inside, of_packs=sums.packs) if spans is None else Sums(told + inside)
+    rows = [one.found() for one in damaged]
+    return sums, rows + list(_lost_roots(reader, work.extent))
+
+
+class _SparkTasks:
+    """Runs steps on Spark, and keeps a frame of the faults of each."""
+
+    def __init__(self, spark: SparkSession, progress: Progress | None) -> None:
+        self._spark = spark
+        self._progress = progress
+        self.frames: list[DataFrame] = []
+
+    def __call__(self, step: str, task: PacksTask | IndexTask, count: int) -> Told:
+        """Run a step; see `RunTasks`."""
+        with watching_tasks(self._spark, step, self._progress):
+            ids = self._spark.range(0, count, 1, max(1, count))
+            found = ids.mapInArrow(task, COLUMNS).localCheckpoint()
+        self.frames.append(found)
+        rows = found.where(f"kind = '{FACTS}'").select("detail").collect()
+        return read_facts(row[0] for row in rows)
+
+
+def read_facts(texts: Iterable[str]) -> Told:
+    """Return what tasks tell of themselves, in their order."""
+    return sorted((json.loads(text) for text in texts), key=lambda fact: int(fact["number"]))
+
+
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
     """What all tasks of an audit know."""
 
     folder: str
@@ -186,10 +217,10 @@ class _Work:
     plan: tuple[Stretch, ...]
 
 
-class _Sums:
+class Sums:
     """How much the tasks have seen."""
 
-    def __init__(self, told: list[dict[str, Any]], of_packs: int = 0) -> None:
+    def __init__(self, told: Told, of_packs: int = 0) -> None:
         self.packs = of_packs + sum(fact["packs"] for fact in told)
         self.cells = sum(fact["cells"] for fact in told)
         self.bytes = sum(fact["bytes"] for fact in told)
@@ -213,25 +244,13 @@ class _Damaged:
         return Found(kind, None, self.file, self.offset, self.reason)
 
 
-def _run(spark: SparkSession, task: PacksTask | IndexTask, count: int) -> DataFrame:
-    ids = spark.range(0, count, 1, max(1, count))
-    return ids.mapInArrow(task, COLUMNS).localCheckpoint()
-
-
-def _told(found: DataFrame) -> list[dict[str, Any]]:
-    """Return what the tasks tell of themselves, in their order."""
-    rows = found.where(f"kind = '{_FACTS}'").select("detail").collect()
-    return sorted((json.loads(row[0]) for row in rows), key=lambda fact: int(fact["number"]))
-
-
-def _damaged(told: list[dict[str, Any]], reader: CellStore, work: _Work) -> list[_Damaged]:
+def _damaged(told: Told, reader: CellStore, work: Work) -> list[_Damaged]:
     """Return the places where packs are damaged or missing, in order."""
     places: list[_Damaged] = []
     behind, sequence, is_open = 0, 0, False
     file = work.folder
     for stretch, fact in zip(work.plan, told, strict=True):
-        for first, stop, path, text in fact["holes"]:
-            offset = locate(first << PLACE_SHIFT)[1]
+        for first, stop, path, offset, text in fact["holes"]:
             places.append(_Damaged((first, stop), path, offset, text))
         reason = "" if is_open else missing_before(reader, stretch, sequence)
         if reason:
@@ -255,7 +274,7 @@ def _damaged(told: list[dict[str, Any]], reader: CellStore, work: _Work) -> list
     return places
 
 
-def _outside(told: list[dict[str, Any]], damaged: Sequence[_Damaged]) -> int:
+def _outside(told: Told, damaged: Sequence[_Damaged]) -> int:
     """Return how many entries of the index lead into no damaged place; note where others do."""
     for fact in told:
         for number in fact["inside"]:
@@ -281,7 +300,7 @@ def _faults(spark: SparkSession, frames: list[DataFrame], rows: list[Found]) -> 
     made = [(one.kind.value, one.hash, one.file, one.offset, one.detail) for one in rows]
     out = spark.createDataFrame(made, COLUMNS)
     for frame in frames:
-        out = out.unionByName(frame.where(f"kind <> '{_FACTS}'"))
+        out = out.unionByName(frame.where(f"kind <> '{FACTS}'"))
     return out.distinct().localCheckpoint()
 
 
@@ -292,7 +311,7 @@ def _faults(spark: SparkSession, frames: list[DataFrame], rows: list[Found]) -> 
 class PacksTask:
     """Inspects the packs of stretches, given by their numbers."""
 
-    work: _Work
+    work: Work
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do the work of a task."""
@@ -306,10 +325,11 @@ class PacksTask:
             reader = StretchReader(store, work.extent, stretch)
             inspector = Inspector(reader)
             packs = 0
-            holes: list[tuple[int, int, str, str]] = []
+            holes: list[tuple[int, int, str, int, str]] = []
             for pack in reader.packs():
                 if isinstance(pack, Hole):
-                    holes.append((*pack.span, reader.path(pack.segment), pack.reason))
+                    path = reader.path(pack.segment)
+                    holes.append((*pack.span, path, pack.offset, pack.reason))
                     continue
                 packs += 1
                 yield from map(_row, inspector.inspect(reader.cells(pack)))
@@ -332,7 +352,7 @@ class PacksTask:
 class IndexTask:
     """Goes through slices of the index, given by their numbers."""
 
-    work: _Work
+    work: Work
     spans: tuple[Span, ...] | None
     """Only what leads there is inspected; None: every entry."""
     slices: int
@@ -381,7 +401,7 @@ def _row(found: Found) -> Row:
 
 
 def _fact(**facts: object) -> Row:
-    return _FACTS, None, "", 0, json.dumps(facts)
+    return FACTS, None, "", 0, json.dumps(facts)
 
 
 def _as_batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
