@@ -1,0 +1,132 @@
+"""Spark reads beside a node that writes, and from a node: while others write, over its death."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datalattice.apps.queue import LatticeMQ
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.home import edit, folder_of, write_key
+
+pytest.importorskip("pyspark")
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+
+COMMAND = [sys.executable, "-m", "datalattice.cli"]
+PATIENCE_S = 30
+
+
+class NodeProcess:
+    """A node in a process and a folder of its own, which may be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder_of(folder)
+        write_key(self.folder.key_path, KeyPair(bytes([5]) * 32))
+        self.count = 0
+        self._port = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"tcp://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        self.folder.settings_path.write_text(f"plain = true\nport = {self._port}\n")
+        self._process = subprocess.Popen(
+            [*COMMAND, "node", "start", "--dir", str(self.folder.path)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        assert said.startswith("listening at "), said
+        self._port = int(said.rpartition(":")[2])
+
+    def end(self, how: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(PATIENCE_S)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    def offer(self, count: int) -> None:
+        """Append the next records, through the node where one runs."""
+
+        def append(cursor: RootLattice, keys: KeyPair) -> None:
+            queue = LatticeMQ.at(cursor, keys.public_key).partition("t", 0)
+            queue.offer_many(list(range(self.count, self.count + count)))
+
+        edit(self.folder, append)
+        self.count += count
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    made = NodeProcess(tmp_path / "home")
+    made.start()
+    yield made
+    made.end(signal.SIGTERM)
+
+
+def values(frame: Any) -> list[int]:
+    return sorted(int(row.value) for row in frame.collect())
+
+
+def test_several_tasks_read_beside_a_node_that_writes(spark: Any, node: NodeProcess) -> None:
+    node.offer(4_000)
+    options = {"valueFormat": "json", "minPartitions": "4"}
+    stopping = threading.Event()
+
+    def write() -> None:
+        while not stopping.wait(0.02):
+            node.offer(100)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for place in ({"store": str(node.folder.path)}, {"node": node.address}):
+            for _ in range(2):
+                least = node.count
+                frame = spark.read.format("lattice.queue").options(**options, **place).load()
+                found = values(frame)
+                assert found == list(range(len(found))), "all of one root, each record once"
+                assert len(found) >= least, "and all that was acknowledged before"
+    finally:
+        stopping.set()
+        writer.join()
+
+
+def test_a_stream_outlives_the_node_it_reads_from(
+    spark: Any, node: NodeProcess, tmp_path: Path
+) -> None:
+    seen: list[int] = []
+    query = (
+        spark.readStream.format("lattice.queue")
+        .options(node=node.address, valueFormat="json", maxOffsetsPerTrigger="300")
+        .load()
+        .writeStream.foreachBatch(lambda frame, _: seen.extend(values(frame)))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        node.offer(600)
+        query.processAllAvailable()
+        assert sorted(seen) == list(range(node.count))
+        node.offer(600)
+        node.end(signal.SIGKILL)  # wherever the stream is with those
+        node.start()
+        node.offer(100)
+        query.processAllAvailable()
+        assert sorted(seen) == list(range(node.count)), "nothing lost, nothing twice"
+    finally:
+        query.stop()
