@@ -33,7 +33,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ
+from datalattice.cells import Value
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError
@@ -127,7 +129,67 @@ def _first_wrong(found: list[Any]) -> int:
     return next((at for at, value in enumerate(found) if value != at), len(found))
 
 
-SINKS: dict[str, Sink] = {"queue": QueueSink()}
+class KVSink:
+    """Each record of the source gets a key, and each partition one that its last record stays in.
+
+    Writing a key twice does not show. What shows is a batch that was lost or came late, and, at any
+    moment, half a batch: there must be as many keys as the last ones say.
+    """
+
+    format = "lattice.kv"
+    columns = (
+        (
+            "inline(array("
+            "struct(concat('record/', partition, '/', offset) AS key, value),"
+            "struct(concat('last/', partition) AS key, value)))"
+        ),
+    )
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The database."""
+        return {"database": "out"}
+
+    def source(self) -> type:
+        """Return the class of the format."""
+        from datalattice.pipeline.kv.source import KVSource
+
+        return KVSource
+
+    def progress(self, folder: Path) -> int:
+        """Return the number of records that have a key."""
+        if not (folder / "store").exists():
+            return 0
+        with reading(Folder(folder)) as root:
+            database = _database(root)
+            last = [database.get(f"last/{number}") for number in range(PARTITIONS)]
+            keys = len(database.store())
+        done = sum(value + 1 for value in last if value is not None)
+        half = keys - done - sum(value is not None for value in last)
+        assert half == 0, f"half a batch is there: {last} are last, and there are {keys} keys"
+        return done
+
+    def faults(self, folder: Path, count: int) -> list[str]:
+        """Return the partitions that do not have the keys of all records, and the last one last."""
+        if not (folder / "store").exists():
+            return ["there is no store"]
+        with reading(Folder(folder)) as root:
+            held = dict(_database(root).items())
+        faults = [f"{len(held)} keys"] if len(held) != PARTITIONS * (count + 1) else []
+        for number in range(PARTITIONS):
+            found = [held.get(f"record/{number}/{offset}") for offset in range(count)]
+            if found != list(range(count)):
+                faults.append(f"partition {number}: first wrong at {_first_wrong(found)}")
+            if held.get(f"last/{number}") != count - 1:
+                faults.append(f"partition {number}: {held.get(f'last/{number}')} is last")
+        return faults
+
+
+def _database(root: Value) -> Database:
+    return Database.at(RootLattice(root_lattice(), root), TARGET.public_key, "out")
+
+
+SINKS: dict[str, Sink] = {"queue": QueueSink(), "kv": KVSink()}
 
 
 def _logs(folder: Path, keys: KeyPair, topic: str) -> list[list[Any]]:

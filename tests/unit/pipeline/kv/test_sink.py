@@ -17,7 +17,16 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from datalattice.apps.kv import Database
-from datalattice.cells import Index, Keyword, Value, Vector, encode_message, same, to_cell
+from datalattice.cells import (
+    Index,
+    Keyword,
+    Value,
+    Vector,
+    decode_message,
+    encode_message,
+    same,
+    to_cell,
+)
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -107,7 +116,8 @@ class Sink:
                 kind = mine.type(key)
                 read = {"hash": mine.hgetall, "set": mine.smembers, "counter": mine.count}
                 value = read[kind](key) if kind in read else mine[key]
-                found[key] = dict(value.items()) if isinstance(value, Index) else value
+                held = decode_message(encode_message(value))
+                found[key] = dict(held.items()) if isinstance(held, Index) else held
             return found
 
     def ttl(self, key: str) -> int:
