@@ -25,7 +25,6 @@ from datalattice.cells import (
     decode_message,
     encode,
     encode_message,
-    from_json,
     to_cell,
     to_json,
 )
@@ -94,7 +93,9 @@ def test_rows_of_csv_become_maps_in_a_topic(spark: Any, home: Home, tmp_path: Pa
     from datalattice.pipeline.jobs.load import load
 
     file = tmp_path / "rows.csv"
-    rows = [{"name": f"k{i % 5}", "n": i, "when": f"2013-01-0{1 + i % 9}"} for i in range(40)]
+    rows: list[dict[str, Any]] = [
+        {"name": f"k{i % 5}", "n": i, "when": f"2013-01-0{1 + i % 9}"} for i in range(40)
+    ]
     lines = ["name,n,when", *(",".join(map(str, row.values())) for row in rows), "last,,"]
     file.write_text("\n".join(lines) + "\n")
     steps: list[str] = []
@@ -296,7 +297,7 @@ def filled(home: Home) -> Home:
 def rows_of(table: Any) -> list[tuple[Any, ...]]:
     found = table.to_pylist()
     return sorted(
-        (r["partition"], r["offset"], r["key"], from_json(r["value"])["n"]) for r in found
+        (r["partition"], r["offset"], r["key"], json.loads(r["value"])["n"]) for r in found
     )
 
 

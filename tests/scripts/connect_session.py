@@ -1,0 +1,56 @@
+"""Work with lattice data through Spark Connect: read, write, and run jobs. Prints what it saw.
+
+python tests/scripts/connect_session.py sc://127.0.0.1:15002 NODE-FOLDER ROWS.jsonl
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+from datalattice.errors import UsageError
+from datalattice.pipeline import clear_errors, register
+from datalattice.pipeline.jobs.compact import compact
+from datalattice.pipeline.jobs.load import load
+
+
+def main(address: str, folder: str, rows: str) -> dict[str, object]:
+    """Return what was read, and what jobs reported."""
+    spark = SparkSession.builder.remote(address).getOrCreate()
+    steps: set[str] = set()
+    try:
+        register(spark)
+        seen: dict[str, object] = {"session": type(spark).__module__}
+        writer = spark.range(100).selectExpr("CAST(id % 10 AS STRING) AS key", "id AS value").write
+        writer.format("lattice.queue").mode("append").option("topic", "numbers").save(folder)
+        reader = spark.read.format("lattice.queue").option("valueFormat", "json")
+        numbers = reader.option("topic", "numbers").load(folder)
+        total = numbers.selectExpr("sum(CAST(value AS BIGINT))", "count(*)").collect()[0]
+        seen["numbers"] = list(total)
+        with clear_errors():
+            seen["load"] = load(
+                spark,
+                [rows],
+                store=folder,
+                topic="rows",
+                key="name",
+                progress=lambda step, _done, _total: steps.add(step),
+            ).as_json()
+            seen["compact"] = compact(
+                spark, store=folder, topic="rows", into_database="latest"
+            ).as_json()
+        try:
+            with clear_errors():
+                reader.option("topic", "nowhere").load(folder).collect()
+        except UsageError as error:
+            seen["error"] = str(error)
+        seen["steps"] = sorted(steps)
+        return seen
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(*sys.argv[1:])) + "\n")
