@@ -15,7 +15,7 @@ from datalattice.pipeline.queue import leaves
 from datalattice.pipeline.queue.leaves import Columns, Unfit, runs
 from datalattice.pipeline.queue.options import PartitionFormat, QueueOptions
 from datalattice.pipeline.queue.plan import Slice
-from datalattice.pipeline.values import ValueFormat, column_type
+from datalattice.pipeline.values import ValueFormat, column_type, variant_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +33,7 @@ _MODES: Final = {
     ValueFormat.BYTES: leaves.BYTES,
     ValueFormat.STRING: leaves.STRING,
     ValueFormat.JSON: leaves.JSON,
+    ValueFormat.VARIANT: leaves.JSON,  # Spark's own parser makes a variant of it
 }
 _LONG: Final = re.compile(r"-?[0-9]{1,19}")
 
@@ -133,6 +134,13 @@ def _column_makers(part: Slice, options: QueueOptions, schema: pa.Schema) -> lis
     def stamps(columns: Columns, kind: pa.DataType) -> pa.Array:
         return pa.array(columns.stamps, pa.int64()).cast(kind)
 
+    def parts(
+        format: ValueFormat, kind: pa.DataType, column: Callable[[Columns], list[object]]
+    ) -> _Maker:
+        if format is ValueFormat.VARIANT:
+            return lambda columns: pa.array([_variant(text) for text in column(columns)], kind)
+        return lambda columns: pa.array(column(columns), kind)
+
     def maker(name: str, kind: pa.DataType) -> _Maker:
         if name == "offset":
             return lambda columns: longs(
@@ -141,9 +149,9 @@ def _column_makers(part: Slice, options: QueueOptions, schema: pa.Schema) -> lis
         if name == "timestamp":
             return lambda columns: stamps(columns, kind)
         if name == "key":
-            return lambda columns: pa.array(columns.keys, kind)
+            return parts(options.key_format, kind, lambda columns: columns.keys)
         if name == "value":
-            return lambda columns: pa.array(columns.values, kind)
+            return parts(options.value_format, kind, lambda columns: columns.values)
         if name == "headers":
             return lambda columns: pa.array(
                 [None if found is None else list(found.items()) for found in columns.headers], kind
@@ -151,6 +159,10 @@ def _column_makers(part: Slice, options: QueueOptions, schema: pa.Schema) -> lis
         return constant(_name_value(part, options, name), kind)
 
     return [maker(name, schema.field(name).type) for name in options.columns]
+
+
+def _variant(text: object) -> dict[str, bytes] | None:
+    return None if text is None else variant_parts(str(text))
 
 
 def _name_value(part: Slice, options: QueueOptions, name: str) -> str | int:

@@ -47,6 +47,7 @@ from datalattice.pipeline.queue.plan import (
 from datalattice.pipeline.queue.rows import batches, column_types
 from datalattice.pipeline.queue.sink import QueueSink
 from datalattice.pipeline.queue.view import offsets_since, read_view
+from datalattice.pipeline.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,7 +87,7 @@ class QueueSource(QueueSink):
     * `valueFormat`: `cell` (default; BINARY: the canonical encoding with all branches, exact for
       every value, read back by `decode_message`), `bytes` (BINARY: the content of a Blob, the UTF-8
       of a String; other values are refused), `string` (STRING: Strings as they are, all others as
-      JSON), `json` (STRING: all as JSON).
+      JSON), `json` (STRING: all as JSON), `variant` (VARIANT: what that JSON means).
     * `keyFormat`: the same for the key. Default: as valueFormat.
     * `partitionFormat`: `long` (default; BIGINT) or `string`, for ids that are no integers.
     * `startingOffsets`: where to begin: `earliest` (default), `latest` (streams only) or JSON with
@@ -194,6 +195,7 @@ class _Reading:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         source = self.source()
+        settle()
         schema = to_arrow_schema(self.schema, timezone="UTC")
         try:
             with source.keeping(partition.snapshot) as keeper:

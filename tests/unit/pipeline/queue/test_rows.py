@@ -9,7 +9,7 @@ import pytest
 
 from datalattice.apps.queue import make_entry
 from datalattice.cells import Value, Vector, encode, novelty
-from datalattice.errors import UsageError
+from datalattice.errors import LimitExceeded, UsageError
 from datalattice.pipeline.queue import rows
 from datalattice.pipeline.queue.options import COLUMNS, QueueOptions, parse_options
 from datalattice.pipeline.queue.plan import Log, PartitionName, Slice
@@ -23,6 +23,7 @@ TYPES = {
     "BINARY": pa.binary(),
     "TIMESTAMP": pa.timestamp("us", tz="UTC"),
     "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
+    "VARIANT": pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary())]),
 }
 
 
@@ -161,3 +162,25 @@ def test_headers_are_a_map() -> None:
     headers = Vector.of([None, "v", 0, {"a": "1", "b": 2}])
     (batch,) = read([headers], columns="headers")
     assert [sorted(row["headers"]) for row in batch.to_pylist()] == [[("a", "1"), ("b", "2")]]
+
+
+def test_variants_are_what_their_json_means() -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.sql.types import VariantVal
+
+    values: list[Value] = [{"delay": -3, "carrier": "UA"}, "plain", 7, None, Vector.of([1, None])]
+    entries: list[Value] = [make_entry(value, value, 0) for value in values]
+    (batch,) = read(entries, valueFormat="variant")
+    for name in ("key", "value"):
+        found = [
+            row and VariantVal(row["value"], row["metadata"]).toPython()
+            for row in batch.column(name).to_pylist()
+        ]
+        assert found == [{"delay": -3, "carrier": "UA"}, "plain", 7, None, [1, None]]
+
+
+def test_a_variant_that_spark_cannot_hold_is_refused() -> None:
+    pytest.importorskip("pyspark")
+    value = Vector.of([10**5_000])
+    with pytest.raises(LimitExceeded, match="read it as json or cell"):
+        read([make_entry(None, value, 0)], valueFormat="variant", keyFormat="json")
