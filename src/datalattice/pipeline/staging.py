@@ -23,10 +23,9 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -39,6 +38,7 @@ from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import Backpressure, PeerUnavailable, StoreLocked, Timeout, UsageError
 from datalattice.home import Change, Editor, Folder, editing, read_key
 from datalattice.limits import COUNT_MAX
+from datalattice.pipeline.leftovers import remove, remove_batches, remove_stale
 from datalattice.pipeline.options import Given, Refused, bad_option, count_option, text_option
 from datalattice.store import CellStore, Lock, RealDisk
 
@@ -75,8 +75,8 @@ MOVED_MAX: Final = 20
 SAVES_MAX: Final = 64
 """Saves without a name that a place remembers: enough to know what became of one just made."""
 
-STALE_S: Final = 7 * 24 * 60 * 60
-"""Age from which what tasks staged is thrown away, whoever left it."""
+MAKE_MAX: Final = 5
+"""How often a task tries to make its folder."""
 
 READ_CACHE_BYTES: Final = 8 * 1024 * 1024
 
@@ -213,22 +213,28 @@ class Moved(Exception):
 
 
 class Stage:
-    """A task's own store. Made by `Job.stage`."""
+    """A task's own store, made with the first value that is put. Made by `Job.stage`."""
 
-    def __init__(self, store: CellStore, path: str, task: int, query: str | None) -> None:
-        self._store = store
-        self._path = path
-        self._query = query
-        self.task = task
+    def __init__(self, path: Path, task: int, query: str | None) -> None:
+        self._path: Final = path
+        self._query: Final = query
+        self._made: CellStore | None = None
+        self.task: Final = task
         """Number of the task in its job: the order in which the driver joins."""
 
     def put(self, value: Value) -> None:
-        """Write the cells of a value and free their memory; `value` stays usable."""
-        self._store.put(value)
+        """Write the cells of a value and free their memory; `value` stays usable.
+
+        Raises: UsageError: the staging folder cannot be written to.
+        """
+        self._store().put(value)
 
     def put_cells(self, cells: Iterable[tuple[bytes, bytes]]) -> None:
-        """Write cells as (hash, encoding), which the caller has checked, in any order."""
-        self._store.put_encodings(cells)
+        """Write cells as (hash, encoding), which the caller has checked, in any order.
+
+        Raises: UsageError: the staging folder cannot be written to.
+        """
+        self._store().put_encodings(cells)
 
     def done(self, value: Value, records: int) -> Staged:
         """Make the value durable and return the task's message.
@@ -236,9 +242,25 @@ class Stage:
         records: how many are in it; without any nothing is staged.
         """
         if records:
-            self._store.put(value)
-            self._store.sync()
-        return Staged(self.task, records, self._path, value_hash(value), self._query)
+            self.put(value)
+        self.close()
+        return Staged(self.task, records, str(self._path), value_hash(value), self._query)
+
+    def close(self) -> None:
+        """Make durable what was put, and close the store."""
+        if self._made is not None:
+            self._made.close()
+
+    def remove(self) -> None:
+        """Throw away what was put."""
+        if self._made is not None:
+            self._made.close()
+            remove(self._path)
+
+    def _store(self) -> CellStore:
+        if self._made is None:
+            self._made = _new_store(self._path)
+        return self._made
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,29 +291,21 @@ class Job:
 
     @contextmanager
     def stage(self, entropy: Entropy | None = None) -> Iterator[Stage]:
-        """Give a task a store to put its value into; it is gone again when the task fails.
-
-        Raises: UsageError: the staging folder cannot be written to.
-        """
+        """Give a task what it puts its value into; that is gone again when the task fails."""
         context = _task_context()
         task = context.partitionId() if context else 0
         attempt = context.taskAttemptId() if context else 0
         query = context.getLocalProperty(_QUERY_PROPERTY) if context and self.streaming else None
         batch = context.getLocalProperty(_BATCH_PROPERTY) if context and self.streaming else None
         random = (entropy or SystemEntropy()).bytes(_NAME_BYTES).hex()
-        folder = self._query_folder(query) / self._batch_name(batch) / f"{task}-{attempt}-{random}"
+        batch_folder = self._query_folder(query) / self._batch_name(batch)
+        stage = Stage(batch_folder / f"{task}-{attempt}-{random}", task, query)
         try:
-            folder.mkdir(mode=0o700, parents=True)
-        except OSError as error:
-            raise bad_option(
-                "staging", self.target.staging, f"tasks cannot write to it ({error.strerror})"
-            ) from None
-        try:
-            with CellStore.open(folder, cache_bytes=READ_CACHE_BYTES) as store:
-                yield Stage(store, str(folder), task, query)
+            yield stage
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            stage.remove()
             raise
+        stage.close()
 
     # --- on the driver ---
 
@@ -319,7 +333,7 @@ class Job:
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Throw away what the tasks staged."""
         for message in _in_order(messages):
-            _remove(Path(message.path))
+            remove(Path(message.path))
 
     def _mark(self, query: str | None, batch: int | None) -> Mark:
         if batch is not None:
@@ -331,14 +345,17 @@ class Job:
         return Mark("spark-saves", None, self.save)
 
     def _insist(self, staged: list[Staged], mark: Mark, join: Join) -> bool:
-        """Commit; when the node goes away find out by the mark what happened, and go on."""
+        """Commit; when the node goes away find out by the mark what happened, and go on.
+
+        A store that is locked may be that of a node which is just starting.
+        """
         give_up_s = time.monotonic() + AGAIN_S
         tried = False
         while True:
             try:
                 with editing(Folder(Path(self.target.folder))) as editor:
                     return _commit(editor, staged, mark, join) or tried
-            except (PeerUnavailable, Timeout):
+            except (PeerUnavailable, Timeout, StoreLocked):
                 if time.monotonic() >= give_up_s:
                     raise
                 tried = True
@@ -363,20 +380,10 @@ class Job:
 
     def _tidy(self, staged: list[Staged], batch: int | None) -> None:
         """Remove what this batch and those before it left, and whatever is old."""
-        if not staged:
-            return
-        folder = self._query_folder(staged[0].query)
-        last = int(self._batch_name(batch))
-        for below in _listed(folder):
-            if below.name.isdecimal() and int(below.name) <= last:
-                _remove(below)
-        with suppress(OSError):  # it is not empty: a later batch is being staged
-            folder.rmdir()
-        stale_s = SystemClock().now_ms() / 1_000 - STALE_S
-        for query in _listed(Path(self.target.staging)):
-            for below in _listed(query):
-                if all(_written_s(path) < stale_s for path in (below, *_listed(below))):
-                    _remove(below)
+        if staged:
+            last = int(self._batch_name(batch))
+            remove_batches(self._query_folder(staged[0].query), last)
+            remove_stale(Path(self.target.staging), SystemClock().now_ms())
 
 
 def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: Join) -> bool:
@@ -398,6 +405,22 @@ def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: Join) -> boo
         f"others wrote to the same place {MOVED_MAX} times while this batch was prepared; "
         "nothing of it was written, try again"
     )
+
+
+def _new_store(folder: Path) -> CellStore:
+    for left in reversed(range(MAKE_MAX)):
+        try:
+            folder.mkdir(parents=True)
+            break
+        except OSError as error:
+            # A commit that tidies up may remove the folder above, which was empty, just now.
+            if not left or not isinstance(error, FileNotFoundError):
+                raise bad_option(
+                    "staging",
+                    str(folder.parents[2]),
+                    f"tasks cannot write to it ({error.strerror})",
+                ) from None
+    return CellStore.open(folder, cache_bytes=READ_CACHE_BYTES)
 
 
 def _open_staged(message: Staged) -> CellStore:
@@ -432,25 +455,6 @@ def _wait_for(path: str) -> Lock:
                     f"waited {TURN_WAIT_S:g} s in vain for another query to commit ({path})"
                 ) from None
         time.sleep(TURN_POLL_S)
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []  # somebody else tidies up, too
-
-
-def _written_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder as far as that is possible: what is left is removed when it is old."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 __all__ = [

@@ -138,7 +138,8 @@ class Gatherer:
 
         Raises: UsageError: a row that cannot be a record. LimitExceeded: too many partitions.
         """
-        for rows in _slices(batch):
+        lower = batch.rename_columns([name.lower() for name in batch.schema.names])
+        for rows in _slices(lower):
             self._append(_Rows(rows, self._plan))
             self.count += rows.num_rows
             self._pending += rows.nbytes

@@ -221,7 +221,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> dict[str, ValueFo
 
     Raises: UsageError: a column is missing, unknown or not of a type that is written.
     """
-    types = {field.name: field.dataType for field in schema.fields}
+    types = {field.name.lower(): field.dataType for field in schema.fields}
     columns = ", ".join(SINK_COLUMNS)
     for name in types:
         if name not in SINK_COLUMNS and name not in IGNORED_COLUMNS:

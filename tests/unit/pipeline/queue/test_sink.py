@@ -203,6 +203,11 @@ def test_columns_say_where_when_and_what_else(sink: Sink) -> None:
     assert len(sink.entries(2, "x")) == 2, "the option goes before the column"
 
 
+def test_names_of_columns_are_taken_in_any_case(sink: Sink) -> None:
+    sink.save("Value string, PARTITION int", {"Value": ["a"], "PARTITION": [1]})
+    assert sink.entries(1) == [(None, "a", NOW_MS, None)]
+
+
 def test_headers_may_be_those_of_kafka_s_rows(sink: Sink) -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     headers = pa.array([[{"key": "h", "value": b"1"}], None], kind)

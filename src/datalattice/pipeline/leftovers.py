@@ -1,0 +1,68 @@
+"""Leftovers: folders that tasks staged in and that nobody needs any more.
+
+Their names are `<query or save>/<batch>/<task>-<attempt>-<random>`; nothing else is ever removed,
+whatever folder a user names for staging.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+STALE_MS: Final = 7 * 24 * 60 * 60 * 1_000
+"""Age from which what was staged is thrown away, whoever left it."""
+
+_QUERY: Final = re.compile(r"(query|save)-[A-Za-z0-9_.:-]+")
+_BATCH: Final = re.compile(r"[0-9]+")
+_TASK: Final = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]{16}")
+_MILLIS: Final = 1_000
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder as far as that is possible: what is left is removed when it is old."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_batches(query: Path, last: int) -> None:
+    """Remove the batches of a query up to the one with the number `last`."""
+    for batch in _listed(query):
+        if _BATCH.fullmatch(batch.name) and int(batch.name) <= last:
+            remove(batch)
+    with suppress(OSError):  # it is not empty: a later batch is being staged
+        query.rmdir()
+
+
+def remove_stale(staging: Path, now_ms: int) -> None:
+    """Remove batches in which no task has begun for `STALE_MS`."""
+    for query in _listed(staging):
+        if _QUERY.fullmatch(query.name):
+            for batch in _listed(query):
+                if _BATCH.fullmatch(batch.name) and _is_stale(batch, now_ms):
+                    remove(batch)
+            if _is_old(query, now_ms):
+                with suppress(OSError):  # it is not empty
+                    query.rmdir()
+
+
+def _is_stale(batch: Path, now_ms: int) -> bool:
+    tasks = _listed(batch)
+    return all(_TASK.fullmatch(task.name) for task in tasks) and all(
+        _is_old(path, now_ms) for path in (batch, *tasks)
+    )
+
+
+def _is_old(path: Path, now_ms: int) -> bool:
+    try:
+        return path.stat().st_mtime * _MILLIS < now_ms - STALE_MS
+    except OSError:
+        return True  # it is gone
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []  # it is gone, or somebody else tidies up, too
