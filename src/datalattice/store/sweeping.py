@@ -224,10 +224,11 @@ class SweepList:
             self._file = disk.open(path)
         except FileNotFoundError:
             raise UsageError(f"{path}: there is no such sweep list") from None
-        except IsADirectoryError:
-            raise UsageError(f"{path}: a sweep list is a file, this is a folder") from None
         try:
             self.head = self._check()
+        except IsADirectoryError:
+            self._file.close()
+            raise UsageError(f"{path}: a sweep list is a file, this is a folder") from None
         except BaseException:
             self._file.close()
             raise
