@@ -36,11 +36,8 @@ MASTER: Final = "org.apache.spark.deploy.master.Master"
 WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 CONNECT: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
-# Daemons do little: the serial collector and the first compiler spare memory and start quickly.
-DAEMON_OPTIONS: Final = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData "
-    "-Dspark.master.rest.enabled=false -Dspark.worker.cleanup.enabled=false"
-)
+# The serial collector and the first compiler spare memory and start quickly.
+JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 
 
 class Cluster:
@@ -55,7 +52,7 @@ class Cluster:
             "SPARK_HOME": str(self._spark),
             "SPARK_CONF_DIR": str(folder / "conf"),  # nobody else's settings
             "SPARK_LOCAL_IP": LOOPBACK,
-            "SPARK_DAEMON_JAVA_OPTS": DAEMON_OPTIONS,
+            "SPARK_DAEMON_JAVA_OPTS": f"{JAVA_OPTIONS} -Dspark.master.rest.enabled=false",
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         }
         (folder / "conf").mkdir(parents=True, exist_ok=True)
@@ -87,6 +84,9 @@ class Cluster:
             "spark.sql.catalogImplementation": "in-memory",
             "spark.executor.memory": "512m",
             "spark.cores.max": str(cores),
+            "spark.sql.shuffle.partitions": str(cores),
+            "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+            "spark.executor.extraJavaOptions": JAVA_OPTIONS,
             **settings,
         }.items():
             arguments += ["--conf", f"{name}={value}"]

@@ -174,8 +174,7 @@ def test_spark_connect_reads_writes_and_runs_jobs_on_the_cluster(
         numbers = [topic.partition(p).peek(n) for p in topic.partitions() for n in range(100)]
     assert shown == {f"k{number % 5}": rows[number] for number in range(45, 50)}
     assert sorted(str(number) for number in numbers) == sorted(map(str, range(100)))
-    again = run(EXAMPLES / "job.py", cluster.connect, home)
-    assert executors(again["executors"], cluster) == SHIPPED
+    assert executors(found["executors"], cluster) == SHIPPED
 
 
 def test_a_package_holds_this_package_and_what_it_requires(cluster: Cluster) -> None:

@@ -138,6 +138,21 @@ def test_lines_of_json_keep_every_digit(spark: Any, home: Home, tmp_path: Path) 
     assert home.entries("u") == {}  # all or nothing
 
 
+def test_a_file_that_many_tasks_read_keeps_its_order(
+    spark: Any, home: Home, tmp_path: Path
+) -> None:
+    from datalattice.pipeline.jobs.load import load
+
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(json.dumps({"n": n, "x": "x" * (n % 70)}) + "\n" for n in range(300)))
+    spark.conf.set("spark.sql.files.maxPartitionBytes", 2_000)
+    try:
+        load(spark, [str(file)], store=home.path, topic="t")
+    finally:
+        spark.conf.unset("spark.sql.files.maxPartitionBytes")
+    assert [value["n"] for value in home.values("t")] == list(range(300))
+
+
 def test_every_type_of_parquet_has_a_value(spark: Any, home: Home, tmp_path: Path) -> None:
     from datalattice.pipeline.jobs.load import load
 

@@ -7,13 +7,24 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
+import datalattice
 from datalattice.errors import UsageError
 from datalattice.pipeline import clear_errors, register
 from datalattice.pipeline.jobs.compact import compact
 from datalattice.pipeline.jobs.load import load
+
+
+def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield where a task runs, and where it imported the package from."""
+    where = {"executor": str(Path.cwd()), "package": str(Path(datalattice.__file__).parent)}
+    for _ in batches:
+        yield from pa.Table.from_pylist([where]).to_batches()
 
 
 def main(address: str, folder: str, rows: str) -> dict[str, object]:
@@ -26,7 +37,9 @@ def main(address: str, folder: str, rows: str) -> dict[str, object]:
         writer = spark.range(100).selectExpr("CAST(id % 10 AS STRING) AS key", "id AS value").write
         writer.format("lattice.queue").mode("append").option("topic", "numbers").save(folder)
         reader = spark.read.format("lattice.queue").option("valueFormat", "json")
-        numbers = reader.option("topic", "numbers").load(folder)
+        numbers = reader.options(topic="numbers", minPartitions=8).load(folder)
+        places = numbers.mapInArrow(place, "executor STRING, package STRING")
+        seen["executors"] = {row.executor: row.package for row in places.collect()}
         total = numbers.selectExpr("sum(CAST(value AS BIGINT))", "count(*)").collect()[0]
         seen["numbers"] = list(total)
         with clear_errors():
