@@ -35,11 +35,19 @@ from pyspark.sql.datasource import WriterCommitMessage
 from datalattice.cells import Value, Vector, value_hash
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
-from datalattice.errors import Backpressure, PeerUnavailable, StoreLocked, Timeout, UsageError
+from datalattice.errors import (
+    Backpressure,
+    MissingData,
+    PeerUnavailable,
+    StoreLocked,
+    Timeout,
+    UsageError,
+)
 from datalattice.home import Change, Editor, Folder, editing, read_key
 from datalattice.limits import COUNT_MAX
 from datalattice.pipeline.leftovers import remove, remove_batches, remove_stale
 from datalattice.pipeline.options import Given, Refused, bad_option, count_option, text_option
+from datalattice.pipeline.places import Fetch
 from datalattice.store import CellStore, Lock, RealDisk
 
 if TYPE_CHECKING:
@@ -190,12 +198,19 @@ class Staged(WriterCommitMessage):
     """Id of the streaming query, as the task was told."""
 
 
+def no_cells(hash: bytes) -> bytes:
+    """Raise MissingData: what fetches cells where there are none."""
+    raise MissingData([hash])
+
+
 class StagedValue(NamedTuple):
     """What one task staged, as the driver reads it: cells come from the task's store as needed."""
 
     task: int
     records: int
     value: Value
+    fetch: Fetch = no_cells
+    """Returns the encoding of a cell below it."""
 
 
 StagedValues = Callable[[], Iterator[StagedValue]]
@@ -390,7 +405,8 @@ def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: Join) -> boo
     def values() -> Iterator[StagedValue]:
         for message in staged:
             with _open_staged(message) as store:
-                yield StagedValue(message.task, message.records, store.load(message.root))
+                value = store.load(message.root)
+                yield StagedValue(message.task, message.records, value, fetching(store))
 
     for _ in range(MOVED_MAX):
         change = join(editor, values, mark)
@@ -431,6 +447,16 @@ def _open_staged(message: Staged) -> CellStore:
             f"what task {message.task} staged is not there: {message.path}; the option staging "
             "names a folder that the driver and all tasks reach under the same path"
         ) from None
+
+
+def fetching(store: CellStore) -> Fetch:
+    """Return what fetches cells from a store."""
+
+    def fetch(hash: bytes) -> bytes:
+        encoding = store.get_encoding(hash)
+        return no_cells(hash) if encoding is None else encoding
+
+    return fetch
 
 
 def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:

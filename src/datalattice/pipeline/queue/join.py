@@ -17,7 +17,6 @@ from datalattice.cells import (
     Map,
     Value,
     Vector,
-    branch_hashes,
     decode,
     encode,
     novelty,
@@ -28,10 +27,19 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, UsageError
 from datalattice.home import Change, Editor
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.pipeline.staging import STAGE_BYTES_MAX, Mark, Moved, StagedValues
+from datalattice.pipeline.places import Fetch
+from datalattice.pipeline.queue.leaves import runs
+from datalattice.pipeline.queue.splice import take_small
+from datalattice.pipeline.staging import (
+    STAGE_BYTES_MAX,
+    Mark,
+    Moved,
+    StagedValue,
+    StagedValues,
+)
 
-_RECORDS_MAX: Final = 8_192
+RECORDS_MAX: Final = 8_192
+"""Small entries that are appended at a time."""
 
 
 class _Log:
@@ -60,12 +68,12 @@ class _Joined:
         self._changed: Final[list[_Log]] = []
         self._pending = 0
 
-    def take(self, value: Value) -> bool:
+    def take(self, staged: StagedValue) -> bool:
         """Append what one task staged; return False when the batch is there already.
 
         Raises: UsageError: the number of a topic's partitions was changed.
         """
-        counts, logs = _parts_of(value)
+        counts, logs = _parts_of(staged.value)
         for name, below in logs.entries():
             if not isinstance(name, str) or not isinstance(below, Map):
                 raise _misshapen()
@@ -81,19 +89,24 @@ class _Joined:
             for partition, fresh in below.entries():
                 if not isinstance(fresh, Vector):
                     raise _misshapen()
-                self._extend(topic, self.logs[name], partition, fresh)
+                self._extend(topic, self.logs[name], partition, fresh, staged.fetch)
         return True
 
     def _extend(
-        self, topic: Topic, logs: dict[Value, _Log], partition: Value, fresh: Vector
+        self,
+        topic: Topic,
+        logs: dict[Value, _Log],
+        partition: Value,
+        fresh: Vector,
+        fetch: Fetch,
     ) -> None:
         if partition not in logs:
             logs[partition] = _Log(topic.partition(partition).state())
         log = logs[partition]
         self._changed.append(log)
-        for piece, size in _pieces(fresh):
-            log.entries = _continued(log.entries, piece)
-            self._pending += size
+        for piece in _pieces(fresh, fetch):
+            log.entries = piece.append_to(log.entries)
+            self._pending += piece.size
             if self._pending >= STAGE_BYTES_MAX:
                 self.settle()
                 self._changed.append(log)
@@ -116,7 +129,7 @@ def appending(
     """
     joined = _Joined(editor, clock, mark)
     for staged in values():
-        if not joined.take(staged.value):
+        if not joined.take(staged):
             return None
         joined.settle()
 
@@ -163,31 +176,51 @@ def _misshapen() -> BadFormat:
     return BadFormat("what a task staged is not what this version of the sink stages")
 
 
-def _pieces(log: Vector) -> Iterator[tuple[list[Value], int]]:
-    """Yield the entries of a log in pieces of bounded size, with that size."""
-    piece: list[Value] = []
-    size = 0
-    for entry in log:
-        piece.append(entry)
-        encoding = encode(entry)
-        size += len(encoding)
-        if not _is_small(encoding):
-            size += sum(len(below) for _, below, _ in novelty(entry))
-        if size >= STAGE_BYTES_MAX or len(piece) >= _RECORDS_MAX:
-            yield piece, size
-            piece, size = [], 0
-    if piece:
-        yield piece, size
+class _Piece:
+    """Some entries of a log: as their encodings while all are small, else as values."""
+
+    def __init__(self, *, is_small: bool) -> None:
+        self.is_small: Final = is_small
+        self.rows: Final[list[bytes]] = []
+        self.entries: Final[list[Value]] = []
+        self.size = 0
+
+    def is_full(self) -> bool:
+        """Return whether it is to be appended before it grows."""
+        return self.size >= STAGE_BYTES_MAX or len(self.rows) >= RECORDS_MAX
+
+    def append_to(self, log: Vector) -> Vector:
+        """Return a log that goes on with these entries."""
+        return log.extend_encoded(self.rows) if self.is_small else log.extend(self.entries)
 
 
-def _continued(log: Vector, piece: list[Value]) -> Vector:
-    rows = [encode(entry) for entry in piece]
-    return log.extend_encoded(rows) if all(map(_is_small, rows)) else log.extend(piece)
+def _pieces(log: Vector, fetch: Fetch) -> Iterator[_Piece]:
+    """Yield the entries of a log, in order, in pieces of bounded size."""
+    piece = _Piece(is_small=True)
+    at = 0
+    for run in runs(encode(log), 0, len(log), fetch):
+        rows: list[bytes] = []
+        size = take_small(run, rows)
+        if piece.is_small != (size >= 0) or piece.is_full():
+            yield piece
+            piece = _Piece(is_small=size >= 0)
+        if size >= 0:
+            piece.rows.extend(rows)
+            piece.size += size
+        else:
+            for entry in log.to_list(at, at + run.count):
+                if piece.is_full():
+                    yield piece
+                    piece = _Piece(is_small=False)
+                piece.entries.append(entry)
+                piece.size += len(encode(entry)) + _size_below(entry)
+        at += run.count
+    yield piece
 
 
-def _is_small(encoding: bytes) -> bool:
-    """Return whether an entry stands as a whole inside the leaf that it is in."""
-    return len(encoding) <= EMBEDDED_BYTES_MAX and not branch_hashes(encoding)
+def _size_below(entry: Value) -> int:
+    """Return the bytes of the cells below an entry; they are in memory from then on."""
+    return sum(len(encoding) for _, encoding, _ in novelty(entry))
 
 
 def _reopened(log: Vector, loader: Loader) -> Vector:

@@ -401,7 +401,8 @@ def offer(home: Path, *values: object, partition: int = 0) -> None:
 def values_of(messages: list[Staged]) -> Iterator[StagedValue]:
     for message in messages:
         with staging._open_staged(message) as store:
-            yield StagedValue(message.task, message.records, store.load(message.root))
+            value = store.load(message.root)
+            yield StagedValue(message.task, message.records, value, staging.fetching(store))
 
 
 def test_a_log_that_grew_or_was_cut_meanwhile_is_continued_anew(sink: Sink) -> None:
