@@ -12,7 +12,7 @@ from datalattice.node.importing import import_into
 from datalattice.node.node import Node, open_node
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
-from datalattice.node.probing import NodeReport, probe, receive_result
+from datalattice.node.probing import NodeReport, probe, receive_result, unreached
 from datalattice.node.settings import Settings, load_settings
 from datalattice.node.slots import Slot, changed_slots, check_slot
 from datalattice.node.transport import (
@@ -21,7 +21,6 @@ from datalattice.node.transport import (
     Transport,
     open_stream,
     parse_address,
-    system_reason,
 )
 
 __all__ = [
@@ -62,6 +61,6 @@ __all__ = [
     "running",
     "stats_document",
     "sweep_by",
-    "system_reason",
+    "unreached",
     "web_keys",
 ]

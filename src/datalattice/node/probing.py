@@ -67,14 +67,15 @@ def probe(
     except TimeoutError as error:
         raise PeerUnavailable(f"{address} did not answer in {timeout_s} s") from error
     except OSError as error:
-        raise PeerUnavailable(_unreached(address, error)) from error
+        raise PeerUnavailable(unreached(address, error)) from error
     except PeerError as error:
         raise PeerUnavailable(f"{address} is not a lattice node: {error}") from error
     root_hash = value_hash(root.value) if root.absent is None else root.absent
     return NodeReport(address, root_hash, took_ms, pong.value)
 
 
-def _unreached(address: str, error: OSError) -> str:
+def unreached(address: str, error: OSError) -> str:
+    """Return in words that a node cannot be reached, why, and what may have to be set there."""
     text = system_reason(error)
     if isinstance(error, HungUp):
         is_plain = parse_address(address).scheme == PLAIN

@@ -20,7 +20,7 @@ from typing import Final
 from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
 from datalattice.errors import MissingData, UsageError
-from datalattice.home import root_named
+from datalattice.home import read_key, root_named
 from datalattice.limits import HASH_BYTES
 from datalattice.node import parse_address
 from datalattice.pipeline.leasing import Keeper, Lease, NoLease, Snapshot, StreamLeases
@@ -31,7 +31,7 @@ from datalattice.store import LEASE_SECONDS_MAX, CellStore
 Fetch = Callable[[bytes], bytes]
 """Returns the encoding of a cell by its hash; raises MissingData."""
 
-PLACE_OPTIONS: Final = ("store", "path", "node", "asOf", "leaseSeconds")
+PLACE_OPTIONS: Final = ("store", "path", "node", "nodeKey", "asOf", "leaseSeconds")
 """The options of a place; `path` is what Spark passes for `load(path)`, and means `store`."""
 
 LEASE_SECONDS: Final = 3_600
@@ -49,12 +49,14 @@ class Place:
     node: address of a running node; empty where a folder is named.
     as_of: a time, a pin, or a hash; empty: as it is now.
     lease_seconds: how long a root stays at least once it was chosen; 0: no lease is taken.
+    node_key: file of the private key that is proved to the node; empty: a throw-away one.
     """
 
     store: str = ""
     node: str = ""
     as_of: str = ""
     lease_seconds: int = LEASE_SECONDS
+    node_key: str = ""
 
     def __str__(self) -> str:
         return f"node {self.node}" if self.node else self.store
@@ -78,6 +80,9 @@ def place_option(options: Given) -> Place:
             "option store is missing: give the folder of a store, as store or to load(), "
             "or the address of a running node as node"
         )
+    node_key = options.get("nodeKey", text_option, "")
+    if node_key and not node:
+        raise bad_option("nodeKey", node_key, "it is proved to a node, and no node is named")
     as_of = options.get("asOf", text_option, "")
     if node and as_of and _hash_of(as_of) is None:
         raise bad_option(
@@ -87,7 +92,7 @@ def place_option(options: Given) -> Place:
             "times and pins are known to its store",
         )
     seconds = options.get("leaseSeconds", _lease_option, LEASE_SECONDS)
-    return Place(store, node, as_of, seconds)
+    return Place(store, node, as_of, seconds, node_key)
 
 
 def _address_option(text: str) -> str:
@@ -215,10 +220,11 @@ _open: dict[str, _Opened] = {}
 def open_place(place: Place, clock: Clock | None = None) -> Source:
     """Return a place, open for reading; a process opens each once.
 
-    Raises: UsageError: there is no store. StoreError: it cannot be read. A node is not called yet.
+    Raises: UsageError: there is no store, or no key of `nodeKey`. StoreError: it cannot be read. A
+            node is not called yet.
     """
     folder = "" if place.node else _store_folder(place.store)
-    name = folder or place.node
+    name = folder or f"{place.node} {place.node_key}"
     identity = _identity(folder, place.store) if folder else ()
     found = _open.pop(name, None)
     if found is not None and (found.pid, found.identity) != (os.getpid(), identity):
@@ -227,10 +233,15 @@ def open_place(place: Place, clock: Clock | None = None) -> Source:
     if found is None:
         while len(_open) >= OPEN_MAX:
             _close(_open.pop(next(iter(_open))))
-        cells = CellStore.open(folder, read_only=True) if folder else RemoteCells(place.node)
+        cells = CellStore.open(folder, read_only=True) if folder else _node_cells(place)
         found = _Opened(os.getpid(), identity, cells)
     _open[name] = found
     return Source(place, found.cells, clock or SystemClock())
+
+
+def _node_cells(place: Place) -> RemoteCells:
+    key_pair = read_key(Path(place.node_key)) if place.node_key else None
+    return RemoteCells(place.node, key_pair)
 
 
 def _close(opened: _Opened) -> None:

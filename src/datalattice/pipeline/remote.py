@@ -26,9 +26,10 @@ from datalattice.cells import (
     encode,
     value_hash,
 )
+from datalattice.crypto import KeyPair
 from datalattice.errors import MissingData, PeerError, PeerUnavailable
 from datalattice.limits import CELL_BYTES_MAX
-from datalattice.node import open_stream, receive_result, system_reason
+from datalattice.node import open_stream, receive_result, unreached
 from datalattice.wire import (
     REQUEST_HASHES_MAX,
     FrameBuffer,
@@ -110,12 +111,20 @@ class ReadAhead:
 class RemoteCells:
     """The cells of the node at an address. Blocking; connects when it is first asked.
 
+    Over TLS it proves `key_pair`, a throw-away one when not given. It must not be the key of a node
+    that runs: the other one would take this for that node.
     A node that goes away is called again for `patience_s`, so that one may be started anew while it
     is read.
     """
 
-    def __init__(self, address: str, patience_s: float | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        key_pair: KeyPair | None = None,
+        patience_s: float | None = None,
+    ) -> None:
         self._address = address
+        self._key_pair = key_pair
         self._patience_s = PATIENCE_S if patience_s is None else patience_s
         self._lock = threading.RLock()
         self._stream: socket.socket | None = None
@@ -256,7 +265,7 @@ class RemoteCells:
 
     def _exchange(self, question: Callable[[int], bytes]) -> tuple[Result, Parts]:
         if self._stream is None:
-            self._stream = open_stream(self._address, ANSWER_TIMEOUT_S)
+            self._stream = open_stream(self._address, ANSWER_TIMEOUT_S, self._key_pair)
             self._buffer = FrameBuffer(ANSWER_BYTES_MAX)
         id = next(self._ids)
         self._stream.sendall(encode_frame(question(id)))
@@ -264,7 +273,8 @@ class RemoteCells:
         return receive_result(self._stream, self._buffer, id)
 
     def _unreached(self, error: OSError) -> str:
-        return f"node {self._address} cannot be reached: {system_reason(error)}"
+        text = unreached(self._address, error)
+        return f"node {text}" if text.startswith(self._address) else text
 
     def _hang_up(self) -> None:
         if self._stream is not None:

@@ -18,14 +18,18 @@ WAIT_S: Final = 30.0
 
 
 class BackgroundNode:
-    """A node over a store's folder, listening on the loopback for plain connections.
+    """A node over a store's folder, listening on the loopback.
 
+    It takes plain connections, or only those that prove one of the public keys in `allow`, in hex.
     Inside the `with` block it runs; `stop` and `start` are what becomes of a node that is started
     anew at the same address.
     """
 
-    def __init__(self, folder: str | Path, key_pair: KeyPair | None = None) -> None:
+    def __init__(
+        self, folder: str | Path, key_pair: KeyPair | None = None, allow: tuple[str, ...] = ()
+    ) -> None:
         self._folder = folder
+        self._allow = allow
         self._key_pair = key_pair
         self._port = 0
         self._thread: threading.Thread | None = None
@@ -35,7 +39,7 @@ class BackgroundNode:
     @property
     def address(self) -> str:
         """Where it is."""
-        return f"tcp://127.0.0.1:{self._port}"
+        return f"{'tls' if self._allow else 'tcp'}://127.0.0.1:{self._port}"
 
     @property
     def node(self) -> Node:
@@ -77,7 +81,7 @@ class BackgroundNode:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        config = NodeConfig(port=self._port, plain=True)
+        config = NodeConfig(port=self._port, plain=not self._allow, allow=self._allow)
         try:
             self._node = open_node(str(self._folder), key_pair=self._key_pair, config=config)
             async with self._node:

@@ -11,8 +11,10 @@ import pytest
 
 from datalattice.cells import Index, Value, Vector, encode, same, value_hash
 from datalattice.clock import SystemClock
-from datalattice.errors import MissingData, UsageError
-from datalattice.pipeline import places
+from datalattice.crypto import KeyPair
+from datalattice.errors import MissingData, NoSigningKey, PeerUnavailable, UsageError
+from datalattice.home import write_key
+from datalattice.pipeline import places, remote
 from datalattice.pipeline.options import Given
 from datalattice.pipeline.places import (
     LEASE_SECONDS,
@@ -86,6 +88,7 @@ def test_a_place_is_a_folder_or_a_node() -> None:
         ({"node": "h:5", "asOf": HASH[2:]}, "64 hex digits"),
         ({"node": "h:5", "asOf": HASH + "ab"}, "64 hex digits"),
         ({"store": "a", "asOf": ""}, "option asOf=''"),
+        ({"store": "a", "nodeKey": "k"}, "option nodeKey='k' is not accepted: it is proved to"),
         ({"store": "a", "leaseSeconds": "-1"}, "option leaseSeconds='-1' is not accepted: whole"),
         ({"store": "a", "leaseSeconds": str(LEASE_SECONDS_MAX + 1)}, str(LEASE_SECONDS_MAX)),
     ],
@@ -251,3 +254,20 @@ def test_a_node_is_a_place(tmp_path: Path) -> None:
         with past.keeping(past.snapshot()) as keeper:
             keeper.touch()
         source.close()
+
+
+def test_a_node_that_lets_only_some_in_wants_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "PATIENCE_S", 0.1)
+    keys = KeyPair(bytes([9]) * 32)
+    write_key(tmp_path / "key", keys)
+    with BackgroundNode(tmp_path / "store", allow=(keys.public_key.hex(),)) as node:
+        node.edit(lambda cursor: cursor.assoc_in("x", "data", value_hash("x")))
+        known = open_place(place(node=node.address, nodeKey=str(tmp_path / "key")))
+        assert known.root_hash() == node.node.root_hash
+        known.close()
+        with pytest.raises(PeerUnavailable, match=r"closed.*does it let only some keys in"):
+            open_place(place(node=node.address)).root_hash()
+        with pytest.raises(NoSigningKey, match="no key at"):
+            open_place(place(node=node.address, nodeKey=str(tmp_path / "none")))
