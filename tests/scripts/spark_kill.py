@@ -164,7 +164,7 @@ class KVSink:
             database = _database(root)
             last = [database.get(f"last/{number}") for number in range(PARTITIONS)]
             keys = len(database.store())
-        done = sum(value + 1 for value in last if value is not None)
+        done: int = sum(value + 1 for value in last if value is not None)
         half = keys - done - sum(value is not None for value in last)
         assert half == 0, f"half a batch is there: {last} are last, and there are {keys} keys"
         return done
