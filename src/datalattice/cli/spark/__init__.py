@@ -6,11 +6,13 @@ import typer
 
 from datalattice.cli.spark.audit import audit
 from datalattice.cli.spark.gc import gc
+from datalattice.cli.spark.merge import merge
 from datalattice.cli.spark.moving import compact, export, load
 
 app = typer.Typer(
     help="Jobs on Spark: merge, compare, check, load and export more than one process is for."
 )
+app.command("merge")(merge)
 app.command("audit")(audit)
 app.command("gc")(gc)
 app.command("load")(load)

@@ -1,0 +1,485 @@
+"""Merge: many replicas become one, as a sequence of merges would make it, by many tasks.
+
+    report = merge(spark, ["a.archive", "b/node", "c/store@release"], into="data/hq")
+
+The result is what one process gets that merges the inputs in their order, down to its hash. Into
+the folder of a node it goes as what a peer sends: its key signs what several devices of its owner
+wrote apart. A store or archive is new, and signed by a key where one is named; without one the
+concurrent values of an owner are treated as by any node that is not theirs, and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from datalattice.apps.kv import KVStoreLattice
+from datalattice.cells import (
+    Index,
+    Map,
+    Signed,
+    Value,
+    Vector,
+    encode,
+    index_bounds,
+    index_joined,
+    to_text,
+    value_hash,
+)
+from datalattice.crypto import KeyPair, SystemEntropy
+from datalattice.errors import UsageError
+from datalattice.home import Folder, folder_of, node_or_store, read_key
+from datalattice.lattice import (
+    IndexLattice,
+    Lattice,
+    MergeContext,
+    SignedLattice,
+    replicable,
+    root_lattice,
+    verify_did,
+)
+from datalattice.node import import_into
+from datalattice.pipeline.jobs.inputs import (
+    CACHE_BYTES,
+    Input,
+    leased,
+    open_stores,
+    resolve_input,
+    root_of,
+)
+from datalattice.pipeline.jobs.partials import (
+    Bucket,
+    Merger,
+    Partial,
+    Range,
+    Tally,
+    Unit,
+    slots_of,
+    stage,
+    united,
+    with_databases,
+)
+from datalattice.pipeline.jobs.reduction import (
+    NAME_BYTES,
+    Reduction,
+    add_tally,
+    input_document,
+    partials_of,
+    reduce_some,
+    unit_document,
+    unpack,
+)
+from datalattice.pipeline.jobs.tasks import run_tasks
+from datalattice.pipeline.progress import Progress, silent
+from datalattice.store import CellStore, announce_cells, export_cells
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FAN_IN: Final = 64
+"""Inputs, or partials, that one task merges."""
+
+RANGE_KEYS: Final = 32_768
+"""A database of more keys is merged by ranges of about as many: what a task holds in memory."""
+
+BUCKETS_MAX: Final = 64
+"""Most shares of everything else."""
+
+SAMPLE_MAX: Final = 16
+"""Inputs that are looked at to find out how large the databases are."""
+
+IMPORT_WAIT_MS: Final = 20_000
+"""How long a running node is asked to wait with its answer; it is asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """What a merge did."""
+
+    root: str
+    """Hash of the result in hex; of a node, of its root with the result in it."""
+    output: str
+    """Where it is."""
+    inputs: int
+    tasks: int
+    rounds: int
+    """How many times partials were merged, the inputs being the first."""
+    staged_cells: int
+    """Cells that tasks wrote."""
+    output_cells: int
+    """Cells that the output did not have."""
+    owner_forks: tuple[str, ...]
+    """Values of one owner that are concurrent and that nobody here may sign: the first was kept."""
+    queue_forks: int
+    """Queues that two leaders wrote."""
+    dropped: int
+    """Entries that were not taken: not valid, or not signed by their owner."""
+    dropped_at: tuple[str, ...]
+    """Where the first of them are."""
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON takes it."""
+        return asdict(self)
+
+
+def merge(
+    spark: SparkSession,
+    inputs: Sequence[str],
+    *,
+    into: str | None = None,
+    store: str | None = None,
+    archive: str | None = None,
+    key: KeyPair | None = None,
+    staging: str | None = None,
+    fan_in: int = FAN_IN,
+    progress: Progress | None = None,
+) -> MergeReport:
+    """Merge replicas in their order into one root; return what was done when it is durable.
+
+    inputs: archives, stores, or folders of nodes, a folder perhaps with `@` and a root.
+    into, store, archive: one of them - the folder of a node, through the node where it runs; the
+        folder of a new store; a new file.
+    key: signs for its owner in a new store or archive. A node's folder has its own.
+    staging: a folder that the driver and all tasks reach; by default beside the output.
+    fan_in: inputs that one task merges.
+    Raises: UsageError: an input or output is not what it should be. MissingData, Corruption: an
+            input is not whole. Nothing is written to the output then.
+    Cost:   what differs between the inputs; of a new store or archive, the whole result once.
+    """
+    began = time.monotonic()
+    output = _Output.of(into, store, archive)
+    if fan_in < 2:
+        raise UsageError(f"fan_in is a number of at least 2, got {fan_in!r}")
+    if not inputs:
+        raise UsageError("there is nothing to merge: name archives, stores or folders of nodes")
+    if output.folder is not None:
+        if key is not None:
+            raise UsageError("into names a node's folder, whose own key signs: leave out key")
+        key = read_key(output.folder.key_path)
+    told = progress or silent
+    sources = [resolve_input(one) for one in inputs]
+    place = output.staging if staging is None else Path(staging).expanduser().absolute()
+    with _staging_folder(place) as folder:
+        job = _Merge(spark, folder, output, key, fan_in, told, Tally())
+        return replace(job.run(sources), seconds=round(time.monotonic() - began, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """Where the result goes: one of three."""
+
+    path: Path
+    folder: Folder | None
+    is_archive: bool
+
+    @classmethod
+    def of(cls, into: str | None, store: str | None, archive: str | None) -> _Output:
+        given = [one for one in (into, store, archive) if one is not None]
+        if len(given) != 1 or not given[0]:
+            raise UsageError(
+                "name one place for the result: into (the folder of a node), store (a new folder) "
+                "or archive (a new file)"
+            )
+        path = Path(given[0]).expanduser().absolute()
+        if into is not None:
+            return cls(path, folder_of(path), False)
+        if path.exists():
+            raise UsageError(f"{path} is there already; name a new place for the result")
+        if not path.parent.is_dir():
+            raise UsageError(f"{path.parent} is not a folder")
+        return cls(path, None, archive is not None)
+
+    @property
+    def staging(self) -> Path:
+        """Where tasks stage, unless it is said."""
+        if self.folder is not None:
+            return self.path / "staging"
+        return self.path.with_name(self.path.name + ".staging")
+
+
+@contextmanager
+def _staging_folder(place: Path) -> Iterator[str]:
+    """Give a new folder for what tasks stage; it is gone when the block ends."""
+    is_new = not place.exists()
+    folder = place / f"merge-{SystemEntropy().bytes(NAME_BYTES).hex()}"
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise UsageError(
+            f"the staging folder {place} cannot be written to ({error.strerror})"
+        ) from None
+    try:
+        yield str(folder)
+    finally:
+        open_stores.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        if is_new:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class _Merge:
+    """One merge."""
+
+    spark: SparkSession
+    staging: str
+    output: _Output
+    key: KeyPair | None
+    fan_in: int
+    progress: Progress
+    tally: Tally
+    tasks: int = 0
+    rounds: int = 0
+    staged: int = 0
+
+    def run(self, sources: list[Input]) -> MergeReport:
+        count = len(sources)
+        if self.output.folder is not None and _has_root(self.output.folder):
+            # What a node has comes first, as in any merge of its own.
+            sources = [resolve_input(str(self.output.folder.path)), *sources]
+        with leased(sources):
+            sources = self._unpacked(sources)
+            ranges = self._ranges(sources)
+            units: list[Unit] = [*self._buckets(sources), *ranges]
+            public_key = None if self.key is None else self.key.public_key
+            reduction = Reduction(self.staging, sources[0].path, public_key, tuple(ranges))
+            documents = self._reduced(reduction, units, sources)
+            with (
+                CellStore.open(reduction.base, read_only=True, cache_bytes=CACHE_BYTES) as base,
+                partials_of(documents, base) as partials,
+            ):
+                merger = Merger(public_key, ranges)
+                root, forks = self._whole(merger, list(zip(units, partials, strict=True)))
+                hash, cells = self._write(root, base)
+        return MergeReport(
+            root=hash,
+            output=str(self.output.path),
+            inputs=count,
+            tasks=self.tasks,
+            rounds=self.rounds,
+            staged_cells=self.staged,
+            output_cells=cells,
+            owner_forks=forks,
+            queue_forks=self.tally.queue_forks,
+            dropped=self.tally.dropped,
+            dropped_at=tuple(map(_shown, self.tally.dropped_at)),
+            seconds=0.0,
+        )
+
+    # --- planning ---
+
+    def _unpacked(self, sources: list[Input]) -> list[Input]:
+        """Return inputs that all are stores: tasks unpack archives."""
+        packed = [i for i, one in enumerate(sources) if one.is_archive]
+        payloads = [sources[i].path.encode() for i in packed]
+        answers = self._run(partial(unpack, self.staging), payloads, "unpack")
+        made = list(sources)
+        for i, answer in zip(packed, answers, strict=True):
+            path, root = json.loads(answer)
+            made[i] = Input(sources[i].name, path, bytes.fromhex(root))
+        return made
+
+    def _ranges(self, sources: list[Input]) -> list[Range]:
+        """Return the ranges of keys in which the large databases of the key's owner are merged."""
+        largest: dict[tuple[bytes, ...], tuple[tuple[Value, ...], Value, Index]] = {}
+        for one in sources[:SAMPLE_MAX]:
+            for slot, cell in self._own_slots(root_of(one)):
+                databases = cell.value
+                if not isinstance(databases, Map):
+                    continue
+                for name, index in databases.entries():
+                    known = largest.get((_name(*slot), _name(name)))
+                    if not isinstance(index, Index) or len(index) <= RANGE_KEYS:
+                        continue
+                    if known is None or len(known[2]) < len(index):
+                        largest[_name(*slot), _name(name)] = slot, name, index
+        return [
+            Range(slot, name, low, high)
+            for slot, name, index in largest.values()
+            for low, high in pairwise(
+                [None, *index_bounds(index, -(-len(index) // RANGE_KEYS)), None]
+            )
+        ]
+
+    def _own_slots(self, root: Value) -> Iterator[tuple[tuple[Value, ...], Signed]]:
+        """Yield the values that the key may sign and whose databases can be cut into ranges."""
+        if self.key is None:
+            return
+        context = MergeContext(verifier=verify_did)
+        for path, cell in slots_of(replicable(root)):
+            lattice = root_lattice().path(*path)
+            if _is_cut(lattice) and context.authorises(path[-1], self.key.public_key):
+                yield path, cell
+
+    def _buckets(self, sources: list[Input]) -> list[Bucket]:
+        slots = {_name(*path) for one in sources[:SAMPLE_MAX] for path, _ in slots_of(root_of(one))}
+        count = max(1, min(BUCKETS_MAX, len(slots)))
+        return [Bucket(number, count) for number in range(count)]
+
+    # --- merging ---
+
+    def _reduced(
+        self, reduction: Reduction, units: list[Unit], sources: list[Input]
+    ) -> list[dict[str, Any]]:
+        """Return what tasks made of each unit: partials of partials, until there is one."""
+        waiting = [[input_document(one) for one in sources] for _ in units]
+        while self.rounds == 0 or any(len(parts) > 1 for parts in waiting):
+            self.rounds += 1
+            payloads: list[bytes] = []
+            owners: list[int] = []
+            for i, unit in enumerate(units):
+                if self.rounds > 1 and len(waiting[i]) == 1:
+                    continue
+                for first in range(0, len(waiting[i]), self.fan_in):
+                    some = waiting[i][first : first + self.fan_in]
+                    payloads.append(json.dumps({"unit": unit_document(unit), "of": some}).encode())
+                    owners.append(i)
+            step = "merge" if self.rounds == 1 else f"merge, round {self.rounds}"
+            answers = self._run(partial(reduce_some, reduction), payloads, step)
+            for i in set(owners):
+                waiting[i] = []
+            for i, answer in zip(owners, answers, strict=True):
+                document = json.loads(answer)
+                self.staged += document["staged"]
+                waiting[i].append(document)
+                if self.rounds == 1:  # what was dropped then does not come again
+                    add_tally(self.tally, document)
+        return [parts[0] for parts in waiting]
+
+    def _run(self, work: Any, payloads: list[bytes], step: str) -> list[bytes]:
+        if not payloads:
+            return []
+        self.tasks += len(payloads)
+        return run_tasks(self.spark, work, payloads, step, self.progress)
+
+    def _whole(
+        self, merger: Merger, partials: list[tuple[Unit, Partial]]
+    ) -> tuple[Value, tuple[str, ...]]:
+        """Return the root of all units, signed, and where owners are forked."""
+        buckets = [made for unit, made in partials if isinstance(unit, Bucket)]
+        root = united(merger.finished(made, self.key) for made in buckets)
+        forks = tuple(_shown(path) for made in buckets for path in made.forks)
+        for slot, names in merger.split.items():
+            databases: dict[Value, Index] = {}
+            for name in names:
+                parts = [
+                    made.value
+                    for unit, made in partials
+                    if isinstance(unit, Range)
+                    and (_name(*unit.slot), _name(unit.name)) == (_name(*slot), _name(name))
+                    and isinstance(made.value, Index)
+                ]
+                if parts:
+                    databases[name] = index_joined(parts)
+            seals = {seal for made in buckets for seal in made.seals.get(slot, ())}
+            if databases:
+                assert self.key is not None
+                root = with_databases(root, slot, databases, seals, self.key)
+        return root, forks
+
+    # --- writing ---
+
+    def _write(self, root: Value, base: CellStore) -> tuple[str, int]:
+        """Put the result where it belongs; return the hash of the root there, and new cells."""
+
+        def told(count: int) -> None:
+            self.progress("write", count, None)
+
+        if self.output.folder is not None:
+            made = Path(self.staging) / "result"
+            with CellStore.open(made) as store:
+                stage(root, store, base, told)
+                _commit(store, root)
+            return self._imported(self.output.folder, str(made))
+        path = self.output.path
+        unfinished = path.with_name(path.name + ".part")
+        if self.output.is_archive:
+            with CellStore.open(Path(self.staging) / "result") as store:
+                count = stage(root, store, None, told)
+                hash = _commit(store, root)
+                _write_archive(store, hash, unfinished)
+        else:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            with CellStore.open(unfinished) as store:
+                count = stage(root, store, None, told)
+                announce_cells(store, [value_hash(root)])
+                hash = _commit(store, root)
+        unfinished.rename(path)
+        return hash.hex(), count
+
+    def _imported(self, folder: Folder, made: str) -> tuple[str, int]:
+        """Have a node take the result, as from a peer; return its root then, and new cells."""
+
+        def told(count: int) -> None:
+            self.progress("write", count, None)
+
+        found = node_or_store(folder)
+        with found:
+            if isinstance(found, CellStore):
+                context = MergeContext(key_pair=self.key, verifier=verify_did)
+                done = import_into(
+                    found,
+                    made,
+                    merge=True,
+                    context=context,
+                    progress=told,
+                )
+                return str(done["root"]), _number(done["cells"])
+            while True:
+                answer = found.call(
+                    "store.import", path=made, merge=True, pin="", timeout_ms=IMPORT_WAIT_MS
+                )
+                if isinstance(answer, Map):
+                    return str(answer.get("root")), _number(answer.get("cells"))
+
+
+def _has_root(folder: Folder) -> bool:
+    if not (folder.store_path / "STORE").is_file():
+        return False
+    with CellStore.open(folder.store_path, read_only=True, cache_bytes=CACHE_BYTES) as store:
+        return store.root_hash() is not None
+
+
+def _is_cut(lattice: Lattice | None) -> bool:
+    """Return whether a lattice is of signed Maps of Indexes that are joined key by key."""
+    if not isinstance(lattice, SignedLattice):
+        return False
+    child = lattice.inner.child("any")
+    return isinstance(child, (KVStoreLattice, IndexLattice))
+
+
+def _name(*keys: Value) -> bytes:
+    """Return what tells paths apart, as a key of a dictionary."""
+    return encode(Vector.of(keys))
+
+
+def _commit(store: CellStore, root: Value) -> bytes:
+    """Make a staged value the root; what the base has of it is not looked for."""
+    hash = value_hash(root)
+    store.commit(store.load(hash))
+    return hash
+
+
+def _write_archive(store: CellStore, hash: bytes, path: Path) -> None:
+    with path.open("wb") as file:
+        export_cells(store, hash, file.write)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _shown(path: tuple[Value, ...]) -> str:
+    return " ".join(key if isinstance(key, str) else to_text(key) for key in path)

@@ -1,0 +1,466 @@
+"""Partials: what tasks merge, so that the whole has the hash that one process would give it.
+
+Nothing is merged here but by the lattices themselves. What is here is how their work is shared out
+and how it comes together again.
+
+*Units.* A root falls apart into `Bucket`s, each with some of the signed values and sections, and,
+for the large databases of an owner whose key is at hand, `Range`s of their keys. Units have nothing
+in common, so they are merged apart and put together without being merged.
+
+*Groups.* Of many inputs a task merges a few; what it makes is a `Partial`, and partials are merged
+by further tasks until there is one for each unit. Joins do not depend on grouping.
+
+*Signatures.* A join of values that one owner signed has to be signed anew, and the private key
+never leaves the driver. In tasks a `Deputy` signs in its place, with zeros; the driver replaces
+what it signed. Where no key is at hand, a node keeps the value that it has of two concurrent ones,
+and then the order counts: such values are carried along as `forks`, in the order of the inputs, and
+the driver does with them what a node would do.
+
+*Staging.* A task writes the cells that it made, and those that the `base` does not have, into a
+store of its own. So what all inputs share is neither read nor written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
+from datalattice.cells import (
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    Map,
+    Ref,
+    Signed,
+    Value,
+    Vector,
+    branch_kids,
+    decode_trusted,
+    encode,
+    index_between,
+    same,
+    value_hash,
+)
+from datalattice.crypto import SIGNATURE_BYTES, KeyPair
+from datalattice.lattice import (
+    EntryDropped,
+    KeyedLattice,
+    Lattice,
+    MergeContext,
+    OwnerForked,
+    OwnerLattice,
+    QueueForked,
+    Report,
+    SignedLattice,
+    assoc_in,
+    get_in,
+    replicable,
+    root_lattice,
+    verify_did,
+)
+from datalattice.store import CellStore
+
+Path = tuple[Value, ...]
+
+BATCH_CELLS: Final = 1_024
+"""Cells that are written at a time."""
+
+PATHS_MAX: Final = 20
+"""Places that were not taken, or are forked, of which a report names the first."""
+
+_PROVISIONAL: Final = bytes(SIGNATURE_BYTES)
+
+
+class Deputy(KeyPair):
+    """Stands for a key that is not here: it signs with zeros, which the key itself replaces."""
+
+    __slots__ = ()
+
+    def __init__(self, public_key: bytes) -> None:
+        self.public_key = public_key
+        self.seed = b""
+
+    def sign(self, message: bytes) -> bytes:
+        """Return 64 zeros."""
+        return _PROVISIONAL
+
+    def __reduce__(self) -> tuple[type[KeyPair], tuple[bytes]]:
+        return Deputy, (self.public_key,)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One of `count` shares of a root: those owners' values and sections whose hash falls in it."""
+
+    number: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The keys from `low` on and below `high` of one database of one owner."""
+
+    slot: Path
+    """Where the owner's signed value stands."""
+    name: Value
+    """The database."""
+    low: bytes | None
+    high: bytes | None
+
+
+Unit = Bucket | Range
+
+
+@dataclass(slots=True)
+class Tally:
+    """What merges reported."""
+
+    dropped: int = 0
+    queue_forks: int = 0
+    dropped_at: list[Path] = field(default_factory=list)
+    forked_at: set[Path] = field(default_factory=set)
+
+    def told(self, report: Report) -> None:
+        """Take note of a report."""
+        if isinstance(report, OwnerForked):
+            self.forked_at.add(report.path)
+        elif isinstance(report, QueueForked):
+            self.queue_forks += 1
+        elif isinstance(report, EntryDropped):
+            self.dropped += 1
+            if len(self.dropped_at) < PATHS_MAX:
+                self.dropped_at.append(report.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """How a value was signed: what is left of a Signed cell without the value."""
+
+    public_key: bytes
+    signature: bytes
+    message: bytes
+    """Stands for the value."""
+
+    @classmethod
+    def of(cls, cell: Signed) -> Seal:
+        """Return the seal of a cell."""
+        return cls(cell.public_key, cell.signature, cell.message())
+
+
+@dataclass(slots=True)
+class Partial:
+    """What merging some inputs made of one unit."""
+
+    value: Value
+    """A root with the unit's share of it; of a range the Index, nil where no input has the
+    database."""
+    forks: dict[Path, list[Value]] = field(default_factory=dict)
+    """Concurrent values of an owner that nobody here may sign, in the order of the inputs."""
+    seals: dict[Path, set[Seal]] = field(default_factory=dict)
+    """Of the owners whose databases are merged by ranges: how the inputs' values were signed."""
+
+
+class Merger:
+    """Merges units.
+
+    public_key: of the key that signs in the end; None: there is none.
+    ranges: all ranges that are merged apart from the rest.
+    """
+
+    def __init__(self, public_key: bytes | None, ranges: Sequence[Range]) -> None:
+        self.deputy = None if public_key is None else Deputy(public_key)
+        self.split: dict[Path, list[Value]] = {}
+        for one in ranges:
+            names = self.split.setdefault(one.slot, [])
+            if not any(same(one.name, name) for name in names):
+                names.append(one.name)
+        self.lattice = root_lattice()
+        self.tally = Tally()
+
+    # --- one input ---
+
+    def take(self, root: Value, unit: Unit) -> Partial:
+        """Return what one input has of a unit."""
+        if isinstance(unit, Range):
+            databases = self._databases(get_in(root, unit.slot), unit.slot)
+            index = None if databases is None else databases.get(unit.name)
+            if not isinstance(index, Index):
+                return Partial(None)
+            return Partial(index_between(index, unit.low, unit.high))
+        made = self._share(replicable(root), unit)
+        seals: dict[Path, set[Seal]] = {}
+        for slot in self.split:
+            cell = get_in(made, slot)
+            databases = self._databases(cell, slot)
+            if databases is not None:
+                assert isinstance(cell, Signed)
+                seals[slot] = {Seal.of(cell)}
+                for name in self.split[slot]:
+                    databases = databases.remove(name)
+                assert self.deputy is not None
+                made = assoc_in(made, slot, Signed.sign(self.deputy, databases), self.lattice)
+        return Partial(made, seals=seals)
+
+    def _databases(self, cell: Value, slot: Path) -> Map | None:
+        """Return the databases in a signed value, None where no merge would take it."""
+        if not isinstance(cell, Signed) or not cell.verify():
+            return None
+        if not self._context().verify_owner(slot[-1], cell.public_key):
+            return None
+        found = cell.value
+        return found if isinstance(found, Map) else None
+
+    def _share(self, root: Value, bucket: Bucket) -> Value:
+        """Return a root with only what belongs to a bucket."""
+        if bucket.count == 1 or not isinstance(root, Index):
+            return root
+        made = EMPTY_INDEX
+        for key, section in root.entries():
+            if isinstance(self.lattice.child(key), OwnerLattice) and isinstance(section, Map):
+                own = Map.of(
+                    (owner, value)
+                    for owner, value in section.entries()
+                    if _falls_in((key, owner), bucket)
+                )
+                if len(own) or _falls_in((key,), bucket):
+                    made = made.put(key, own)
+            elif _falls_in((key,), bucket):
+                made = made.put(key, section)
+        return made
+
+    # --- several ---
+
+    def merge(self, unit: Unit, partials: Iterable[Partial]) -> Partial:
+        """Return the merge of partials of one unit, in their order."""
+        if isinstance(unit, Range):
+            return self._merge_range(unit, partials)
+        own = Partial(self.lattice.zero())
+        for other in partials:
+            own = self._join(own, other)
+        return own
+
+    def _merge_range(self, unit: Range, partials: Iterable[Partial]) -> Partial:
+        lattice = self.lattice.path(*unit.slot)
+        assert isinstance(lattice, SignedLattice)
+        child = lattice.inner.child(unit.name)
+        assert child is not None
+        context = self._context().at((*unit.slot, unit.name), unit.slot[-1])
+        own: Value = None
+        for other in partials:
+            if other.value is not None:
+                own = other.value if own is None else child.merge(own, other.value, context)
+        return Partial(own)
+
+    def _join(self, own: Partial, other: Partial) -> Partial:
+        forked: set[Path] = set()
+        self.tally.forked_at = forked
+        value = self.lattice.merge(own.value, other.value, self._context())
+        seals = {slot: own.seals.get(slot, set()) | found for slot, found in other.seals.items()}
+        forks = {**own.forks, **other.forks}
+        for path in forked | forks.keys():
+            candidates = [
+                *own.forks.get(path, _present(own.value, path)),
+                *other.forks.get(path, _present(other.value, path)),
+            ]
+            forks[path] = self._without_covered(path, candidates)
+        forks = {path: found for path, found in forks.items() if len(found) > 1}
+        return Partial(value, forks, {**own.seals, **seals})
+
+    def _without_covered(self, path: Path, candidates: Sequence[Value]) -> list[Value]:
+        """Return concurrent values without those that a neighbour covers.
+
+        Whatever a node has, taking first one value and then one that covers it, or is covered by
+        it, makes of it the same as taking the greater alone. Of values that are not neighbours that
+        is not true, where a third is concurrent to both.
+        """
+        lattice = self.lattice.path(*path)
+        assert lattice is not None
+        kept: list[Value] = []
+        for value in candidates:
+            if not self._is_owners(path, value):
+                continue
+            if not kept:
+                kept.append(value)
+                continue
+            joined, is_fork = self._join_two(lattice, path, kept[-1], value)
+            if is_fork:
+                if not any(same(value, one) for one in kept):
+                    kept.append(value)
+            else:
+                kept[-1] = joined
+        return kept
+
+    def _is_owners(self, path: Path, value: Value) -> bool:
+        return (
+            isinstance(value, Signed)
+            and value.verify()
+            and self._context().verify_owner(path[-1], value.public_key)
+        )
+
+    def _join_two(
+        self, lattice: Lattice, path: Path, own: Value, other: Value
+    ) -> tuple[Value, bool]:
+        told = Tally()
+        context = MergeContext(verifier=verify_did, report=told.told).at(path, path[-1])
+        return lattice.merge(own, other, context), bool(told.forked_at)
+
+    def _context(self) -> MergeContext:
+        return MergeContext(key_pair=self.deputy, verifier=verify_did, report=self.tally.told)
+
+    # --- what is staged ---
+
+    def resealed(self, root: Value) -> Value:
+        """Return a root of our own staging, in which what the deputy signed counts as verified."""
+        return self._signed_by(root, self.deputy)
+
+    def finished(self, partial: Partial, key_pair: KeyPair | None) -> Value:
+        """Return the root of a bucket as a node has it: signed, forks decided by their order."""
+        root = self._signed_by(partial.value, key_pair)
+        for path, candidates in partial.forks.items():
+            lattice = self.lattice.path(*path)
+            assert lattice is not None
+            kept = candidates[0]
+            for value in candidates[1:]:
+                kept, _ = self._join_two(lattice, path, kept, value)
+            root = assoc_in(root, path, kept, self.lattice)
+        return root
+
+    def _signed_by(self, root: Value, key_pair: KeyPair | None) -> Value:
+        if key_pair is None:
+            return root
+        for path, cell in slots_of(root):
+            if cell.signature == _PROVISIONAL and cell.public_key == key_pair.public_key:
+                root = _replaced(root, path, Signed.sign(key_pair, cell.value))
+        return root
+
+
+def slots_of(
+    root: Value, lattice: Lattice | None = None, path: Path = ()
+) -> Iterator[tuple[Path, Signed]]:
+    """Yield where signed values stand in a root, and what they are: below names and owners."""
+    if lattice is None:
+        lattice = root_lattice()
+    if isinstance(root, Signed):
+        yield path, root
+    elif isinstance(lattice, (KeyedLattice, OwnerLattice)) and isinstance(root, (Map, Index)):
+        for key, value in root.entries():
+            below = lattice.child(key)
+            if below is not None:
+                yield from slots_of(value, below, (*path, key))
+
+
+def with_databases(
+    root: Value, slot: Path, databases: Mapping[Value, Index], seals: Iterable[Seal], key: KeyPair
+) -> Value:
+    """Return a root in which an owner has these databases, too, signed.
+
+    seals: those of the owner's values as they came. Where one came that is the same as the result,
+        its signature is taken, as a node takes it; of several that of the greatest hash.
+    """
+    below = get_in(root, slot)
+    inner = below.value if isinstance(below, Signed) else EMPTY_MAP
+    assert isinstance(inner, Map)
+    value = inner.put_many(databases.items())
+    made = Signed.sign(key, value)
+    message = made.message()
+    equal = [
+        Signed(one.public_key, one.signature, value) for one in seals if one.message == message
+    ]
+    return assoc_in(root, slot, max(equal, key=value_hash, default=made), root_lattice())
+
+
+def united(roots: Iterable[Value]) -> Value:
+    """Return one root of what several buckets hold."""
+    made = EMPTY_INDEX
+    for root in roots:
+        assert isinstance(root, Index)
+        for key, section in root.entries():
+            known = made.get(key)
+            if isinstance(known, Map) and isinstance(section, Map):
+                made = made.put(key, known.put_many(section.entries()))
+            else:
+                made = made.put(key, section)
+    return made
+
+
+def _replaced(container: Value, path: Path, value: Value) -> Value:
+    """Return a container with this very cell at a path.
+
+    Putting an equal one would change nothing, and what is known of its signature would be lost.
+    """
+    assert isinstance(container, (Map, Index))
+    key = path[0]
+    below = value if len(path) == 1 else _replaced(container.get(key), path[1:], value)
+    return container.remove(key).put(key, below)
+
+
+def _present(root: Value, path: Path) -> list[Value]:
+    found = get_in(root, path)
+    return [] if found is None else [found]
+
+
+def _falls_in(path: Path, bucket: Bucket) -> bool:
+    return value_hash(Vector.of(path))[0] % bucket.count == bucket.number
+
+
+# --- staging ------------------------------------------------------------------------------------
+
+
+class Delta:
+    """The cells of a staged value: what its own store has, else what the base has. A `Loader`."""
+
+    def __init__(self, own: CellStore, base: CellStore) -> None:
+        self._own = own
+        self._base = base
+
+    def load(self, hash: bytes) -> Value:
+        """Return the value with this hash.
+
+        Raises: MissingData: neither has it; the base has lost what it was taken to have.
+        """
+        encoding = self._own.get_encoding(hash)
+        if encoding is None:
+            return self._base.load(hash)
+        return decode_trusted(encoding, hash, self)
+
+
+def stage(
+    value: Value,
+    store: CellStore,
+    base: CellStore | None = None,
+    told: Callable[[int], object] | None = None,
+) -> int:
+    """Put the cells of a value into a store, without what the base has; return how many.
+
+    The top cell is put in any case.
+
+    told: told how many there are, now and then.
+    Cost:   memory by the depth of the value and the number of children, not by its size.
+    """
+    count = 0
+    batch: list[tuple[bytes, bytes]] = []
+    waiting: set[bytes] = set()
+    top = value_hash(value)
+    stack: list[tuple[bytes, object, bool]] = [(top, value, False)]
+    while stack:
+        hash, kid, is_done = stack.pop()
+        if is_done:
+            batch.append((hash, encode(kid)))
+            waiting.add(hash)
+            if len(batch) >= BATCH_CELLS:
+                count += store.put_encodings(batch)
+                batch.clear()
+                waiting.clear()
+                if told is not None:
+                    told(count)
+            continue
+        if hash in waiting or store.has(hash):
+            continue
+        if base is not None and hash != top and base.has(hash):
+            continue
+        cell: Value = kid.resolve() if isinstance(kid, Ref) else kid
+        stack.append((hash, cell, True))
+        stack.extend((below, one, False) for below, one in branch_kids(cell))
+    return count + store.put_encodings(batch)

@@ -1,0 +1,78 @@
+"""Tasks: run a function on many payloads, one Spark task for each, and collect what they return.
+
+    for answer in run_tasks(spark, partial(work, settings), payloads, "merge", progress):
+        ...
+
+The function is a plain one of a module of ours, its payloads and answers are bytes. It works the
+same with a driver in this process and with Spark Connect: tasks are rows of `spark.range`, one row
+a partition, and answers the rows of a DataFrame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from datalattice.pipeline.progress import Progress, watching_tasks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+Work = Callable[[bytes], bytes]
+"""What a task does with its payload."""
+
+PAYLOADS_MAX: Final = 10_000
+"""Tasks of one Spark job; more of them are several jobs, one after the other."""
+
+
+def run_tasks(
+    spark: SparkSession,
+    work: Work,
+    payloads: Sequence[bytes],
+    step: str,
+    progress: Progress | None = None,
+) -> list[bytes]:
+    """Return what `work` returned for each payload, in their order.
+
+    progress: told how many tasks of `step` are done.
+    Cost:   memory of the driver for payloads and answers: keep them small.
+    """
+    answers: dict[int, bytes] = {}
+    with watching_tasks(spark, step, progress):
+        for first in range(0, len(payloads), PAYLOADS_MAX):
+            some = payloads[first : first + PAYLOADS_MAX]
+            rows = mapped(spark, partial(_answers, work, list(some)), len(some), _ANSWER).collect()
+            answers.update({first + row["task"]: bytes(row["answer"]) for row in rows})
+    return [answers[task] for task in range(len(payloads))]
+
+
+Batches = Callable[[int], "Iterator[pa.RecordBatch]"]
+"""Yields the rows of the task with this number."""
+
+_ANSWER: Final = "task BIGINT, answer BINARY"
+
+
+def mapped(spark: SparkSession, rows: Batches, count: int, schema: str) -> DataFrame:
+    """Return the rows that `count` tasks give, as a DataFrame: nothing runs until it is used.
+
+    schema: the columns in Spark's DDL.
+    """
+    numbers = spark.range(0, count, 1, max(1, count))
+    return numbers.mapInArrow(partial(_mapped, rows), schema)
+
+
+def _mapped(rows: Batches, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for task in batch.column(0).to_pylist():
+            yield from rows(task)
+
+
+def _answers(work: Work, payloads: list[bytes], task: int) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    answer = work(payloads[task])
+    yield pa.record_batch(
+        [pa.array([task], pa.int64()), pa.array([answer], pa.binary())], ["task", "answer"]
+    )

@@ -1,0 +1,116 @@
+"""Replicas: roots that several owners write to, together and apart, as stores and archives.
+
+Also what one process makes of them, and a way to run the tasks of a job without Spark.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from datalattice.apps.kv import Database
+from datalattice.apps.queue import LatticeMQ
+from datalattice.cells import Value, decode_message, encode_message, value_hash
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.lattice import MergeContext, replicable, root_lattice, verify_did
+from datalattice.store import CellStore, export_cells
+
+ALICE, BOB, CAROL = (KeyPair(bytes([number]) * 32) for number in (1, 2, 3))
+
+
+class Clock:
+    """One millisecond later at every look."""
+
+    def __init__(self, now: int = 1_000) -> None:
+        self.now = now
+
+    def now_ms(self) -> int:
+        """Return the time."""
+        self.now += 1
+        return self.now
+
+
+class Replica:
+    """A root that keys write to; forks of it go their own ways."""
+
+    def __init__(self, root: Value = None, now: int = 1_000) -> None:
+        self.root = root
+        self.clock = Clock(now)
+
+    def fork(self, now: int) -> Replica:
+        """Return a replica that goes on from here by itself."""
+        return Replica(self.root, now)
+
+    def write(self, keys: KeyPair, change: Callable[[RootLattice, Clock], object]) -> Replica:
+        """Have an owner change the root."""
+        context = MergeContext(key_pair=keys, verifier=verify_did)
+        cursor = RootLattice(root_lattice(), self.root, context)
+        change(cursor, self.clock)
+        self.root = cursor.get()
+        return self
+
+    def set(self, keys: KeyPair, entries: dict[str, object], name: str = "main") -> Replica:
+        """Set keys of a database."""
+
+        def change(cursor: RootLattice, clock: Clock) -> None:
+            Database.at(cursor, keys.public_key, name, clock).update(entries)
+
+        return self.write(keys, change)
+
+    def offer(self, keys: KeyPair, values: list[object], topic: str = "t") -> Replica:
+        """Append to a topic."""
+
+        def change(cursor: RootLattice, clock: Clock) -> None:
+            LatticeMQ.at(cursor, keys.public_key, clock).partition(topic, 0).offer_many(values)
+
+        return self.write(keys, change)
+
+    def save(self, folder: Path) -> str:
+        """Make a store of it."""
+        with CellStore.open(folder) as store:
+            store.commit(_copy(self.root))
+        return str(folder)
+
+    def export(self, file: Path, scratch: Path) -> str:
+        """Make an archive of it."""
+        with CellStore.open(scratch) as store, file.open("wb") as out:
+            store.commit(_copy(self.root))
+            export_cells(store, value_hash(self.root), out.write)
+        return str(file)
+
+
+def _copy(value: Value) -> Value:
+    """Return a value of cells of its own: those that a store has loads it from there later on."""
+    return decode_message(encode_message(value))
+
+
+def merged(roots: Sequence[Value], key: KeyPair | None = None, own: Value = None) -> Value:
+    """Return what one process makes of roots, one after the other."""
+    lattice = root_lattice()
+    made = lattice.zero() if own is None else own
+    for root in roots:
+        context = MergeContext(key_pair=key, verifier=verify_did)
+        made = lattice.merge(made, replicable(root), context)
+    return made
+
+
+def run_here(
+    _spark: object,
+    work: Callable[[bytes], bytes],
+    payloads: Sequence[bytes],
+    step: str,
+    progress: Callable[[str, int, int | None], object] | None = None,
+) -> list[bytes]:
+    """Run the tasks of a job in this process, in place of `pipeline.jobs.tasks.run_tasks`.
+
+    The work travels as bytes, as it does to the processes of Spark.
+    """
+    work = pickle.loads(pickle.dumps(work))  # noqa: S301 - made on this very line
+    answers: list[bytes] = []
+    for payload in payloads:
+        answers.append(work(payload))
+        if progress is not None:
+            progress(step, len(answers), len(payloads))
+    return answers

@@ -1,0 +1,311 @@
+"""Merge: whatever the inputs, their number and grouping, the hash is that of one process."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datalattice.apps.dlfs import Drive
+from datalattice.cells import Index, Keyword, Signed, Value, value_hash
+from datalattice.crypto import KeyPair
+from datalattice.errors import BadFormat, NoSigningKey, UsageError
+from datalattice.home import Folder, write_key
+from datalattice.lattice import assoc_in, get_in, root_lattice, set_local
+from datalattice.pipeline.jobs import merge as module
+from datalattice.pipeline.jobs.merge import MergeReport, merge
+from datalattice.store import CellStore, import_cells
+from datalattice.testing.replicas import ALICE, BOB, CAROL, Replica, merged, run_here
+
+pytest.importorskip("pyspark")
+
+Run = Callable[..., MergeReport]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(module, "run_tasks", run_here)
+
+    def call(inputs: list[str], **options: Any) -> MergeReport:
+        return merge(None, inputs, **options)  # type: ignore[arg-type]  # no Spark is needed
+
+    return call
+
+
+def saved(replicas: list[Replica], folder: Path) -> list[str]:
+    return [one.save(folder / f"r{i}") for i, one in enumerate(replicas)]
+
+
+def hash_of(path: Path) -> str:
+    with CellStore.open(path) as store:
+        assert store.check().is_clean
+        found = store.root_hash()
+    assert found is not None
+    return found.hex()
+
+
+def several_owners(count: int = 5) -> list[Replica]:
+    """Return forks of one root on which owners in turn write databases, queues and files."""
+    start = Replica().set(ALICE, {f"k{i}": i for i in range(40)}).offer(BOB, list(range(40)))
+    found = []
+    for i in range(count):
+        keys = (ALICE, BOB, CAROL)[i % 3]
+        fork = start.fork(10_000 * (i // 3 + 1))
+        fork.set(keys, {f"k{j}": f"{i}-{j}" for j in range(i, 40, 3)}, f"d{i % 2}")
+        fork.write(keys, lambda cursor, clock: _write_file(cursor, clock, keys, i))  # noqa: B023
+        found.append(fork)
+    return found
+
+
+def _write_file(cursor: Any, clock: Any, keys: KeyPair, number: int) -> None:
+    drive = Drive.at(cursor, keys.public_key, "home", clock)
+    drive.write(f"/file{number}", bytes([number]) * 5_000)
+
+
+def same_owner(count: int = 5, keys: int = 60) -> list[Replica]:
+    """Return forks of one root on which one owner wrote apart."""
+    start = Replica().set(ALICE, {f"k{i:04}": "v" * 100 for i in range(keys)})
+    found = []
+    for i in range(count):
+        fork = start.fork(10_000 * (i + 1))
+        fork.set(ALICE, {f"k{j:04}": f"{i}" for j in range(i, keys, count + 1)})
+        fork.set(ALICE, {f"only{i}": i}, name="other")
+        found.append(fork)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("make", "key", "fan_in"),
+    [
+        (several_owners, None, 2),
+        (several_owners, ALICE, 3),
+        (several_owners, BOB, 64),
+        (same_owner, None, 64),
+        (same_owner, ALICE, 2),
+        (same_owner, BOB, 3),
+    ],
+)
+def test_the_hash_is_that_of_one_process(
+    make: Callable[[], list[Replica]],
+    key: KeyPair | None,
+    fan_in: int,
+    run: Run,
+    tmp_path: Path,
+) -> None:
+    replicas = make()
+    wanted = merged([one.root for one in replicas], key)
+    report = run(saved(replicas, tmp_path), store=str(tmp_path / "made"), key=key, fan_in=fan_in)
+    assert report.root == value_hash(wanted).hex()
+    assert hash_of(tmp_path / "made") == report.root
+    assert report.inputs == len(replicas)
+    assert not list(tmp_path.glob("*.staging"))
+
+
+@pytest.mark.parametrize("fan_in", [2, 64])
+def test_large_databases_are_merged_by_ranges_to_the_same_hash(
+    fan_in: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RANGE_KEYS", 10)
+    replicas = same_owner(keys=95)
+    wanted = merged([one.root for one in replicas], ALICE)
+    report = run(saved(replicas, tmp_path), store=str(tmp_path / "made"), key=ALICE, fan_in=fan_in)
+    assert report.root == value_hash(wanted).hex() == hash_of(tmp_path / "made")
+    assert report.tasks >= 10
+
+
+@pytest.mark.parametrize("limit", [9, 10])
+def test_a_database_at_and_above_the_limit(
+    limit: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RANGE_KEYS", limit)
+    replicas = [Replica().set(ALICE, {f"k{i}": i for i in range(10)}) for _ in range(2)]
+    report = run(saved(replicas, tmp_path), store=str(tmp_path / "made"), key=ALICE)
+    assert report.tasks == (1 if limit >= 10 else 3)
+    assert report.root == value_hash(merged([one.root for one in replicas], ALICE)).hex()
+
+
+def test_the_value_that_covers_all_keeps_its_own_signature(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RANGE_KEYS", 10)
+    start = Replica().set(ALICE, {f"k{i}": i for i in range(30)})
+    later = start.fork(20_000).set(ALICE, {"k3": "new"})
+    report = run(saved([start, later, start], tmp_path), store=str(tmp_path / "made"), key=ALICE)
+    assert report.root == value_hash(later.root).hex()
+
+
+def test_concurrent_values_that_nobody_may_sign_are_counted(run: Run, tmp_path: Path) -> None:
+    replicas = same_owner(4)
+    wanted = merged([one.root for one in replicas])
+    report = run(saved(replicas, tmp_path), store=str(tmp_path / "made"), fan_in=2)
+    assert report.root == value_hash(wanted).hex() == hash_of(tmp_path / "made")
+    assert report.owner_forks == (f":kv 0x{ALICE.public_key.hex()}",)
+
+
+def test_archives_stores_nodes_and_former_roots_are_inputs(run: Run, tmp_path: Path) -> None:
+    one, two, three = several_owners(3)
+    archive = one.export(tmp_path / "one.archive", tmp_path / "scratch")
+    (tmp_path / "node").mkdir()
+    two.save(tmp_path / "node" / "store")
+    three.save(tmp_path / "three")
+    with CellStore.open(tmp_path / "three") as store:
+        store.pins.pin(value_hash(three.root), "kept")
+        store.commit(Index())
+    inputs = [archive, str(tmp_path / "node"), f"{tmp_path / 'three'}@kept"]
+    report = run(inputs, store=str(tmp_path / "made"))
+    wanted = merged([one.root, two.root, three.root])
+    assert report.root == value_hash(wanted).hex() == hash_of(tmp_path / "made")
+
+
+def test_an_archive_is_written(run: Run, tmp_path: Path) -> None:
+    replicas = same_owner(3)
+    made = tmp_path / "made.archive"
+    report = run(saved(replicas, tmp_path), archive=str(made), key=ALICE)
+    with CellStore.open(tmp_path / "check") as store, made.open("rb") as file:
+        root, _ = import_cells(store, file.read)
+    assert root.hex() == report.root
+    assert root == value_hash(merged([one.root for one in replicas], ALICE))
+    assert sorted(path.name for path in tmp_path.glob("made*")) == ["made.archive"]
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_node_takes_the_result_and_signs_its_own(
+    is_empty: bool, run: Run, tmp_path: Path
+) -> None:
+    replicas = [*same_owner(3), *several_owners(3)]
+    folder = Folder(tmp_path / "hq")
+    write_key(folder.key_path, ALICE)
+    own: Value = None
+    if not is_empty:
+        own = set_local(Replica().set(ALICE, {"mine": 1}).root, ALICE, "private")
+        with CellStore.open(folder.store_path) as store:
+            store.commit(own)
+    report = run(saved(replicas, tmp_path), into=str(folder.path), fan_in=2)
+    wanted = merged([one.root for one in replicas], ALICE, own)
+    assert report.root == value_hash(wanted).hex() == hash_of(folder.store_path)
+    assert not list((tmp_path / "hq").glob("staging"))
+    again = run(saved(replicas, tmp_path / "again"), into=str(folder.path))
+    assert again.root == report.root
+    assert again.output_cells == 0
+
+
+def test_what_is_private_or_not_signed_by_its_owner_is_left_out(run: Run, tmp_path: Path) -> None:
+    honest = Replica().set(ALICE, {"k": 1})
+    forged = Signed(BOB.public_key, bytes(64), get_in(honest.root, []))
+    bad = assoc_in(honest.root, (Keyword("kv"), BOB.public_key), forged, root_lattice())
+    bad = set_local(bad, ALICE, "private")
+    report = run(saved([Replica(bad), honest], tmp_path), store=str(tmp_path / "made"))
+    assert report.root == value_hash(honest.root).hex()
+    assert report.dropped == 1
+    assert report.dropped_at == (f":kv 0x{BOB.public_key.hex()}",)
+    assert report.root == hash_of(tmp_path / "made")
+
+
+def test_only_what_differs_is_staged(run: Run, tmp_path: Path) -> None:
+    start = Replica().set(ALICE, {f"k{i:05}": "v" * 150 for i in range(3_000)})
+    forks = [start.fork(10_000 * i).set(ALICE, {f"k{i:05}": "new"}) for i in range(1, 5)]
+    report = run(saved(forks, tmp_path), store=str(tmp_path / "made"), key=ALICE)
+    assert report.output_cells > 300
+    assert report.staged_cells < 30
+
+
+def test_progress_and_report(run: Run, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int | None]] = []
+    replicas = several_owners(3)
+    report = run(
+        saved(replicas, tmp_path),
+        store=str(tmp_path / "made"),
+        fan_in=2,
+        progress=lambda *one: told.append(one),
+    )
+    steps = {step for step, _, _ in told}
+    assert {"merge", "merge, round 2"} <= steps
+    document = report.as_json()
+    assert document["rounds"] == 2
+    assert document["output"] == str(tmp_path / "made")
+    assert document["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "name one place for the result"),
+        ({"store": "made", "archive": "made2"}, "name one place for the result"),
+        ({"store": "there"}, "is there already"),
+        ({"store": "no/such/made"}, "is not a folder"),
+        ({"store": "made", "fan_in": 1}, "fan_in is a number of at least 2"),
+    ],
+)
+def test_wrong_calls(options: dict[str, Any], text: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    given = Replica().set(ALICE, {"k": 1}).save(tmp_path / "r")
+    places = {
+        name: str(tmp_path / value) if isinstance(value, str) else value
+        for name, value in options.items()
+    }
+    with pytest.raises(UsageError, match=text):
+        run([given], **places)
+    assert not (tmp_path / "made").exists()
+
+
+def test_wrong_inputs(run: Run, tmp_path: Path) -> None:
+    made = str(tmp_path / "made")
+    with pytest.raises(UsageError, match="nothing to merge"):
+        run([], store=made)
+    with pytest.raises(UsageError, match="no store, folder of a node, or archive here"):
+        run([str(tmp_path / "nowhere")], store=made)
+    CellStore.open(tmp_path / "empty").close()
+    with pytest.raises(UsageError, match="nothing was ever committed there"):
+        run([str(tmp_path / "empty")], store=made)
+    given = Replica().set(ALICE, {"k": 1}).save(tmp_path / "r")
+    with pytest.raises(UsageError, match="nosuchpin"):
+        run([f"{given}@nosuchpin"], store=made)
+    with pytest.raises(NoSigningKey):
+        run([given], into=str(tmp_path / "nokey"))
+    write_key(Folder(tmp_path / "hq").key_path, ALICE)
+    with pytest.raises(UsageError, match="whose own key signs"):
+        run([given], into=str(tmp_path / "hq"), key=BOB)
+    (tmp_path / "torn").write_bytes(b"DLAR nothing")
+    with pytest.raises(BadFormat):
+        run([given, str(tmp_path / "torn")], store=made)
+    with pytest.raises(UsageError, match="an archive has one root"):
+        run([f"{tmp_path / 'torn'}@HEAD"], store=made)
+    assert not Path(made).exists()
+    assert not list(tmp_path.glob("*.staging"))
+
+
+def test_a_staging_folder_of_ones_own_stays(run: Run, tmp_path: Path) -> None:
+    place = tmp_path / "scratch"
+    place.mkdir()
+    given = [Replica().set(ALICE, {"k": 1}).save(tmp_path / "r")]
+    run(given, store=str(tmp_path / "made"), staging=str(place))
+    assert place.is_dir()
+    assert not list(place.iterdir())
+    with pytest.raises(UsageError, match="cannot be written to"):
+        run(given, store=str(tmp_path / "made2"), staging=f"{given[0]}/STORE")
+
+
+def test_inputs_that_lack_cells_leave_nothing_behind(run: Run, tmp_path: Path) -> None:
+    from datalattice.errors import Corruption, MissingData
+
+    whole = Replica().set(ALICE, {f"k{i}": "v" * 200 for i in range(100)})
+    other = whole.fork(20_000).set(ALICE, {f"k{i}": "w" * 200 for i in range(100)})
+    folder = Path(other.save(tmp_path / "r"))
+    segment = next(iter(sorted((folder / "segments").iterdir())))
+    data = bytearray(segment.read_bytes())
+    at = data.find(b"w" * 150)
+    data[at + 10] ^= 1
+    segment.write_bytes(data)
+    given = [whole.save(tmp_path / "r0"), str(folder)]
+    with pytest.raises((Corruption, MissingData)):
+        run(given, store=str(tmp_path / "made"), key=ALICE)
+    assert not (tmp_path / "made").exists()
+    shutil.rmtree(folder)
+
+
+def test_the_index_of_sections_may_be_empty(run: Run, tmp_path: Path) -> None:
+    report = run([Replica(Index()).save(tmp_path / "r")], store=str(tmp_path / "made"))
+    assert report.root == value_hash(Index()).hex()
