@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datalattice.apps.queue import (
+    Batch,
     Queue,
     QueueLattice,
     entry_headers,
@@ -298,3 +299,50 @@ def test_a_queue_prints_its_bounds() -> None:
 
 def test_the_lattice_of_a_new_queue_is_the_queue_lattice() -> None:
     assert isinstance(queue_of().cursor.lattice, QueueLattice)
+
+
+# --- logs that were made ahead --------------------------------------------------------------
+
+
+def test_a_log_that_was_made_ahead_takes_its_place() -> None:
+    clock = Clock()
+    queue, other = (queue_of(*range(20), clock=clock) for _ in range(2))
+    for one in (queue, other):
+        one.truncate(3)
+    clock.now = 2_000
+    before = queue.state()
+    made = Batch(["a", "b"], clock.now).append_to(before.entries)
+    assert queue.advance(before, made)
+    other.offer_many(["a", "b"])
+    assert same(queue.cursor.get(), other.cursor.get())
+    assert queue.end_offset() == 22
+
+
+@pytest.mark.parametrize("meanwhile", ["offer", "truncate"])
+def test_a_log_that_changed_meanwhile_stays(meanwhile: str) -> None:
+    queue = queue_of(*range(20))
+    before = queue.state()
+    made = Batch(["a"], 5).append_to(before.entries)
+    if meanwhile == "offer":
+        queue.offer("b")
+    else:
+        queue.truncate(16)
+    present = queue.cursor.get()
+    assert not queue.advance(before, made)
+    assert queue.cursor.get() is present
+
+
+def test_metadata_set_meanwhile_is_kept_by_a_log_made_ahead() -> None:
+    queue = queue_of("a")
+    before = queue.state()
+    queue.set_meta("k", 1)
+    assert queue.advance(before, Batch(["b"], 5).append_to(before.entries))
+    assert contents(queue) == ["a", "b"]
+    assert queue.get_meta("k") == 1
+
+
+def test_a_log_does_not_go_on_as_a_shorter_one() -> None:
+    queue = queue_of("a", "b")
+    before = queue.state()
+    with pytest.raises(UsageError, match="a log of 2 records cannot go on as one of 1"):
+        queue.advance(before, before.entries.take(1))
