@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
@@ -75,8 +74,7 @@ class Collection:
         elif plan != self._plan:
             raise UsageError("another collection is going on already; wait for its end")
         task = self._task
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(task), min(timeout_ms / 1e3, TELL_S))
+        await asyncio.wait([task], timeout=min(timeout_ms / 1e3, TELL_S))
         if not task.done():
             what, count, total = self._progress
             return to_cell({"done": False, "step": what, "count": count, "total": total})

@@ -9,7 +9,8 @@ removes cells meanwhile is noticed (`check_extent`): the extent is void then.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -86,6 +87,26 @@ class Extent:
                 left -= size
                 run, size = [], 0
         return found
+
+
+class Plan:
+    """Tells in which stretch of a store a cell lies."""
+
+    def __init__(self, folder: str, stretches: Sequence[Stretch]) -> None:
+        self._folder = folder
+        self._firsts = [stretch.first for stretch in stretches]
+        self._lasts = [stretch.last for stretch in stretches]
+
+    def number(self, place: int) -> int:
+        """Return the number of the stretch that a place lies in.
+
+        Raises: StoreFailed: the segment is gone.
+        """
+        segment = place >> 42
+        at = bisect_right(self._firsts, segment) - 1
+        if at < 0 or segment > self._lasts[at]:
+            raise damaged(f"{segment_path(self._folder, segment)}: the segment is gone")
+        return at
 
 
 def upper_bits(segment: int, offset: int) -> int:

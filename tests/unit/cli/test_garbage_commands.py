@@ -1,8 +1,10 @@
-"""Commands `lattice store stats` and `gc`: alone, and through the running node."""
+"""Commands `lattice store stats`, `gc` and `sweep`: alone, and through the running node."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from datalattice.cells import Map, missing
 from datalattice.cli.garbage import duration_ms
 from datalattice.errors import UsageError
 from datalattice.home import read_key
-from datalattice.node import Daemon, NodeConfig, connect
+from datalattice.node import ControlClient, Daemon, NodeConfig, connect
 from datalattice.store import NOTHING, CellStore
+from datalattice.testing.sweep_kit import make_sweep_list
 
 
 def littered(tmp_path: Path, lattice: Any) -> Path:
@@ -58,8 +61,9 @@ def test_the_default_grace_keeps_what_is_young(tmp_path: Path, lattice: Any) -> 
     assert lattice("store", "gc", "--json").document["dropped"] == 0
 
 
-def test_gc_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
-    home = littered(tmp_path, lattice)
+@contextmanager
+def running(home: Path) -> Iterator[ControlClient]:
+    """Have a node of the folder run."""
     ready = threading.Event()
     key_pair = read_key(home / "key")
     daemon = Daemon(home, NodeConfig(port=0), key_pair=key_pair, ready=lambda *_: ready.set())
@@ -67,6 +71,21 @@ def test_gc_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
     thread.start()
     try:
         assert ready.wait(20)
+        client = connect(home)
+        assert client is not None
+        with client:
+            yield client
+    finally:
+        client = connect(home)
+        assert client is not None
+        with client:
+            client.call("node.stop")
+        thread.join()
+
+
+def test_gc_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
+    home = littered(tmp_path, lattice)
+    with running(home):
         done = lattice("store", "gc", "--grace", "0", "--json").document
         assert done["dropped"] == 1
         offered = lattice("queue", "offer", "log", "another record")
@@ -74,12 +93,46 @@ def test_gc_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
         assert "another record" in lattice("queue", "range", "log").out
         assert lattice("store", "stats", "--json").document["collected_ms"] is not None
         assert "clean" in lattice("store", "check").out
-    finally:
-        client = connect(home)
-        assert client is not None
-        with client:
-            client.call("node.stop")
-        thread.join()
+
+
+def test_sweep_without_a_node(tmp_path: Path, lattice: Any) -> None:
+    home = littered(tmp_path, lattice)
+    head = make_sweep_list(home / "store", tmp_path / "list")
+    dry = lattice("store", "sweep", str(tmp_path / "list"), "--dry-run", "--json").document
+    assert dry["is_dry"]
+    assert dry["dropped"] == 1
+    assert (dry["cells_live"], dry["cells_dead"]) == (head.cells_live, head.cells_dead)
+    assert "segments dropped" in lattice("store", "sweep", str(tmp_path / "list")).out
+    assert "clean" in lattice("store", "check").out
+    assert "a record" in lattice("queue", "range", "log").out
+    again = lattice("store", "sweep", str(tmp_path / "list"))
+    assert again.code == 2
+    assert "the list is stale: cells were removed" in again.line()
+
+
+def test_sweep_refuses_what_is_no_list_of_this_store(tmp_path: Path, lattice: Any) -> None:
+    littered(tmp_path, lattice)
+    with CellStore.open(tmp_path / "other") as store:
+        store.commit(Map.of({"a": 1}))
+    make_sweep_list(tmp_path / "other", tmp_path / "foreign")
+    ran = lattice("store", "sweep", str(tmp_path / "foreign"))
+    assert ran.code == 2
+    assert "the list of another store" in ran.line()
+    assert lattice("store", "sweep", str(tmp_path / "none"), "--json").error["error"] == "usage"
+
+
+def test_sweep_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
+    home = littered(tmp_path, lattice)
+    make_sweep_list(home / "store", tmp_path / "list")
+    with running(home) as client:
+        assert lattice("queue", "offer", "log", "since the mark").code == 0
+        done = lattice("store", "sweep", str(tmp_path / "list"), "--json").document
+        assert done["dropped"] == 1
+        assert "since the mark" in lattice("queue", "range", "log").out
+        assert lattice("store", "sweep", str(tmp_path / "list")).code == 2
+        with pytest.raises(UsageError, match="list is the path of a sweep list, got 5"):
+            client.call("store.gc", list=5, timeout_ms=1_000)
+        assert "clean" in lattice("store", "check").out
 
 
 @pytest.mark.parametrize(

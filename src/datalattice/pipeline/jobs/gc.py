@@ -16,7 +16,6 @@ new since. A collection that removes cells meanwhile ends the job.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -33,6 +32,7 @@ from datalattice.store import (
     Extent,
     Hole,
     Marks,
+    Plan,
     Position,
     RealDisk,
     Stretch,
@@ -147,9 +147,9 @@ def _mark(
 ) -> tuple[DataFrame, int]:
     """Return the marks of all parts as rows, and how many rounds they took."""
     task = MarkTask(folder, for_tasks(extent), plan, beginning.start)
-    firsts = [stretch.first for stretch in plan]
+    parts = Plan(folder, plan)
     leads = [
-        (part_of(firsts, place), None, None, hash)
+        (parts.number(place), None, None, hash)
         for hash, place in zip(beginning.roots, beginning.places, strict=True)
     ]
     state = _all_parts(spark, plan)
@@ -176,11 +176,6 @@ def _in_parts(state: DataFrame, plan: tuple[Stretch, ...]) -> DataFrame:
     """Return the rows with each part in a task, its marks before its leads."""
     rows = state.repartitionById(max(1, len(plan)), "part")
     return rows.sortWithinPartitions("part", rows["segment"].asc_nulls_last())
-
-
-def part_of(firsts: list[int], place: int) -> int:
-    """Return the part that a place lies in, by the first segments of all parts."""
-    return bisect_right(firsts, place >> 42) - 1
 
 
 class _Part:
@@ -253,7 +248,7 @@ class _Marking:
         self.part = part
         self._task = task
         self._held = held
-        self._firsts = [stretch.first for stretch in task.plan]
+        self._parts = Plan(task.folder, task.plan)
         self._marker: StretchMarker | None = None
 
     def _open(self) -> StretchMarker:
@@ -285,7 +280,7 @@ class _Marking:
         leads = marker.take_leads()
         for first in range(0, len(leads), BATCH_ROWS):
             rows = leads[first : first + BATCH_ROWS]
-            yield _batch([(part_of(self._firsts, at), None, None, hash) for hash, at in rows])
+            yield _batch([(self._parts.number(at), None, None, hash) for hash, at in rows])
 
     def state(self) -> Iterator[pa.RecordBatch]:
         """Yield the leads that are left, and the marks."""

@@ -20,6 +20,7 @@ from datalattice.store import (
     NOTHING,
     CellStore,
     Collected,
+    Plan,
     RealDisk,
     Retention,
     SweepHead,
@@ -39,7 +40,7 @@ from datalattice.testing.planting import flip, segment_file, text
 
 pa = pytest.importorskip("pyarrow")
 
-from datalattice.pipeline.jobs.gc import MarkTask, SortTask, part_of  # noqa: E402
+from datalattice.pipeline.jobs.gc import MarkTask, SortTask  # noqa: E402
 from datalattice.pipeline.jobs.stores import for_tasks, parts_of  # noqa: E402
 
 HOUR_MS = 3_600_000
@@ -97,10 +98,10 @@ class Marked:
             extent = extent_of(reader)
             plan = parts_of(extent, parts)
             begin = beginning_of(reader, extent, reader.roots_kept(grace_ms))
-            firsts = [stretch.first for stretch in plan]
+            owners = Plan(str(path), plan)
             places = zip(begin.roots, begin.places, strict=True)
             rows: list[tuple[Any, ...]] = [(one.number, None, None, None) for one in plan]
-            rows += [(part_of(firsts, place), None, None, hash) for hash, place in places]
+            rows += [(owners.number(place), None, None, hash) for hash, place in places]
             task = MarkTask(str(path), for_tasks(extent), plan, begin.start)
             while True:
                 self.rounds += 1
@@ -600,3 +601,14 @@ def test_a_collection_meanwhile_ends_the_mark(tmp_path: Path, clock: StoppedCloc
         rows = [(0, None, None, extent.root)]
         with pytest.raises(StoreFailed, match="cells were removed from it meanwhile; begin again"):
             Marked.run(task, rows, together=True)
+
+
+@pytest.mark.parametrize("lost", [0, 3, -1])
+def test_a_lost_segment_ends_the_mark(tmp_path: Path, clock: StoppedClock, lost: int) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        for number in range(16, 160, 16):
+            store.commit(Vector.of([text(n, 1_000) for n in range(number)]))
+    sorted((tmp_path / "s" / "segments").iterdir())[lost].unlink()
+    for parts in (1, 3, 100):
+        with pytest.raises(StoreFailed, match=r"the segment is gone; nothing was collected"):
+            Marked(tmp_path / "s", clock, parts=parts)

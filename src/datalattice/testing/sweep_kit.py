@@ -1,0 +1,54 @@
+"""Sweep kit: a sweep list made in one process, as `lattice spark gc` makes it in many."""
+
+from __future__ import annotations
+
+import os
+
+from datalattice.clock import SystemClock
+from datalattice.store import (
+    CellStore,
+    Hole,
+    Marks,
+    RealDisk,
+    StretchMarker,
+    StretchReader,
+    SweepHead,
+    SweptSegment,
+    beginning_of,
+    extent_of,
+    locate,
+    sweep_head,
+    write_sweep_list,
+)
+
+
+def make_sweep_list(
+    folder: str | os.PathLike[str], path: str | os.PathLike[str], *, grace_ms: int = 0
+) -> SweepHead:
+    """Mark the store in a folder and write the list; return its head."""
+    with CellStore.open(folder, read_only=True) as store:
+        extent = extent_of(store)
+        (stretch,) = extent.stretches(1)
+        beginning = beginning_of(store, extent, store.roots_kept(grace_ms))
+        marker = StretchMarker(store, extent, stretch)
+        for _ in marker.follow_young(beginning.start):
+            pass
+        marker.follow(beginning.roots)
+        reader = StretchReader(store, extent, stretch)
+        packs = [pack for pack in reader.packs() if not isinstance(pack, Hole)]
+        places = [place for pack in packs for _, place in reader.cells(pack)]
+        dead = Marks()
+        gone = [place for place in places if not marker.marks.has(place) and dead.add(place)]
+        numbers = sorted({place >> 42 for place in places})
+        segments = [SweptSegment(n, marker.marks.pack(n), dead.pack(n)) for n in numbers]
+        head = sweep_head(
+            extent,
+            beginning.roots,
+            time_ms=SystemClock().now_ms(),
+            grace_ms=grace_ms,
+            cells=(marker.cells, len(gone)),
+            bytes_dead=sum(locate(place)[2] for place in gone),
+            segments=len(segments),
+        )
+        write_sweep_list(RealDisk(), os.fspath(path), head, segments)
+        return head
