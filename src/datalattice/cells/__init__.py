@@ -33,6 +33,7 @@ from datalattice.cells.cell import (
 from datalattice.cells.columnar import columns
 from datalattice.cells.comparing import Change, changes
 from datalattice.cells.convert import to_cell, to_python
+from datalattice.cells.html import html_table, html_words, to_html
 from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
 from datalattice.cells.indexparts import IndexPart
 from datalattice.cells.indexranges import index_between, index_bounds, index_joined
@@ -140,6 +141,8 @@ __all__ = [
     "encode_message",
     "from_json",
     "from_text",
+    "html_table",
+    "html_words",
     "index_between",
     "index_bounds",
     "index_joined",
@@ -159,6 +162,7 @@ __all__ = [
     "settle",
     "skip_kid",
     "to_cell",
+    "to_html",
     "to_json",
     "to_python",
     "to_text",

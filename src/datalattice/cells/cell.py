@@ -32,7 +32,7 @@ from typing import Final, Protocol
 from librt.strings import BytesWriter
 from mypy_extensions import i64, mypyc_attr, u8
 
-from datalattice.cells.scalars import NAN_BITS, NanBits, Scalar
+from datalattice.cells.scalars import NAN_BITS, NanBits, Scalar, html_hook
 from datalattice.errors import BadFormat, MissingData, TypeMismatch, UsageError
 from datalattice.limits import (
     CHUNK_BYTES,
@@ -216,6 +216,9 @@ class Cell:
 
     def __reduce__(self) -> tuple[Callable[[bytes], Value], tuple[bytes]]:
         return restore_hook[0], (pickle_hook[0](self),)
+
+    def _repr_html_(self) -> str:
+        return html_hook[0](self)
 
 
 def _restore_unset(_data: bytes) -> Value:

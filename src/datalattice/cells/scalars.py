@@ -9,6 +9,7 @@ encodings are, and they always stand inside their parent: no scalar here is long
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -89,6 +90,17 @@ class Scalar:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.text()}>"
+
+    def _repr_html_(self) -> str:
+        return html_hook[0](self)
+
+
+def _html_unset(_value: object) -> str:
+    raise UsageError("the HTML of values is not loaded")
+
+
+html_hook: Final[list[Callable[[object], str]]] = [_html_unset]
+"""What notebooks show of a value; filled in by a module that knows every kind of cell."""
 
 
 def _name_encoding(tag: int, kind: str, name: object) -> bytes:

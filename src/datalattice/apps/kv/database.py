@@ -6,12 +6,26 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from datalattice.apps.kv.batch import Batch
+from datalattice.apps.kv.entries import VALUE as VALUE_FIELD
+from datalattice.apps.kv.entries import Entry
 from datalattice.apps.kv.keys import checked_text
 from datalattice.apps.kv.lattice import KV_SECTION, KVStoreLattice
 from datalattice.apps.kv.operations import Step, T
+from datalattice.apps.kv.showing import shown_value
 from datalattice.apps.kv.typed import TypedOperations
 from datalattice.apps.kv.watching import Watch
-from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Keyword, Map, Signed, Value, to_cell
+from datalattice.cells import (
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    Keyword,
+    Map,
+    Signed,
+    Value,
+    html_table,
+    html_words,
+    to_cell,
+)
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor, RootLattice, collector_paused
@@ -294,6 +308,21 @@ class Database(TypedOperations):
 
     def __repr__(self) -> str:
         return f"Database({self._name!r}, keys={len(self)})"
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the first keys."""
+        entries = ((key, html_words(entry.type_name), _shown(entry)) for key, entry in self.scan())
+        return html_table(f"Database {self._name!r}", ("key", "type", "value"), entries)
+
+
+HTML_MEMBERS_MAX: Final = 1_000
+"""A structure with more members is shown as it is stored, so that it is not read whole."""
+
+
+def _shown(entry: Entry) -> Value:
+    members = entry.cell[VALUE_FIELD]
+    is_long = isinstance(members, (Index, Map)) and len(members) > HTML_MEMBERS_MAX
+    return members if is_long else shown_value(entry)
 
 
 def joined(value: Value, stores: list[Index], context: MergeContext) -> Value:

@@ -6,16 +6,19 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
 from datalattice.apps.queue import state as states
-from datalattice.apps.queue.entries import Batch, entry_value, entry_values
+from datalattice.apps.queue.entries import Batch, entry_stamp_ms, entry_value, entry_values
 from datalattice.apps.queue.lattice import QueueLattice
 from datalattice.apps.queue.state import QueueState, checked_offset, read_state
-from datalattice.cells import EMPTY_VECTOR, Value, Vector, to_cell
+from datalattice.cells import EMPTY_VECTOR, Value, Vector, html_table, to_cell
 from datalattice.clock import Clock, SystemClock
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import UsageError
 
 CHUNK: Final = 1_024
 """Records that iteration reads at a time."""
+
+HTML_RECORDS_MAX: Final = 10
+"""Records that a notebook shows of a queue."""
 
 
 class Queue:
@@ -289,3 +292,16 @@ class Queue:
     def __repr__(self) -> str:
         state = self.state()
         return f"Queue(start={state.start}, end={state.end})"
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the last records."""
+        state = self.state()
+        first = max(state.start, state.end - HTML_RECORDS_MAX)
+        rows: list[tuple[object, ...]] = []
+        for offset in range(first, state.end):
+            entry = state.entries[offset - state.start]
+            stamp_ms = entry_stamp_ms(entry)
+            whole = entry if isinstance(entry, Vector) and stamp_ms is not None else (None, entry)
+            rows.append((offset, stamp_ms, whole[0], whole[1]))
+        title = f"Queue, offsets {state.start:,} to {state.end:,}, the last {len(rows)}"
+        return html_table(title, ("offset", "Unix ms", "key", "value"), rows)

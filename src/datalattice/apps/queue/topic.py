@@ -15,7 +15,17 @@ from datalattice.apps.queue.lattice import (
 )
 from datalattice.apps.queue.metadata import put_metadata
 from datalattice.apps.queue.queue import Queue
-from datalattice.cells import EMPTY_INDEX, Index, Keyword, Map, Value, to_cell, to_text, value_hash
+from datalattice.cells import (
+    EMPTY_INDEX,
+    Index,
+    Keyword,
+    Map,
+    Value,
+    html_table,
+    to_cell,
+    to_text,
+    value_hash,
+)
 from datalattice.clock import Clock, SystemClock
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import UsageError
@@ -182,6 +192,14 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"Topic(partitions={len(self.partitions())})"
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the partitions."""
+        ids = self.partitions()
+        states = ((one, self.partition(one).state()) for one in ids)
+        rows = ((one, state.start, state.end) for one, state in states)
+        title = f"Topic, partitions: {len(ids):,}"
+        return html_table(title, ("partition", "start", "end"), rows, len(ids))
 
 
 class LatticeMQ:
