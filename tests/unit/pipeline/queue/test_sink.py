@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import pickle
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, DataLatticeError, LimitExceeded, UsageError
 from datalattice.home import Folder, edit, editing, reading, write_key
 from datalattice.lattice import root_lattice
+from datalattice.node import Daemon, Node, NodeConfig
 from datalattice.pipeline import staging
 from datalattice.pipeline.queue import gather, join
 from datalattice.pipeline.queue.sink import sink_options
@@ -467,6 +469,35 @@ def test_memory_holds_a_piece_of_a_log_only(sink: Sink, monkeypatch: pytest.Monk
     sink.save("value string", {"value": values}, {"value": values})
     assert puts > 40
     assert [entry[1] for entry in sink.entries()] == [*range(7), *values, *values]
+
+
+def test_beside_a_running_node_its_node_writes(sink: Sink) -> None:
+    large = [f"{number} ".ljust(3_000, "x") for number in range(50)]
+
+    def work() -> None:
+        for batch in (0, 1, 1):
+            sink.save("value string", {"value": large}, {"value": ["a"] * 40}, batch=batch)
+
+    async def run() -> Node:
+        ready: asyncio.Future[Node] = asyncio.get_running_loop().create_future()
+        daemon = Daemon(
+            sink.home,
+            NodeConfig(port=-1),
+            key_pair=KEYS,
+            ready=lambda _, node: ready.set_result(node),
+        )
+        async with asyncio.timeout(30):
+            serve = asyncio.ensure_future(daemon.serve())
+            try:
+                node = await ready
+                await asyncio.to_thread(work)
+                return node
+            finally:
+                daemon.stop()
+                await serve
+
+    asyncio.run(run())
+    assert [entry[1] for entry in sink.entries()] == [*large, *["a"] * 40] * 2
 
 
 def test_a_clear_error_is_one_of_ours(sink: Sink) -> None:
