@@ -13,9 +13,11 @@ from datalattice.apps.queue import (
     entry_stamp_ms,
     entry_value,
     is_entry,
+    make_entry,
     read_state,
 )
-from datalattice.cells import EMPTY_MAP, Keyword, Map, Vector, same, to_cell, value_hash
+from datalattice.apps.queue.entries import PACKED_MIN
+from datalattice.cells import EMPTY_MAP, Keyword, Map, Vector, novelty, same, to_cell, value_hash
 from datalattice.clock import SystemClock
 from datalattice.errors import TypeMismatch, UsageError
 
@@ -346,3 +348,18 @@ def test_a_log_does_not_go_on_as_a_shorter_one() -> None:
     before = queue.state()
     with pytest.raises(UsageError, match="a log of 2 records cannot go on as one of 1"):
         queue.advance(before, before.entries.take(1))
+
+
+@pytest.mark.parametrize("length", [140, 141, 4_096, 4_097, 12_000, 100_000])
+@pytest.mark.parametrize("part", ["value", "key"])
+def test_many_long_records_in_one_go_keep_all_their_cells(length: int, part: str) -> None:
+    long = [bytes([number % 256]) * length for number in range(PACKED_MIN)]
+    short = list(range(PACKED_MIN))
+    values, keys = (long, short) if part == "value" else (short, long)
+    one_by_one = [make_entry(to_cell(k), to_cell(v), 7) for k, v in zip(keys, values, strict=True)]
+    log = Batch(values, 7, keys).append_to(Vector.of([]))
+    assert novelty_hashes(log) == novelty_hashes(Vector.of(one_by_one))
+
+
+def novelty_hashes(value: Vector) -> set[bytes]:
+    return {hash for hash, _, _ in novelty(value)}

@@ -102,19 +102,29 @@ def _packed(values: list[object], stamp_ms: int, keys: list[object] | None) -> l
     rows: list[bytes] = []
     for position in range(len(values)):
         value = values[position]
-        if type(value) not in _PLAIN:
+        if not _is_small(value):
             return None
         if keys is not None:
             given = keys[position]
-            if given is not None and type(given) not in _PLAIN:
+            if given is not None and not _is_small(given):
                 return None
             key = encode(given)
         row: bytes = _ENTRY_HEAD + key + encode(value) + tail
-        # A longer record is a branch of its own, or has one.
+        # A longer record is a branch of its own.
         if len(row) > EMBEDDED_BYTES_MAX:
             return None
         rows.append(row)
     return rows
+
+
+def _is_small(value: object) -> bool:
+    """Return whether a value is plain and its encoding stands for all of it.
+
+    A long blob's does not, though it may be short: below it there are chunks.
+    """
+    if type(value) not in _PLAIN:
+        return False
+    return not isinstance(value, (bytes, str)) or len(value) <= EMBEDDED_BYTES_MAX
 
 
 def _entries(
