@@ -161,7 +161,11 @@ class RemoteCells:
         """
         with self._lock:
             found = self._find(hash)
-            return self._fetch(self._ahead.batch(hash)).get(hash) if found is None else found
+            if found is not None:
+                return found
+            # What is remembered may stand in several places, and is not needed twice.
+            batch = [one for one in self._ahead.batch(hash) if one not in self._recent]
+            return self._fetch(batch).get(hash)
 
     def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
         """Return the encodings of cells in the order of `hashes`, None for the absent ones.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -89,6 +89,24 @@ def test_a_large_blob_comes_in_few_round_trips(node: BackgroundNode, cells: Remo
     assert isinstance(found, Blob)
     assert bytes(found) == data
     assert cells.requests <= 30
+
+
+def test_what_stands_in_many_places_comes_once(
+    node: BackgroundNode, cells: RemoteCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+    fetch = cells._fetch
+
+    def noted(hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+        asked.extend(hashes)
+        return fetch(hashes)
+
+    monkeypatch.setattr(cells, "_fetch", noted)
+    texts = ["a" * 500, "b" * 500, "c" * 500]
+    found = get(cells, put(node, Vector.of(text for _ in range(2_000) for text in texts)))
+    assert isinstance(found, Vector)
+    assert list(found) == 2_000 * texts
+    assert len(asked) == len(set(asked))
 
 
 def test_a_look_up_does_not_fetch_all(node: BackgroundNode, cells: RemoteCells) -> None:
