@@ -19,7 +19,7 @@ from typing import Final
 
 from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
-from datalattice.errors import MissingData, UsageError
+from datalattice.errors import MissingData, StoreFailed, UsageError
 from datalattice.home import read_key, root_named
 from datalattice.limits import HASH_BYTES
 from datalattice.node import parse_address
@@ -175,11 +175,14 @@ class Source:
         """Keep a root with all below it for so many seconds, as far as the place can.
 
         A node does not take leases.
-        Raises: MissingData: the root is not whole here.
+        Raises: MissingData: the root is not whole here. StoreFailed: it cannot be written to.
         """
         if seconds <= 0 or not isinstance(self._cells, CellStore):
             return NoLease(hash)
-        return self._cells.lease(hash, seconds)
+        try:
+            return self._cells.lease(hash, seconds)
+        except StoreFailed as error:
+            raise StoreFailed(f"{error}; leaseSeconds=0 reads it without a lease") from error
 
     def snapshot(self) -> Snapshot:
         """Choose the root that the tasks of a plan read, and lease it for `leaseSeconds`.

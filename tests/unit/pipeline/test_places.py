@@ -12,7 +12,7 @@ import pytest
 from datalattice.cells import Index, Value, Vector, encode, same, value_hash
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
-from datalattice.errors import MissingData, NoSigningKey, PeerUnavailable, UsageError
+from datalattice.errors import MissingData, NoSigningKey, PeerUnavailable, StoreFailed, UsageError
 from datalattice.home import write_key
 from datalattice.pipeline import places, remote
 from datalattice.pipeline.options import Given
@@ -26,6 +26,7 @@ from datalattice.pipeline.places import (
     place_option,
 )
 from datalattice.store import LEASE_SECONDS_MAX, NOTHING, CellStore, collecting
+from datalattice.store.pins import PINS_LOCK
 from datalattice.testing.background import BackgroundNode
 
 HASH = "ab" * 32
@@ -232,6 +233,16 @@ def test_a_snapshot_stays_when_garbage_is_collected(
         with source.keeping(snapshot) as keeper:
             keeper.touch()
         assert len(writer.leases.live()) == 1
+
+
+def test_a_store_that_cannot_be_written_to_is_read_without_a_lease(tmp_path: Path) -> None:
+    store_of(tmp_path, value(1))
+    (tmp_path / PINS_LOCK).unlink(missing_ok=True)
+    (tmp_path / PINS_LOCK).mkdir()  # nobody can lock that
+    with pytest.raises(StoreFailed, match=r"cannot be written .*; leaseSeconds=0 reads it without"):
+        open_place(Place(str(tmp_path))).snapshot()
+    source = open_place(Place(str(tmp_path), lease_seconds=0))
+    assert source.snapshot().root_hash == value_hash(value(1))
 
 
 # --- nodes --------------------------------------------------------------------------------------
