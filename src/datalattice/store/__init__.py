@@ -38,6 +38,7 @@ from datalattice.store.stretches import (
     entry_count,
     extent_of,
     missing_before,
+    record_damage,
     upper_bits,
 )
 from datalattice.store.sweeping import (
@@ -123,6 +124,7 @@ __all__ = [
     "open_damaged",
     "open_store",
     "parse_time",
+    "record_damage",
     "sweep_head",
     "time_text",
     "upper_bits",

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from datalattice.errors import StoreFailed, UsageError
+from datalattice.store.base import Damage
 from datalattice.store.disk import Disk
-from datalattice.store.garbage import GARBAGE_FILE, Sieve, first_pack, read_removed
+from datalattice.store.garbage import GARBAGE_FILE, REMOVED_NOTHING, Removed, Sieve, first_pack
 from datalattice.store.hashindex import Position
 from datalattice.store.marking import PLACE_SHIFT, Follower, Roots, damaged
 from datalattice.store.reading import CHECK_RESIDENT_BYTES, CHECK_RESIDENT_READS, Reading
@@ -123,7 +124,7 @@ def extent_of(store: Reading) -> Extent:
     store.refresh()
     disk, folder = store._disk, store._folder
     mark = store._state.watermark()
-    removed = read_removed(disk, folder, store._opened.store_id)
+    removed = _removed(store)
     segments: list[Segment] = []
     sequence = 1
     for number in segment_numbers(disk, folder):
@@ -144,6 +145,18 @@ def extent_of(store: Reading) -> Extent:
         removed_digest(disk, folder),
         tuple(segments),
     )
+
+
+def _removed(store: Reading) -> Removed:
+    """Return the record of removed cells; without it a store is whole all the same."""
+    found = store._removed()
+    return REMOVED_NOTHING if isinstance(found, Damage) else found
+
+
+def record_damage(store: Reading) -> Damage | None:
+    """Return what is wrong with the record of removed cells, None when nothing is."""
+    found = store._removed()
+    return found if isinstance(found, Damage) else None
 
 
 def entry_count(store: Reading) -> int:
@@ -180,7 +193,7 @@ def missing_before(store: Reading, stretch: Stretch, sequence: int) -> str:
 
     Those that were removed on purpose are not missing.
     """
-    removed = read_removed(store._disk, store._folder, store._opened.store_id)
+    removed = _removed(store)
     expected = sequence + 1
     run = removed.run_before(stretch.first)
     if run is not None and run.sequence <= expected < run.behind:
@@ -210,7 +223,7 @@ class StretchReader:
         self._extent = extent
         self._stretch = stretch
         disk, folder = store._disk, store._folder
-        removed = read_removed(disk, folder, extent.store_id)
+        removed = _removed(store)
         self._sieve = Sieve(removed)
         self._log = LogReader(
             disk,
@@ -387,8 +400,12 @@ class Beginning(NamedTuple):
 def beginning_of(store: Reading, extent: Extent, roots: Roots) -> Beginning:
     """Return where the mark of a store begins; `CellStore.roots_kept` gives the roots.
 
-    Raises: StoreFailed: a root that somebody keeps is not here.
+    Raises: StoreFailed: a root that somebody keeps is not here, or the record of removed cells is
+            damaged.
     """
+    damage = record_damage(store)
+    if damage is not None:
+        raise damaged(str(damage))
     kept = [*([] if extent.root is None else [extent.root]), *roots.kept()]
     others = [*([] if roots.root is None else [roots.root]), *roots.tops()]
     wanted = list(dict.fromkeys([*kept, *others]))

@@ -41,6 +41,7 @@ from datalattice.store import (
     extent_of,
     locate,
     missing_before,
+    record_damage,
     upper_bits,
 )
 
@@ -182,6 +183,9 @@ def examine(reader: CellStore, work: Work, run: RunTasks) -> tuple[Sums, list[Fo
             inside = run("whole index", IndexTask(work, None, slices), slices)
         sums = Sums(inside, of_packs=sums.packs) if spans is None else Sums(told + inside)
     rows = [one.found() for one in damaged]
+    record = record_damage(reader)
+    if record is not None:
+        rows.append(Found(Fault.SCAR, None, record.file, record.offset, record.reason))
     return sums, rows + list(_lost_roots(reader, work.extent))
 
 

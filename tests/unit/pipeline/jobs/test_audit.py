@@ -334,6 +334,19 @@ def test_a_damaged_file_of_pins_is_named(whole: Path) -> None:
     assert "the file of pins is damaged" in row[4]
 
 
+def test_without_the_record_of_removed_cells_a_store_is_whole(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
+    with CellStore.open(whole, segment_bytes=8_192, retention=NOTHING) as store:
+        assert store.collect(grace_ms=0).dropped
+    flip(whole / "garbage", 20)
+    for parts in (1, 4):
+        found = Audited(whole, parts)
+        assert found.kinds.keys() == {"scar"}
+        assert ("scar", None, str(whole / "garbage"), 0) in {row[:4] for row in found.rows}
+
+
 def test_a_collection_meanwhile_ends_the_job(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
     with CellStore.open(whole, read_only=True) as reader:

@@ -612,3 +612,14 @@ def test_a_lost_segment_ends_the_mark(tmp_path: Path, clock: StoppedClock, lost:
     for parts in (1, 3, 100):
         with pytest.raises(StoreFailed, match=r"the segment is gone; nothing was collected"):
             Marked(tmp_path / "s", clock, parts=parts)
+
+
+def test_a_damaged_record_of_removed_cells_ends_the_mark(
+    tmp_path: Path, clock: StoppedClock
+) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        history_of(store)
+        assert store.collect(grace_ms=0).dropped
+    flip(tmp_path / "s" / "garbage", 20)
+    with pytest.raises(StoreFailed, match="the record of removed cells is damaged; nothing was"):
+        Marked(tmp_path / "s", clock)
