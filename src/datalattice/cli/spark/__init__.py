@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from datalattice.cli.spark.audit import audit
+from datalattice.cli.spark.diff import diff
 from datalattice.cli.spark.gc import gc
 from datalattice.cli.spark.merge import merge
 from datalattice.cli.spark.moving import compact, export, load
@@ -13,6 +14,7 @@ app = typer.Typer(
     help="Jobs on Spark: merge, compare, check, load and export more than one process is for."
 )
 app.command("merge")(merge)
+app.command("diff")(diff)
 app.command("audit")(audit)
 app.command("gc")(gc)
 app.command("load")(load)

@@ -241,10 +241,13 @@ class _Merge:
     tasks: int = 0
     rounds: int = 0
     staged: int = 0
+    has_root: bool = False
+    """Whether the node that takes the result has data of its own: the first input then."""
 
     def run(self, sources: list[Input]) -> MergeReport:
         count = len(sources)
         if self.output.folder is not None and _has_root(self.output.folder):
+            self.has_root = True
             # What a node has comes first, as in any merge of its own.
             sources = [resolve_input(str(self.output.folder.path)), *sources]
         with leased(sources):
@@ -398,7 +401,8 @@ class _Merge:
         if self.output.folder is not None:
             made = Path(self.staging) / "result"
             with CellStore.open(made) as store:
-                stage(root, store, base, told)
+                # The base need not come along where it is the node's own store.
+                stage(root, store, base if self.has_root else None, told)
                 _commit(store, root)
             return self._imported(self.output.folder, str(made))
         path = self.output.path

@@ -175,7 +175,7 @@ def test_an_archive_is_written(run: Run, tmp_path: Path) -> None:
 def test_a_node_takes_the_result_and_signs_its_own(
     is_empty: bool, run: Run, tmp_path: Path
 ) -> None:
-    replicas = [*same_owner(3), *several_owners(3)]
+    replicas = [*same_owner(3, keys=400), *several_owners(3)]
     folder = Folder(tmp_path / "hq")
     write_key(folder.key_path, ALICE)
     own: Value = None

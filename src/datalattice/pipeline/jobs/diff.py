@@ -1,0 +1,224 @@
+"""Diff: which keys differ between two roots, and who signed them, as rows.
+
+    frame = diff(spark, "backup/store", "data/node@HEAD~1")
+    frame.groupBy("section", "change").count().show()
+
+The driver compares the tops of both trees by their hashes, as far as there is something to share
+out; tasks compare what is left to them. What both sides share is read by nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from datalattice.cells import (
+    ABSENT,
+    Value,
+    Vector,
+    brief,
+    decode,
+    decode_message,
+    encode,
+    encode_message,
+    is_embedded,
+    to_text,
+)
+from datalattice.errors import UsageError
+from datalattice.lattice import Lattice, SignedLattice, root_lattice
+from datalattice.pipeline.jobs.comparing import PART_KEYS, Pair, Signers, planned, rows_of
+from datalattice.pipeline.jobs.inputs import CACHE_BYTES, Input, open_stores, resolve_input
+from datalattice.pipeline.jobs.tasks import PAYLOADS_MAX, mapped
+from datalattice.store import CellStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+LEASE_SECONDS: Final = 60 * 60
+"""How long both roots stay, at least, for the rows to be read."""
+
+BATCH_ROWS: Final = 4_096
+
+PAIRS_MAX: Final = 1_000_000
+"""Pairs that a plan holds; roots that differ in more owners and databases are compared in parts."""
+
+COLUMNS: Final = (
+    "section STRING, owner STRING, path ARRAY<STRING>, change STRING, before STRING, after STRING, "
+    "signer_before STRING, signer_after STRING, valid BOOLEAN"
+)
+
+
+class _Item(NamedTuple):
+    """A pair as a task is told it: values by their encodings, what is below them by hash."""
+
+    path: bytes
+    depth: int
+    """Keys of the path by which the lattice is found; the rest are those of a drive."""
+    owner: bytes
+    before: bytes | None
+    after: bytes | None
+    signers: Signers
+    change: str
+
+
+def diff(spark: SparkSession, before: str, after: str) -> DataFrame:
+    """Return a row for each key that differs between two roots.
+
+    before, after: stores or folders of nodes, each perhaps with `@` and a root.
+
+    | column | type | what |
+    |---|---|---|
+    | section | STRING | the section, such as `:kv` |
+    | owner | STRING | whose it is: 0x and the public key in hex, or a DID; NULL: nobody's |
+    | path | ARRAY<STRING> | the keys below that: database and key, topic and partition, file |
+    | change | STRING | added, removed, changed, or signed again |
+    | before, after | STRING | the beginnings of the values |
+    | signer_before, signer_after | STRING | whose key signed what it is part of |
+    | valid | BOOLEAN | whether that signature holds, the later one of two |
+
+    Both roots are leased for an hour: read the rows until then.
+    Raises: UsageError: an input is not what it should be. MissingData: a root is not whole.
+    Cost:   what differs.
+    """
+    inputs = (_leased(before), _leased(after))
+    tasks = plan(*inputs)
+    return mapped(spark, partial(_batches, inputs, tasks), len(tasks), COLUMNS)
+
+
+def _leased(name: str) -> Input:
+    found = resolve_input(name)
+    if found.is_archive:
+        raise UsageError(f"{name}: an archive is read as a whole; import it into a store first")
+    with CellStore.open(found.path, read_only=True, cache_bytes=CACHE_BYTES) as store:
+        store.lease(found.root, LEASE_SECONDS)
+    return found
+
+
+def plan(before: Input, after: Input) -> list[list[_Item]]:
+    """Return what each task compares.
+
+    Raises: as `diff`.
+    """
+    if before.root == after.root:
+        return []
+    with (
+        CellStore.open(before.path, read_only=True, cache_bytes=CACHE_BYTES) as own,
+        CellStore.open(after.path, read_only=True, cache_bytes=CACHE_BYTES) as other,
+    ):
+        tasks: list[list[_Item]] = []
+        size = PART_KEYS
+        for count, pair in enumerate(planned(own.load(before.root), other.load(after.root))):
+            if count == PAIRS_MAX:
+                raise UsageError(f"the roots differ in more than {PAIRS_MAX} owners and databases")
+            if size + pair.size > PART_KEYS and len(tasks) < PAYLOADS_MAX:
+                tasks.append([])
+                size = 0
+            tasks[-1].append(_item(pair))
+            size += pair.size
+    return tasks
+
+
+def _item(pair: Pair) -> _Item:
+    return _Item(
+        encode_message(Vector.of(pair.path)),
+        len(pair.path) if pair.lattice is not None else 0,
+        encode_message(pair.owner),
+        None if pair.before is ABSENT else encode(pair.before),
+        None if pair.after is ABSENT else encode(pair.after),
+        pair.signers,
+        pair.change,
+    )
+
+
+def _pair(item: _Item, own: CellStore, other: CellStore) -> Pair:
+    path = decode_message(item.path)
+    assert isinstance(path, Vector)
+    keys = tuple(path)
+    return Pair(
+        keys,
+        ABSENT if item.before is None else decode(item.before, own),
+        ABSENT if item.after is None else decode(item.after, other),
+        _lattice_at(keys, item.signers) if item.depth else None,
+        item.signers,
+        decode_message(item.owner),
+        item.change,
+    )
+
+
+def _lattice_at(keys: tuple[Value, ...], signers: Signers) -> Lattice | None:
+    """Return the lattice of a planned pair: a path does not name the steps into signed values."""
+    lattice: Lattice | None = root_lattice()
+    for key in keys:
+        if isinstance(lattice, SignedLattice):
+            lattice = lattice.inner
+        lattice = None if lattice is None else lattice.child(key)
+    is_signed = signers.before is not None or signers.after is not None
+    return lattice.inner if isinstance(lattice, SignedLattice) and is_signed else lattice
+
+
+def _batches(
+    inputs: tuple[Input, Input], tasks: list[list[_Item]], task: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task."""
+    if task >= len(tasks):
+        return
+    open_stores.trim()
+    own, other = (open_stores.get(one.path) for one in inputs)
+    rows: list[dict[str, Any]] = []
+    for item in tasks[task]:
+        for pair in rows_of(_pair(item, own, other)):
+            rows.append(_row(pair))
+            if len(rows) == BATCH_ROWS:
+                yield _batch(rows)
+                rows = []
+    if rows:
+        yield _batch(rows)
+
+
+def _batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    types = {"path": pa.list_(pa.string()), "valid": pa.bool_()}
+    names = [column.split()[0] for column in COLUMNS.split(", ")]
+    fields = [pa.field(name, types.get(name, pa.string())) for name in names]
+    return pa.RecordBatch.from_pylist(rows, pa.schema(fields))
+
+
+def _row(pair: Pair) -> dict[str, Any]:
+    owned = pair.owner is not None
+    below = pair.path[1:]
+    if owned:
+        below = below[_position(below, pair.owner) + 1 :]
+    return {
+        "section": _key(pair.path[0]) if pair.path else None,
+        "owner": _key(pair.owner) if owned else None,
+        "path": [_key(key) for key in below],
+        "change": pair.kind,
+        "before": _value(pair.before),
+        "after": _value(pair.after),
+        "signer_before": _hex(pair.signers.before),
+        "signer_after": _hex(pair.signers.after),
+        "valid": pair.signers.valid,
+    }
+
+
+def _position(keys: tuple[Value, ...], owner: Value) -> int:
+    """Return where the owner stands among keys."""
+    return next(i for i, key in enumerate(keys) if encode(key) == encode(owner))
+
+
+def _key(key: Value) -> str:
+    return key if isinstance(key, str) else to_text(key)
+
+
+def _value(value: object) -> str | None:
+    """Return a small value as it prints, of any other what it is and how large."""
+    if value is ABSENT:
+        return None
+    return to_text(value) if is_embedded(value) else brief(value)
+
+
+def _hex(key: bytes | None) -> str | None:
+    return None if key is None else "0x" + key.hex()
