@@ -90,7 +90,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def test_rows_of_csv_become_maps_in_a_topic(spark: Any, home: Home, tmp_path: Path) -> None:
-    from datalattice.pipeline.jobs.load import load
+    from datalattice.pipeline.jobs import load
 
     file = tmp_path / "rows.csv"
     rows: list[dict[str, Any]] = [
@@ -124,7 +124,7 @@ def test_rows_of_csv_become_maps_in_a_topic(spark: Any, home: Home, tmp_path: Pa
 
 
 def test_lines_of_json_keep_every_digit(spark: Any, home: Home, tmp_path: Path) -> None:
-    from datalattice.pipeline.jobs.load import load
+    from datalattice.pipeline.jobs import load
 
     rows = [{"id": i, "big": 10**30 + i, "no": None, "in": {"l": [1, 2.5]}} for i in range(20)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "\n  \n")
@@ -141,7 +141,7 @@ def test_lines_of_json_keep_every_digit(spark: Any, home: Home, tmp_path: Path) 
 def test_a_file_that_many_tasks_read_keeps_its_order(
     spark: Any, home: Home, tmp_path: Path
 ) -> None:
-    from datalattice.pipeline.jobs.load import load
+    from datalattice.pipeline.jobs import load
 
     file = tmp_path / "a.jsonl"
     file.write_text("".join(json.dumps({"n": n, "x": "x" * (n % 70)}) + "\n" for n in range(300)))
@@ -154,7 +154,7 @@ def test_a_file_that_many_tasks_read_keeps_its_order(
 
 
 def test_every_type_of_parquet_has_a_value(spark: Any, home: Home, tmp_path: Path) -> None:
-    from datalattice.pipeline.jobs.load import load
+    from datalattice.pipeline.jobs import load
 
     file = str(tmp_path / "rows.parquet")
     spark.range(4).selectExpr(
@@ -232,7 +232,7 @@ def random_logs(seed: int) -> dict[int, list[Any]]:
 def test_a_compacted_topic_is_what_plain_python_makes_of_it(
     spark: Any, home: Home, keyless: str
 ) -> None:
-    from datalattice.pipeline.jobs.compact import compact
+    from datalattice.pipeline.jobs import compact
 
     logs = random_logs(1)
     for partition, entries in logs.items():
@@ -260,7 +260,7 @@ def test_a_compacted_topic_is_what_plain_python_makes_of_it(
 
 
 def test_a_database_gets_the_latest_and_loses_what_was_deleted(spark: Any, home: Home) -> None:
-    from datalattice.pipeline.jobs.compact import compact
+    from datalattice.pipeline.jobs import compact
 
     def entry(key: str, value: object, stamp: int) -> Any:
         return make_entry(key, to_cell(value), stamp)
@@ -289,7 +289,7 @@ def test_a_database_gets_the_latest_and_loses_what_was_deleted(spark: Any, home:
 def test_what_cannot_be_compacted_is_said(
     spark: Any, home: Home, arguments: dict[str, Any], says: str
 ) -> None:
-    from datalattice.pipeline.jobs.compact import compact
+    from datalattice.pipeline.jobs import compact
 
     home.append("t", 0, [make_entry("a", 1, 5)])
     with pytest.raises(UsageError, match=says), clear_errors():
@@ -322,7 +322,7 @@ EXPECTED = [(partition, n, f"k{n}", n) for partition in range(2) for n in range(
 def test_records_are_exported_to_parquet(spark: Any, filled: Home, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    from datalattice.pipeline.jobs.export import export
+    from datalattice.pipeline.jobs import export
 
     target = tmp_path / "out"
     options = {"store": filled.path, "valueFormat": "json", "keyFormat": "string"}
@@ -342,7 +342,7 @@ def test_records_are_exported_to_versions_of_a_delta_table(
     spark: Any, filled: Home, tmp_path: Path
 ) -> None:
     deltalake = pytest.importorskip("deltalake")
-    from datalattice.pipeline.jobs.export import export
+    from datalattice.pipeline.jobs import export
 
     target = tmp_path / "table"
     options = {"store": filled.path, "valueFormat": "json", "keyFormat": "string"}

@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 import datalattice
 from datalattice.errors import UsageError
 from datalattice.pipeline import clear_errors, register
-from datalattice.pipeline.jobs.compact import compact
-from datalattice.pipeline.jobs.load import load
+from datalattice.pipeline.jobs import compact, load
 
 
 def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from datalattice.cli.folder import DirOption, JsonOption, existing_folder
+from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of
 from datalattice.cli.spark.session import (
     MEMORY,
     MasterOption,
@@ -63,10 +63,10 @@ def load(
 
     All rows or none. Works beside a running node.
     """
-    from datalattice.pipeline.jobs.load import load as run_load
+    from datalattice.pipeline.jobs import load as run_load
 
     settings = parse_settings(option)
-    folder = str(existing_folder(dir).path.absolute())
+    folder = str(folder_of(dir).path.absolute())  # a key is enough: the store is made
     with spark_job("load", master, memory, quiet=json) as job:
         report = run_load(
             job.spark,
@@ -121,7 +121,7 @@ def compact(
 
     A record whose value is nil deletes its key. Works beside a running node.
     """
-    from datalattice.pipeline.jobs.compact import compact as run_compact
+    from datalattice.pipeline.jobs import compact as run_compact
 
     folder = str(existing_folder(dir).path.absolute())
     with spark_job("compact", master, memory, quiet=json) as job:
@@ -162,7 +162,7 @@ def export(
 
     Reads the folder (--dir), unless --option store=... or node=... names another place.
     """
-    from datalattice.pipeline.jobs.export import export as run_export
+    from datalattice.pipeline.jobs import export as run_export
 
     settings = parse_settings(option)
     if not {"store", "path", "node"} & {name.lower() for name in settings}:

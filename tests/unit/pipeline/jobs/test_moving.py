@@ -19,11 +19,15 @@ import pyarrow.parquet as pq
 
 from datalattice.cells import decode_message, to_json
 from datalattice.errors import UsageError
-from datalattice.pipeline.jobs import export as exporting
-from datalattice.pipeline.jobs import load as loading
-from datalattice.pipeline.jobs.compact import Keyless, compact
-from datalattice.pipeline.jobs.export import export
-from datalattice.pipeline.jobs.load import RowPlan, checked_format, converter, load, made_rows
+from datalattice.pipeline.jobs import Keyless, compact, export, load
+from datalattice.pipeline.jobs.export import _write_files
+from datalattice.pipeline.jobs.load import (
+    ROWS_MAX,
+    RowPlan,
+    checked_format,
+    converter,
+    made_rows,
+)
 from datalattice.pipeline.session import package_settings, spark_session
 
 LINES = RowPlan(is_text=True, key=None, text_key=False, variants=(), drop_nulls=False)
@@ -158,11 +162,11 @@ def test_a_column_that_no_value_can_hold_is_named() -> None:
 
 
 def test_batches_are_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = lines(*['{"a": 1}'] * (loading.ROWS_MAX + 1))
-    assert [batch.num_rows for batch in made_rows(LINES, many)] == [loading.ROWS_MAX, 1]
-    exact = lines(*['{"a": 1}'] * loading.ROWS_MAX)
-    assert [batch.num_rows for batch in made_rows(LINES, exact)] == [loading.ROWS_MAX]
-    monkeypatch.setattr(loading, "BYTES_MAX", 1_000)
+    many = lines(*['{"a": 1}'] * (ROWS_MAX + 1))
+    assert [batch.num_rows for batch in made_rows(LINES, many)] == [ROWS_MAX, 1]
+    exact = lines(*['{"a": 1}'] * ROWS_MAX)
+    assert [batch.num_rows for batch in made_rows(LINES, exact)] == [ROWS_MAX]
+    monkeypatch.setitem(made_rows.__globals__, "BYTES_MAX", 1_000)
     large = lines(*[json.dumps({"a": "x" * 600})] * 5)
     assert [batch.num_rows for batch in made_rows(LINES, large)] == [2, 2, 1]
 
@@ -202,23 +206,23 @@ def test_a_task_writes_files_of_bounded_groups_and_sizes(
             yield pa.record_batch({"n": pa.array(range(first, first + 10), pa.int64())})
 
     def written() -> list[dict[str, Any]]:
-        made = exporting._write_files(str(tmp_path), "x", batches())
+        made = _write_files(str(tmp_path), "x", batches())
         return [row for batch in made for row in batch.to_pylist()]
 
     (one,) = written()
     file = pq.ParquetFile(tmp_path / one["path"])
     assert (one["rows"], file.metadata.num_rows, file.metadata.num_row_groups) == (100, 100, 1)
     assert one["size"] == (tmp_path / one["path"]).stat().st_size
-    monkeypatch.setattr(exporting, "GROUP_BYTES_MAX", 2 * 10 * 8)
+    monkeypatch.setitem(_write_files.__globals__, "GROUP_BYTES_MAX", 2 * 10 * 8)
     (two,) = written()
     assert pq.ParquetFile(tmp_path / two["path"]).metadata.num_row_groups == 5
-    monkeypatch.setattr(exporting, "FILE_BYTES_MAX", 5)  # more than the head of a file
+    monkeypatch.setitem(
+        _write_files.__globals__, "FILE_BYTES_MAX", 5
+    )  # more than the head of a file
     several = written()
     assert [row["rows"] for row in several] == [20] * 5
     assert len({row["path"] for row in (one, two, *several)}) == 7
-    assert [
-        row for batch in exporting._write_files(str(tmp_path), "x", iter(())) for row in batch
-    ] == []
+    assert [row for batch in _write_files(str(tmp_path), "x", iter(())) for row in batch] == []
 
 
 # --- shipping -------------------------------------------------------------------------------
