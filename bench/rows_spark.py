@@ -1,70 +1,176 @@
-"""Rows of the Spark source: all columns of 100-byte records, beside the same rows in Parquet."""
+"""Rows of the Spark format for queues: all columns of 100-byte records, beside the same in Parquet.
+
+Read and written on one core and on two. The records are random bytes, so that no file format gets
+to keep less of them than another. Spark runs as docs/scale.md advises for much data: with all
+compilers of the JVM, which make Parquet and lattice alike faster than the quick start of
+`spark_session` does, and with Unix sockets to Python. "jvm" among the peers is the share of the
+processors' time that is not Python's.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
+from datalattice.home import write_key
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.pipeline import register, spark_session
+from datalattice.pipeline import end_session, register, spark_session
 from datalattice.pipeline.queue import leaves
+from datalattice.pipeline.session import session_settings
 from datalattice.store import CellStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COMPILED = not leaves.__file__.endswith(".py")
-CORES = 2
+CORES = (1, 2)
 RECORD_BYTES = 100
 BATCH_RECORDS = 10_000
+WARM_RUNS = 2
 Row = dict[str, Any]
 
 
-def build_queue(folder: Path, records: int) -> None:
-    """Write a store with one partition of `records` records of 100 bytes, each another."""
+def build_queue(folder: Path, records: int, record_bytes: int = RECORD_BYTES) -> None:
+    """Write a store with one partition of `records` records of random bytes, each another."""
     keys = KeyPair(bytes(32))
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
     queue = LatticeMQ.at(root, keys.public_key).partition("bench", 0)
     with CellStore.open(folder) as store:
         for first in range(0, records, BATCH_RECORDS):
             stop = min(first + BATCH_RECORDS, records)
-            queue.offer_many([i.to_bytes(RECORD_BYTES, "little") for i in range(first, stop)])
+            queue.offer_many(
+                [
+                    hashlib.shake_128(i.to_bytes(8, "big")).digest(record_bytes)
+                    for i in range(first, stop)
+                ]
+            )
             store.commit(root.get())
 
 
-def records_per_second(frame: DataFrame, records: int, runs: int) -> float:
-    """Return the median rate at which Spark gets every column of `frame`, after one read more."""
-    rates = []
-    for _ in range(runs + 1):
+def session(cores: int, memory: str = "2g") -> SparkSession:
+    """Return a session whose JVM compiles as far as it can."""
+    settings = session_settings("bench", cores=cores, memory=memory)
+    options = settings["spark.driver.extraJavaOptions"].replace("-XX:TieredStopAtLevel=1", "")
+    config = {
+        "spark.driver.extraJavaOptions": options,
+        # Over TCP the first messages of a task wait for delayed acknowledgements, 40 ms each.
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+    spark = spark_session("bench", cores=cores, memory=memory, config=config)
+    register(spark)
+    return spark
+
+
+def cpu_seconds() -> dict[str, float]:
+    """Return the processor time that this process's JVM and its Python workers had so far."""
+    if not Path("/proc/self/stat").exists():
+        return {}
+    parents: dict[int, int] = {}
+    spent: dict[int, float] = {}
+    names: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            head, _, tail = (entry / "stat").read_text().rpartition(")")
+        except OSError:
+            continue  # it has just ended
+        fields = tail.split()
+        pid = int(entry.name)
+        names[pid] = head.partition("(")[2]
+        parents[pid] = int(fields[1])
+        spent[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    found = {"jvm": 0.0, "python": 0.0}
+    for pid, seconds in spent.items():
+        above = pid
+        while above in parents and above != os.getpid():
+            above = parents[above]
+        if above == os.getpid() and pid != above:
+            found["jvm" if names[pid] == "java" else "python"] += seconds
+    return found
+
+
+def seconds_of(work: Callable[[], None], runs: int) -> tuple[float, float]:
+    """Return (median seconds, share of the processors' time outside Python), warm."""
+    times: list[float] = []
+    shares: list[float] = []
+    for run in range(WARM_RUNS + runs):
+        before = cpu_seconds()
         begin = time.perf_counter()
-        frame.write.format("noop").mode("overwrite").save()
-        rates.append(records / (time.perf_counter() - begin))
-    return statistics.median(rates[1:])
+        work()
+        spent = time.perf_counter() - begin
+        after = cpu_seconds()
+        if run >= WARM_RUNS:
+            times.append(spent)
+            used = {name: after[name] - before[name] for name in after}
+            shares.append(used["jvm"] / max(sum(used.values()), 0.01) if used else 0.0)
+    return statistics.median(times), statistics.median(shares)
 
 
-def measured(spark: SparkSession, folder: Path, records: int, runs: int) -> Row:
-    """Return the row: the queue's rate, and Parquet's with the same rows."""
-    queue = (
-        spark.read.format("lattice.queue").option("valueFormat", "bytes").load(str(folder / "s"))
-    )
-    assert queue.count() == records
-    parquet = str(folder / "parquet")
-    queue.write.parquet(parquet)
+def read_all(frame: DataFrame) -> Callable[[], None]:
+    """Return what reads every column of every row."""
+    return lambda: frame.write.format("noop").mode("overwrite").save()
+
+
+def row(name: str, records: int, seconds: float, share: float, peers: dict[str, float]) -> Row:
+    """Return a row of the bench."""
     return {
-        "row": "spark-queue-read",
-        "value": records_per_second(queue, records, runs),
+        "row": name,
+        "value": records / seconds,
         "unit": "records/s",
-        "peers": {"parquet": records_per_second(spark.read.parquet(parquet), records, runs)},
+        "peers": {
+            "MB/s": records * RECORD_BYTES / seconds / 1e6,
+            **{peer: records / spent for peer, spent in peers.items()},
+            "jvm": share,
+        },
         "compiled": COMPILED,
     }
+
+
+def measured(cores: int, folder: Path, records: int, runs: int) -> Iterator[Row]:
+    """Yield the rows on so many cores."""
+    spark = session(cores)
+    try:
+        queue = (
+            spark.read.format("lattice.queue")
+            .option("valueFormat", "bytes")
+            .load(str(folder / "store"))
+        )
+        parquet = str(folder / "parquet")
+        if not Path(parquet).exists():
+            queue.write.parquet(parquet)
+        same = spark.read.parquet(parquet)
+        assert same.count() == records
+        seconds, share = seconds_of(read_all(queue), runs)
+        peer, _ = seconds_of(read_all(same), runs)
+        yield row(f"spark-read-{cores}", records, seconds, share, {"parquet": peer})
+        values = same.select("value")
+
+        def write() -> None:
+            home = Path(tempfile.mkdtemp(dir=folder))
+            write_key(home / "key", KeyPair(bytes(32)))
+            writer = values.write.format("lattice.queue").option("topic", "copy")
+            writer.option("valueFormat", "bytes").mode("append").save(str(home))
+            shutil.rmtree(home)
+
+        def write_parquet() -> None:
+            values.write.mode("overwrite").parquet(str(folder / "copy"))
+
+        seconds, share = seconds_of(write, 1)
+        peer, _ = seconds_of(write_parquet, 1)
+        yield row(f"spark-write-{cores}", records, seconds, share, {"parquet": peer})
+    finally:
+        end_session(spark)
 
 
 def rows(quick: bool) -> Iterator[Row]:
@@ -72,12 +178,8 @@ def rows(quick: bool) -> Iterator[Row]:
     records = 200_000 if quick else 1_000_000
     folder = Path(tempfile.mkdtemp(prefix="bench-spark-"))
     try:
-        build_queue(folder / "s", records)
-        spark = spark_session("bench", cores=CORES)
-        try:
-            register(spark)
-            yield measured(spark, folder, records, 3 if quick else 5)
-        finally:
-            spark.stop()
+        build_queue(folder / "store", records)
+        for cores in CORES:
+            yield from measured(cores, folder, records, 3 if quick else 5)
     finally:
         shutil.rmtree(folder)

@@ -263,8 +263,6 @@ def _process_settings(app_name: str, memory: str, log_level: str) -> dict[str, s
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",
-        # Over TCP the first messages of a task wait for delayed acknowledgements, 40 ms each.
-        "spark.python.unix.domain.socket.enabled": "true",
     }
 
 
