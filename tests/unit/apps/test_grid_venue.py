@@ -26,6 +26,7 @@ from datalattice.apps.grid import (
     Venue,
     asset_id,
     check_foreign,
+    hidden_entries,
     initial_root,
     make_job_id,
     parse_asset_id,
@@ -49,6 +50,7 @@ from datalattice.cells import (
     Signed,
     Text,
     Value,
+    Vector,
     decode,
     encode,
     make_blob,
@@ -66,6 +68,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import (
+    LOCAL_KEY,
     MaxLattice,
     MergeContext,
     did_of,
@@ -460,6 +463,26 @@ def test_hidden_entries_stay_in_the_grid_and_out_of_the_lists(tmp_path: Path) ->
         assert (again.assets(), again.content(asset)) == ([asset], b"x")
         with pytest.raises(UsageError, match="a part of a venue"):
             again.hide("meta", asset)
+
+
+def test_what_is_hidden_is_told_of_a_whole_root_if_its_list_is_signed() -> None:
+    root = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS[0]))
+    venue = Venue.at(root, KEYS[0])
+    assert hidden_entries(None) == hidden_entries(root.get()) == []
+    job = venue.create_job()
+    venue.hide("jobs", job)
+    (listed,) = hidden_entries(root.get())
+    assert list(listed) == [Vector.of([venue.did, Keyword("jobs"), job])]
+    slots = root.get(LOCAL_KEY)
+    assert isinstance(slots, Map)
+    slot = slots.get(KEYS[0].public_key)
+    assert isinstance(slot, Signed)
+    for owner, forged in (
+        (KEYS[1].public_key, slot),  # another key's slot
+        (KEYS[0].public_key, Signed(KEYS[0].public_key, bytes(64), slot.value)),
+        (KEYS[0].public_key, slot.value),
+    ):
+        assert hidden_entries(Index.of({LOCAL_KEY: Map.of({owner: forged})})) == []
 
 
 def committed(store: CellStore) -> Any:

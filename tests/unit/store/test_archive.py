@@ -46,6 +46,21 @@ def exported(value: Value) -> bytes:
     return out.getvalue()
 
 
+def test_what_the_receiver_has_may_be_left_out() -> None:
+    out = io.BytesIO()
+    shared, whole = value_of(4), Vector.of([value_of(4), value_of(5)])
+    with new_store() as sender, new_store() as receiver:
+        receiver.commit(shared)
+        root = sender.commit(whole).root_hash
+        count = export_cells(sender, root, out.write, known=receiver.has)
+        assert 0 < count < len(novelty(value_of(5))) + len(novelty(value_of(4)))
+        top, came = import_cells(receiver, io.BytesIO(out.getvalue()).read)
+        assert (top, came) == (root, count)
+        assert same(receiver.load(top), Vector.of([value_of(4), value_of(5)]))
+    with new_store() as other, pytest.raises(BadFormat, match="did not come before it"):
+        import_cells(other, io.BytesIO(out.getvalue()).read)
+
+
 @pytest.mark.parametrize("position", range(6))
 def test_what_goes_out_comes_back(position: int, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = encode(value_of(position))

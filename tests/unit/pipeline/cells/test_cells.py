@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import pickle
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from datalattice.errors import (
 )
 from datalattice.home import Folder, write_key
 from datalattice.lattice import MergeContext, root_lattice
+from datalattice.node import Daemon, NodeConfig
 from datalattice.pipeline.cells.options import read_options, write_options
 from datalattice.store import CellStore
 
@@ -227,6 +229,36 @@ class TestWriting:
         with CellStore.open(node / "store") as store:
             assert store.root_hash() == value.hash
         assert list((node / "staging").iterdir()) == []
+
+    def test_beside_a_running_node(self, tmp_path: Path) -> None:
+        write_key(Folder(tmp_path).key_path, ALICE)
+        value = value_of(1)
+        cells = cells_of(value)
+
+        def work() -> None:
+            write(tmp_path, cells, root=value.hash.hex(), pin="kept")
+            assert {row["hash"] for row in read(tmp_path)} >= {hash for hash, _ in cells}
+
+        async def run() -> None:
+            ready: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            daemon = Daemon(
+                tmp_path,
+                NodeConfig(port=-1),
+                key_pair=ALICE,
+                ready=lambda _, node: ready.set_result(node),
+            )
+            async with asyncio.timeout(30):
+                serve = asyncio.ensure_future(daemon.serve())
+                try:
+                    await ready
+                    await asyncio.to_thread(work)
+                finally:
+                    daemon.stop()
+                    await serve
+
+        asyncio.run(run())
+        with CellStore.open(tmp_path / "store", read_only=True) as store:
+            assert [(pin.name, pin.root_hash) for pin in store.pins.all()] == [("kept", value.hash)]
 
     def test_only_what_is_below_the_root_is_taken(self, tmp_path: Path) -> None:
         value, other = value_of(1), value_of(2)
