@@ -120,7 +120,7 @@ class QueueSink:
             sizes = [topic.partition(number).size() for number in range(PARTITIONS)]
             last = [topic.partition(number).peek_last() for number in range(PARTITIONS)]
         assert all(
-            size == (0 if value is None else value + 1)
+            size == (value + 1 if isinstance(value, int) else 0)
             for size, value in zip(sizes, last, strict=True)
         ), f"lost or doubled: {last} are last, and the sizes are {sizes}"
         return sum(sizes)

@@ -6,13 +6,15 @@ Pure and compiled: no Spark, no Arrow.
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64
 
 from datalattice.cells import branch_hashes, skip_kid
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.pipeline.queue.leaves import Run
 
-_REF_TAG: i64 = 0x20
+_REF_TAG: Final = 0x20
 
 
 def take_small(run: Run, rows: list[bytes]) -> int:
