@@ -77,14 +77,15 @@ def structure(records: int, value_bytes: int) -> tuple[float, float]:
     size = nodes * NODE_BYTES
     value = value_bytes + 2
     if value_bytes > CHUNK_BYTES:
-        chunks = math.ceil(value_bytes / CHUNK_BYTES)
-        above, level = 0, chunks
-        while level > 1:
-            level = math.ceil(level / FAN_OUT)
-            above += level
-        cells += records * (chunks + above)
-        size += records * (value_bytes + 3 * chunks + (chunks + above - 1) * REF_BYTES + 4 * above)
-        entry = REF_BYTES + ENTRY_BYTES - 2
+        levels = [math.ceil(value_bytes / CHUNK_BYTES)]
+        while levels[-1] > 1:
+            levels.append(math.ceil(levels[-1] / FAN_OUT))
+        top = 4 + levels[-2] * REF_BYTES
+        is_cell = top > EMBEDDED_BYTES_MAX
+        cells += records * (sum(levels[:-1]) + is_cell)
+        size += records * (value_bytes + 3 * levels[0])
+        size += records * (sum(levels[:-2]) * REF_BYTES + 4 * sum(levels[1:-1]) + top * is_cell)
+        entry = ENTRY_BYTES - 2 + (REF_BYTES if is_cell else top)
     elif value > EMBEDDED_BYTES_MAX:
         cells += records
         size += records * (value + 1)
@@ -102,7 +103,7 @@ def structure(records: int, value_bytes: int) -> tuple[float, float]:
 def predicted(constants: Constants, records: int, value_bytes: int) -> Sizes:
     """Return what the model says of a queue of so many records."""
     cells, size = structure(records, value_bytes)
-    commits = records / BATCH_RECORDS
+    commits = math.ceil(records / BATCH_RECORDS)
     return Sizes(
         cells + commits * constants.commit_cells,
         size + commits * constants.commit_bytes,
@@ -132,7 +133,7 @@ def measured(folder: Path, records: int, value_bytes: int) -> Sizes:
     schema = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
     fetch = encodings(source)
     times = []
-    for _ in range(2):
+    for _ in range(3):  # the first one warms up
         begin = time.process_time()
         rows = sum(
             batch.num_rows for part in parts for batch in batches(part, options, schema, fetch)
@@ -145,7 +146,7 @@ def measured(folder: Path, records: int, value_bytes: int) -> Sizes:
 def calibrated(found: Sizes, records: int, value_bytes: int) -> Constants:
     """Return the constants that a measured queue shows."""
     cells, size = structure(records, value_bytes)
-    commits = records / BATCH_RECORDS
+    commits = math.ceil(records / BATCH_RECORDS)
     return Constants(
         (found.cells - cells) / commits,
         (found.bytes - size) / commits,
