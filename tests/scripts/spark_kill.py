@@ -467,7 +467,7 @@ def run(base: Path, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         kinds = [kind for kind in arguments.kinds.split(",") if kind != "node" or test.with_node]
         kills = dict.fromkeys(kinds, 0)
         try:
-            for number in range(1, arguments.rounds + 1):
+            for number in range(arguments.first, arguments.first + arguments.rounds):
                 for kind in kinds:
                     test.round(kind, number)
                     kills[kind] += 1
@@ -493,6 +493,7 @@ def main() -> int:
     """Run the rounds; print the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--first", type=int, default=1, help="number of the first round")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--sink", default="queue")
     parser.add_argument("--seed", type=int, default=1)
