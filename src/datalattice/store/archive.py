@@ -52,11 +52,11 @@ def export_cells(
     write: Callable[[bytes], object],
     progress: Progress | None = None,
     *,
-    known: Callable[[bytes], bool] | None = None,
+    receiver: Store | None = None,
 ) -> int:
     """Write the cell `top` of a store, and all below it, as an archive; return how many cells.
 
-    known: tells which cells, with all below them, are where the archive goes; they are left out.
+    receiver: where the archive goes; what it has when this begins may be left out.
 
     Raises: MissingData: a cell is not here. Corruption: one is damaged. What was written by then
             has no end, and is refused by `import_cells`.
@@ -71,7 +71,7 @@ def export_cells(
     emit(_HEAD.pack(_MAGIC, ARCHIVE_VERSION, 0, check_hash(top)))
     done = size = 0
     block: list[bytes] = []
-    for encoding in _children_first(store, top, known):
+    for encoding in _children_first(store, top, receiver):
         block.append(encoding)
         size += len(encoding)
         done += 1
@@ -95,9 +95,7 @@ def _block(encodings: list[bytes]) -> bytes:
     return _BLOCK.pack(len(encodings), len(body)) + body
 
 
-def _children_first(
-    store: Store, top: bytes, known: Callable[[bytes], bool] | None
-) -> Iterator[bytes]:
+def _children_first(store: Store, top: bytes, receiver: Store | None) -> Iterator[bytes]:
     """Yield the encodings of a cell and all below it, each once, after those it refers to."""
     seen = Seen()
     loose: set[bytes] = set()
@@ -116,13 +114,20 @@ def _children_first(
             continue
         else:
             loose.add(hash)
-        if known is not None and known(hash):
+        if receiver is not None and _is_in(receiver, hash):
             continue
         found = store.get_encoding(hash)
         if found is None:
             raise MissingData([hash])
         stack.append((hash, found))
         stack.extend((below, b"") for below in reversed(branch_hashes(found)))
+
+
+def _is_in(store: Store, hash: bytes) -> bool:
+    """Return whether a store has a cell; a reader does not look at the log for each of them."""
+    if isinstance(store, Reading) and store.read_only:
+        return store._index.find(hash) >= 0
+    return store.has(hash)
 
 
 def _nowhere(_hash: bytes) -> int:

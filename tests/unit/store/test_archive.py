@@ -52,7 +52,7 @@ def test_what_the_receiver_has_may_be_left_out() -> None:
     with new_store() as sender, new_store() as receiver:
         receiver.commit(shared)
         root = sender.commit(whole).root_hash
-        count = export_cells(sender, root, out.write, known=receiver.has)
+        count = export_cells(sender, root, out.write, receiver=receiver)
         assert 0 < count < len(novelty(value_of(5))) + len(novelty(value_of(4)))
         top, came = import_cells(receiver, io.BytesIO(out.getvalue()).read)
         assert (top, came) == (root, count)

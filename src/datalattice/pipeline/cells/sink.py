@@ -167,7 +167,7 @@ def _export(options: WriteOptions, together: CellStore, archive: Path) -> None:
         CellStore.open(options.store, read_only=True) as target,
         archive.open("wb") as file,
     ):
-        count = export_cells(together, options.root, file.write, known=target.has)
+        count = export_cells(together, options.root, file.write, receiver=target)
     _log.info("%d new cells below 0x%s", count, options.root.hex())
 
 
