@@ -36,7 +36,7 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.crypto import KeyPair, SystemEntropy
-from datalattice.errors import UsageError
+from datalattice.errors import StoreFailed, UsageError
 from datalattice.home import Folder, folder_of, node_or_store, read_key
 from datalattice.lattice import (
     IndexLattice,
@@ -450,6 +450,10 @@ class _Merge:
 def _has_root(folder: Folder) -> bool:
     if not (folder.store_path / "STORE").is_file():
         return False
+    try:
+        CellStore.open(folder.store_path, read_only=True, cache_bytes=CACHE_BYTES).close()
+    except StoreFailed:  # of a copy, or after a power failure: a writer makes the index again
+        CellStore.open(folder.store_path).close()
     with CellStore.open(folder.store_path, read_only=True, cache_bytes=CACHE_BYTES) as store:
         return store.root_hash() is not None
 
