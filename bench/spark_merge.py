@@ -24,7 +24,7 @@ from datalattice.cursors import RootLattice
 from datalattice.home import Folder, write_key
 from datalattice.lattice import MergeContext, root_lattice, verify_did
 from datalattice.pipeline import end_session, register, spark_session
-from datalattice.pipeline.jobs.merge import merge
+from datalattice.pipeline.jobs import merge
 from datalattice.store import CellStore
 
 KEYS = KeyPair(bytes([9]) * 32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,12 @@ from datalattice.cli.main import run
 from datalattice.errors import BadFormat
 from datalattice.home import Folder, write_key
 from datalattice.pipeline import clear_errors
-from datalattice.pipeline.jobs import merge as merging
-from datalattice.pipeline.jobs.diff import diff
-from datalattice.pipeline.jobs.merge import merge
+from datalattice.pipeline.jobs import diff, merge
 from datalattice.store import CellStore
 from datalattice.testing.replicas import ALICE, BOB, Replica, merged
 
 pytest.importorskip("pyspark")
+merging = importlib.import_module("datalattice.pipeline.jobs.merge")  # the package shows its job
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
 

@@ -10,6 +10,8 @@ from datalattice.cli.spark.gc import gc
 from datalattice.cli.spark.merge import merge
 from datalattice.cli.spark.moving import compact, export, load
 
+__all__ = ["app", "audit", "compact", "diff", "export", "gc", "load", "merge"]
+
 app = typer.Typer(
     help="Jobs on Spark: merge, compare, check, load and export more than one process is for."
 )

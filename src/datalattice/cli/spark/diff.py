@@ -35,8 +35,8 @@ def diff(
     json: JsonOption = False,
 ) -> None:
     """Tell which keys differ between two roots, whose they are, and who signed them."""
-    from datalattice.pipeline.jobs.diff import diff as job
-    from datalattice.pipeline.progress import watching_tasks
+    from datalattice.pipeline.jobs import diff as job
+    from datalattice.pipeline.jobs import watching_tasks
 
     with spark_job("diff", master, memory, quiet=json) as run:
         with watching_tasks(run.spark, "plan and count", run.progress):

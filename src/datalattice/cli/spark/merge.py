@@ -56,10 +56,11 @@ def merge(
 
     The result goes into a node's folder (through the node, if it runs), a new store, or a new file.
     """
+    from datalattice.pipeline.jobs import FAN_IN
     from datalattice.pipeline.jobs import merge as job
 
     with spark_job("merge", master, memory, quiet=json) as run:
-        report = job.merge(
+        report = job(
             run.spark,
             inputs,
             into=None if into is None else str(into),
@@ -67,7 +68,7 @@ def merge(
             archive=None if archive is None else str(archive),
             key=None if key is None else read_key(key),
             staging=None if staging is None else str(staging),
-            fan_in=fan_in or job.FAN_IN,
+            fan_in=fan_in or FAN_IN,
             progress=run.progress,
         )
     print_report(report.as_json(), as_json=json)

@@ -64,7 +64,7 @@ def spark_job(name: str, master: str | None, memory: str, *, quiet: bool) -> Ite
 
     Raises: UsageError: Spark or Java is not to be had, or an option is not of its form.
     """
-    from datalattice.pipeline.jobs.running import job_session
+    from datalattice.pipeline.jobs import job_session
 
     with progress_bars(quiet=quiet) as bars:
         starting = bars.add("Spark starts", 1)

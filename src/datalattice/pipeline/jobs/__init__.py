@@ -8,15 +8,25 @@ has the same hashes.
 from __future__ import annotations
 
 from datalattice.pipeline.jobs.compact import CompactReport, Keyless, compact
+from datalattice.pipeline.jobs.diff import diff
 from datalattice.pipeline.jobs.export import ExportReport, export
 from datalattice.pipeline.jobs.load import LoadReport, load
+from datalattice.pipeline.jobs.merge import FAN_IN, MergeReport, merge
+from datalattice.pipeline.jobs.running import job_session
+from datalattice.pipeline.progress import watching_tasks
 
 __all__ = [
+    "FAN_IN",
     "CompactReport",
     "ExportReport",
     "Keyless",
     "LoadReport",
+    "MergeReport",
     "compact",
+    "diff",
     "export",
+    "job_session",
     "load",
+    "merge",
+    "watching_tasks",
 ]

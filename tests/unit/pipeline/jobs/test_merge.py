@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +16,13 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, NoSigningKey, UsageError
 from datalattice.home import Folder, write_key
 from datalattice.lattice import assoc_in, get_in, root_lattice, set_local
-from datalattice.pipeline.jobs import merge as module
-from datalattice.pipeline.jobs.merge import MergeReport, merge
+from datalattice.pipeline.jobs import MergeReport, merge
 from datalattice.store import CellStore, import_cells
 from datalattice.testing.replicas import ALICE, BOB, CAROL, Replica, merged, run_here
 
 pytest.importorskip("pyspark")
+
+module = importlib.import_module("datalattice.pipeline.jobs.merge")  # the package shows its job
 
 Run = Callable[..., MergeReport]
 
