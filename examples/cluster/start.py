@@ -1,6 +1,6 @@
 """Start a Spark cluster on this machine: one master, two workers, each a process of its own.
 
-    python examples/cluster/start.py /tmp/cluster
+    python examples/cluster/start.py cluster
 
 Everything comes from the pyspark package: its jars hold the master and the worker, and the Java
 that `datalattice` finds runs them, if need be the one from a wheel. All of it listens on the
