@@ -90,6 +90,7 @@ def length_without_docstring(node: Function) -> int:
     return lines
 
 
+@functools.cache
 def exported_names(package_file: Path) -> set[str]:
     """Return the names that a package file takes from modules: what the package offers."""
     if not package_file.is_file():
@@ -150,8 +151,11 @@ def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield alias.name, node.lineno
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             yield node.module, node.lineno
+            # A name that the package offers is meant, though one of its modules may be called so.
+            offered = exported_names(PACKAGE.joinpath(*node.module.split(".")[1:], "__init__.py"))
             for alias in node.names:
-                yield f"{node.module}.{alias.name}", node.lineno
+                if alias.name not in offered:
+                    yield f"{node.module}.{alias.name}", node.lineno
 
 
 def module_path(dotted: str) -> Path | None:
