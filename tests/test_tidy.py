@@ -90,7 +90,6 @@ def length_without_docstring(node: Function) -> int:
     return lines
 
 
-@functools.cache
 def exported_names(package_file: Path) -> set[str]:
     """Return the names that a package file takes from modules: what the package offers."""
     if not package_file.is_file():
@@ -143,6 +142,21 @@ def has_source(words: str) -> bool:
     return bool(re.search(r"^\s*Source:\s*\S", words, re.MULTILINE))
 
 
+@functools.cache
+def names_of_modules(package: str) -> frozenset[str]:
+    """Return what a package offers under the name of the module that it comes from."""
+    path = PACKAGE.joinpath(*package.split(".")[1:], "__init__.py")
+    if not package.startswith("datalattice.") or not path.is_file():
+        return frozenset()
+    return frozenset(
+        alias.name
+        for node in parse(path).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if node.module == f"{package}.{alias.name}"
+    )
+
+
 def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Yield each module of ours that an import statement can mean, with its line."""
     for node in ast.walk(tree):
@@ -151,10 +165,9 @@ def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield alias.name, node.lineno
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             yield node.module, node.lineno
-            # A name that the package offers is meant, though one of its modules may be called so.
-            offered = exported_names(PACKAGE.joinpath(*node.module.split(".")[1:], "__init__.py"))
+            namesakes = names_of_modules(node.module)
             for alias in node.names:
-                if alias.name not in offered:
+                if alias.name not in namesakes:
                     yield f"{node.module}.{alias.name}", node.lineno
 
 
