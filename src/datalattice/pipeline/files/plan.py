@@ -7,6 +7,7 @@ Either way it holds no more than a share of the names at a time.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -37,6 +38,9 @@ FILES_PER_TASK_MAX: Final = 4_096
 BYTES_PER_TASK_MAX: Final = 64 * 1024 * 1024
 """Bytes of content that one task reads, about. A longer file that is read in chunks becomes several
 tasks."""
+
+STRETCHES_MAX: Final = 65_536
+"""Tasks that one file becomes: a few cells can stand for a file of any length."""
 
 LOOKED_MAX: Final = 20_000
 """Entries of directories that the planner itself looks at."""
@@ -192,28 +196,31 @@ class _Weighed:
 def _parts(
     names: Names, value: Value, states: States | None, options: FilesOptions
 ) -> Iterator[_Weighed]:
-    """Yield what is to be read at and below a node."""
+    """Yield what is to be read at and below a node.
+
+    Level by level, so that what is left to the tasks is many small directories, no few great ones.
+    """
     node = node_of(value)
     if node is not None and node.data is not None:
-        if states is None:
+        if states is None or options.glob.is_end(states):
             yield from _whole(names, value, blob_length(node.data), options)
         return
     looked = 0
-    waiting = [(names, value, states)]
+    waiting = deque([(names, value, states)])
     while waiting:
-        here, value, states = waiting.pop()
+        here, value, states = waiting.popleft()
         node = node_of(value)
         if node is None or node.entries is None:
             continue
         entries = entries_of(node)
         if looked + len(entries) > LOOKED_MAX:
-            for piece in cut(None, entries, FILES_PER_TASK_MAX):
-                yield _Weighed(Directory(here, piece, is_deep=True), FILES_PER_TASK_MAX, 0)
+            pieces = list(cut(None, entries, FILES_PER_TASK_MAX))
+            for piece in pieces:
+                part = Directory(here, piece, is_deep=True)
+                yield _Weighed(part, -(-len(entries) // len(pieces)), 0)
             continue
         looked += len(entries)
-        below: list[tuple[Names, Value, States | None]] = []
-        yield from _look(here, value, entries, states, options, below)
-        waiting.extend(reversed(below))
+        yield from _look(here, value, entries, states, options, waiting)
 
 
 def _look(
@@ -222,7 +229,7 @@ def _look(
     entries: Index,
     states: States | None,
     options: FilesOptions,
-    below: list[tuple[Names, Value, States | None]],
+    below: deque[tuple[Names, Value, States | None]],
 ) -> Iterator[_Weighed]:
     """Yield the files of a directory; append the directories in it to `below`."""
     files = total = 0
@@ -266,7 +273,7 @@ def _whole(names: Names, value: Value, size: int, options: FilesOptions) -> Iter
     encoding = encode(value)
     chunk_bytes = options.chunk_bytes or max(1, size)
     count = chunk_count(size, chunk_bytes)
-    step = max(1, BYTES_PER_TASK_MAX // chunk_bytes)
+    step = max(1, BYTES_PER_TASK_MAX // chunk_bytes, -(-count // STRETCHES_MAX))
     for first in range(0, count, step):
         stop = min(first + step, count)
         byte_count = min(size, stop * chunk_bytes) - first * chunk_bytes

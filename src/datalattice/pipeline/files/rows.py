@@ -57,20 +57,21 @@ class _Rows:
     ) -> Iterator[Row]:
         """Yield the rows of the files in a directory, and of all below it if `is_deep`."""
         glob = self._options.glob
-        waiting = [(names, value, states)]
-        while waiting:
-            here, directory, states = waiting.pop()
-            inner: list[tuple[Names, Value, States | None]] = []
-            for name, child, node in live_entries(directory):
+        stack = [(names, live_entries(value), states)]
+        while stack:
+            here, found, states = stack[-1]
+            for name, child, node in found:
                 after = None if states is None else glob.step(states, name)
                 if node.is_directory:
                     if is_deep and (after is None or glob.may_go_on(after)):
-                        inner.append(((*here, name), child, after))
+                        stack.append(((*here, name), live_entries(child), after))
+                        break
                 elif after is None or glob.is_end(after):
                     assert node.data is not None
                     if is_deep or not is_long(blob_length(node.data), self._options):
                         yield from self.file((*here, name), child)
-            waiting.extend(reversed(inner))
+            else:
+                stack.pop()
 
     def file(
         self, names: Names, value: Value, first: int = 0, stop: int | None = None

@@ -177,6 +177,12 @@ class TestChoosing:
         }.items():
             assert sorted(drives.paths(glob=glob)) == fits, glob
 
+    def test_any_number_of_names_may_be_none(self, drives: Drives) -> None:
+        drives.fill("/d/f", "/d/g")
+        assert drives.paths(glob="/d/f/**") == ["/d/f"]
+        assert drives.paths(glob="/**/f/**") == ["/d/f"]
+        assert drives.paths(glob="/d/f/*") == []
+
     def test_what_is_named_must_be_there(self, drives: Drives) -> None:
         drives.fill("/a")
         for glob in ("/b", "/a/b", "/b/c"):
@@ -322,6 +328,31 @@ class TestTasks:
         if looked == 1_000 and glob == "/**":
             assert max(len(rows_of(reader, [part])) for part in parts) <= 7
             assert len(parts) >= len(chosen) / 7
+
+    def test_what_is_not_looked_at_is_many_directories(
+        self, drives: Drives, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        paths = [f"/{one}/{two}/{n}" for one in "abc" for two in "xyz" for n in range(3)]
+        drives.fill(*paths)
+        monkeypatch.setattr(planning, "LOOKED_MAX", 12)  # two levels
+        monkeypatch.setattr(planning, "FILES_PER_TASK_MAX", 3)
+        reader = drives.reader()
+        parts = reader.partitions()
+        assert [len(rows_of(reader, [part])) for part in parts] == [3] * 9
+        assert sorted(row["path"] for row in rows_of(reader, parts)) == sorted(paths)
+
+    @pytest.mark.parametrize("count", [7, 8, 9, 20])
+    def test_a_file_becomes_a_bounded_number_of_tasks(
+        self, drives: Drives, monkeypatch: pytest.MonkeyPatch, count: int
+    ) -> None:
+        monkeypatch.setattr(planning, "BYTES_PER_TASK_MAX", 2)
+        monkeypatch.setattr(planning, "STRETCHES_MAX", 8)
+        drives.drive().write("/f", bytes(range(count)))
+        drives.commit()
+        reader = drives.reader(chunkBytes="2")
+        parts = reader.partitions()
+        assert len(parts) <= 8
+        assert b"".join(row["content"] for row in rows_of(reader, parts)) == bytes(range(count))
 
     def test_contents_are_spread_by_their_bytes(
         self, drives: Drives, monkeypatch: pytest.MonkeyPatch
