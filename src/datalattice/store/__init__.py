@@ -22,6 +22,7 @@ from datalattice.store.marking import PLACE_SHIFT
 from datalattice.store.memory import MemoryStore
 from datalattice.store.packing import locate
 from datalattice.store.pins import Pin, Pins
+from datalattice.store.pins import check_name as check_pin_name
 from datalattice.store.reading import Stats
 from datalattice.store.refs import parse_time, time_text
 from datalattice.store.staging import Staging
@@ -114,6 +115,7 @@ __all__ = [
     "announce_cells",
     "beginning_of",
     "check_extent",
+    "check_pin_name",
     "entry_count",
     "export_cells",
     "extent_of",

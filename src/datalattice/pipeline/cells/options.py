@@ -19,6 +19,7 @@ from datalattice.pipeline.options import (
     store_option,
     text_option,
 )
+from datalattice.store import check_pin_name
 
 TYPES: Final = {"hash": "BINARY", "encoding": "BINARY", "refs": "ARRAY<BINARY>"}
 """Every column, in order, and its type as Spark's DDL names it."""
@@ -103,7 +104,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
             "option root is missing: the hash of the value whose cells are written, 0x and "
             f"{2 * HASH_BYTES} hex digits"
         )
-    pin = options.get("pin", text_option, "")
+    pin = options.get("pin", _pin_option, "")
     merge = options.get("merge", flag_option, False)
     if not pin and not merge:
         raise UsageError(
@@ -120,6 +121,13 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         pin=pin,
         merge=merge,
     )
+
+
+def _pin_option(text: str) -> str:
+    try:
+        return check_pin_name(text)
+    except UsageError as error:
+        raise Refused(str(error)) from None
 
 
 def _hash_option(text: str) -> bytes:

@@ -20,6 +20,7 @@ from datalattice.store import (
     StretchReader,
     check_extent,
     extent_of,
+    locate,
 )
 
 PART_BYTES: Final = 64 * 1024 * 1024
@@ -78,9 +79,9 @@ def cells(
             for hash, place in reader.cells(pack):
                 encoding = reader.read(place)
                 if verify and sha3_256(encoding) != hash:
-                    offset = (place >> 15) & 0x7FFFFFF
-                    path = reader.path(place >> 42)
-                    raise _damaged(path, offset, f"cell 0x{hash.hex()} does not fit its hash")
+                    segment, offset, _ = locate(place)
+                    reason = f"cell 0x{hash.hex()} does not fit its hash"
+                    raise _damaged(reader.path(segment), offset, reason)
                 yield hash, encoding
     except (DataLatticeError, FileNotFoundError):
         check_extent(store, extent)  # tells what is behind it when cells were removed meanwhile

@@ -9,7 +9,6 @@ So cells are checked twice, and none is visible before all of them are there.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from datalattice.cells import decode
+from datalattice.clock import SystemClock
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, DataLatticeError, UsageError
 from datalattice.home import Folder, node_or_store
@@ -24,6 +24,7 @@ from datalattice.node import import_into
 from datalattice.pipeline.cells.options import WriteOptions, write_options
 from datalattice.pipeline.cells.rows import cells
 from datalattice.pipeline.columns import check_type, listed, type_name
+from datalattice.pipeline.leftovers import remove, remove_stale
 from datalattice.pipeline.staging import STAGE_BYTES_MAX, Job, Staged, Target
 from datalattice.store import CellStore, export_cells, extent_of
 
@@ -75,21 +76,25 @@ class CellsWriter(DataSourceArrowWriter):
 
         Raises: MissingData: a cell below the root is neither among the rows nor in the store.
         """
-        staged = [one for one in messages if isinstance(one, Staged)]
+        staged = [Path(one.path) for one in messages if isinstance(one, Staged) and one.records]
+        # A name of its own: a node goes on with an import whose driver was killed.
+        folder = self._folder / "0" / f"{len(messages)}-0-{self._job.save[:16]}"
         try:
-            load(self._options, [Path(one.path) for one in staged if one.records])
+            load(self._options, staged, folder)
         finally:
-            self._job.abort(messages)
-            self._tidy(staged)
+            self._tidy()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Throw away what the tasks staged."""
-        self._job.abort(messages)
-        self._tidy([one for one in messages if isinstance(one, Staged)])
+        self._tidy()
 
-    def _tidy(self, staged: list[Staged]) -> None:
-        for one in staged[:1]:
-            shutil.rmtree(Path(one.path).parent.parent, ignore_errors=True)
+    @property
+    def _folder(self) -> Path:
+        return Path(self._options.staging, f"save-{self._job.save}")
+
+    def _tidy(self) -> None:
+        remove(self._folder)
+        remove_stale(Path(self._options.staging), SystemClock().now_ms())
 
 
 def check_columns(schema: StructType) -> None:
@@ -123,14 +128,13 @@ def _checked(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
         yield hash, encoding
 
 
-def load(options: WriteOptions, staged: Sequence[Path]) -> None:
+def load(options: WriteOptions, staged: Sequence[Path], folder: Path) -> None:
     """Bring staged cells that are below the root into the store, and keep them there.
 
+    folder: is made, and removed again.
     Cost:   each cell is copied up to three times; memory for a bit for each byte of them.
     Raises: MissingData: a cell is missing. StoreLocked: another process goes on writing.
     """
-    folder = Path(options.staging) / f"load-{options.root.hex()[:16]}"
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
     try:
         archive = folder / "archive"
@@ -138,7 +142,7 @@ def load(options: WriteOptions, staged: Sequence[Path]) -> None:
             _export(options, cells_of_all, archive)
         _import(options, archive)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
 
 
 def _together(staged: Sequence[Path], folder: Path) -> CellStore:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -302,6 +303,34 @@ class TestWriting:
         writer.abort([writer.write(iter([batch_of([(None, encode(1))])])), None])
         assert list((tmp_path / "to.staging").iterdir()) == []
 
+    def test_two_saves_of_one_value_do_not_meet(self, tmp_path: Path) -> None:
+        value = value_of(1)
+        root = value.hash.hex()
+        writers = [writer_of(tmp_path / "to", root=root, pin=pin) for pin in ("one", "two")]
+        staged: list[list[Any]] = [
+            [writer.write(iter([batch_of(cells_of(value))]))] for writer in writers
+        ]
+        beside = Path(staged[0][0].path).parent / "9-0-0123456789abcdef"
+        beside.mkdir()  # what a task left that Spark gave up
+        for writer, messages in zip(writers, staged, strict=True):
+            writer.commit(messages)
+            assert not beside.exists()
+        with CellStore.open(tmp_path / "to") as store:
+            assert sorted(pin.name for pin in store.pins.all()) == ["one", "two"]
+        assert list((tmp_path / "to.staging").iterdir()) == []
+
+    def test_what_a_killed_driver_left_is_removed_when_it_is_old(self, tmp_path: Path) -> None:
+        batch = tmp_path / "to.staging" / f"save-{'0' * 32}" / "0"
+        left = batch / "2-0-0123456789abcdef"
+        left.mkdir(parents=True)
+        value = value_of(1)
+        write(tmp_path / "to", cells_of(value), root=value.hash.hex(), pin="p")
+        assert left.exists()
+        for folder in (left, batch, batch.parent):
+            os.utime(folder, (0, 0))
+        write(tmp_path / "to", cells_of(value), root=value.hash.hex(), pin="p")
+        assert not batch.exists()
+
     def test_a_store_in_use(self, store: CellStore) -> None:
         value = value_of(1)
         with pytest.raises(StoreLocked):
@@ -331,6 +360,7 @@ class TestWriting:
             ({"pin": "p"}, "option root is missing"),
             ({"root": "12", "pin": "p"}, "the hash of a cell, 0x and 64 hex digits"),
             ({"root": "00" * 32}, "option pin or merge=true is missing"),
+            ({"root": "00" * 32, "pin": "../x"}, "option pin='../x' is not accepted"),
             ({"root": "00" * 32, "merge": "false"}, "option pin or merge=true is missing"),
             ({"root": "00" * 32, "pin": "p", "columns": "hash"}, "unknown option columns"),
         ],
