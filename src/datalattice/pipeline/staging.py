@@ -73,7 +73,7 @@ TURN_WAIT_S: Final = 600.0
 TURN_POLL_S: Final = 0.02
 
 AGAIN_S: Final = 60.0
-"""How long a commit is tried when the node goes away meanwhile."""
+"""How long a commit is tried after the node went away."""
 
 AGAIN_POLL_S: Final = 0.2
 
@@ -269,8 +269,10 @@ class Stage:
     def remove(self) -> None:
         """Throw away what was put."""
         if self._made is not None:
-            self._made.close()
-            remove(self._path)
+            try:
+                self._made.close()
+            finally:  # a full disk fails the last write, too
+                remove(self._path)
 
     def _store(self) -> CellStore:
         if self._made is None:
@@ -364,16 +366,16 @@ class Job:
 
         A store that is locked may be that of a node which is just starting.
         """
-        give_up_s = time.monotonic() + AGAIN_S
-        tried = False
+        give_up_s: float | None = None
         while True:
             try:
                 with editing(Folder(Path(self.target.folder))) as editor:
-                    return _commit(editor, staged, mark, join) or tried
+                    return _commit(editor, staged, mark, join) or give_up_s is not None
             except (PeerUnavailable, Timeout, StoreLocked):
-                if time.monotonic() >= give_up_s:
+                if give_up_s is None:  # counted from here: to prepare a batch may take longer
+                    give_up_s = time.monotonic() + AGAIN_S
+                elif time.monotonic() >= give_up_s:
                     raise
-                tried = True
             time.sleep(AGAIN_POLL_S)
 
     @contextmanager
@@ -387,8 +389,8 @@ class Job:
             lock.release()
 
     def _query_folder(self, query: str | None) -> Path:
-        name = self.target.write_id or self.save
-        return Path(self.target.staging) / (f"query-{query}" if query else f"save-{name}")
+        # Not by the name of a save: two of one name may be under way, to two places.
+        return Path(self.target.staging) / (f"query-{query}" if query else f"save-{self.save}")
 
     def _batch_name(self, batch: str | int | None) -> str:
         return str(self.target.version if batch is None else batch)
@@ -431,11 +433,8 @@ def _new_store(folder: Path) -> CellStore:
         except OSError as error:
             # A commit that tidies up may remove the folder above, which was empty, just now.
             if not left or not isinstance(error, FileNotFoundError):
-                raise bad_option(
-                    "staging",
-                    str(folder.parents[2]),
-                    f"tasks cannot write to it ({error.strerror})",
-                ) from None
+                what = f"tasks cannot write to it ({error.strerror})"
+                raise bad_option("staging", str(folder.parents[2]), what) from None
     return CellStore.open(folder, cache_bytes=READ_CACHE_BYTES)
 
 

@@ -475,3 +475,52 @@ def test_what_others_have_in_the_staging_folder_is_theirs(home: Path, stage_in: 
     one_job = job(home)
     one_job.commit([stage_in(one_job, 0, [1])], None, join)
     assert all(path.exists() for path in theirs)
+
+
+def test_saves_of_one_name_that_are_under_way_at_once_leave_each_other_alone(
+    home: Path, stage_in: Any
+) -> None:
+    elsewhere = home.parent / "elsewhere"
+    write_key(elsewhere / "key", KEYS)
+    shared = str(home / "staging")
+    one, again = (job(home, writeId="w", writeVersion="3") for _ in range(2))
+    other = job(elsewhere, staging=shared, writeId="w", writeVersion="3")
+    first, second, third = (stage_in(each, 0, [1]) for each in (one, again, other))
+    assert one.commit([first], None, join)
+    assert not again.commit([second], None, join)
+    assert other.commit([third], None, join)
+    assert content(home) == content(elsewhere) == [1]
+    assert staged_folders(home) == []
+
+
+def test_a_node_is_waited_for_from_when_it_went_away(
+    home: Path, stage_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = job(home)
+    message = stage_in(one, 0, [1])
+    trouble(monkeypatch, ["before"])
+    now = SimpleNamespace(s=0.0)
+    monkeypatch.setattr(staging, "time", SimpleNamespace(monotonic=lambda: now.s, sleep=id))
+
+    def slow(editor: Editor, values: StagedValues, mark: Mark) -> Change[None] | None:
+        now.s += 2 * staging.AGAIN_S
+        return join(editor, values, mark)
+
+    assert one.commit([message], None, slow)
+    assert content(home) == [1]
+
+
+def test_what_a_full_disk_leaves_is_removed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_store: CellStore, *_cells: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def work() -> None:
+        with job(home).stage() as stage:
+            stage.put("a value")
+            monkeypatch.setattr(CellStore, "put", full)
+            monkeypatch.setattr(CellStore, "close", full)
+            stage.put("another")
+
+    with pytest.raises(OSError, match="No space left"):
+        work()
+    assert staged_folders(home) == []
