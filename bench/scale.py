@@ -24,7 +24,7 @@ from rows_spark import BATCH_RECORDS, build_queue
 from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX, FAN_OUT, HASH_BYTES
 from datalattice.pipeline.places import encodings, open_place
 from datalattice.pipeline.queue.options import parse_options
-from datalattice.pipeline.queue.plan import RECORDS_PER_TASK_MAX, slices
+from datalattice.pipeline.queue.plan import RECORDS_PER_TASK_MAX, TASKS_MAX, slices
 from datalattice.pipeline.queue.rows import batches
 from datalattice.pipeline.queue.view import read_view
 from datalattice.store import CellStore
@@ -107,7 +107,7 @@ def predicted(constants: Constants, records: int, value_bytes: int) -> Sizes:
     return Sizes(
         cells + commits * constants.commit_cells,
         size + commits * constants.commit_bytes,
-        math.ceil(records / RECORDS_PER_TASK_MAX),
+        min(math.ceil(records / RECORDS_PER_TASK_MAX), TASKS_MAX),
         records * constants.record_seconds,
     )
 

@@ -28,6 +28,10 @@ from datalattice.wire import (
 
 PROBE_TIMEOUT_S: Final = 5.0
 
+ANSWER_WITHIN_S: Final = 120.0
+"""How long an answer may take from the request to its last byte. Each read has a shorter limit, but
+who sends a byte now and then, or other messages without end, would never reach that one."""
+
 NO_PLAIN: Final = "does it take plain connections (`plain = true`)?"
 NOT_ALLOWED: Final = "does it let only some keys in (`allow`)?"
 
@@ -84,13 +88,19 @@ def unreached(address: str, error: OSError) -> str:
     return text if address in text else f"{address} cannot be reached: {text}"
 
 
-def receive_result(stream: socket.socket, buffer: FrameBuffer, id: int) -> tuple[Result, Parts]:
+def receive_result(
+    stream: socket.socket, buffer: FrameBuffer, id: int, within_s: float = ANSWER_WITHIN_S
+) -> tuple[Result, Parts]:
     """Return the answer to a request, with its cells; other frames may come before it.
 
-    Raises: OSError: none came. PeerError: it is an error, or what came is no message.
+    Raises: OSError: none came. PeerError: it is an error, what came is no message, or something
+            else came all the time.
     """
+    give_up_s = time.monotonic() + within_s
     while True:
         while (payload := buffer.next_payload()) is None:
+            if time.monotonic() > give_up_s:
+                raise ProtocolViolation(f"it sends, but no whole answer within {within_s:g} s")
             data = stream.recv(READ_BYTES)
             if not data:
                 raise HungUp("it closed the connection")

@@ -49,16 +49,17 @@ class Given:
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._values
 
-    def get(self, name: str, parse: Callable[[str], _T], default: _T) -> _T:
+    def get(self, name: str, parse: Callable[[str], _T], default: _T, *, exact: bool = False) -> _T:
         """Return the parsed value of an option, or `default` when it is not given.
 
+        exact: blanks around the value are part of it.
         Raises: UsageError: the value is not of the form that `parse` takes.
         """
         text = self._values.get(name.lower())
         if text is None:
             return default
         try:
-            return parse(text.strip())
+            return parse(text if exact else text.strip())
         except Refused as refused:
             raise bad_option(name, text, str(refused)) from None
 

@@ -252,14 +252,19 @@ def _close(opened: _Opened) -> None:
         opened.cells.close()
 
 
+_SHOWN_CHARS: Final = 300
+
 _STORE_FILE: Final = "STORE"
 """The file that every store has."""
 
 
 def _store_folder(path: str) -> str:
     """Return the folder of the store: the given one, or `store` in a node's folder."""
-    inner = Path(path) / "store"
-    return os.path.realpath(inner if (inner / _STORE_FILE).is_file() else path)
+    try:
+        inner = Path(path) / "store"
+        return os.path.realpath(inner if (inner / _STORE_FILE).is_file() else path)
+    except (OSError, ValueError) as error:  # too long, not to be looked into, a NUL in it
+        raise _no_store(path, error) from None
 
 
 def _identity(folder: str, given: str) -> tuple[int, ...]:
@@ -267,10 +272,15 @@ def _identity(folder: str, given: str) -> tuple[int, ...]:
     try:
         found = (Path(folder) / _STORE_FILE).stat()
     except OSError as error:
-        raise UsageError(
-            f"option store={given!r} is not the folder of a store: {error.strerror}"
-        ) from None
-    return found.st_dev, found.st_ino, found.st_mtime_ns
+        raise _no_store(given, error) from None
+    # A copy that is put in its place may get the same number, and keep the time of its content.
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _no_store(given: str, error: OSError | ValueError) -> UsageError:
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    shown = given[:_SHOWN_CHARS]
+    return UsageError(f"option store={shown!r} is not the folder of a store: {reason}")
 
 
 def encodings(source: Source) -> Fetch:

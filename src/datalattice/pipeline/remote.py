@@ -42,6 +42,9 @@ from datalattice.wire import (
 ANSWER_TIMEOUT_S: Final = 30.0
 """How long a node that is connected may take for an answer, or a part of one."""
 
+WHOLE_ANSWER_S: Final = 120.0
+"""How long an answer may take from the request to its last byte, whatever comes meanwhile."""
+
 PATIENCE_S: Final = 20.0
 """How long a node that cannot be reached is called again, as while it is started anew."""
 
@@ -274,7 +277,7 @@ class RemoteCells:
         id = next(self._ids)
         self._stream.sendall(encode_frame(question(id)))
         self.requests += 1
-        return receive_result(self._stream, self._buffer, id)
+        return receive_result(self._stream, self._buffer, id, WHOLE_ANSWER_S)
 
     def _unreached(self, error: OSError) -> str:
         text = unreached(self._address, error)

@@ -130,6 +130,23 @@ def test_a_folder_made_anew_is_another_place(tmp_path: Path) -> None:
     assert same(open_place(Place(str(folder))).root(), value(2))
 
 
+def test_a_copy_that_only_looks_like_what_was_there_is_another_place(tmp_path: Path) -> None:
+    """A file system may give the number of a removed file to the next, `cp -a` keeps its time."""
+    folder = store_of(tmp_path / "s", value(1))
+    before = open_place(Place(str(folder)))._cells
+    assert open_place(Place(str(folder)))._cells is before
+    file = folder / "STORE"
+    kept = file.stat()
+    os.utime(file, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    assert open_place(Place(str(folder)))._cells is not before
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 5_000, "a/" * 5_000])
+def test_what_cannot_be_a_folder_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=r"^option store='a.*' is not the folder of a store: "):
+        open_place(Place(name))
+
+
 def test_a_place_without_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"option store='.*/none' is not the folder of a store"):
         open_place(Place(str(tmp_path / "none")))

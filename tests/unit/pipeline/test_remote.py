@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -191,6 +192,9 @@ def test_nobody_there_is_a_clear_error() -> None:
     assert time.monotonic() - began < 5
 
 
+_ENDLESS = {"others": encode_frame(encode_result(Result(1_000_000, None))), "drops": b"\x00"}
+
+
 class Liar:
     """A peer that answers as `reply` says."""
 
@@ -210,9 +214,21 @@ class Liar:
             with stream:
                 buffer = FrameBuffer()
                 while data := stream.recv(65_536):
+                    if self._reply in _ENDLESS:
+                        self._go_on(stream)
+                        break
                     buffer.feed(data)
                     while (payload := buffer.next_payload()) is not None:
                         stream.sendall(self._answer(payload))
+
+    def _go_on(self, stream: socket.socket) -> None:
+        """Send until nobody takes it."""
+        with suppress(OSError):
+            if self._reply == "drops":
+                stream.sendall(b"\xff\x7f")  # a long frame begins
+            while True:
+                stream.sendall(_ENDLESS[self._reply])
+                time.sleep(0.001)
 
     def _answer(self, payload: bytes) -> bytes:
         message, _ = decode_payload(payload)
@@ -244,6 +260,18 @@ def test_what_is_no_answer_is_refused(reply: str) -> None:
         cells = RemoteCells(liar.address, patience_s=0.1)
         with pytest.raises(PeerUnavailable, match=liar.address):
             cells.get_encoding(bytes([1]) * 32)
+        cells.close()
+
+
+@pytest.mark.parametrize("reply", ["others", "drops"])
+def test_who_sends_without_end_is_given_up(reply: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "WHOLE_ANSWER_S", 0.3)
+    with Liar(reply) as liar:
+        cells = RemoteCells(liar.address, patience_s=0.1)
+        began = time.monotonic()
+        with pytest.raises(PeerUnavailable, match=r"no whole answer within 0\.3 s"):
+            cells.root_hash()
+        assert time.monotonic() - began < 20
         cells.close()
 
 

@@ -85,7 +85,7 @@ def parse_options(given: Mapping[str, str]) -> KVOptions:
         place=place_option(options),
         owners=options.get("owner", owners_option, ()),
         databases=options.get("database", names_option, ()),
-        prefix=options.get("prefix", text_option, ""),
+        prefix=options.get("prefix", text_option, "", exact=True),
         columns=options.get("columns", columns_option(COLUMNS), COLUMNS),
         value_format=options.get("valueFormat", choice_option(ValueFormat), ValueFormat.CELL),
         starting=options.get("startingOffsets", start_option, EARLIEST),

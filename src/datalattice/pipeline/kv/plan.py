@@ -82,6 +82,8 @@ def plan(pairs: Iterable[Pair], min_tasks: int | None = None) -> list[Task]:
     count = max(-(-total // KEYS_PER_TASK_MAX), min(min_tasks or 1, total))
     if min_tasks is not None:
         parts = _cut(parts, max(1, total // (count * PIECES_PER_TASK)))
+    # No more than there are pieces to share out: an index may claim to hold 2**62 keys.
+    count = min(count, len(parts))
     tasks: list[list[Piece]] = [[] for _ in range(count)]
     before = 0
     for name, part in parts:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from datalattice.apps.kv import Entry, key_text, live_entry, read_entry, shown_value
-from datalattice.cells import Loader, Value, key_bytes
+from datalattice.cells import Index, Loader, Value, key_bytes
 from datalattice.errors import MissingData
+from datalattice.limits import INDEX_KEY_BYTES
 from datalattice.pipeline.kv.options import KVOptions
 from datalattice.pipeline.kv.plan import Piece, Task
 from datalattice.pipeline.options import bad_option
@@ -76,8 +77,12 @@ def _changes(
     """
     last: bytes | None = None
     try:
-        for key, _, was, _, now in piece.part(loader).differences():
-            yield key, was, now
+        part = piece.part(loader)
+        for key, had, was, has, now in part.differences():
+            other = _other_key(part.own, key) if had and has else None
+            if other is not None:
+                yield other, was, None
+            yield key, None if other is not None else was, now
             last = key_bytes(key)
     except MissingData as missing:
         if not forgiving or not piece.before:
@@ -93,6 +98,19 @@ def _changes(
     for key, _, _, _, now in piece.now(loader).differences():
         if last is None or key_bytes(key) > last:
             yield key, None, now
+
+
+def _other_key(before: Index | None, key: Value) -> Value:
+    """Return the key in whose place `key` has come, nil where it is the same.
+
+    Of keys that share the bytes which an index tells apart it holds one: when the first was cleaned
+    up, another one may take its place.
+    """
+    place = key_bytes(key)
+    if before is None or len(place) < INDEX_KEY_BYTES:
+        return None
+    old = next(iter(before.under(place).keys()), None)
+    return None if old is None or key_text(old) == key_text(key) else old
 
 
 def _maker(name: str, piece: Piece, options: KVOptions) -> Callable[[_Told], object]:

@@ -22,6 +22,10 @@ RECORDS_PER_TASK_MAX: Final = 262_144
 """A longer range becomes several tasks, so that one long partition keeps all cores busy. A task of
 small records then takes a quarter of a second, ten times as long as Spark takes to start it."""
 
+TASKS_MAX: Final = 262_144
+"""Where there would be more tasks than about this, they are longer. No driver plans more, and a log
+of a few cells may claim to hold 2**62 records."""
+
 ALIGNED_RECORDS_MIN: Final = 4 * FAN_OUT
 """Ranges this long are cut where a leaf of the log ends, so that no leaf is read by two tasks."""
 
@@ -239,14 +243,18 @@ def slices(
         if first < stop:
             ranges.append(Slice(name, log, first, stop))
     total = sum(part.stop - part.first for part in ranges)
-    wanted = min(min_partitions or 1, total)
-    return [piece for part in ranges for piece in _cut(part, wanted, total)]
+    wanted = min(min_partitions or 1, total, TASKS_MAX)
+    longest = max(RECORDS_PER_TASK_MAX, -(-total // TASKS_MAX))
+    return [piece for part in ranges for piece in _cut(part, wanted, total, longest)]
 
 
-def _cut(whole: Slice, wanted: int, total: int) -> Iterator[Slice]:
-    """Yield a range in as many pieces as its part of the `wanted` tasks for `total` records."""
+def _cut(whole: Slice, wanted: int, total: int, longest: int) -> Iterator[Slice]:
+    """Yield a range in as many pieces as its part of the `wanted` tasks for `total` records.
+
+    More, where they would be longer than `longest`.
+    """
     size = whole.stop - whole.first
-    count = max(-(-size * wanted // total), -(-size // RECORDS_PER_TASK_MAX))
+    count = max(-(-size * wanted // total), -(-size // longest))
     first = whole.first
     for i in range(1, count + 1):
         stop = whole.first + size * i // count

@@ -72,6 +72,17 @@ def test_a_task_has_up_to_so_many_keys_and_one_more_makes_two() -> None:
         assert len(plan([Pair(SHOP, None, cells.index(numbered(count)))])) == tasks
 
 
+def test_a_plan_is_bounded_whatever_an_index_says_of_its_size() -> None:
+    cells = Cells()
+    entries = numbered(40)
+    honest = encode(cells.index(entries))
+    assert honest[1] == len(entries)
+    liar = decode(honest[:1] + b"\xc0" + b"\x80" * 7 + b"\x00" + honest[2:], cells)
+    assert isinstance(liar, Index)
+    assert len(liar) == 2**62
+    assert len(plan([Pair(SHOP, None, liar)])) <= 40
+
+
 @pytest.mark.usefixtures("small_tasks")
 def test_small_databases_share_a_task() -> None:
     cells = Cells()

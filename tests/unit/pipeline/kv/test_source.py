@@ -214,6 +214,33 @@ def test_a_prefix_longer_than_an_index_can_tell_is_compared_in_full(stores: Stor
     assert stores.seen(prefix="k" * 41) == {}
 
 
+def test_blanks_in_a_prefix_count(stores: Stores) -> None:
+    stores.db().update({"a": 1, "a ": 2, "a b": 3, " a": 4})
+    stores.commit()
+    assert stores.seen(prefix="a ") == {"a ": 2, "a b": 3}
+    assert stores.seen(prefix=" ") == {" a": 4}
+
+
+def test_a_key_that_took_the_place_of_another_tells_both(stores: Stores, clock: Clock) -> None:
+    """An index tells keys apart by their first 32 bytes, and holds one of those."""
+    old, new = "k" * 32 + "old", "k" * 32 + "new"
+    stores.db().update({old: 1, "other": 2})
+    since = stores.commit()
+    stream = stores.stream()
+    assert len(stream.next()) == 2
+    stores.db().delete(old)
+    clock.now += 1_000
+    assert stores.db().gc(0) == 1
+    stores.db()[new] = 3
+    stores.commit()
+    assert sorted(stream.told()) == [(new, 3), (old, None)]
+    changed = {row["key"]: row["type"] for row in stores.read(startingOffsets=since)}
+    assert changed == {new: "value", old: None}
+    stores.db()[new] = 4
+    stores.commit()
+    assert stream.told() == [(new, 4)]
+
+
 def test_the_database_of_sinks_is_read_when_it_is_named(stores: Stores) -> None:
     stores.db()["a"] = 1
     stores.db(HIDDEN_DATABASE)["query"] = 5

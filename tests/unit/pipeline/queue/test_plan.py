@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datalattice.errors import DataLoss, UsageError
+from datalattice.pipeline.queue import plan
 from datalattice.pipeline.queue.options import Edge, Positions
 from datalattice.pipeline.queue.plan import (
     RECORDS_PER_TASK_MAX,
@@ -244,6 +245,28 @@ def test_a_partition_without_a_start_is_read_from_its_own() -> None:
 )
 def test_long_ranges_are_cut(count: int, tasks: int) -> None:
     assert len(slices({A: log(0, count)}, {}, {A: count}, refuse_loss)) == tasks
+
+
+@pytest.mark.parametrize(
+    ("count", "asked", "tasks"),
+    [
+        (10 * RECORDS_PER_TASK_MAX, None, 10),
+        (100 * RECORDS_PER_TASK_MAX, None, 100),
+        (100 * RECORDS_PER_TASK_MAX + 1, None, 100),
+        (1_000, 99, 99),
+        (1_000, 100, 100),
+        (1_000, 101, 100),
+        (2**62, None, 100),
+        (2**62, 2**62, 100),
+    ],
+)
+def test_however_long_a_log_says_it_is_a_plan_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, count: int, asked: int | None, tasks: int
+) -> None:
+    monkeypatch.setattr(plan, "TASKS_MAX", 100)
+    parts = slices({A: log(0, count)}, {}, {A: count}, refuse_loss, asked)
+    assert len(parts) == tasks
+    assert (parts[0].first, parts[-1].stop) == (0, count)
 
 
 @given(
