@@ -202,6 +202,13 @@ def _spark_type() -> type[SparkSession]:
     return SparkSession
 
 
+_WORKER_SETTINGS: Final = {
+    "spark.python.daemon.module": "datalattice.pipeline.daemon",
+    # Over TCP the first messages of a task wait for delayed acknowledgements, 40 ms each.
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+
+
 def session_settings(
     app_name: str,
     *,
@@ -239,6 +246,7 @@ def session_settings(
         cores = _usable_cores() if cores is None else cores
         tasks = where.url if "[" in where.url else "local[*]"
         settings["spark.master"] = tasks.replace("*", str(cores))
+        settings |= _WORKER_SETTINGS
     else:
         settings["spark.master"] = where.url
         settings["spark.executor.memory"] = memory

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+
+_settled: set[int] = set()
+"""This process, once it is settled: what a fork inherits is the number of another."""
 
 
 def settle() -> None:
@@ -14,7 +18,8 @@ def settle() -> None:
     """
     from pyspark import TaskContext
 
-    if TaskContext.get() is None or gc.get_freeze_count():
+    if TaskContext.get() is None or os.getpid() in _settled:
         return
+    _settled.add(os.getpid())
     gc.collect()  # what is garbage now would stay for good
     gc.freeze()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from datalattice.pipeline import workers
 from datalattice.pipeline.workers import settle
 
 pyspark: Any = pytest.importorskip("pyspark")
@@ -20,6 +21,7 @@ def test_a_process_that_runs_no_task_is_left_alone() -> None:
 
 def test_a_worker_is_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark.TaskContext, "get", object)
+    monkeypatch.setattr(workers, "_settled", set())
     gc.unfreeze()
     try:
         settle()

@@ -1,0 +1,37 @@
+"""Daemon: the process that a local Spark forks its Python workers from.
+
+Spark runs it as `python -m datalattice.pipeline.daemon pyspark.worker`. It is Spark's own daemon
+but for two things. It has imported what the formats need before it forks, so that no worker has to:
+Spark asks several for one small query, and the import is a second of each. And it is quiet when
+whoever asked a worker hangs up early, as after a LIMIT: on a Unix socket the last words of the
+worker fail then, and Spark's daemon prints a traceback although nothing is wrong.
+"""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections.abc import Callable
+
+from pyspark import daemon
+
+from datalattice.pipeline.formats import sources
+
+
+def quiet(worker: Callable[[socket.socket, bool], int]) -> Callable[[socket.socket, bool], int]:
+    """Return a worker that ends when nobody listens any more, without a word."""
+
+    def run(sock: socket.socket, authenticated: bool) -> int:
+        try:
+            return worker(sock, authenticated)
+        except BrokenPipeError:
+            return 1  # the daemon ends a worker of this code
+
+    return run
+
+
+if __name__ == "__main__":
+    sources()
+    gc.freeze()  # forked workers share this memory as long as their collectors leave it alone
+    daemon.worker = quiet(daemon.worker)
+    daemon.manager()
