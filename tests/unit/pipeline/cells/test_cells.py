@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,7 @@ CELL_TYPES = {"hash": "BINARY", "encoding": "BINARY", "refs": "ARRAY<BINARY>"}
 ARROW = pa.schema([("hash", pa.binary()), ("encoding", pa.binary())])
 
 
-def batch_of(cells: list[tuple[bytes | None, bytes | None]]) -> Any:
+def batch_of(cells: Sequence[tuple[bytes | None, bytes | None]]) -> Any:
     return pa.RecordBatch.from_pylist(
         [{"hash": hash, "encoding": encoding} for hash, encoding in cells], schema=ARROW
     )
