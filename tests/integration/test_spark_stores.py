@@ -31,7 +31,7 @@ def fixture_folder(tmp_path: Path) -> Path:
 
 
 def test_audit_finds_a_thousand_planted_faults_and_no_other(spark: Any, tmp_path: Path) -> None:
-    from datalattice.pipeline.jobs.audit import audit
+    from datalattice.pipeline.jobs import audit
 
     planted = plant(tmp_path / "s", 250)
     steps: list[str] = []
@@ -55,7 +55,7 @@ def test_audit_finds_a_thousand_planted_faults_and_no_other(spark: Any, tmp_path
 def test_gc_marks_as_the_store_does_and_the_store_sweeps(
     spark: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from datalattice.pipeline.jobs.gc import gc
+    from datalattice.pipeline.jobs import gc
 
     monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
     out = tmp_path / "list"
@@ -76,8 +76,7 @@ def test_gc_marks_as_the_store_does_and_the_store_sweeps(
 
 
 def test_what_a_job_refuses_is_told_as_it_is(spark: Any, folder: Path, tmp_path: Path) -> None:
-    from datalattice.pipeline.jobs.audit import audit
-    from datalattice.pipeline.jobs.gc import gc
+    from datalattice.pipeline.jobs import audit, gc
 
     with pytest.raises(UsageError, match="no store here"):
         audit(spark, str(tmp_path / "nothing"))

@@ -41,7 +41,7 @@ def audit(
 
     Works beside a running node. Exit code 1 when there is a fault.
     """
-    from datalattice.pipeline.jobs.audit import audit as run_audit
+    from datalattice.pipeline.jobs import audit as run_audit
 
     path = store_path(store, dir)
     with spark_job("audit", master, memory, quiet=json) as job:

@@ -36,7 +36,7 @@ def gc(
 
     `lattice store sweep LIST` applies it. Works beside a running node.
     """
-    from datalattice.pipeline.jobs.gc import gc as run_gc
+    from datalattice.pipeline.jobs import gc as run_gc
 
     grace_ms = duration_ms(grace)
     path = store_path(store, dir)

@@ -7,9 +7,11 @@ has the same hashes.
 
 from __future__ import annotations
 
+from datalattice.pipeline.jobs.audit import AuditReport, audit
 from datalattice.pipeline.jobs.compact import CompactReport, Keyless, compact
 from datalattice.pipeline.jobs.diff import diff
 from datalattice.pipeline.jobs.export import ExportReport, export
+from datalattice.pipeline.jobs.gc import GcReport, gc
 from datalattice.pipeline.jobs.load import LoadReport, load
 from datalattice.pipeline.jobs.merge import FAN_IN, MergeReport, merge
 from datalattice.pipeline.jobs.running import job_session
@@ -17,14 +19,18 @@ from datalattice.pipeline.progress import watching_tasks
 
 __all__ = [
     "FAN_IN",
+    "AuditReport",
     "CompactReport",
     "ExportReport",
+    "GcReport",
     "Keyless",
     "LoadReport",
     "MergeReport",
+    "audit",
     "compact",
     "diff",
     "export",
+    "gc",
     "job_session",
     "load",
     "merge",
