@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from datalattice.cells import Value, to_cell
 from datalattice.errors import DataLatticeError, UsageError
+from datalattice.limits import CHUNK_BYTES
 from datalattice.pipeline.values import ValueFormat, accepted_types, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
 PLAIN_TYPES: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN")
 """Types whose entries are values as they are."""
@@ -23,6 +24,40 @@ _FORMAT_BY_TYPE: Final = {
 }
 
 _MICROS: Final = 1_000
+
+NAME_BYTES_MAX: Final = CHUNK_BYTES
+"""Longest name of a topic or database in UTF-8: what one cell holds, as with keys."""
+
+
+def column_types(schema: StructType) -> dict[str, DataType]:
+    """Return the type of each column by its name in lower case.
+
+    Raises: UsageError: two columns have one name.
+    """
+    types: dict[str, DataType] = {}
+    for field in schema.fields:
+        name = field.name.lower()
+        if name in types:
+            raise UsageError(f"column {name} is there twice; upper and lower case are one")
+        types[name] = field.dataType
+    return types
+
+
+def lower_names(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the same rows, the names of their columns in lower case."""
+    return rows.rename_columns([name.lower() for name in rows.schema.names])
+
+
+def check_name(name: str, what: str) -> None:
+    """Check that a name is short enough.
+
+    Raises: UsageError: it is not.
+    """
+    size = len(name.encode())
+    if size > NAME_BYTES_MAX:
+        raise UsageError(
+            f"the name of a {what} has at most {NAME_BYTES_MAX} bytes of UTF-8, got {size}"
+        )
 
 
 def type_name(kind: DataType) -> str:

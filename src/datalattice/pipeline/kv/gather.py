@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from datalattice.apps.kv import TYPE_TAGS, check_room, checked_key, checked_shown
 from datalattice.cells import EMPTY_INDEX, Index, Map, Value, Vector
 from datalattice.errors import DataLatticeError, LimitExceeded, UsageError
-from datalattice.pipeline.columns import cell, listed, stamps_ms
+from datalattice.pipeline.columns import cell, check_name, listed, lower_names, stamps_ms
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.staging import STAGE_BYTES_MAX
 from datalattice.pipeline.values import ValueFormat
@@ -79,7 +79,7 @@ class Gatherer:
 
         Raises: UsageError: a row that cannot be a key. LimitExceeded: too many databases.
         """
-        for rows in _slices(batch):
+        for rows in _slices(lower_names(batch)):
             self._note(rows)
             self.count += rows.num_rows
             self._waiting_bytes += rows.nbytes
@@ -170,6 +170,7 @@ def checked_database(name: object) -> str:
         raise UsageError(
             f"the database {HIDDEN_DATABASE} keeps which batches were written; give another name"
         )
+    check_name(name, "database")
     return name
 
 

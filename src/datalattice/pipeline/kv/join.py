@@ -9,6 +9,7 @@ looks at the keys that they wrote, and at no others.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from datalattice.apps.kv import (
@@ -164,15 +165,24 @@ class _Joined:
 
 
 def upserting(
-    editor: Editor, values: StagedValues, mark: Mark, clock: Clock, *, overwrite: bool = False
+    editor: Editor,
+    values: StagedValues,
+    mark: Mark,
+    clock: Clock,
+    *,
+    database: str | None = None,
+    overwrite: bool = False,
 ) -> Change[None] | None:
     """Prepare the change that writes what tasks gathered. See `staging.Join`.
 
+    database: the one that all rows go to: batches of one name to several are several.
     overwrite: all keys of a database that is written to are deleted first.
     Raises: UsageError: a key cannot be told from a stored one.
     """
     writes = Writes(editor.key_pair.public_key.hex(), clock.now_ms())
     joined = _Joined(editor, writes, overwrite=overwrite)
+    if database is not None:
+        mark = replace(mark, key=f"{mark.key}/{database}")
     if joined.has(mark):
         return None
     for staged in values():

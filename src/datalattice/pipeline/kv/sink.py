@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 
 from datalattice.clock import Clock, SystemClock
 from datalattice.errors import UsageError
-from datalattice.pipeline.columns import check_type, value_format
+from datalattice.pipeline.columns import check_type, column_types, value_format
 from datalattice.pipeline.kv.gather import Gatherer, RowPlan, checked_database
 from datalattice.pipeline.kv.join import upserting
 from datalattice.pipeline.options import Given, choice_option, text_option
@@ -79,7 +79,8 @@ class _Writing:
         options = sink_options(given, streaming=streaming)
         format = check_columns(schema, options)
         self._job = Job.begin(options.target, streaming=streaming)
-        self._plan = RowPlan(options.database, format, "type" in schema.names, overwrite)
+        has_type = "type" in column_types(schema)
+        self._plan = RowPlan(options.database, format, has_type, overwrite)
         self._clock = clock or SystemClock()
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
@@ -92,7 +93,10 @@ class _Writing:
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
         """Write what all tasks gathered."""
-        join = partial(upserting, clock=self._clock, overwrite=self._plan.overwrite)
+        plan = self._plan
+        join = partial(
+            upserting, clock=self._clock, database=plan.database, overwrite=plan.overwrite
+        )
         self._job.commit(messages, batch, join)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -161,7 +165,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> ValueFormat | Non
 
     Raises: UsageError: a column is missing, unknown or not of a type that is written.
     """
-    types = {field.name: field.dataType for field in schema.fields}
+    types = column_types(schema)
     columns = ", ".join(SINK_COLUMNS)
     for name in types:
         if name not in SINK_COLUMNS and name not in IGNORED_COLUMNS:

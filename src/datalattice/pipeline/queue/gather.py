@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from datalattice.apps.queue import PARTITIONS_MAX, Batch, make_entry, partition_of
 from datalattice.cells import EMPTY_VECTOR, Map, Value, Vector, to_cell
 from datalattice.errors import LimitExceeded, UsageError
-from datalattice.pipeline.columns import cell, stamps_ms
+from datalattice.pipeline.columns import cell, check_name, lower_names, stamps_ms
 from datalattice.pipeline.staging import STAGE_BYTES_MAX
 from datalattice.pipeline.values import ValueFormat
 
@@ -115,9 +115,9 @@ def _headers(column: pa.Array | None) -> list[object] | None:
 
 
 def _header(pair: Any) -> tuple[object, object]:
-    if isinstance(pair, Mapping):
-        return pair["key"], pair["value"]
-    name, value = pair
+    name, value = pair.values() if isinstance(pair, Mapping) else pair or (None, None)
+    if name is None:
+        raise UsageError("the column headers has a header that is NULL, or whose key is")
     return name, value
 
 
@@ -138,8 +138,7 @@ class Gatherer:
 
         Raises: UsageError: a row that cannot be a record. LimitExceeded: too many partitions.
         """
-        lower = batch.rename_columns([name.lower() for name in batch.schema.names])
-        for rows in _slices(lower):
+        for rows in _slices(lower_names(batch)):
             self._append(_Rows(rows, self._plan))
             self.count += rows.num_rows
             self._pending += rows.nbytes
@@ -164,6 +163,7 @@ class Gatherer:
         for name, chosen in self._by_log(rows).items():
             log = self._logs.get(name)
             if log is None:
+                check_name(name[0], "topic")
                 log = EMPTY_VECTOR
                 if len(self._logs) >= LOGS_MAX:
                     raise LimitExceeded(

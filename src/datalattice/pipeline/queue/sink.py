@@ -24,7 +24,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.home import Change, Editor, Folder, open_reader, read_key
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.pipeline.columns import check_type, value_format
+from datalattice.pipeline.columns import check_name, check_type, column_types, value_format
 from datalattice.pipeline.options import Given, Refused, choice_option, positive_option, text_option
 from datalattice.pipeline.queue.gather import Gatherer, RowPlan
 from datalattice.pipeline.queue.join import appending
@@ -84,9 +84,11 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     Raises: UsageError: an option is unknown, missing or not of its form.
     """
     options = Given(given, SINK_OPTIONS)
+    topic = options.get("topic", text_option, None)
+    check_name(topic or "", "topic")
     return SinkOptions(
         target=target_option(options, streaming=streaming),
-        topic=options.get("topic", text_option, None),
+        topic=topic,
         value_format=options.get("valueFormat", choice_option(ValueFormat), None),
         key_format=options.get("keyFormat", choice_option(ValueFormat), None),
         num_partitions=options.get("numPartitions", _count, 1),
@@ -221,7 +223,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> dict[str, ValueFo
 
     Raises: UsageError: a column is missing, unknown or not of a type that is written.
     """
-    types = {field.name.lower(): field.dataType for field in schema.fields}
+    types = column_types(schema)
     columns = ", ".join(SINK_COLUMNS)
     for name in types:
         if name not in SINK_COLUMNS and name not in IGNORED_COLUMNS:

@@ -138,7 +138,7 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sink:
 def test_the_last_row_of_a_key_in_the_order_of_tasks_wins(sink: Sink) -> None:
     sink.save(PLAIN, [("a", "1"), ("b", "1"), ("b", "2")], [], [("a", "3"), ("c", "4")])
     assert sink.shown() == {"a": "3", "b": "2", "c": "4"}
-    assert sink.shown(HIDDEN_DATABASE).keys() == {"spark-saves"}
+    assert sink.shown(HIDDEN_DATABASE).keys() == {"spark-saves/db"}
 
 
 def test_a_row_without_value_or_type_deletes_its_key(sink: Sink) -> None:
@@ -278,6 +278,19 @@ def test_a_save_under_a_name_happens_once_for_each_version(sink: Sink) -> None:
         sink.save(PLAIN, [(name[-1], "1")], writeId=name)
     assert sink.shown() == {}
     sink.save(PLAIN, [("a", "1")], writeId=names[0], writeVersion="1")
+    assert sink.shown() == {"a": "1"}
+
+
+def test_saves_of_one_name_to_several_databases_are_several(sink: Sink) -> None:
+    for name in ("db", "other", "db"):
+        sink.save(PLAIN, [("a", name)], database=name, writeId="totals", writeVersion="7")
+        sink.write(lambda db: db.set("b", "mine"), name)
+    assert sink.shown() == {"a": "db", "b": "mine"}
+    assert sink.shown("other") == {"a": "other", "b": "mine"}
+
+
+def test_names_of_columns_are_taken_in_any_case(sink: Sink) -> None:
+    sink.save("Key string, VALUE string, Type string", [("a", "1", "value"), ("b", "1", None)])
     assert sink.shown() == {"a": "1"}
 
 
@@ -455,6 +468,8 @@ def test_two_keys_that_an_index_cannot_tell_apart_are_refused(sink: Sink) -> Non
     [
         ("key string", {}, "column value is missing"),
         ("value string", {}, "column key is missing"),
+        ("key string, value string, KEY string", {}, "column key is there twice"),
+        ("key string, value string", {"database": "d" * 4_097}, "at most 4096 bytes of UTF-8"),
         ("key string, value string, topic string", {}, "column topic is not one of a key"),
         ("key binary, value string", {}, "column key has the type BINARY; it is STRING"),
         ("key string, value date", {}, "column value has the type DATE"),
@@ -477,6 +492,14 @@ def test_a_row_without_a_database_is_refused(sink: Sink) -> None:
     for name in (None, "", HIDDEN_DATABASE):
         with pytest.raises(UsageError, match="database"):
             sink.save(schema, [(name, "a", "1")], database="")
+
+
+def test_names_of_databases_have_a_limit(sink: Sink) -> None:
+    schema = "database string, key string, value string"
+    sink.save(schema, [("d" * 4_096, "a", "1")], database="")
+    assert sink.shown("d" * 4_096) == {"a": "1"}
+    with pytest.raises(UsageError, match=r"name of a database has .* got 4098"):
+        sink.save(schema, [("ü" * 2_049, "a", "1")], database="")
 
 
 def test_a_task_writes_to_so_many_databases_and_no_more(

@@ -220,6 +220,31 @@ def test_headers_may_be_those_of_kafka_s_rows(sink: Sink) -> None:
     assert [entry[3] for entry in sink.entries()] == [{"h": b"1"}, None]
 
 
+def test_of_several_headers_with_one_key_the_last_stays(sink: Sink) -> None:
+    pairs = [{"Key": "h", "Value": b"1"}, {"Key": "h", "Value": None}]
+    sink.save("value string, headers kafka", {"value": ["a"], "headers": pa.array([pairs])})
+    assert sink.entries()[0][3] == {"h": None}
+
+
+@pytest.mark.parametrize("header", [None, {"key": None, "value": b"1"}])
+def test_a_header_without_a_key_is_refused(sink: Sink, header: dict[str, Any] | None) -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows = {"value": ["a"], "headers": pa.array([[header]], kind)}
+    with pytest.raises(UsageError, match="the column headers has a header that is NULL"):
+        sink.save("value string, headers kafka", rows)
+
+
+def test_names_of_topics_have_a_limit(sink: Sink) -> None:
+    schema, most = "value string, topic string", "t" * 4_096
+    sink.save(schema, {"value": ["a"], "topic": [most]}, topic="")
+    assert sink.entries(0, most) == [(None, "a", NOW_MS, None)]
+    said = "name of a topic has at most 4096 bytes of UTF-8, got 4097"
+    with pytest.raises(UsageError, match=said):
+        sink.save(schema, {"value": ["a"], "topic": [most + "t"]}, topic="")
+    with pytest.raises(UsageError, match=said):
+        sink.writer("value string", topic=most + "t")
+
+
 @pytest.mark.parametrize(
     ("type_name", "options", "given", "expected"),
     [
@@ -260,6 +285,7 @@ def test_long_and_nested_values_come_through_whole(sink: Sink) -> None:
     [
         ("value string, colour string", {}, "column colour is not one of a record: value, key"),
         ("key string", {}, "column value is missing: rows of a queue have value, key, headers"),
+        ("value string, VALUE string", {}, "column value is there twice"),
         ("value string", {"topic": ""}, "no topic is named: give the option topic, or a column"),
         ("value string, topic int", {}, "column topic has the type INT; it is STRING"),
         ("value string, partition string", {}, "column partition has the type STRING; it is TINY"),
