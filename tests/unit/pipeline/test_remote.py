@@ -200,6 +200,7 @@ class Liar:
 
     def __init__(self, reply: str) -> None:
         self._reply = reply
+        self._ended = threading.Event()
         self._server = socket.create_server(("127.0.0.1", 0))
         self.address = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -222,13 +223,12 @@ class Liar:
                         stream.sendall(self._answer(payload))
 
     def _go_on(self, stream: socket.socket) -> None:
-        """Send until nobody takes it."""
+        """Send again and again, until nobody takes it."""
         with suppress(OSError):
             if self._reply == "drops":
                 stream.sendall(b"\xff\x7f")  # a long frame begins
-            while True:
+            while not self._ended.wait(0.001):
                 stream.sendall(_ENDLESS[self._reply])
-                time.sleep(0.001)
 
     def _answer(self, payload: bytes) -> bytes:
         message, _ = decode_payload(payload)
@@ -249,6 +249,7 @@ class Liar:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._ended.set()
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         self._thread.join(5)
