@@ -10,7 +10,6 @@ worker fail then, and Spark's daemon prints a traceback although nothing is wron
 from __future__ import annotations
 
 import gc
-import socket
 from collections.abc import Callable
 
 from pyspark import daemon
@@ -18,12 +17,12 @@ from pyspark import daemon
 from datalattice.pipeline.formats import sources
 
 
-def quiet(worker: Callable[[socket.socket, bool], int]) -> Callable[[socket.socket, bool], int]:
+def quiet(worker: Callable[..., int]) -> Callable[..., int]:
     """Return a worker that ends when nobody listens any more, without a word."""
 
-    def run(sock: socket.socket, authenticated: bool) -> int:
+    def run(*asked: object) -> int:
         try:
-            return worker(sock, authenticated)
+            return worker(*asked)
         except BrokenPipeError:
             return 1  # the daemon ends a worker of this code
 
@@ -33,5 +32,5 @@ def quiet(worker: Callable[[socket.socket, bool], int]) -> Callable[[socket.sock
 if __name__ == "__main__":
     sources()
     gc.freeze()  # forked workers share this memory as long as their collectors leave it alone
-    daemon.worker = quiet(daemon.worker)
+    daemon.worker = quiet(daemon.worker)  # type: ignore[assignment]
     daemon.manager()
