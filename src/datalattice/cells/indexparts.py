@@ -1,8 +1,8 @@
-"""Index parts: one index, or what differs between two, taken apart so that many can share the work.
+"""Index parts: one index, or what differs between two, taken apart so that many share the work.
 
-A part is a subtree of each of two indexes, or of one of them alone. Splitting it gives the parts one
-level below, in the order of their keys, without those that are equal on both sides: what is equal
-is never loaded.
+A part is a subtree of each of two indexes, or of one of them alone. Splitting it gives the parts
+one level below, in the order of their keys, without those that are equal on both sides: what is
+equal is never loaded.
 """
 
 from __future__ import annotations

@@ -32,5 +32,5 @@ def quiet(worker: Callable[..., int]) -> Callable[..., int]:
 if __name__ == "__main__":
     sources()
     gc.freeze()  # forked workers share this memory as long as their collectors leave it alone
-    daemon.worker = quiet(daemon.worker)  # type: ignore[assignment]
+    daemon.worker = quiet(daemon.worker)
     daemon.manager()
