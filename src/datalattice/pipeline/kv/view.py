@@ -39,27 +39,50 @@ def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Pair]
     """Yield the databases that the options ask for and two roots do not have alike, by name.
 
     Shapes: before, after: nil or the Index of a lattice's sections.
-    Cost:   one signature check for each owner that differs; reads no keys.
+    Cost:   what differs of owners and databases, and one signature check for each such owner;
+            reads no keys.
     Raises: BadSignature: what is under an owner is not signed by the key it names. BadFormat: two
             different names have the same text. MissingData.
     """
-    old, new = _owners(before), _owners(after)
-    for owner in sorted({*old, *new}):
-        was, now = old.get(owner), new.get(owner)
-        if not options.selects_owner(owner) or (was and now and same(was, now)):
-            continue
+    owners = _unlike(_section(before), _section(after), Signed, options.selects_owner, "owners")
+    for owner, was, now in owners:
         if now is not None and not now.verify():
             raise BadSignature(f"the databases of owner {owner} are not signed by their key")
-        ours = _stores(was, owner, options.selects_database)
-        theirs = _stores(now, owner, options.selects_database)
-        for database in sorted({*ours, *theirs}):
+        databases = _unlike(
+            None if was is None else was.value,
+            None if now is None else now.value,
+            Index,
+            options.selects_database,
+            f"databases of owner {owner}",
+        )
+        for database, old, new in databases:
             pair = Pair(
                 DatabaseName(owner, database),
-                _below(ours.get(database), options.prefix),
-                _below(theirs.get(database), options.prefix),
+                _below(old, options.prefix),
+                _below(new, options.prefix),
             )
             if not same(pair.before, pair.after):
                 yield pair
+
+
+def _unlike(
+    before: Value, after: Value, kind: type[T], selects: Callable[[str], bool], what: str
+) -> list[tuple[str, T | None, T | None]]:
+    """Return (name, value before, value after) of what two maps do not have alike, by name."""
+    found: dict[str, tuple[T | None, T | None]] = {}
+    sides = [value if isinstance(value, Map) else Map.of(()) for value in (before, after)]
+    for cell, _, old, _, new in sides[0].differences(sides[1]):
+        name = _text(cell)
+        was, now = old if isinstance(old, kind) else None, new if isinstance(new, kind) else None
+        if not selects(name) or (was is None and now is None):
+            continue
+        if name in found:  # one took the place of the other, or both are there
+            first_was, first_now = found[name]
+            if (was is None) == (first_was is None) or (now is None) == (first_now is None):
+                raise _ambiguous(name, what)
+            was, now = first_was if was is None else was, first_now if now is None else now
+        found[name] = was, now
+    return [(name, *found[name]) for name in sorted(found)]
 
 
 def check_named(root: Value, options: KVOptions) -> None:
@@ -67,12 +90,12 @@ def check_named(root: Value, options: KVOptions) -> None:
 
     Raises: UsageError: one is not; reading nothing in silence would hide the mistake.
     """
-    owners = _owners(root)
+    owners = _named(_section(root), Signed, "owners")
     _check("owner", options.owners, owners)
     there: dict[str, None] = {}
     for owner, signed in owners.items():
         if options.databases and options.selects_owner(owner):
-            there |= dict.fromkeys(_stores(signed, owner, lambda _name: True))
+            there |= dict.fromkeys(_named(signed.value, Index, f"databases of owner {owner}"))
     _check("database", options.databases, there)
 
 
@@ -84,29 +107,24 @@ def _check(option: str, named: tuple[str, ...], there: Iterable[str]) -> None:
             raise bad_option(option, name, f"the store has no such {option}; it has: {listed}")
 
 
-def _owners(root: Value) -> dict[str, Signed]:
-    section = root.get(KV_SECTION) if isinstance(root, Index) else None
-    found: dict[str, Signed] = {}
-    for owner, signed in section.entries() if isinstance(section, Map) else ():
-        if isinstance(signed, Signed):
-            _add(found, _text(owner), signed, "owners")
+def _section(root: Value) -> Value:
+    return root.get(KV_SECTION) if isinstance(root, Index) else None
+
+
+def _named(values: Value, kind: type[T], what: str) -> dict[str, T]:
+    """Return the values of a map by the texts of their keys."""
+    found: dict[str, T] = {}
+    for cell, value in values.entries() if isinstance(values, Map) else ():
+        if isinstance(value, kind):
+            name = _text(cell)
+            if name in found:
+                raise _ambiguous(name, what)
+            found[name] = value
     return found
 
 
-def _stores(signed: Signed | None, owner: str, selects: Callable[[str], bool]) -> dict[str, Index]:
-    databases = None if signed is None else signed.value
-    found: dict[str, Index] = {}
-    for cell, store in databases.entries() if isinstance(databases, Map) else ():
-        name = _text(cell)
-        if isinstance(store, Index) and selects(name):
-            _add(found, name, store, f"databases of owner {owner}")
-    return found
-
-
-def _add(found: dict[str, T], name: str, value: T, what: str) -> None:
-    if name in found:
-        raise BadFormat(f"two {what} have names that read the same: {name}")
-    found[name] = value
+def _ambiguous(name: str, what: str) -> BadFormat:
+    return BadFormat(f"two {what} have names that read the same: {name}")
 
 
 def _text(name: Value) -> str:
