@@ -30,7 +30,7 @@ from datalattice.cells import (
     decode,
     encode,
 )
-from datalattice.errors import BadSignature, Corruption, UsageError
+from datalattice.errors import BadSignature, Corruption, LimitExceeded, UsageError
 from datalattice.lattice import public_key_of
 from datalattice.pipeline.contents import check_size, part_of
 from datalattice.pipeline.grid.options import GridOptions, Table
@@ -141,8 +141,8 @@ def _index(value: Value, key: Keyword) -> Index | None:
 def rows(part: Part, options: GridOptions, loader: Loader) -> Iterator[Row]:
     """Yield the rows of a part. Runs in tasks.
 
-    Raises: Corruption: an entry is not what its key says. LimitExceeded: a content is too long.
-            UsageError: a record that its format does not take. MissingData.
+    Raises: Corruption: an entry is not what its key says. LimitExceeded: a content is too long, or
+            a record for its format. UsageError: a format that takes no record. MissingData.
     """
     make = {
         Table.ASSETS: _asset,
@@ -221,6 +221,12 @@ def _job(venue: str, key: bytes, record: Value, options: GridOptions) -> Row | N
                 "valueFormat",
                 options.value_format.value,
                 "a job's record is a Map; cell, string, json and variant take it",
+            ) from None
+        except (LimitExceeded, UsageError) as error:
+            raise LimitExceeded(
+                f"the record of the job {key.hex()} of {venue} cannot be read as "
+                f"{options.value_format.value}: {error}; valueFormat=cell takes every record, and "
+                "columns leaves it out"
             ) from None
     return [columns[name] for name in options.columns], _JOB_BYTES + _length(columns.get("record"))
 

@@ -279,6 +279,18 @@ class TestWhatIsRefused:
         with pytest.raises(UsageError, match=r"valueFormat='bytes' .* a job's record is a Map"):
             grid.read(table="jobs", valueFormat="bytes")
 
+    @pytest.mark.parametrize("format", ["json", "string", "variant"])
+    def test_a_record_that_is_no_text(self, grid: Grid, format: str) -> None:
+        deep: Any = None
+        for _ in range(600):
+            deep = Vector.of([deep])
+        made = grid.alice.create_job({"input": deep})
+        grid.commit()
+        with pytest.raises(LimitExceeded, match=f"job {made.hex()} of did:.*500 levels.*columns"):
+            grid.read(table="jobs", valueFormat=format)
+        assert len(grid.read(table="jobs", valueFormat="cell")) == 1
+        assert grid.read(table="jobs", columns="job") == [{"job": made.hex()}]
+
     def test_contents_beyond_the_limit(self, grid: Grid) -> None:
         content = b"q" * 1_000
         grid.alice.put_content(grid.alice.register(artifact(content)), content)
