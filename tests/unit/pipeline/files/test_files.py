@@ -20,6 +20,7 @@ from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline.files import plan as planning
 from datalattice.pipeline.files.options import parse_options
 from datalattice.store import CellStore
+from datalattice.testing.background import BackgroundNode
 
 pa: Any = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -376,3 +377,16 @@ class TestTasks:
         drives.commit()
         sent_reader, sent_parts = pickle.loads(pickle.dumps((reader, parts)))
         assert [row["content"] for row in rows_of(sent_reader, sent_parts)] == [b"/a", b"/b"]
+
+
+def test_a_running_node_gives_the_rows_of_its_store(drives: Drives) -> None:
+    drive = drives.drive()
+    for n in range(20):
+        drive.write(f"/f{n}", bytes([n]) * n * 1_000)
+    drives.commit()
+    wanted = drives.read(chunkBytes="3000")
+    drives.store.close()
+    with BackgroundNode(drives.folder, ALICE) as node:
+        source = FilesSource({"node": node.address, "chunkBytes": "3000"})
+        reader: Any = source.reader(struct_of(source.parsed.types))
+        assert rows_of(reader, reader.partitions()) == wanted

@@ -32,6 +32,7 @@ from datalattice.pipeline.grid import rows as grid_rows
 from datalattice.pipeline.grid.options import COLUMNS, Table, parse_options
 from datalattice.pipeline.places import Source
 from datalattice.store import CellStore
+from datalattice.testing.background import BackgroundNode
 
 pa: Any = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -484,3 +485,34 @@ def test_the_reader_travels_to_tasks(grid: Grid) -> None:
     parts: Callable[[], Any] = reader.partitions
     sent = pickle.loads(pickle.dumps((reader, parts())))
     assert len(rows_of(*sent)) == 1
+
+
+def test_a_running_node_gives_the_rows_of_its_store(grid: Grid) -> None:
+    content = bytes(range(256)) * 100
+    made = grid.alice.register(artifact(content))
+    grid.alice.put_content(made, content)
+    for n in range(20):
+        grid.bob.create_job({"n": n})
+    grid.commit()
+    jobs, stored = grid.read(table="jobs"), grid.read(table="storage", includeContent="true")
+    grid.store.close()
+    with BackgroundNode(grid.folder, ALICE) as node:
+
+        def source(**options: str) -> tuple[GridSource, Any]:
+            found = GridSource({"node": node.address, **options})
+            return found, struct_of(found.parsed.types)
+
+        batch, schema = source(table="storage", includeContent="true")
+        reader: Any = batch.reader(schema)
+        assert rows_of(reader, reader.partitions()) == stored
+        stream, schema = source(table="jobs")
+        reader = stream.streamReader(schema)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, None)
+        assert rows_of(reader, reader.partitions(start, end)) == jobs
+        reader.commit(end)
+        assert reader.latestOffset(end, None) == end
+        venue = Venue.at(node.node.cursor, ALICE)
+        new = node.edit(lambda _: venue.create_job({"n": 20}))
+        later = reader.latestOffset(end, None)
+        assert [row["job"] for row in rows_of(reader, reader.partitions(end, later))] == [new.hex()]
