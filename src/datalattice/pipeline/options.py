@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final, TypeVar
 
 from datalattice.errors import UsageError
-from datalattice.limits import COUNT_MAX
+from datalattice.limits import COUNT_MAX, HASH_BYTES
 
 _T = TypeVar("_T")
 
@@ -123,6 +123,13 @@ def owner_name(text: str) -> str:
 def owners_option(text: str) -> tuple[str, ...]:
     """Parse the names of owners."""
     return tuple(map(owner_name, names_option(text)))
+
+
+def hash_of(text: str) -> bytes | None:
+    """Return the hash that a text writes in hex digits, with or without 0x; None: it is none."""
+    digits = text[2:] if text[:2].lower() == "0x" else text
+    found = re.fullmatch(rf"[0-9a-fA-F]{{{2 * HASH_BYTES}}}", digits)
+    return bytes.fromhex(digits) if found else None
 
 
 def flag_option(text: str) -> bool:

@@ -24,7 +24,14 @@ from datalattice.home import read_key, root_named
 from datalattice.limits import HASH_BYTES
 from datalattice.node import parse_address
 from datalattice.pipeline.leasing import Keeper, Lease, NoLease, Snapshot, StreamLeases
-from datalattice.pipeline.options import Given, Refused, bad_option, count_option, text_option
+from datalattice.pipeline.options import (
+    Given,
+    Refused,
+    bad_option,
+    count_option,
+    hash_of,
+    text_option,
+)
 from datalattice.pipeline.remote import RemoteCells
 from datalattice.store import LEASE_SECONDS_MAX, CellStore
 
@@ -84,7 +91,7 @@ def place_option(options: Given) -> Place:
     if node_key and not node:
         raise bad_option("nodeKey", node_key, "it is proved to a node, and no node is named")
     as_of = options.get("asOf", text_option, "")
-    if node and as_of and _hash_of(as_of) is None:
+    if node and as_of and hash_of(as_of) is None:
         raise bad_option(
             "asOf",
             as_of,
@@ -110,15 +117,6 @@ def _lease_option(text: str) -> int:
     return seconds
 
 
-def _hash_of(text: str) -> bytes | None:
-    digits = text.removeprefix("0x")
-    try:
-        found = bytes.fromhex(digits)
-    except ValueError:
-        return None
-    return found if len(digits) == 2 * len(found) == 2 * HASH_BYTES else None
-
-
 class Source:
     """An open place: cells by hash, and the root that its options mean. It is a `Loader`.
 
@@ -140,7 +138,7 @@ class Source:
             return self._cells.root_hash()
         if isinstance(self._cells, CellStore):
             return root_named(self._cells, as_of)
-        return _hash_of(as_of)
+        return hash_of(as_of)
 
     def root(self) -> Value:
         """Return the root; None where there is none.

@@ -14,7 +14,7 @@ from datalattice.clock import Clock, SystemClock
 from datalattice.errors import DataLoss, MissingData, UsageError
 from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.leasing import Lease, Snapshot
-from datalattice.pipeline.options import Refused
+from datalattice.pipeline.options import Refused, hash_of
 from datalattice.pipeline.places import Place, open_place
 
 EARLIEST: Final = "earliest"
@@ -36,13 +36,13 @@ def start_option(text: str) -> str:
     """Parse where a stream of changes begins: `earliest`, `latest`, or a root's hash."""
     if text.lower() in {EARLIEST, LATEST}:
         return text.lower()
-    digits = text.lower().removeprefix("0x")
-    if len(digits) != 2 * HASH_BYTES or not set(digits) <= set("0123456789abcdef"):
+    found = hash_of(text)
+    if found is None:
         raise Refused(
             f"{EARLIEST} (everything that is there), {LATEST} (what comes from now on), or the "
             f"hash of a root, 0x and {2 * HASH_BYTES} hex digits"
         )
-    return "0x" + digits
+    return "0x" + found.hex()
 
 
 def write_offset(root_hash: bytes | None) -> dict[str, object]:

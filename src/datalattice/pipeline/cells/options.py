@@ -15,6 +15,7 @@ from datalattice.pipeline.options import (
     bad_option,
     columns_option,
     flag_option,
+    hash_of,
     positive_option,
     store_option,
     text_option,
@@ -131,7 +132,7 @@ def _pin_option(text: str) -> str:
 
 
 def _hash_option(text: str) -> bytes:
-    digits = text.lower().removeprefix("0x")
-    if len(digits) != 2 * HASH_BYTES or not set(digits) <= set("0123456789abcdef"):
+    found = hash_of(text)
+    if found is None:
         raise Refused(f"the hash of a cell, 0x and {2 * HASH_BYTES} hex digits")
-    return bytes.fromhex(digits)
+    return found
