@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from datalattice.errors import DataLoss, UsageError
 from datalattice.limits import COUNT_MAX, FAN_OUT
@@ -278,15 +278,22 @@ def read_offsets(form: Mapping[str, object]) -> Offsets:
 
     Raises: UsageError: another version of this package wrote it, or something else did.
     """
-    tree = form.get("offsets")
-    if form.get("version") != OFFSETS_VERSION or not isinstance(tree, dict):
+    tree = form.get("offsets") if form.get("version") == OFFSETS_VERSION else None
+    try:
+        return {
+            PartitionName(owner, topic, partition): int(offset)
+            for owner, topics in _object(tree)
+            for topic, partitions in _object(topics)
+            for partition, offset in _object(partitions)
+        }
+    except (TypeError, ValueError):
         raise UsageError(
             f"the checkpoint holds no offsets of this source (version {OFFSETS_VERSION}): "
             f"{json.dumps(form)[:200]}; use another checkpointLocation"
-        )
-    return {
-        PartitionName(owner, topic, partition): int(offset)
-        for owner, topics in tree.items()
-        for topic, partitions in topics.items()
-        for partition, offset in partitions.items()
-    }
+        ) from None
+
+
+def _object(value: object) -> Iterable[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise TypeError("no object")
+    return value.items()

@@ -270,6 +270,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: _Seen | None = None
         self._next: _Seen | None = None
         self._leases: StreamLeases | None = None
+        self._told: list[Loss] = []
 
     def __reduce__(self) -> tuple[type[QueueStreamReader], tuple[QueueOptions, StructType]]:
         # What a stream remembers belongs to the one process that plans it.
@@ -293,17 +294,21 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reading = self._reading
         seen = self._look()
         begin = read_offsets(start)
+        losses: list[Loss] = []
         ends = next_offsets(
             seen.view,
             begin,
             reading.options.selects,
-            # Without failOnDataLoss a loss is logged once, when the batch is planned.
-            refuse_loss if reading.options.fail_on_data_loss else _forgive,
+            refuse_loss if reading.options.fail_on_data_loss else losses.append,
             limit=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             target=self._target,
         )
         if ends != begin:
-            self._hold(seen)
+            self._hold(seen)  # losses are logged when the batch is planned
+        elif losses != self._told:
+            for loss in losses:
+                _log.warning("%s; waiting for what comes past them (failOnDataLoss=false)", loss)
+            self._told = losses
         return write_offsets(ends)
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
@@ -351,7 +356,3 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._leases is None:
             self._leases = source.stream_leases()
         return self._leases.hold(source, seen.root_hash)
-
-
-def _forgive(loss: Loss) -> None:
-    """Say nothing: the loss is reported where it takes effect."""

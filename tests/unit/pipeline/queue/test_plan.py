@@ -103,7 +103,18 @@ def test_offsets_survive_a_checkpoint() -> None:
     assert json.dumps(write_offsets(dict(reversed(offsets.items())))) == text
 
 
-@pytest.mark.parametrize("form", [{}, {"version": 2, "offsets": {}}, {"version": 1}, {"t": {}}])
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"version": 2, "offsets": {}},
+        {"version": 1},
+        {"t": {}},
+        {"version": 1, "offsets": {"owner": 5}},
+        {"version": 1, "offsets": {"owner": {"t": {"0": "x"}}}},
+        {"version": 1, "offsets": {"owner": {"t": {"0": None}}}},
+    ],
+)
 def test_foreign_checkpoints_are_refused(form: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="checkpointLocation"):
         read_offsets(form)

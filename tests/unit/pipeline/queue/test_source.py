@@ -263,6 +263,25 @@ def test_a_query_that_is_started_again_reads_the_same(writer: Writer) -> None:
     assert rows(again, again.partitions(end, after)) == list(range(30, 60))
 
 
+def test_a_stream_that_is_ahead_of_its_log_says_so_once(
+    writer: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where a store was put back from an older copy."""
+    writer.offer(*range(10))
+    ahead = json.loads(
+        json.dumps(start(stream(writer, startingOffsets="latest"))).replace("10", "50")
+    )
+    with pytest.raises(DataLoss, match="records 10 to 49 are not there: the log ends at 10"):
+        stream(writer).latestOffset(ahead, ReadAllAvailable())
+    reader = stream(writer, failOnDataLoss="false")
+    for _ in range(3):
+        assert through_json(reader.latestOffset(ahead, ReadAllAvailable())) == ahead
+    assert caplog.text.count("the log ends at 10; waiting for what comes past them") == 1
+    writer.offer(*range(10, 60))
+    end = through_json(reader.latestOffset(ahead, ReadAllAvailable()))
+    assert rows(reader, reader.partitions(ahead, end)) == list(range(50, 60))
+
+
 def test_all_that_was_there_at_the_start_and_no_more(writer: Writer) -> None:
     writer.offer(*range(10))
     reader = stream(writer)
