@@ -17,6 +17,9 @@ CODE := $(wildcard $(CODE))
 SOURCES := $(shell find src -name '*.py' 2>/dev/null)
 PYTEST := $(BIN)/python -m pytest
 PYTEST_ARGS ?=
+# Processes that share the tests out, a file at a time; 0: this one runs them all.
+WORKERS ?= 2
+SUITE = $(PYTEST) --numprocesses=$(WORKERS) --dist=loadfile
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 SEEDS ?= 1000
@@ -65,11 +68,11 @@ test-pure: $(READY)
 	else \
 		path="$$PWD/src"; \
 	fi; \
-	DATALATTICE_EXPECT_COMPILED=0 PYTHONPATH="$$path" $(PYTEST) $(PYTEST_ARGS)
+	DATALATTICE_EXPECT_COMPILED=0 PYTHONPATH="$$path" $(SUITE) $(PYTEST_ARGS)
 
 test-compiled: build/compiled/.ready
 	@echo "make test: compiled mode"
-	@DATALATTICE_EXPECT_COMPILED=1 PYTHONPATH="$$PWD/build/compiled" $(PYTEST) $(PYTEST_ARGS)
+	@DATALATTICE_EXPECT_COMPILED=1 PYTHONPATH="$$PWD/build/compiled" $(SUITE) $(PYTEST_ARGS)
 
 build/compiled/.ready: $(SOURCES) setup.py $(READY)
 	@echo "make: compiling the kernel into build/compiled"
