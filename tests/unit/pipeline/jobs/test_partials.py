@@ -14,6 +14,7 @@ from datalattice.cells import (
     EMPTY_INDEX,
     Index,
     Keyword,
+    Map,
     Signed,
     Value,
     Vector,
@@ -122,6 +123,7 @@ def test_a_forged_value_with_the_signature_of_a_deputy_is_not_taken() -> None:
     bad = Replica(honest).root
     assert isinstance(bad, Index)
     section = bad.get(Keyword("kv"))
+    assert isinstance(section, Map)
     hostile = bad.put(Keyword("kv"), section.put(ALICE.public_key, forged))
     assert value_hash(in_groups([hostile, honest], [1], ALICE)) == value_hash(honest)
 
@@ -142,7 +144,7 @@ def by_ranges(roots: list[Value], found: list[Range]) -> Value:
     entries = [part.value for part in parts if isinstance(part.value, Index)]
     index = reduce(lambda made, one: made.put_many(one.entries()), entries, EMPTY_INDEX)
     whole = merger.finished(rest, ALICE)
-    databases = {"main": index} if entries else {}
+    databases: dict[Value, Index] = {"main": index} if entries else {}
     return with_databases(whole, SLOT, databases, rest.seals.get(SLOT, ()), ALICE)
 
 
@@ -165,7 +167,7 @@ def test_an_input_without_the_database_or_with_a_bad_signature_adds_nothing_to_i
 
 
 def test_units_and_what_tasks_know_travel_as_what_they_are() -> None:
-    units = [Bucket(3, 7), *ranges(b"a", b"\xff")]
+    units: list[Bucket | Range] = [Bucket(3, 7), *ranges(b"a", b"\xff")]
     assert [read_unit(unit_document(one)) for one in units] == units
     known = Reduction("staging", "base", ALICE.public_key, tuple(ranges(b"a")))
     assert pickle.loads(pickle.dumps(known)) == known
