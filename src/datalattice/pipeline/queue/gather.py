@@ -125,7 +125,7 @@ class Gatherer:
     """Collects the records of one task."""
 
     def __init__(self, plan: RowPlan, stage: Putting) -> None:
-        self.count = 0
+        self.records = 0
         self._plan: Final = plan
         self._stage: Final = stage
         self._logs: Final[dict[tuple[str, int], Vector]] = {}
@@ -140,7 +140,7 @@ class Gatherer:
         """
         for rows in _slices(lower_names(batch)):
             self._append(_Rows(rows, self._plan))
-            self.count += rows.num_rows
+            self.records += rows.num_rows
             self._pending += rows.nbytes
             if self._pending >= STAGE_BYTES_MAX:
                 self._put()

@@ -6,41 +6,27 @@ appends them in the order of the tasks (`join`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
 
 from datalattice.apps.queue import PARTITIONS_MAX, LatticeMQ
 from datalattice.clock import SystemClock
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.home import Change, Editor, Folder, open_reader, read_key
+from datalattice.home import Folder, open_reader, read_key
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline.columns import check_name, check_type, column_types, value_format
 from datalattice.pipeline.options import Given, Refused, choice_option, positive_option, text_option
 from datalattice.pipeline.queue.gather import Gatherer, RowPlan
 from datalattice.pipeline.queue.join import appending
-from datalattice.pipeline.staging import (
-    TARGET_OPTIONS,
-    Job,
-    Mark,
-    Staged,
-    StagedValues,
-    Target,
-    target_option,
-)
+from datalattice.pipeline.staging import TARGET_OPTIONS, Job, Target, target_option
 from datalattice.pipeline.values import ValueFormat
+from datalattice.pipeline.writers import Sink, Writing
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 SINK_OPTIONS: Final = (
@@ -102,103 +88,30 @@ def _count(text: str) -> int:
     return count
 
 
-class _Writing:
-    """What both writers do."""
+class QueueSink(Sink):
+    """What a format needs to write to queues; docs/spark-writing.md tells rows and options."""
 
-    def __init__(
-        self, given: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool
-    ) -> None:
+    def writing(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writing:
+        """Return how rows are written.
+
+        Raises: UsageError: an option or a column is not accepted.
+        """
         if overwrite:
             raise UsageError(
                 "a queue only grows: write with mode append (a stream: outputMode append)"
             )
-        options = sink_options(given, streaming=streaming)
+        options = sink_options(dict(self.options), streaming=streaming)
         formats = check_columns(schema, options)
-        self._job = Job.begin(options.target, streaming=streaming)
-        self._plan = RowPlan(
+        job = Job.begin(options.target, streaming=streaming)
+        plan = RowPlan(
             options.topic,
             formats["value"],
             formats.get("key"),
             partition_counts(options.target.folder, options.topic),
             options.num_partitions,
-            self._job.stamp_ms,
+            job.stamp_ms,
         )
-
-    def write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
-        """Gather the rows of a task. Runs in the task's process."""
-        with self._job.stage() as stage:
-            gatherer = Gatherer(self._plan, stage)
-            for batch in batches:
-                gatherer.take(batch)
-            return stage.done(gatherer.value(), gatherer.count)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
-        """Append what all tasks gathered."""
-        self._job.commit(messages, batch, _append)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Throw away what tasks gathered."""
-        self._job.abort(messages)
-
-
-def _append(editor: Editor, values: StagedValues, mark: Mark) -> Change[None] | None:
-    return appending(editor, values, mark, SystemClock())
-
-
-class QueueWriter(DataSourceArrowWriter):
-    """Appends the rows of a batch query to queues."""
-
-    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._writing = _Writing(options, schema, overwrite, streaming=False)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Gather the rows of a task."""
-        return self._writing.write(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append what all tasks gathered, all or nothing."""
-        self._writing.commit(messages, None)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Throw away what tasks gathered."""
-        self._writing.abort(messages)
-
-
-class QueueStreamWriter(DataSourceStreamArrowWriter):
-    """Appends the batches of a streaming query to queues, each once."""
-
-    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._writing = _Writing(options, schema, overwrite, streaming=True)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Gather the rows of a task."""
-        return self._writing.write(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Append what all tasks gathered, all or nothing, unless the batch is there already."""
-        self._writing.commit(messages, batchId)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Throw away what tasks gathered."""
-        self._writing.abort(messages)
-
-
-class QueueSink(DataSource):
-    """What a format needs to write to queues; docs/spark-writing.md tells rows and options."""
-
-    def writer(self, schema: StructType, overwrite: bool) -> QueueWriter:
-        """Return the writer of a batch query.
-
-        Raises: UsageError: an option or a column is not accepted.
-        """
-        return QueueWriter(dict(self.options), schema, overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:  # noqa: N802 - Spark's
-        """Return the writer of a streaming query.
-
-        Raises: UsageError: an option or a column is not accepted.
-        """
-        return QueueStreamWriter(dict(self.options), schema, overwrite)
+        return Writing(job, partial(Gatherer, plan), partial(appending, clock=SystemClock()))
 
 
 def partition_counts(folder: str, topic: str | None) -> dict[str, int]:
