@@ -18,14 +18,14 @@ NEW_EVERY_TIME = {5, 6, 14}
 """Cells whose output has keys, signatures or the time."""
 
 
-def printed(notebook: Any) -> dict[int, list[str]]:
-    """Return what the cells say as text, without pictures."""
+def printed(notebook: Any) -> dict[int, str]:
+    """Return what the cells say as text; lines may come in one go or in several."""
     said = {}
     for at, cell in enumerate(notebook.cells):
         outputs = cell.get("outputs", [])
         texts = [out.get("text") or out.get("data", {}).get("text/plain") for out in outputs]
         if at not in NEW_EVERY_TIME:
-            said[at] = [text for text in texts if text]
+            said[at] = "".join(text for text in texts if text)
     return said
 
 
