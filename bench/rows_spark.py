@@ -61,11 +61,7 @@ def session(cores: int, memory: str = "2g") -> SparkSession:
     """Return a session whose JVM compiles as far as it can."""
     settings = session_settings("bench", cores=cores, memory=memory)
     options = settings["spark.driver.extraJavaOptions"].replace("-XX:TieredStopAtLevel=1", "")
-    config = {
-        "spark.driver.extraJavaOptions": options,
-        # Over TCP the first messages of a task wait for delayed acknowledgements, 40 ms each.
-        "spark.python.unix.domain.socket.enabled": "true",
-    }
+    config = {"spark.driver.extraJavaOptions": options}
     spark = spark_session("bench", cores=cores, memory=memory, config=config)
     register(spark)
     return spark

@@ -1,4 +1,4 @@
-"""Spark merges replicas and compares roots, as functions and as commands, beside a running node."""
+"""Spark merges replicas and compares roots, as functions and as commands."""
 
 from __future__ import annotations
 

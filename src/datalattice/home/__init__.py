@@ -1,7 +1,7 @@
 """Home: a node's folder for any process of its owner, beside a running node or without one."""
 
 from datalattice.home.drives import DriveOf, Drives, DriveWriter
-from datalattice.home.edits import Change, Editor, edit, editing
+from datalattice.home.edits import Change, Editor, edit, editing, take_turn
 from datalattice.home.folder import (
     DEFAULT_FOLDER,
     HOME_VARIABLE,
@@ -40,6 +40,7 @@ __all__ = [
     "read_key",
     "reading",
     "root_named",
+    "take_turn",
     "walk_local",
     "whole",
     "write_key",

@@ -261,7 +261,7 @@ class NodeEditor:
         One process after the other, so that a quick one cannot keep a slow one from ever
         succeeding; what else the node does meanwhile is found out when the slots are set.
         """
-        turn = _turn(self._lock_path)
+        turn = take_turn(self._lock_path, LOCK_WAIT_S, "edit to end")
         try:
             pause_s = RETRY_S
             for _ in range(TRIES_MAX):
@@ -344,9 +344,13 @@ def _changes(cursor: RootLattice, key_pair: KeyPair) -> list[Slot]:
     return slots
 
 
-def _turn(path: str) -> Lock:
-    """Take the lock of those that edit through a node, waiting for it."""
-    give_up_s = time.monotonic() + LOCK_WAIT_S
+def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
+    """Take the lock of those that write one after the other, waiting for it.
+
+    awaited: what another one is at, for the error.
+    Raises: StoreLocked: somebody else had it all the time.
+    """
+    give_up_s = time.monotonic() + wait_s
     pause_s = TURN_POLL_S
     while True:
         try:
@@ -354,7 +358,7 @@ def _turn(path: str) -> Lock:
         except StoreLocked:
             if time.monotonic() >= give_up_s:
                 raise StoreLocked(
-                    f"waited {LOCK_WAIT_S:g} s in vain for another edit to end ({path})"
+                    f"waited {wait_s:g} s in vain for another {awaited} ({path})"
                 ) from None
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, TURN_POLL_MAX_S)

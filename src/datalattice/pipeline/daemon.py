@@ -1,9 +1,9 @@
 """Daemon: the process that a local Spark forks its Python workers from.
 
 Spark runs it as `python -m datalattice.pipeline.daemon pyspark.worker`. It is Spark's own daemon
-but for two things. It has imported what the formats need before it forks, so that no worker has to:
-Spark asks several for one small query, and the import is a second of each. And it is quiet when
-whoever asked a worker hangs up early, as after a LIMIT: on a Unix socket the last words of the
+but for two things. It has imported what the formats need before it forks, so that no worker of a
+task has to; those that plan a query Spark forks from its own daemon all the same. And it is quiet
+when whoever asked a worker hangs up early, as after a LIMIT: on a Unix socket the last words of the
 worker fail then, and Spark's daemon prints a traceback although nothing is wrong.
 """
 

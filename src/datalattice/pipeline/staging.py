@@ -43,12 +43,12 @@ from datalattice.errors import (
     Timeout,
     UsageError,
 )
-from datalattice.home import Change, Editor, Folder, editing, read_key
+from datalattice.home import Change, Editor, Folder, editing, read_key, take_turn
 from datalattice.limits import COUNT_MAX
 from datalattice.pipeline.leftovers import remove, remove_batches, remove_stale
 from datalattice.pipeline.options import Given, Refused, bad_option, count_option, text_option
 from datalattice.pipeline.places import Fetch
-from datalattice.store import CellStore, Lock, RealDisk
+from datalattice.store import CellStore
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
@@ -69,8 +69,6 @@ STAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 TURN_WAIT_S: Final = 600.0
 """How long a commit waits for that of another query to the same folder."""
-
-TURN_POLL_S: Final = 0.02
 
 AGAIN_S: Final = 60.0
 """How long a commit is tried after the node went away."""
@@ -382,7 +380,9 @@ class Job:
     def _turn(self) -> Iterator[None]:
         """One commit after the other, so that a quick query cannot keep a slow one from writing."""
         read_key(Folder(Path(self.target.folder)).key_path)
-        lock = _wait_for(str(Path(self.target.folder) / "pipeline.lock"))
+        lock = take_turn(
+            str(Path(self.target.folder) / "pipeline.lock"), TURN_WAIT_S, "query to commit"
+        )
         try:
             yield
         finally:
@@ -467,19 +467,6 @@ def _task_context() -> TaskContext | None:
     from pyspark import TaskContext
 
     return TaskContext.get()
-
-
-def _wait_for(path: str) -> Lock:
-    give_up_s = time.monotonic() + TURN_WAIT_S
-    while True:
-        try:
-            return RealDisk().lock(path)
-        except StoreLocked:
-            if time.monotonic() >= give_up_s:
-                raise StoreLocked(
-                    f"waited {TURN_WAIT_S:g} s in vain for another query to commit ({path})"
-                ) from None
-        time.sleep(TURN_POLL_S)
 
 
 __all__ = [
