@@ -1,11 +1,12 @@
-"""Cost model of queues: what a queue of any size needs, checked at two sizes on this machine.
+"""Cost model: what queues and sites of any number need, checked at two sizes on this machine.
 
     python bench/scale.py [--records N] [--table]
 
-Constants are taken from one small queue for each length of values; then the model predicts two
-larger ones (4 and 16 times), which are built and measured. Ends with exit code 1 when a prediction
-of cells, bytes or tasks is off by more than 5 %, or one of time by more than 50 %. `--table` prints
-what the model says of a terabyte and a petabyte; docs/scale.md explains it.
+Constants are taken from one small queue for each length of values, and from ten sites that sync;
+then the model predicts what is 4 and 16 times as large, which is built and measured. Ends with exit
+code 1 when a prediction of cells, bytes or tasks is off by more than 5 %, or one of time by more
+than 50 %. `--table` prints what the model says of a terabyte, a petabyte and a thousand sites;
+docs/scale.md explains it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import scale_sites
 from rows_spark import BATCH_RECORDS, build_queue
+from scale_sites import Push
 
 from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX, FAN_OUT, HASH_BYTES
 from datalattice.pipeline.places import encodings, open_place
@@ -172,6 +175,22 @@ def compare(name: str, model: Sizes, found: Sizes) -> bool:
     return good
 
 
+def compare_push(sites: int, model: Push, found: Push) -> bool:
+    """Print what was predicted of a push beside what it is; return whether it is near enough."""
+    good = True
+    for part, limit in (
+        ("wire", SIZE_ERROR_MAX),
+        ("stored", SIZE_ERROR_MAX),
+        ("seconds", TIME_ERROR_MAX),
+    ):
+        said, is_so = getattr(model, part), getattr(found, part)
+        error = said / is_so - 1
+        good &= abs(error) <= limit
+        name = f"{sites:,} sites, a push"
+        print(f"{name:>24} {part:8} predicted {said:>14,.7g}  is {is_so:>14,.7g}  {error:+.1%}")
+    return good
+
+
 def table(constants: dict[int, Constants]) -> None:
     """Print what a terabyte and a petabyte of values need."""
     print(
@@ -217,10 +236,15 @@ def main() -> None:
                 found = measured(at / str(times), times * records, value_bytes)
                 good &= compare(f"{times * records:,} x {value_bytes}", model, found)
             shutil.rmtree(at)
+        push = scale_sites.measured(scale_sites.SITES)
+        print(f"sites: {push}", flush=True)
+        for sites, said, is_so in scale_sites.checks(push):
+            good &= compare_push(sites, said, is_so)
     finally:
         shutil.rmtree(folder)
     if options.table:
         table(constants)
+        scale_sites.table(push)
     sys.exit(not good)
 
 
