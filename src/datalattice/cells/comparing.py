@@ -7,6 +7,7 @@ from typing import Final
 
 from datalattice.cells.cell import Value, same
 from datalattice.cells.index import Index
+from datalattice.cells.indexparts import IndexPart
 from datalattice.cells.maps import Map, Set
 from datalattice.cells.scalars import Keyword
 from datalattice.cells.tagged import Record, Signed
@@ -53,7 +54,7 @@ def _below(change: Change) -> Iterator[Change] | None:
     if isinstance(a, Map) and isinstance(b, Map):
         return _entries(path, a.differences(b))
     if isinstance(a, Index) and isinstance(b, Index):
-        return _entries(path, a.differences(b))
+        return _entries(path, IndexPart(a, b).differences(apart=True))
     if isinstance(a, Vector) and isinstance(b, Vector):
         return _positions(path, a, b)
     if isinstance(a, Set) and isinstance(b, Set):

@@ -92,8 +92,11 @@ class IndexPart:
             )
         return found
 
-    def differences(self) -> Iterator[Difference]:
+    def differences(self, *, apart: bool = False) -> Iterator[Difference]:
         """Yield what differs, in key order; a side that has nothing differs in all of it.
+
+        apart: a key that stands in the place of another one, which has the same bytes as far as
+            they count, is told as one that went and one that came; else as one whose value changed.
 
         Cost:   what differs; memory for one path, whatever the size.
         Raises: as `split`; BadFormat also when the keys are not in order.
@@ -131,7 +134,12 @@ class IndexPart:
                         None if mine else value,
                     )
                 elif own is not None and not _same_entry(own, node):
-                    yield deref(kids[0]), True, deref(own._open()[1]), True, value
+                    before = own._open()
+                    if apart and not same_kid(before[0], kids[0]):
+                        yield deref(before[0]), True, deref(before[1]), False, None
+                        yield deref(kids[0]), False, None, True, value
+                    else:
+                        yield deref(kids[0]), True, deref(before[1]), True, value
 
     def _is_one_key(self) -> bool:
         own, other = self.own, self.other

@@ -39,6 +39,11 @@ OTHER = KeyPair(bytes([1]) * 32)
         (Vector.of([1, 2]), Vector.of([1, 3, 4]), [((1,), 2, 3), ((2,), ABSENT, 4)]),
         (Set.of([1, 2]), Set.of([2]), [((1,), 1, ABSENT)]),
         (Set.of([]), Set.of(["x"]), [(("x",), ABSENT, "x")]),
+        (
+            Index.of({"k" * 32 + "old": 1, "z": 1}),
+            Index.of({"k" * 32 + "new": 1, "z": 1}),
+            [(("k" * 32 + "old",), 1, ABSENT), (("k" * 32 + "new",), ABSENT, 1)],
+        ),
         (Record(1, [5, 6]), Record(1, [5, 7]), [((1,), 6, 7)]),
         (Record(1, [5]), Record(2, [5]), [((), Record(1, [5]), Record(2, [5]))]),
     ],

@@ -162,7 +162,7 @@ def _below(pair: Pair) -> Iterator[Pair] | None:
     if _is_map(before) and _is_map(after) and (before is not None or after is not None):
         found = _map(before).differences(_map(after))
     elif _is_index(before) and _is_index(after) and (before is not None or after is not None):
-        found = IndexPart(_index(before), _index(after)).differences()
+        found = IndexPart(_index(before), _index(after)).differences(apart=True)
     else:
         return None
     first = next(found, None)
@@ -228,7 +228,7 @@ def _in_drive(
     if not any(one is not None and len(one) for one in entries):
         both = all(one is not None for one in entries)
         return iter(()) if both else None
-    found = IndexPart(entries[0], entries[1]).differences()
+    found = IndexPart(entries[0], entries[1]).differences(apart=True)
     below = (
         replace(
             pair,

@@ -134,6 +134,32 @@ def test_however_the_work_is_shared_out_the_rows_are_the_same(
     assert (len(diff.plan(*inputs)) > 1) == (limit < 800)
 
 
+@pytest.mark.parametrize("limit", [10, 100_000])
+def test_a_key_in_the_place_of_another_is_one_that_went_and_one_that_came(
+    limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index tells keys apart by their first 32 bytes, and holds one of those."""
+    monkeypatch.setattr(comparing, "PART_KEYS", limit)
+    alike, others = "k" * 32, {f"other {i:03}": 1 for i in range(100)}
+
+    def write(name: str) -> Any:
+        def change(cursor: RootLattice, clock: Clock) -> None:
+            Drive.at(cursor, BOB.public_key, "home", clock).write(f"/{alike}{name}", b"x" * 500)
+
+        return change
+
+    before = Replica().set(ALICE, {**others, alike + "old": 1}).write(BOB, write("old"))
+    after = Replica(None, 50_000).set(ALICE, {**others, alike + "new": 1}).write(BOB, write("new"))
+    found = {
+        (row["section"], row["path"][-1]): row["change"] for row in rows(before, after, tmp_path)
+    }
+    assert {name: change for name, change in found.items() if alike in name[1]} == {
+        (section, alike + name): change
+        for section in (":kv", ":fs")
+        for name, change in (("old", "removed"), ("new", "added"))
+    }
+
+
 def test_values_of_the_content_store_are_rows(tmp_path: Path) -> None:
     def put(*values: Value) -> Replica:
         made: Value = EMPTY_INDEX
