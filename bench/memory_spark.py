@@ -3,8 +3,9 @@
     python bench/memory_spark.py [--records N] [--bytes N] [--dir FOLDER]
 
 Driver and executors share one JVM of 2 GB here; the Python workers beside it are looked at while
-they read. Prints for each length of records the time and the greatest resident size of a Python
-worker. Ends with exit code 1 when a record is missing, or a worker has more than its limit.
+they read all records, and while they write them to a queue of another folder. Prints for each
+length of records the time and the greatest resident size of a Python worker. Ends with exit code 1
+when a record is missing, or a worker has more than its limit.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Self
 
 from rows_spark import session
 
@@ -24,6 +26,7 @@ from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import make_blob
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
+from datalattice.home import Folder, reading, write_key
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline import end_session
 from datalattice.store import CellStore
@@ -59,10 +62,21 @@ class Watch(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.peak_mb = 0.0
+        self.seconds = 0.0
         self._over = threading.Event()
 
+    def __enter__(self) -> Self:
+        self.seconds = -time.perf_counter()
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.seconds += time.perf_counter()
+        self._over.set()
+        self.join()
+
     def run(self) -> None:
-        """Look until `finish`."""
+        """Look until it is over."""
         while not self._over.wait(0.1):
             for status in Path("/proc").glob("[0-9]*/status"):
                 try:
@@ -86,38 +100,46 @@ class Watch(threading.Thread):
                 return False
         return pid == os.getpid()
 
-    def finish(self) -> float:
-        """Stop, and return the greatest size."""
-        self._over.set()
-        self.join()
-        return self.peak_mb
 
-
-def read(folder: Path, count: int, length: int) -> bool:
-    """Read all records; return whether they were all there, within the limit."""
+def transfer(folder: Path, count: int, length: int) -> bool:
+    """Read all records and write them elsewhere; return whether that went within the limit."""
+    home = Folder(folder / "copy")
+    write_key(home.key_path, KeyPair(bytes(32)))
     spark = session(2, "2g")
-    watch = Watch()
-    watch.start()
-    begin = time.perf_counter()
     try:
-        frame = spark.read.format("lattice.queue").option("valueFormat", "bytes").load(str(folder))
+        frame = (
+            spark.read.format("lattice.queue")
+            .option("valueFormat", "bytes")
+            .load(str(folder / "store"))
+        )
         totals = "count(*) AS n", "sum(length(value)) AS bytes", "count(DISTINCT offset) AS offsets"
-        row = frame.selectExpr(*totals).first()
+        with Watch() as watch:
+            row = frame.selectExpr(*totals).first()
+        whole = row is not None and tuple(row) == (count, count * length, count)
+        good = told("read", count, length, watch, whole)
+        writer = frame.select("value").write.format("lattice.queue").option("topic", "copy")
+        with Watch() as watch:
+            writer.option("valueFormat", "bytes").mode("append").save(str(folder / "copy"))
     finally:
         end_session(spark)
-        peak = watch.finish()
-    spent = time.perf_counter() - begin
-    whole = row is not None and tuple(row) == (count, count * length, count)
+    with reading(home) as root:
+        owner = KeyPair(bytes(32)).public_key
+        size = LatticeMQ.at(RootLattice(root_lattice(), root), owner).partition("copy", 0).size()
+    return told("write", count, length, watch, size == count) and good
+
+
+def told(what: str, count: int, length: int, watch: Watch, whole: bool) -> bool:
+    """Print a line; return whether all is well."""
     print(
-        f"{count:>10,} x {length:>10,} bytes {spent:>7.1f} s, worker {peak:>5.0f} MB, "
-        f"{'all there' if whole else f'NOT ALL THERE: {row}'}",
+        f"{what:5} {count:>10,} x {length:>10,} bytes {watch.seconds:>7.1f} s, "
+        f"worker {watch.peak_mb:>5.0f} MB, {'all there' if whole else 'NOT ALL THERE'}",
         flush=True,
     )
-    return whole and peak < LIMIT_MB
+    return whole and watch.peak_mb < LIMIT_MB
 
 
 def main() -> None:
-    """Build and read each queue."""
+    """Build, read and write each queue."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--records", type=int, default=RECORDS, help="small records")
     parser.add_argument("--bytes", type=int, default=BYTES, help="bytes of each queue of blobs")
@@ -130,10 +152,10 @@ def main() -> None:
             *((max(options.bytes // length, 2), length) for length in BLOB_BYTES),
             (options.records, 100),
         ]:
-            store = folder / str(length)
-            build(store, count, length)
-            good &= read(store, count, length)
-            shutil.rmtree(store)
+            place = folder / str(length)
+            build(place / "store", count, length)
+            good &= transfer(place, count, length)
+            shutil.rmtree(place)
     finally:
         shutil.rmtree(folder)
     print("within the limits" if good else "ABOVE the limits, or not all there")
