@@ -97,16 +97,16 @@ def _store_in(path: Path) -> Path:
 
     Raises: UsageError: there is none. StoreError: it cannot be read.
     """
-    from datalattice.store import CellStore
+    from datalattice.store import CellStore, store_in
 
-    for candidate in (path / "store", path):
-        if (candidate / "STORE").is_file():
-            try:
-                CellStore.open(candidate, read_only=True).close()
-            except StoreFailed:
-                CellStore.open(candidate).close()
-            return candidate.absolute()
-    raise UsageError(f"{path}: no store here; name a node's folder or a store's")
+    found = store_in(path)
+    if found is None:
+        raise UsageError(f"{path}: no store here; name a node's folder or a store's")
+    try:
+        CellStore.open(found, read_only=True).close()
+    except StoreFailed:
+        CellStore.open(found).close()
+    return found.absolute()
 
 
 def _heal_through(client: object, addresses: list[str], other: Path | None) -> dict[str, Any]:

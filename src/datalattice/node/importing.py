@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from datalattice.cells import Index, Value, branch_hashes, brief, encode
 from datalattice.errors import UsageError
@@ -20,10 +19,8 @@ from datalattice.lattice import (
     root_lattice,
     verify_did,
 )
-from datalattice.store import CellStore, announce_cells, import_cells
+from datalattice.store import CellStore, announce_cells, import_cells, store_in
 from datalattice.store.etch import copy_cells
-
-STORE_FILE: Final = "STORE"
 
 Progress = Callable[[int], None]
 """Told how many cells are done."""
@@ -94,15 +91,15 @@ def import_into(
 
 def _stage(store: CellStore, path: Path, progress: Progress | None) -> tuple[bytes, int]:
     """Stage the cells of a source; return the hash of its root, and how many came."""
-    for folder in (path / "store", path):
-        if (folder / STORE_FILE).is_file():
-            with CellStore.open(folder, read_only=True) as other:
-                root = other.root_hash()
-                if root is None:
-                    raise UsageError(f"{folder}: nothing was ever committed there")
-                cells = copy_cells(other, root, store, progress)
-            store.sync()
-            return root, cells
+    folder = store_in(path)
+    if folder is not None:
+        with CellStore.open(folder, read_only=True) as other:
+            root = other.root_hash()
+            if root is None:
+                raise UsageError(f"{folder}: nothing was ever committed there")
+            cells = copy_cells(other, root, store, progress)
+        store.sync()
+        return root, cells
     if not path.is_file():
         raise UsageError(f"{path}: no archive, and no folder of a node or store")
     with path.open("rb") as file:

@@ -33,7 +33,7 @@ from datalattice.pipeline.options import (
     text_option,
 )
 from datalattice.pipeline.remote import RemoteCells
-from datalattice.store import LEASE_SECONDS_MAX, CellStore
+from datalattice.store import LEASE_SECONDS_MAX, STORE_FILE, CellStore, store_in
 
 Fetch = Callable[[bytes], bytes]
 """Returns the encoding of a cell by its hash; raises MissingData."""
@@ -252,15 +252,11 @@ def _close(opened: _Opened) -> None:
 
 _SHOWN_CHARS: Final = 300
 
-_STORE_FILE: Final = "STORE"
-"""The file that every store has."""
-
 
 def _store_folder(path: str) -> str:
     """Return the folder of the store: the given one, or `store` in a node's folder."""
     try:
-        inner = Path(path) / "store"
-        return os.path.realpath(inner if (inner / _STORE_FILE).is_file() else path)
+        return os.path.realpath(store_in(path) or path)
     except (OSError, ValueError) as error:  # too long, not to be looked into, a NUL in it
         raise _no_store(path, error) from None
 
@@ -268,7 +264,7 @@ def _store_folder(path: str) -> str:
 def _identity(folder: str, given: str) -> tuple[int, ...]:
     """Return what tells a store from another one that was at the same path before."""
     try:
-        found = (Path(folder) / _STORE_FILE).stat()
+        found = (Path(folder) / STORE_FILE).stat()
     except OSError as error:
         raise _no_store(given, error) from None
     # A copy that is put in its place may get the same number, and keep the time of its content.

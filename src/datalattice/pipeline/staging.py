@@ -48,7 +48,7 @@ from datalattice.limits import COUNT_MAX
 from datalattice.pipeline.leftovers import remove, remove_batches, remove_stale
 from datalattice.pipeline.options import Given, Refused, bad_option, count_option, text_option
 from datalattice.pipeline.places import Fetch
-from datalattice.store import CellStore
+from datalattice.store import STORE_FILE, CellStore
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
@@ -141,7 +141,7 @@ def target_option(options: Given, *, streaming: bool) -> Target:
 
 
 def _no_key(folder: Path) -> str:
-    if (folder / "STORE").exists():
+    if (folder / STORE_FILE).exists():
         return "it is a bare store; writing needs the folder of a node, whose key signs what it has"
     return (
         "writing needs the folder of a node, whose key signs what it has "

@@ -13,6 +13,7 @@ from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Missing, Report
 from datalattice.store.collecting import GRACE_MS, Collected
 from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View
+from datalattice.store.folder import STORE_FILE, store_in
 from datalattice.store.garbage import Marks
 from datalattice.store.hashindex import Position
 from datalattice.store.healing import Fetch, Fetching, Healing, Source, heal_store, open_damaged
@@ -74,6 +75,7 @@ __all__ = [
     "NOTHING",
     "PLACE_SHIFT",
     "RETENTION",
+    "STORE_FILE",
     "Beginning",
     "CellCache",
     "CellStore",
@@ -127,6 +129,7 @@ __all__ = [
     "open_store",
     "parse_time",
     "record_damage",
+    "store_in",
     "sweep_head",
     "time_text",
     "upper_bits",

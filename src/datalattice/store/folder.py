@@ -18,6 +18,8 @@ segments.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Final
 
 from datalattice.crypto import Entropy
@@ -38,6 +40,14 @@ FOLDER_VERSION: Final = 2
 _FIRST_LINE: Final = "datalattice cell store"
 _TEXT_BYTES_MAX: Final = 4_096
 _UNFINISHED: Final = {LOCK_FILE, SEGMENTS, INDEX, STATE_FILE, PINS_FILE, PINS_LOCK}
+
+
+def store_in(path: str | os.PathLike[str]) -> Path | None:
+    """Return the folder of the store that a path has as `store`, or is; None: there is none."""
+    for folder in (Path(path, "store"), Path(path)):
+        if (folder / STORE_FILE).is_file():
+            return folder
+    return None
 
 
 def write_text(disk: Disk, folder: str, name: str, text: str) -> None:

@@ -20,16 +20,13 @@ from datalattice.pipeline.options import (
     store_option,
     text_option,
 )
-from datalattice.store import check_pin_name
+from datalattice.store import STORE_FILE, check_pin_name, store_in
 
 TYPES: Final = {"hash": "BINARY", "encoding": "BINARY", "refs": "ARRAY<BINARY>"}
 """Every column, in order, and its type as Spark's DDL names it."""
 
 READ_OPTIONS: Final = ("store", "path", "columns", "verify", "minPartitions")
 WRITE_OPTIONS: Final = ("store", "path", "staging", "root", "pin", "merge")
-
-STORE_FILE: Final = "STORE"
-"""The file that every store has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +70,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     """
     options = Given(given, READ_OPTIONS)
     path = store_option(options)
-    for folder in (Path(path, "store"), Path(path)):
-        if (folder / STORE_FILE).is_file():
-            break
-    else:
+    folder = store_in(path)
+    if folder is None:
         raise bad_option("store", path, "no store is here; give the folder of a store or a node")
     all_columns: tuple[str, ...] = tuple(TYPES)
     return ReadOptions(

@@ -26,7 +26,7 @@ from datalattice.pipeline.cells.rows import cells
 from datalattice.pipeline.columns import check_type, listed, type_name
 from datalattice.pipeline.leftovers import remove, remove_stale
 from datalattice.pipeline.staging import STAGE_BYTES_MAX, Job, Staged, Target
-from datalattice.store import CellStore, export_cells, extent_of
+from datalattice.store import STORE_FILE, CellStore, export_cells, extent_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -165,7 +165,7 @@ def _together(staged: Sequence[Path], folder: Path) -> CellStore:
 
 def _export(options: WriteOptions, together: CellStore, archive: Path) -> None:
     """Write what is below the root, and not in the target, as an archive."""
-    if not Path(options.store, "STORE").is_file():
+    if not Path(options.store, STORE_FILE).is_file():
         CellStore.open(options.store).close()
     with (
         CellStore.open(options.store, read_only=True) as target,

@@ -21,7 +21,7 @@ from typing import Final
 from datalattice.cells import Value
 from datalattice.errors import UsageError
 from datalattice.home import root_named
-from datalattice.store import CellStore
+from datalattice.store import CellStore, store_in
 
 HOLD_SECONDS: Final = 24 * 60 * 60
 """How long the root of an input is leased; the lease is given back when the job is done."""
@@ -31,8 +31,6 @@ OPEN_MAX: Final = 128
 
 CACHE_BYTES: Final = 4 * 1024 * 1024
 """Decoded cells kept of each of them."""
-
-_MARKER: Final = "STORE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +84,7 @@ def _find(name: str) -> Path | None:
     if not name or "\0" in name:
         return None
     path = Path(name).expanduser()
-    for folder in (path / "store", path):
-        if (folder / _MARKER).is_file():
-            return folder
-    return path if path.is_file() else None
+    return store_in(path) or (path if path.is_file() else None)
 
 
 @contextmanager

@@ -36,8 +36,8 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.crypto import KeyPair, SystemEntropy
-from datalattice.errors import StoreFailed, UsageError
-from datalattice.home import Folder, folder_of, node_or_store, read_key
+from datalattice.errors import UsageError
+from datalattice.home import Folder, folder_of, node_or_store, open_reader, read_key
 from datalattice.lattice import (
     IndexLattice,
     Lattice,
@@ -80,7 +80,7 @@ from datalattice.pipeline.jobs.reduction import (
 )
 from datalattice.pipeline.jobs.tasks import run_tasks
 from datalattice.pipeline.progress import Progress, silent
-from datalattice.store import CellStore, announce_cells, export_cells
+from datalattice.store import STORE_FILE, CellStore, announce_cells, export_cells
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -448,13 +448,9 @@ class _Merge:
 
 
 def _has_root(folder: Folder) -> bool:
-    if not (folder.store_path / "STORE").is_file():
+    if not (folder.store_path / STORE_FILE).is_file():
         return False
-    try:
-        CellStore.open(folder.store_path, read_only=True, cache_bytes=CACHE_BYTES).close()
-    except StoreFailed:  # of a copy, or after a power failure: a writer makes the index again
-        CellStore.open(folder.store_path).close()
-    with CellStore.open(folder.store_path, read_only=True, cache_bytes=CACHE_BYTES) as store:
+    with open_reader(folder) as store:
         return store.root_hash() is not None
 
 

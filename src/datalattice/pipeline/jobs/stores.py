@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.pipeline.options import bad_option
-from datalattice.store import CellStore, Extent, Stretch, check_extent
+from datalattice.store import CellStore, Extent, Stretch, check_extent, store_in
 
 PARTS_MIN: Final = 8
 """A store is cut into so many parts, if it has as many segments: the tasks of a few cores."""
@@ -24,18 +23,16 @@ PART_BYTES: Final = 256 * 1024 * 1024
 PARTS_MAX: Final = 100_000
 """More are more than Spark manages well."""
 
-_STORE_FILE: Final = "STORE"
-
 
 def store_folder(path: str) -> str:
     """Return the folder of the store that a path names: itself, or `store` in a node's folder.
 
     Raises: UsageError: there is none.
     """
-    for folder in (Path(path, "store"), Path(path)):
-        if (folder / _STORE_FILE).is_file():
-            return str(folder.absolute())
-    raise UsageError(f"store={path!r}: no store here; give the folder of a store, or of a node")
+    folder = store_in(path)
+    if folder is None:
+        raise UsageError(f"store={path!r}: no store here; give the folder of a store, or of a node")
+    return str(folder.absolute())
 
 
 def parts_of(extent: Extent, parts: int | None) -> tuple[Stretch, ...]:
