@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import Final, TypeVar
 
@@ -64,20 +64,45 @@ class Given:
             raise bad_option(name, text, str(refused)) from None
 
 
-def store_option(options: Given) -> str:
-    """Return the folder of the store: the option `store`, or what Spark passes for `load(path)`.
+def folder_option(options: Given) -> str:
+    """Return the folder that the option `store` names, or Spark's `path`; empty: none is given.
 
-    Raises: UsageError: neither is given, or both and they differ.
+    Raises: UsageError: both are given, and differ.
     """
     store = options.get("store", text_option, "")
     path = options.get("path", text_option, "")
     if store and path and store != path:
-        raise bad_option("path", path, f"load() names another store than store={store!r}; give one")
-    if not store and not path:
-        raise UsageError(
-            "option store is missing: give the folder of a store, as store or to load()"
-        )
+        accepted = f"load() or save() names another folder than store={store!r}; give one"
+        raise bad_option("path", path, accepted)
     return store or path
+
+
+def check_agreed(option: str, flag: bool | None, column: str, columns: Sequence[str]) -> None:
+    """Check that an option which adds a column does not contradict the columns that are named.
+
+    Raises: UsageError: it does.
+    """
+    if flag is not None and flag != (column in columns):
+        accepted = f"columns={','.join(columns)!r} says otherwise; give one of them"
+        raise bad_option(option, str(flag).lower(), accepted)
+
+
+NAMED_MAX: Final = 20
+"""Most names that an error lists."""
+
+
+def check_there(option: str, named: Sequence[str], there: Collection[str]) -> None:
+    """Check that what an option names is there; reading nothing in silence would hide the mistake.
+
+    Raises: UsageError: it is not; the text lists what is.
+    """
+    for name in named:
+        if name not in there:
+            known = sorted(there)
+            listed = ", ".join(known[:NAMED_MAX]) or "none at all"
+            more = f" and {len(known) - NAMED_MAX} more" if len(known) > NAMED_MAX else ""
+            accepted = f"the store has no such {option}; it has: {listed}{more}"
+            raise bad_option(option, name, accepted)
 
 
 def text_option(text: str) -> str:

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
@@ -29,11 +29,14 @@ from datalattice.pipeline.options import (
     Refused,
     bad_option,
     count_option,
+    folder_option,
     hash_of,
     text_option,
 )
 from datalattice.pipeline.remote import RemoteCells
 from datalattice.store import LEASE_SECONDS_MAX, STORE_FILE, CellStore, store_in
+
+T = TypeVar("T")
 
 Fetch = Callable[[bytes], bytes]
 """Returns the encoding of a cell by its hash; raises MissingData."""
@@ -43,6 +46,9 @@ PLACE_OPTIONS: Final = ("store", "path", "node", "nodeKey", "asOf", "leaseSecond
 
 LEASE_SECONDS: Final = 3_600
 """How long the root of a batch is leased when `leaseSeconds` does not say otherwise."""
+
+MOVED_MAX: Final = 10
+"""How often the root is asked for when each was collected before it could be held."""
 
 OPEN_MAX: Final = 8
 """Stores and nodes that one process keeps open; the one that was asked for longest ago goes."""
@@ -74,12 +80,8 @@ def place_option(options: Given) -> Place:
 
     Raises: UsageError: they name none or two, or what is named has not the form of one.
     """
-    store = options.get("store", text_option, "")
-    path = options.get("path", text_option, "")
+    store = folder_option(options)
     node = options.get("node", _address_option, "")
-    if store and path and store != path:
-        raise bad_option("path", path, f"load() names another store than store={store!r}; give one")
-    store = store or path
     if store and node:
         raise bad_option("node", node, f"a store is named, too ({store!r}); give one of them")
     if not store and not node:
@@ -187,7 +189,33 @@ class Source:
 
         Raises: as `root_hash` and `lease`.
         """
-        hash = self.root_hash()
+        return self.planned(lambda snapshot: snapshot)
+
+    def planned(self, plan: Callable[[Snapshot], T]) -> T:
+        """Return what `plan` makes of the root, which is leased for `leaseSeconds`.
+
+        Raises: as `root_hash`, `lease` and `settled`.
+        """
+        return self.settled(lambda hash: plan(self._held(hash)))
+
+    def settled(self, work: Callable[[bytes | None], T]) -> T:
+        """Return what `work` makes of the root's hash.
+
+        Where a collection removed that root before `work` had it, it is called again with the one
+        that came after it, up to `MOVED_MAX` times.
+        Raises: as `root_hash`. MissingData: cells are missing all the same.
+        """
+        tries = 0
+        while True:
+            hash = self.root_hash()
+            tries += 1
+            try:
+                return work(hash)
+            except MissingData:
+                if tries == MOVED_MAX or self.root_hash() == hash:  # nobody moved on: it is damaged
+                    raise
+
+    def _held(self, hash: bytes | None) -> Snapshot:
         if hash is None:
             return Snapshot(None, 0)
         return Snapshot(hash, self.lease(hash, self.place.lease_seconds).expires_ms)

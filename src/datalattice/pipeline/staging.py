@@ -46,7 +46,14 @@ from datalattice.errors import (
 from datalattice.home import Change, Editor, Folder, editing, read_key, take_turn
 from datalattice.limits import COUNT_MAX
 from datalattice.pipeline.leftovers import remove, remove_batches, remove_stale
-from datalattice.pipeline.options import Given, Refused, bad_option, count_option, text_option
+from datalattice.pipeline.options import (
+    Given,
+    Refused,
+    bad_option,
+    count_option,
+    folder_option,
+    text_option,
+)
 from datalattice.pipeline.places import Fetch
 from datalattice.store import STORE_FILE, CellStore
 
@@ -113,12 +120,7 @@ def target_option(options: Given, *, streaming: bool) -> Target:
 
     Raises: UsageError: no node's folder is named, or an option is not for a stream.
     """
-    given, path = options.get("store", text_option, ""), options.get("path", text_option, "")
-    if given and path and given != path:
-        raise bad_option(
-            "path", path, f"save() names another folder than store={given!r}; give one"
-        )
-    given = given or path
+    given = folder_option(options)
     if not given:
         raise UsageError(
             "option store is missing: give the folder of a node, as store or to save()"

@@ -82,7 +82,7 @@ def test_a_place_is_a_folder_or_a_node() -> None:
         ({"node": "nowhere"}, "option node='nowhere' is not accepted: an address is"),
         ({"node": "http://h:5"}, "an address is host:port"),
         ({"node": "h:70000"}, "a port to dial"),
-        ({"store": "a", "path": "b"}, "another store"),
+        ({"store": "a", "path": "b"}, "another folder"),
         ({"store": "a", "node": "h:5"}, "option node='h:5' is not accepted: a store is named"),
         ({"path": "a", "node": "h:5"}, "a store is named"),
         ({"node": "h:5", "asOf": "@10m"}, "option asOf='@10m' is not accepted: a node is asked"),

@@ -148,7 +148,7 @@ def test_a_target_is_absolute_and_has_its_staging_folder(
     ("options", "says"),
     [
         ({"store": ""}, "option store='' is not accepted: a text that is not empty"),
-        ({"path": "elsewhere"}, "option path='elsewhere' is not accepted: save() names another"),
+        ({"path": "elsewhere"}, "option path='elsewhere' is not accepted: load() or save()"),
         ({"writeId": "a b"}, "option writeId='a b' is not accepted: 1 to 100 letters"),
         ({"writeId": "../up"}, "option writeId='../up' is not accepted"),
         ({"writeId": "x" * 101}, "option writeId='xxx"),

@@ -15,9 +15,9 @@ from datalattice.pipeline.options import (
     bad_option,
     columns_option,
     flag_option,
+    folder_option,
     hash_of,
     positive_option,
-    store_option,
     text_option,
 )
 from datalattice.store import STORE_FILE, check_pin_name, store_in
@@ -69,7 +69,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     Raises: UsageError: an option is unknown, missing or not of its form; there is no store.
     """
     options = Given(given, READ_OPTIONS)
-    path = store_option(options)
+    path = _folder(options)
     folder = store_in(path)
     if folder is None:
         raise bad_option("store", path, "no store is here; give the folder of a store or a node")
@@ -88,7 +88,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     Raises: UsageError: an option is unknown, missing or not of its form.
     """
     options = Given(given, WRITE_OPTIONS)
-    folder = Path(store_option(options)).expanduser().absolute()
+    folder = Path(_folder(options)).expanduser().absolute()
     is_node = (folder / "key").is_file() or (folder / "store" / STORE_FILE).is_file()
     if not is_node and folder.exists() and not (folder / STORE_FILE).is_file():
         raise bad_option(
@@ -117,6 +117,15 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         pin=pin,
         merge=merge,
     )
+
+
+def _folder(options: Given) -> str:
+    folder = folder_option(options)
+    if not folder:
+        raise UsageError(
+            "option store is missing: give the folder of a store, as store or to load() or save()"
+        )
+    return folder
 
 
 def _pin_option(text: str) -> str:

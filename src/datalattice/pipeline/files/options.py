@@ -12,6 +12,7 @@ from datalattice.pipeline.files.globs import EVERYTHING, Glob, glob_option
 from datalattice.pipeline.options import (
     Given,
     bad_option,
+    check_agreed,
     columns_option,
     flag_option,
     names_option,
@@ -104,12 +105,7 @@ def _columns(options: Given, chunk_bytes: int | None) -> tuple[str, ...]:
             return _WITH_CHUNKS
         return _WITH_CONTENT if content else _LISTED
     columns = options.get("columns", columns_option(tuple(TYPES)), _LISTED)
-    if content is not None and content != ("content" in columns):
-        raise bad_option(
-            "includeContent",
-            str(content).lower(),
-            f"columns={','.join(columns)!r} says otherwise; give one of them",
-        )
+    check_agreed("includeContent", content, "content", columns)
     if chunk_bytes is None and "chunk" in columns:
         raise bad_option("columns", ",".join(columns), "chunk is there with chunkBytes only")
     if chunk_bytes is not None and "content" not in columns:

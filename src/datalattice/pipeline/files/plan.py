@@ -29,7 +29,7 @@ from datalattice.errors import BadSignature, UsageError
 from datalattice.lattice import MergeContext, verify_did
 from datalattice.pipeline.files.globs import Glob, States
 from datalattice.pipeline.files.options import FilesOptions
-from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.options import NAMED_MAX, bad_option, check_there
 from datalattice.pipeline.pieces import Piece, cut
 
 FILES_PER_TASK_MAX: Final = 4_096
@@ -123,24 +123,15 @@ def _chosen(root: Value, options: FilesOptions) -> list[tuple[str, str, Value]]:
                 names.add(name)
                 if not options.drives or name in options.drives:
                     found.append((owner_text, name, value))
-    for option, named, there in (
-        ("owner", options.owners, owners),
-        ("drive", options.drives, names),
-    ):
-        for name in named:
-            if name not in there:
-                known = ", ".join(sorted(there)) or "none at all"
-                raise bad_option(option, name, f"the store has no such {option}; it has: {known}")
+    check_there("owner", options.owners, owners)
+    check_there("drive", options.drives, names)
     if not options.drives and len(found) > 1:
-        known = ", ".join(f"{drive!r} of {owner}" for owner, drive, _ in found[:_NAMED_MAX])
+        known = ", ".join(f"{drive!r} of {owner}" for owner, drive, _ in found[:NAMED_MAX])
         raise UsageError(
             f"option drive is missing, and there are {len(found)} drives ({known}): name one or "
             "several, separated by commas"
         )
     return sorted(found, key=lambda one: one[:2])
-
-
-_NAMED_MAX: Final = 20
 
 
 def _verify(owner: Value, signer: bytes) -> bool:

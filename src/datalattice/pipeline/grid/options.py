@@ -12,6 +12,7 @@ from datalattice.pipeline.contents import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX
 from datalattice.pipeline.options import (
     Given,
     bad_option,
+    check_agreed,
     choice_option,
     columns_option,
     flag_option,
@@ -122,11 +123,6 @@ def _columns(options: Given, table: Table) -> tuple[str, ...]:
         )
     if "columns" in options:
         columns = options.get("columns", columns_option(known), known)
-        if content is not None and content != ("content" in columns):
-            raise bad_option(
-                "includeContent",
-                str(content).lower(),
-                f"columns={','.join(columns)!r} says otherwise; give one of them",
-            )
+        check_agreed("includeContent", content, "content", columns)
         return columns
     return known if table is not Table.STORAGE or content else known[:-1]

@@ -34,7 +34,7 @@ from datalattice.errors import BadSignature, Corruption, LimitExceeded, UsageErr
 from datalattice.lattice import public_key_of
 from datalattice.pipeline.contents import check_size, part_of
 from datalattice.pipeline.grid.options import GridOptions, Table
-from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.options import bad_option, check_there
 from datalattice.pipeline.pieces import ENTRIES_PER_TASK_MAX, Piece, cut, entries
 from datalattice.pipeline.tables import Row, micros
 from datalattice.pipeline.values import NotBytes, render
@@ -93,15 +93,7 @@ def check_venues(root: Value, options: GridOptions) -> None:
     Raises: UsageError: one is not.
     """
     venues = _index(_index(root, GRID_SECTION), _VENUES)
-    there = [did for did in venues if isinstance(did, str)] if venues is not None else []
-    for did in options.venues:
-        if did not in there:
-            known = ", ".join(there[:_NAMED_MAX]) or "none at all"
-            more = f" and {len(there) - _NAMED_MAX} more" if len(there) > _NAMED_MAX else ""
-            raise bad_option("venue", did, f"the grid has no such venue; it has: {known}{more}")
-
-
-_NAMED_MAX: Final = 20
+    check_there("venue", options.venues, {did for did in venues or () if isinstance(did, str)})
 
 
 def _venues(

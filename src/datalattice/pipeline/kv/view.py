@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 from datalattice.apps.kv import KV_SECTION
 from datalattice.cells import Index, Map, Signed, Value, same, to_text
 from datalattice.errors import BadFormat, BadSignature
 from datalattice.pipeline.kv.options import KVOptions
-from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.options import check_there
 
 T = TypeVar("T")
-
-NAMED_MAX: Final = 20
-"""Most names that an error lists."""
 
 
 class DatabaseName(NamedTuple):
@@ -88,23 +85,15 @@ def _unlike(
 def check_named(root: Value, options: KVOptions) -> None:
     """Check that the owners and databases which the options name are there.
 
-    Raises: UsageError: one is not; reading nothing in silence would hide the mistake.
+    Raises: UsageError: one is not.
     """
     owners = _named(_section(root), Signed, "owners")
-    _check("owner", options.owners, owners)
+    check_there("owner", options.owners, owners)
     there: dict[str, None] = {}
     for owner, signed in owners.items():
         if options.databases and options.selects_owner(owner):
             there |= dict.fromkeys(_named(signed.value, Index, f"databases of owner {owner}"))
-    _check("database", options.databases, there)
-
-
-def _check(option: str, named: tuple[str, ...], there: Iterable[str]) -> None:
-    known = sorted(there)
-    for name in named:
-        if name not in known:
-            listed = ", ".join(known[:NAMED_MAX]) or "none at all"
-            raise bad_option(option, name, f"the store has no such {option}; it has: {listed}")
+    check_there("database", options.databases, there)
 
 
 def _section(root: Value) -> Value:

@@ -12,7 +12,7 @@ from datalattice.limits import COUNT_MAX
 from datalattice.pipeline.options import (
     Given,
     Refused,
-    bad_option,
+    check_agreed,
     choice_option,
     columns_option,
     count_option,
@@ -153,12 +153,7 @@ def _columns(options: Given) -> tuple[str, ...]:
     if "columns" not in options:
         return COLUMNS if headers else DEFAULT_COLUMNS
     columns = options.get("columns", columns_option(COLUMNS), DEFAULT_COLUMNS)
-    if headers is not None and headers != ("headers" in columns):
-        raise bad_option(
-            "includeHeaders",
-            str(headers).lower(),
-            f"columns={','.join(columns)!r} says otherwise; give one of them",
-        )
+    check_agreed("includeHeaders", headers, "headers", columns)
     return columns
 
 

@@ -18,7 +18,7 @@ from datalattice.cells import (
     to_text,
 )
 from datalattice.errors import BadFormat, BadSignature
-from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.options import check_there
 from datalattice.pipeline.queue.options import QueueOptions
 from datalattice.pipeline.queue.plan import Log, Offsets, PartitionName, View
 
@@ -52,8 +52,8 @@ def read_view(root: Value, options: QueueOptions, *, must_exist: bool) -> View:
                 for partition, log in _logs(topic_state):
                     _add(view, PartitionName(owner, topic, partition), log)
     if must_exist:
-        _check_named("owner", options.owners, owners)
-        _check_named("topic", options.topics, topics)
+        check_there("owner", options.owners, owners)
+        check_there("topic", options.topics, topics)
     return view
 
 
@@ -79,13 +79,6 @@ def _add(view: dict[PartitionName, Log], name: PartitionName, log: Log) -> None:
     if name in view:
         raise BadFormat(f"two queues have names that read the same: {name}")
     view[name] = log
-
-
-def _check_named(option: str, named: tuple[str, ...], there: set[str]) -> None:
-    for name in named:
-        if name not in there:
-            known = ", ".join(sorted(there)) or "none at all"
-            raise bad_option(option, name, f"the store has no such {option}; it has: {known}")
 
 
 def name_text(name: Value) -> str:
