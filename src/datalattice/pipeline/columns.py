@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from datalattice.cells import Value, to_cell
@@ -46,6 +46,32 @@ def column_types(schema: StructType) -> dict[str, DataType]:
 def lower_names(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the same rows, the names of their columns in lower case."""
     return rows.rename_columns([name.lower() for name in rows.schema.names])
+
+
+def slices(rows: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows in parts of bounded size, a row that is larger alone."""
+    if not rows.num_rows:
+        return
+    each = max(rows.nbytes // rows.num_rows, 1)
+    step = min(max(bytes_max // each, 1), rows_max)
+    for first in range(0, rows.num_rows, step):
+        yield rows.slice(first, step)
+
+
+def check_known(
+    types: Mapping[str, DataType], what: str, written: Sequence[str], ignored: Sequence[str]
+) -> None:
+    """Check that all columns are among those that are written, or are ignored.
+
+    what: names what a row is.
+    Raises: UsageError: one is neither.
+    """
+    for name in types:
+        if name not in written and name not in ignored:
+            raise UsageError(
+                f"column {name} is not one of a {what}: {', '.join(written)}; rename it, or make "
+                "it a part of value, as with to_json(struct(...))"
+            )
 
 
 def check_name(name: str, what: str) -> None:

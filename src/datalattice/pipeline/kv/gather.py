@@ -7,14 +7,13 @@ not among it, so rows that come again are staged as the same cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from datalattice.apps.kv import TYPE_TAGS, check_room, checked_key, checked_shown
 from datalattice.cells import EMPTY_INDEX, Index, Map, Value, Vector
 from datalattice.errors import DataLatticeError, LimitExceeded, UsageError
-from datalattice.pipeline.columns import cell, check_name, listed, lower_names, stamps_ms
+from datalattice.pipeline.columns import cell, check_name, listed, lower_names, slices, stamps_ms
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.staging import STAGE_BYTES_MAX
 from datalattice.pipeline.values import ValueFormat
@@ -79,7 +78,7 @@ class Gatherer:
 
         Raises: UsageError: a row that cannot be a key. LimitExceeded: too many databases.
         """
-        for rows in _slices(lower_names(batch)):
+        for rows in slices(lower_names(batch), ROWS_MAX, STAGE_BYTES_MAX):
             self._note(rows)
             self.count += rows.num_rows
             self._waiting_bytes += rows.nbytes
@@ -178,13 +177,3 @@ def _key(given: object) -> str:
     if given is None:
         raise UsageError("the column key is NULL in a row: every row needs a key")
     return checked_key(given, "the column key")
-
-
-def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in parts of bounded size, a row that is larger alone."""
-    if not batch.num_rows:
-        return
-    each = max(batch.nbytes // batch.num_rows, 1)
-    step = min(max(STAGE_BYTES_MAX // each, 1), ROWS_MAX)
-    for first in range(0, batch.num_rows, step):
-        yield batch.slice(first, step)

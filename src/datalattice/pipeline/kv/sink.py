@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from datalattice.clock import SystemClock
 from datalattice.errors import UsageError
-from datalattice.pipeline.columns import check_type, column_types, value_format
+from datalattice.pipeline.columns import check_known, check_type, column_types, value_format
 from datalattice.pipeline.kv.gather import Gatherer, RowPlan, checked_database
 from datalattice.pipeline.kv.join import upserting
 from datalattice.pipeline.options import Given, choice_option, text_option
@@ -81,16 +81,12 @@ def check_columns(schema: StructType, options: SinkOptions) -> ValueFormat | Non
     Raises: UsageError: a column is missing, unknown or not of a type that is written.
     """
     types = column_types(schema)
-    columns = ", ".join(SINK_COLUMNS)
-    for name in types:
-        if name not in SINK_COLUMNS and name not in IGNORED_COLUMNS:
-            raise UsageError(
-                f"column {name} is not one of a key: {columns}; rename it, or make it a part of "
-                "value, as with to_json(struct(...))"
-            )
+    check_known(types, "key", SINK_COLUMNS, IGNORED_COLUMNS)
     for name in ("key", "value"):
         if name not in types:
-            raise UsageError(f"column {name} is missing: rows of a database have {columns}")
+            raise UsageError(
+                f"column {name} is missing: rows of a database have {', '.join(SINK_COLUMNS)}"
+            )
     if options.database is None and "database" not in types:
         raise UsageError("no database is named: give the option database, or a column database")
     check_type(types, "key", ("STRING",))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from datalattice.apps.queue import PARTITIONS_MAX, Batch, make_entry, partition_of
 from datalattice.cells import EMPTY_VECTOR, Map, Value, Vector, to_cell
 from datalattice.errors import LimitExceeded, UsageError
-from datalattice.pipeline.columns import cell, check_name, lower_names, stamps_ms
+from datalattice.pipeline.columns import cell, check_name, lower_names, slices, stamps_ms
 from datalattice.pipeline.staging import STAGE_BYTES_MAX
 from datalattice.pipeline.values import ValueFormat
 
@@ -138,7 +138,7 @@ class Gatherer:
 
         Raises: UsageError: a row that cannot be a record. LimitExceeded: too many partitions.
         """
-        for rows in _slices(lower_names(batch)):
+        for rows in slices(lower_names(batch), RECORDS_MAX, STAGE_BYTES_MAX):
             self._append(_Rows(rows, self._plan))
             self.records += rows.num_rows
             self._pending += rows.nbytes
@@ -229,16 +229,6 @@ class Gatherer:
         if count == 1:
             return 0
         return self._stage.task % count if key is None else partition_of(key, count)
-
-
-def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in parts of bounded size, a row that is larger alone."""
-    if not batch.num_rows:
-        return
-    each = max(batch.nbytes // batch.num_rows, 1)
-    step = min(max(STAGE_BYTES_MAX // each, 1), RECORDS_MAX)
-    for first in range(0, batch.num_rows, step):
-        yield batch.slice(first, step)
 
 
 _Pick = Callable[[Sequence[Any] | None], Sequence[Any] | None]

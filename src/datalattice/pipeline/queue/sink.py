@@ -18,7 +18,13 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.home import Folder, open_reader, read_key
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.pipeline.columns import check_name, check_type, column_types, value_format
+from datalattice.pipeline.columns import (
+    check_known,
+    check_name,
+    check_type,
+    column_types,
+    value_format,
+)
 from datalattice.pipeline.options import Given, Refused, choice_option, positive_option, text_option
 from datalattice.pipeline.queue.gather import Gatherer, RowPlan
 from datalattice.pipeline.queue.join import appending
@@ -137,15 +143,9 @@ def check_columns(schema: StructType, options: SinkOptions) -> dict[str, ValueFo
     Raises: UsageError: a column is missing, unknown or not of a type that is written.
     """
     types = column_types(schema)
-    columns = ", ".join(SINK_COLUMNS)
-    for name in types:
-        if name not in SINK_COLUMNS and name not in IGNORED_COLUMNS:
-            raise UsageError(
-                f"column {name} is not one of a record: {columns}; rename it, or make it a part "
-                "of value, as with to_json(struct(...))"
-            )
+    check_known(types, "record", SINK_COLUMNS, IGNORED_COLUMNS)
     if "value" not in types:
-        raise UsageError(f"column value is missing: rows of a queue have {columns}")
+        raise UsageError(f"column value is missing: rows of a queue have {', '.join(SINK_COLUMNS)}")
     if options.topic is None and "topic" not in types:
         raise UsageError("no topic is named: give the option topic, or a column topic")
     check_type(types, "topic", ("STRING",))
