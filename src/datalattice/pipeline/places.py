@@ -41,6 +41,9 @@ T = TypeVar("T")
 Fetch = Callable[[bytes], bytes]
 """Returns the encoding of a cell by its hash; raises MissingData."""
 
+FetchMany = Callable[[list[bytes]], list[bytes]]
+"""The same for several cells, in the order of their hashes."""
+
 PLACE_OPTIONS: Final = ("store", "path", "node", "nodeKey", "asOf", "leaseSeconds")
 """The options of a place; `path` is what Spark passes for `load(path)`, and means `store`."""
 
@@ -140,6 +143,7 @@ class Source:
             return self._cells.root_hash()
         if isinstance(self._cells, CellStore):
             return root_named(self._cells, as_of)
+        self._cells.reach()  # else tasks would be the first to call it
         return hash_of(as_of)
 
     def root(self) -> Value:
@@ -313,5 +317,19 @@ def encodings(source: Source) -> Fetch:
         if encoding is None:
             raise MissingData([hash])
         return encoding
+
+    return fetch
+
+
+def many_encodings(source: Source) -> FetchMany:
+    """Return the function that gets the encodings of several cells by their hashes."""
+
+    def fetch(hashes: list[bytes]) -> list[bytes]:
+        encodings: list[bytes] = []
+        for hash, encoding in zip(hashes, source.get_encodings(hashes), strict=True):
+            if encoding is None:
+                raise MissingData([hash])
+            encodings.append(encoding)
+        return encodings
 
     return fetch

@@ -48,6 +48,9 @@ WHOLE_ANSWER_S: Final = 120.0
 PATIENCE_S: Final = 20.0
 """How long a node that cannot be reached is called again, as while it is started anew."""
 
+FIRST_PATIENCE_S: Final = 1.5
+"""The same for a planner that has never reached the node: its address may well be wrong."""
+
 FIRST_PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 1.0
 
@@ -111,13 +114,22 @@ class ReadAhead:
             del self._stack[:excess]
 
 
+def connection_problem(host: str, port: int, seconds: float) -> OSError | None:
+    """Return why nobody can be reached at an address, None when somebody listens there."""
+    try:
+        socket.create_connection((host, port), seconds).close()
+    except OSError as error:
+        return error
+    return None
+
+
 class RemoteCells:
     """The cells of the node at an address. Blocking; connects when it is first asked.
 
     Over TLS it proves `key_pair`, a throw-away one when not given. It must not be the key of a node
     that runs: the other one would take this for that node.
     A node that goes away is called again for `patience_s`, so that one may be started anew while it
-    is read.
+    is read. One that was never there is not waited for when it is first asked for its root.
     """
 
     def __init__(
@@ -136,6 +148,7 @@ class RemoteCells:
         self._recent: OrderedDict[bytes, bytes] = OrderedDict()
         self._recent_bytes = 0
         self._root = b"", b""
+        self._was_reached = False
         self._ahead = ReadAhead()
         self.requests = 0
         """Round trips so far."""
@@ -146,7 +159,10 @@ class RemoteCells:
         Raises: PeerUnavailable: it cannot be reached, or is no node.
         """
         with self._lock:
-            answer, _ = self._ask(lambda id: encode_query(id, (), 0))
+            patience_s = self._patience_s
+            if not self._was_reached:
+                patience_s = min(FIRST_PATIENCE_S, patience_s)
+            answer, _ = self._ask(lambda id: encode_query(id, (), 0), patience_s)
             if answer.absent is not None:
                 raise PeerUnavailable(f"node {self._address} names a root and does not send it")
             if answer.value is None:
@@ -156,6 +172,14 @@ class RemoteCells:
             self._root = hash, encoding
             self._ahead.came([encoding])
             return hash
+
+    def reach(self) -> None:
+        """Ask the node for something, unless it has ever answered.
+
+        Raises: as `root_hash`.
+        """
+        if not self._was_reached:
+            self.root_hash()
 
     def get_encoding(self, hash: bytes) -> bytes | None:
         """Return the encoding of a cell; None: the node does not have it.
@@ -211,7 +235,7 @@ class RemoteCells:
 
     def _fetch(self, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return those of these cells that the node has, and remember them."""
-        answer, parts = self._ask(lambda id: encode_request(id, hashes))
+        answer, parts = self._ask(lambda id: encode_request(id, hashes), self._patience_s)
         cells = self._checked(answer.value, parts, hashes)
         for hash, encoding in cells.items():
             if hash not in self._recent:
@@ -242,7 +266,7 @@ class RemoteCells:
 
     # --- the connection ---
 
-    def _ask(self, question: Callable[[int], bytes]) -> tuple[Result, Parts]:
+    def _ask(self, question: Callable[[int], bytes], patience_s: float) -> tuple[Result, Parts]:
         """Return the answer to a question, and its cells; call again while nobody is there."""
         give_up_s: float | None = None
         pause_s = FIRST_PAUSE_S
@@ -261,11 +285,11 @@ class RemoteCells:
                     continue  # it ended a connection that was idle, or is being started anew
                 now_s = time.monotonic()
                 if give_up_s is None:
-                    give_up_s = now_s + self._patience_s
+                    give_up_s = now_s + patience_s
                     _log.warning("%s; calling it again", self._unreached(error))
                 if now_s >= give_up_s:
                     raise PeerUnavailable(
-                        f"{self._unreached(error)}; called for {self._patience_s:g} s"
+                        f"{self._unreached(error)}; called for {patience_s:g} s"
                     ) from error
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
@@ -277,7 +301,9 @@ class RemoteCells:
         id = next(self._ids)
         self._stream.sendall(encode_frame(question(id)))
         self.requests += 1
-        return receive_result(self._stream, self._buffer, id, WHOLE_ANSWER_S)
+        answer = receive_result(self._stream, self._buffer, id, WHOLE_ANSWER_S)
+        self._was_reached = True
+        return answer
 
     def _unreached(self, error: OSError) -> str:
         text = unreached(self._address, error)

@@ -12,12 +12,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from datalattice.errors import UsageError
+from datalattice.errors import PeerUnavailable, Unavailable, UsageError
 from datalattice.pipeline.java import cached_file, find_java, java_home
 
 if TYPE_CHECKING:
@@ -59,9 +60,18 @@ LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug")
 
 
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[([1-9][0-9]{0,5}|\*)(?:, *[1-9][0-9]{0,5})?\])?")
-_SERVER: Final = r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})"
-_CLUSTER_MASTER: Final = re.compile(rf"spark://{_SERVER}(?:,{_SERVER.replace('?P<host>', '?:')})*")
-_CONNECT_MASTER: Final = re.compile(rf"sc://{_SERVER}?(?:/[^\s]*)?")
+_HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+_SERVER: Final = rf"{_HOST}:[0-9]{{1,5}}"
+_CLUSTER_MASTER: Final = re.compile(rf"spark://({_SERVER}(?:,{_SERVER})*)")
+_CONNECT_MASTER: Final = re.compile(rf"sc://({_HOST}(?::[0-9]{{1,5}})?)(?:/[^\s]*)?")
+
+CONNECT_PORT: Final = 15_002
+"""Where a Spark Connect server listens when its address does not say."""
+
+PORT_MAX: Final = 65_535
+
+REACH_SECONDS_MAX: Final = 5.0
+"""A server of Spark that is not reached within this time is none."""
 
 _LOOPBACK_HOSTS: Final = frozenset({"localhost", "[::1]"})
 
@@ -77,6 +87,8 @@ class Master:
     """Threads of a local Spark that are given by number, else None."""
     loopback: bool
     """Whether everything happens on this machine."""
+    servers: tuple[tuple[str, int], ...] = ()
+    """Host and port of each server that is asked; one of them has to be there."""
 
 
 def spark_session(
@@ -103,7 +115,7 @@ def spark_session(
 
     Units:  memory: a number and k, m, g or t, such as "2g".
     Raises: UsageError: PySpark is not installed, no Java is found, or an argument is not of its
-            form.
+            form. PeerUnavailable: nobody listens at `master`. Unavailable: Spark does not start.
     """
     where = parse_master(master)
     settings = session_settings(
@@ -111,18 +123,38 @@ def spark_session(
     )
     if package is not None:
         if where.kind != "cluster":
-            raise UsageError(f"a package is for workers of a cluster, not for master={where.url}")
+            raise UsageError(
+                "a package is for the workers of a cluster (master=spark://host:port), not for "
+                f"master={where.url}; a Connect server ships one from its own start on"
+            )
         settings |= package_settings(package)
     settings.update(config or {})
     spark_type = _spark_type()
+    running = spark_type.getActiveSession() is not None
     if where.kind == "connect":
         builder = spark_type.builder.remote(where.url)
     else:
-        _prepare_environment(where, running=spark_type.getActiveSession() is not None)
+        _prepare_environment(where, running=running)
         builder = spark_type.builder
+    if not running:
+        reach(where)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with _clear_start(where):
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _clear_start(where: Master) -> Iterator[None]:
+    """Raise what Spark says of a start that fails in one line, without the trace of its JVM."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        reason = str(getattr(error, "java_exception", "") or error).strip().partition("\n")[0]
+        raise Unavailable(f"Spark does not start with master={where.url}: {reason}") from error
 
 
 def parse_master(text: str | None) -> Master:
@@ -138,13 +170,44 @@ def parse_master(text: str | None) -> Master:
         cores = 1 if text == "local" else int(threads) if threads is not None else None
         return Master(text, "local", cores, loopback=True)
     if found := _CLUSTER_MASTER.fullmatch(text):
-        return Master(text, "cluster", None, loopback=_is_loopback(found["host"]))
+        return _served(text, "cluster", found[1])
     if found := _CONNECT_MASTER.fullmatch(text):
-        return Master(text, "connect", None, loopback=_is_loopback(found["host"]))
+        return _served(text, "connect", found[1])
     raise UsageError(
         "master is local[N] or local[*], spark://host:port of a standalone cluster or "
         f"sc://host:port of a Spark Connect server, got {text!r}"
     )
+
+
+def _served(url: str, kind: str, named: str) -> Master:
+    servers = []
+    for one in named.split(","):
+        host, port = one, str(CONNECT_PORT)
+        if re.search(r":[0-9]+$", one):
+            host, _, port = one.rpartition(":")
+        if not 0 < int(port) <= PORT_MAX:
+            raise UsageError(f"a port is 1 to {PORT_MAX}, got {port} in master={url}")
+        servers.append((host, int(port)))
+    return Master(url, kind, None, _is_loopback(servers[0][0]), tuple(servers))
+
+
+def reach(where: Master) -> None:
+    """Return when a server listens where Spark is to run; at once for a local one.
+
+    Spark itself calls an absent master for a minute, and an absent Connect server for ten.
+    Raises: PeerUnavailable: none of them is there.
+    """
+    if not where.servers:
+        return
+    from datalattice.pipeline.remote import connection_problem
+
+    problems = []
+    for host, port in where.servers:
+        error = connection_problem(host.strip("[]"), port, REACH_SECONDS_MAX)
+        if error is None:
+            return
+        problems.append(f"{host}:{port}: {error.strerror or error}")
+    raise PeerUnavailable(f"no Spark at master={where.url} ({'; '.join(problems)})")
 
 
 def _is_loopback(host: str) -> bool:

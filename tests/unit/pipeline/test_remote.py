@@ -18,6 +18,7 @@ from datalattice.errors import MissingData, PeerUnavailable
 from datalattice.lattice import get_in
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.pipeline import remote
+from datalattice.pipeline.places import Place, open_place
 from datalattice.pipeline.remote import (
     AHEAD_MIN,
     EXPECTED_MAX,
@@ -190,6 +191,27 @@ def test_nobody_there_is_a_clear_error() -> None:
     with pytest.raises(PeerUnavailable, match=f"node tcp://127.0.0.1:{port} cannot be reached"):
         cells.root_hash()
     assert time.monotonic() - began < 5
+
+
+def test_a_planner_that_has_never_reached_the_node_does_not_wait_long(
+    node: BackgroundNode, cells: RemoteCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "FIRST_PATIENCE_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    never = RemoteCells(f"tcp://127.0.0.1:{port}")
+    for ask in (never.root_hash, never.reach):
+        with pytest.raises(PeerUnavailable, match=r"called for 0\.1 s"):
+            ask()
+    with pytest.raises(PeerUnavailable, match=r"called for 0\.1 s"):
+        open_place(Place(node=f"tcp://127.0.0.1:{port}", as_of="0x" + "00" * 32)).root_hash()
+    cells.reach()
+    requests = cells.requests
+    cells.reach()
+    assert cells.requests == requests
+    node.stop()
+    with pytest.raises(PeerUnavailable, match=r"called for 0\.2 s"):
+        cells.root_hash()
 
 
 _ENDLESS = {"others": encode_frame(encode_result(Result(1_000_000, None))), "drops": b"\x00"}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import builtins
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from datalattice.errors import UsageError
-from datalattice.pipeline.session import parse_master, session_settings, spark_session
+from datalattice.errors import PeerUnavailable, UsageError
+from datalattice.pipeline.session import parse_master, reach, session_settings, spark_session
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +127,34 @@ def test_bad_arguments_are_refused_before_anything_starts(
 ) -> None:
     with pytest.raises(UsageError, match=says):
         spark_session("n", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("master", "servers"),
+    [
+        ("local[2]", ()),
+        ("spark://a:1,[::1]:65535", (("a", 1), ("[::1]", 65_535))),
+        ("sc://a", (("a", 15_002),)),
+        ("sc://[::1]:7/;token=abc", (("[::1]", 7),)),
+    ],
+)
+def test_the_servers_of_a_master(master: str, servers: tuple[tuple[str, int], ...]) -> None:
+    assert parse_master(master).servers == servers
+
+
+@pytest.mark.parametrize("master", ["spark://a:0", "spark://a:1,b:65536", "sc://a:65536"])
+def test_a_port_that_there_is_not_is_refused(master: str) -> None:
+    with pytest.raises(UsageError, match="a port is 1 to 65535"):
+        parse_master(master)
+
+
+@pytest.mark.parametrize("kind", ["spark", "sc"])
+def test_a_server_that_is_not_there_is_told_at_once(kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+        reach(parse_master(f"spark://127.0.0.1:1,127.0.0.1:{free}"))
+    with pytest.raises(PeerUnavailable, match=rf"127\.0\.0\.1:{free}: Connection refused"):
+        spark_session("n", master=f"{kind}://127.0.0.1:{free}")
 
 
 def test_without_pyspark_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

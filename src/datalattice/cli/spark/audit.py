@@ -14,6 +14,7 @@ from datalattice.cli.spark.session import (
     MEMORY,
     MasterOption,
     MemoryOption,
+    PackageOption,
     print_report,
     spark_job,
 )
@@ -34,6 +35,7 @@ def audit(
     parts: PartsOption = None,
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
+    package: PackageOption = None,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -44,7 +46,7 @@ def audit(
     from datalattice.pipeline.jobs import audit as run_audit
 
     path = store_path(store, dir)
-    with spark_job("audit", master, memory, quiet=json) as job:
+    with spark_job("audit", master, memory, package, quiet=json) as job:
         report = run_audit(job.spark, path, parts=parts, progress=job.progress)
         if to is not None:
             report.faults.write.parquet(str(to.absolute()))

@@ -9,7 +9,13 @@ import typer
 from datalattice.cli.folder import JsonOption
 from datalattice.cli.past import KEY_DIGITS_SHOWN
 from datalattice.cli.render import print_lines, print_notice, results, show, table
-from datalattice.cli.spark.session import MEMORY, MasterOption, MemoryOption, spark_job
+from datalattice.cli.spark.session import (
+    MEMORY,
+    MasterOption,
+    MemoryOption,
+    PackageOption,
+    spark_job,
+)
 
 if TYPE_CHECKING:
     from datalattice.pipeline import DataFrame
@@ -32,13 +38,14 @@ def diff(
     ] = COUNT,
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
+    package: PackageOption = None,
     json: JsonOption = False,
 ) -> None:
     """Tell which keys differ between two roots, whose they are, and who signed them."""
     from datalattice.pipeline.jobs import diff as job
     from datalattice.pipeline.jobs import watching_tasks
 
-    with spark_job("diff", master, memory, quiet=json) as run:
+    with spark_job("diff", master, memory, package, quiet=json) as run:
         with watching_tasks(run.spark, "plan and count", run.progress):
             frame = job(run.spark, before, after)
             sums = _sums(frame)

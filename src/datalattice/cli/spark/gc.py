@@ -14,6 +14,7 @@ from datalattice.cli.spark.session import (
     MEMORY,
     MasterOption,
     MemoryOption,
+    PackageOption,
     print_report,
     spark_job,
 )
@@ -29,6 +30,7 @@ def gc(
     parts: PartsOption = None,
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
+    package: PackageOption = None,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -40,7 +42,7 @@ def gc(
 
     grace_ms = duration_ms(grace)
     path = store_path(store, dir)
-    with spark_job("gc", master, memory, quiet=json) as job:
+    with spark_job("gc", master, memory, package, quiet=json) as job:
         report = run_gc(
             job.spark,
             path,

@@ -13,6 +13,7 @@ from datalattice.cli.spark.session import (
     MEMORY,
     MasterOption,
     MemoryOption,
+    PackageOption,
     print_report,
     spark_job,
 )
@@ -50,6 +51,7 @@ def merge(
     ] = None,
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
+    package: PackageOption = None,
     json: JsonOption = False,
 ) -> None:
     """Merge replicas in their order, as one process would, by many tasks.
@@ -59,7 +61,7 @@ def merge(
     from datalattice.pipeline.jobs import FAN_IN
     from datalattice.pipeline.jobs import merge as job
 
-    with spark_job("merge", master, memory, quiet=json) as run:
+    with spark_job("merge", master, memory, package, quiet=json) as run:
         report = job(
             run.spark,
             inputs,

@@ -12,6 +12,7 @@ from datalattice.cli.spark.session import (
     MEMORY,
     MasterOption,
     MemoryOption,
+    PackageOption,
     print_report,
     spark_job,
 )
@@ -56,6 +57,7 @@ def load(
     write_id: WriteIdOption = None,
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
+    package: PackageOption = None,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -67,7 +69,7 @@ def load(
 
     settings = parse_settings(option)
     folder = str(folder_of(dir).path.absolute())  # a key is enough: the store is made
-    with spark_job("load", master, memory, quiet=json) as job:
+    with spark_job("load", master, memory, package, quiet=json) as job:
         report = run_load(
             job.spark,
             [absolute(file) for file in files],
@@ -114,6 +116,7 @@ def compact(
     write_id: WriteIdOption = None,
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
+    package: PackageOption = None,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -124,7 +127,7 @@ def compact(
     from datalattice.pipeline.jobs import compact as run_compact
 
     folder = str(existing_folder(dir).path.absolute())
-    with spark_job("compact", master, memory, quiet=json) as job:
+    with spark_job("compact", master, memory, package, quiet=json) as job:
         report = run_compact(
             job.spark,
             store=folder,
@@ -155,6 +158,7 @@ def export(
     ] = "error",
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
+    package: PackageOption = None,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -167,7 +171,7 @@ def export(
     settings = parse_settings(option)
     if not {"store", "path", "node"} & {name.lower() for name in settings}:
         settings["store"] = str(existing_folder(dir).path.absolute())
-    with spark_job("export", master, memory, quiet=json) as job:
+    with spark_job("export", master, memory, package, quiet=json) as job:
         report = run_export(
             job.spark,
             source,

@@ -1,6 +1,6 @@
 """Session: what the commands `lattice spark ...` have in common: Spark, progress and the report.
 
-with spark_job("merge", master, memory, quiet=json) as job:
+with spark_job("merge", master, memory, package, quiet=json) as job:
     report = merge(job.spark, ..., progress=job.progress)
 print_report(report.as_json(), as_json=json)
 """
@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -34,6 +35,15 @@ MasterOption = Annotated[
 ]
 MemoryOption = Annotated[
     str, typer.Option("--memory", help="Memory of the driver's JVM: a number and k, m, g or t.")
+]
+PackageOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--package",
+        help="Archive of this package for the workers of a cluster, as examples/cluster/pack.py "
+        "makes it; with --master spark://...",
+        show_default=False,
+    ),
 ]
 
 
@@ -59,7 +69,9 @@ class SparkJob:
 
 
 @contextmanager
-def spark_job(name: str, master: str | None, memory: str, *, quiet: bool) -> Iterator[SparkJob]:
+def spark_job(
+    name: str, master: str | None, memory: str, package: Path | None, *, quiet: bool
+) -> Iterator[SparkJob]:
     """Give a session for a command; progress is shown on a terminal, unless `quiet`.
 
     Raises: UsageError: Spark or Java is not to be had, or an option is not of its form.
@@ -68,7 +80,8 @@ def spark_job(name: str, master: str | None, memory: str, *, quiet: bool) -> Ite
 
     with progress_bars(quiet=quiet) as bars:
         starting = bars.add("Spark starts", 1)
-        with job_session(f"lattice spark {name}", master=master, memory=memory) as spark:
+        title = f"lattice spark {name}"
+        with job_session(title, master=master, memory=memory, package=package) as spark:
             starting.advance()
             yield SparkJob(spark, bars, time.monotonic())
 

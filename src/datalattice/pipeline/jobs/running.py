@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,14 +14,20 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def job_session(name: str, *, master: str | None, memory: str) -> Iterator[SparkSession]:
+def job_session(
+    name: str,
+    *,
+    master: str | None,
+    memory: str,
+    package: str | os.PathLike[str] | None = None,
+) -> Iterator[SparkSession]:
     """Give a session that knows this package's formats; it ends with the block if it began here.
 
     Errors of tasks leave the block as what they are, not as Spark's.
     Raises: UsageError: PySpark or Java is not to be had, or an argument is not of its form.
     """
     began = _active() is None
-    spark = spark_session(name, memory=memory, master=master)
+    spark = spark_session(name, memory=memory, master=master, package=package)
     try:
         register(spark)
         with clear_errors():
