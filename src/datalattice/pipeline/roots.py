@@ -15,16 +15,13 @@ from datalattice.errors import DataLoss, MissingData, UsageError
 from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.leasing import Lease, Snapshot
 from datalattice.pipeline.options import Refused, hash_of
-from datalattice.pipeline.places import Place, open_place
+from datalattice.pipeline.places import MOVED_MAX, Place, open_place
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 STAND_MS: Final = 10 * 60 * 1_000
 """How long a stream stays at a root when nothing changes for it."""
-
-MOVED_MAX: Final = 10
-"""How often the present root is asked for again when it was collected before it could be held."""
 
 RENEW_SHARE: Final = 0.5
 """A lease is renewed when less than this part of `leaseSeconds` is left of it."""
@@ -154,8 +151,8 @@ class Roots:
         seconds = self._place.lease_seconds
         lease = self._held.get(root_hash)
         try:
+            source.load(root_hash)  # where no lease is taken, it may be gone at any time
             if lease is None:
-                source.load(root_hash)
                 lease = self._held[root_hash] = source.lease(root_hash, seconds)
             elif lease.expires_ms - self._clock.now_ms() < RENEW_SHARE * seconds * 1_000:
                 lease.renew(seconds)

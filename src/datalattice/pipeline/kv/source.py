@@ -47,9 +47,6 @@ POSITION_AGE_MAX_MS: Final = 10 * 60 * 1_000
 """A stream moves on to the present root after this time although nothing changed for it: else it
 would keep what everybody else has long thrown away."""
 
-MOVED_MAX: Final = 10
-"""How often the present root is asked for again when it was collected before it could be held."""
-
 _OPTIONS: Final = "columns and valueFormat"
 
 _log: Final = logging.getLogger("datalattice.pipeline")
@@ -222,8 +219,10 @@ class KVReader(DataSourceReader):
         Raises: UsageError: an owner or database that is named is not there. DataLoss: the root of
                 startingOffsets is gone, and failOnDataLoss.
         """
+        return self._reading.source().planned(self._tasks)
+
+    def _tasks(self, snapshot: Snapshot) -> list[KVPartition]:
         reading = self._reading
-        snapshot = reading.source().snapshot()
         now_ms = reading.clock.now_ms()
         check_named(reading.value(snapshot.root_hash), reading.options)
         starting = reading.options.starting
@@ -321,18 +320,12 @@ class KVStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _hold(self, position: Position) -> Position:
         """Hold a position's root; where it is gone before that, the one that came after it."""
-        for _ in range(MOVED_MAX):
-            if position.root_hash is None:
-                return position
+        roots = self._reading.roots
+        if position.root_hash is not None:
             try:
-                self._reading.roots.hold(position.root_hash)
+                roots.hold(position.root_hash)
             except DataLoss:
-                present = self._present()
-                if present.root_hash == position.root_hash:
-                    raise
-                position = present
-            else:
-                return position
+                return Position(roots.present(), self._reading.clock.now_ms())
         return position
 
     def _renew(self, root_hash: bytes | None) -> None:

@@ -9,9 +9,9 @@ same records whatever is committed meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from datalattice.errors import DataLoss, MissingData, UsageError
 from datalattice.pipeline.leasing import Snapshot, StreamLeases
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.places import Source, encodings, open_place
+from datalattice.pipeline.places import Source, encodings, many_encodings, open_place
 from datalattice.pipeline.queue.options import Edge, Positions, QueueOptions, parse_options
 from datalattice.pipeline.queue.plan import (
     Loss,
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "lattice.queue"
+
+T = TypeVar("T")
 
 _log: Final = logging.getLogger("datalattice.pipeline")
 
@@ -163,9 +165,9 @@ class _Reading:
         """Return the open place."""
         return open_place(self.options.place)
 
-    def view(self, source: Source, root_hash: bytes | None, *, must_exist: bool) -> View:
+    def view(self, root_hash: bytes | None, *, must_exist: bool) -> View:
         """Return the partitions of a root."""
-        root = None if root_hash is None else source.load(root_hash)
+        root = None if root_hash is None else self.source().load(root_hash)
         return read_view(root, self.options, must_exist=must_exist)
 
     def lost(self, loss: Loss) -> None:
@@ -199,7 +201,13 @@ class _Reading:
         schema = to_arrow_schema(self.schema, timezone="UTC")
         try:
             with source.keeping(partition.snapshot) as keeper:
-                for batch in batches(partition.part, self.options, schema, encodings(source)):
+                for batch in batches(
+                    partition.part,
+                    self.options,
+                    schema,
+                    encodings(source),
+                    many_encodings(source),
+                ):
                     yield batch
                     keeper.touch()
         except MissingData as error:
@@ -229,10 +237,11 @@ class QueueReader(DataSourceReader):
 
     def partitions(self) -> Sequence[QueuePartition]:
         """Return the tasks."""
+        return self._reading.source().planned(self._tasks)
+
+    def _tasks(self, snapshot: Snapshot) -> list[QueuePartition]:
         reading = self._reading
-        source = reading.source()
-        snapshot = source.snapshot()
-        view = reading.view(source, snapshot.root_hash, must_exist=True)
+        view = reading.view(snapshot.root_hash, must_exist=True)
         end = resolve(view, reading.options.ending, "endingOffsets")
         start = reading.start(view)
         if reading.options.starting_timestamp_ms is None:
@@ -249,6 +258,10 @@ class _Seen(NamedTuple):
 
     root_hash: bytes | None
     view: View
+
+    def ends(self) -> Offsets:
+        """Return the end of each partition."""
+        return {name: log.end for name, log in self.view.items()}
 
     def covers(self, end: Offsets) -> bool:
         """Return whether all records before these offsets were there."""
@@ -278,11 +291,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
         """Return where a new stream begins."""
-        return write_offsets(self._reading.start(self._look().view))
+        begin = self._settled(lambda seen: self._reading.start(seen.view))
+        return write_offsets(begin)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """Note what is there now: the stream ends when that is read."""
-        self._target = {name: log.end for name, log in self._look().view.items()}
+        self._target = self._settled(_Seen.ends)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """Return what `maxOffsetsPerTrigger` allows."""
@@ -291,16 +305,20 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802 - Spark's
         """Return where the next batch ends."""
-        reading = self._reading
-        seen = self._look()
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         begin = read_offsets(start)
+        return write_offsets(self._settled(lambda seen: self._next_ends(seen, begin, most)))
+
+    def _next_ends(self, seen: _Seen, begin: Offsets, limit: int | None) -> Offsets:
+        """Return where the next batch ends, with the root that it is read from held."""
+        options = self._reading.options
         losses: list[Loss] = []
         ends = next_offsets(
             seen.view,
             begin,
-            reading.options.selects,
-            refuse_loss if reading.options.fail_on_data_loss else losses.append,
-            limit=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            options.selects,
+            refuse_loss if options.fail_on_data_loss else losses.append,
+            limit=limit,
             target=self._target,
         )
         if ends != begin:
@@ -309,11 +327,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for loss in losses:
                 _log.warning("%s; waiting for what comes past them (failOnDataLoss=false)", loss)
             self._told = losses
-        return write_offsets(ends)
+        return ends
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
         """Return the ends of all partitions, for the progress report."""
-        return write_offsets({name: log.end for name, log in self._look().view.items()})
+        return write_offsets(self._settled(_Seen.ends))
 
     def partitions(
         self, start: dict[str, object], end: dict[str, object]
@@ -321,9 +339,16 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks of a batch."""
         ends = read_offsets(end)
         seen = self._next
-        if seen is None or not seen.covers(ends):  # the query was started again
-            seen = self._look()
-        return self._reading.plan(seen.view, read_offsets(start), ends, self._hold(seen))
+        if seen is not None and seen.covers(ends):
+            try:
+                snapshot = self._hold(seen)
+            except MissingData:
+                seen = None  # its lease had ended; what was not truncated is in the root of now
+        else:
+            seen = None  # the query was started again
+        if seen is None:
+            seen, snapshot = self._settled(lambda now: (now, self._hold(now)))
+        return self._reading.plan(seen.view, read_offsets(start), ends, snapshot)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a task."""
@@ -339,20 +364,30 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._leases is not None:
             self._leases.release()
 
-    def _look(self) -> _Seen:
-        """Return the root as it is now; one that is known is not read again."""
-        source = self._reading.source()
-        root_hash = source.root_hash()
-        if self._last is None or self._last.root_hash != root_hash:
-            self._last = _Seen(root_hash, self._reading.view(source, root_hash, must_exist=False))
-        return self._last
+    def _settled(self, work: Callable[[_Seen], T]) -> T:
+        """Return what `work` makes of the root as it is now; one that is known is not read again.
+
+        Raises: as `Source.settled`.
+        """
+
+        def look(root_hash: bytes | None) -> T:
+            if self._last is None or self._last.root_hash != root_hash:
+                view = self._reading.view(root_hash, must_exist=False)
+                self._last = _Seen(root_hash, view)
+            return work(self._last)
+
+        return self._reading.source().settled(look)
 
     def _hold(self, seen: _Seen) -> Snapshot:
-        """Keep a root for the next batch."""
-        self._next = seen
-        if seen.root_hash is None:
-            return Snapshot(None, 0)
+        """Keep a root for the next batch.
+
+        Raises: MissingData: it is not here any more.
+        """
         source = self._reading.source()
         if self._leases is None:
             self._leases = source.stream_leases()
-        return self._leases.hold(source, seen.root_hash)
+        snapshot = Snapshot(None, 0)
+        if seen.root_hash is not None:
+            snapshot = self._leases.hold(source, seen.root_hash)
+        self._next = seen
+        return snapshot

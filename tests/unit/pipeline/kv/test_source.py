@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.cells import Index, Map, Signed, Value, decode_message, same, to_cell
+from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, BadSignature, DataLoss, MissingData, UsageError
@@ -29,7 +30,9 @@ from datalattice.pipeline.kv.options import COLUMNS, HIDDEN_DATABASE, parse_opti
 from datalattice.pipeline.kv.position import Position
 from datalattice.pipeline.kv.rows import rows
 from datalattice.pipeline.kv.source import KVPartition, KVSource, KVStreamReader
-from datalattice.store import CellStore
+from datalattice.pipeline.leasing import Lease
+from datalattice.pipeline.places import Source
+from datalattice.store import NOTHING, CellStore, collecting
 
 ALICE, BOB = KeyPair(bytes([1]) * 32), KeyPair(bytes([2]) * 32)
 NAME = "0x" + ALICE.public_key.hex()
@@ -563,6 +566,55 @@ def test_a_batch_end_that_is_gone_gives_way_to_the_present_root(
         tasks = lenient.reader.partitions(lenient.at, gone)
     assert [row["key"] for row in rows_of(lenient.reader, tasks)] == ["a"]
     assert "present root instead" in caplog.text
+
+
+@pytest.mark.parametrize("moment", ["batch", "new stream", "next batch", "last batch"])
+def test_a_root_that_is_collected_before_it_is_held_gives_way_to_the_next(
+    moment: str, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = Late()
+    stores.store.close()
+    stores.store = CellStore.open(stores.folder, retention=NOTHING, clock=late, segment_bytes=4_096)
+    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)  # a little is worth a collection
+    lease, moves = Source.lease, iter(range(0))
+
+    def planted(self: Source, hash: bytes, seconds: float) -> Lease:
+        if next(moves, None) is not None:
+            stores.db()["new"] = late.late_ms
+            stores.commit()
+            late.late_ms += 60_000
+            stores.store.collect(grace_ms=0)
+        return lease(self, hash, seconds)
+
+    monkeypatch.setattr(Source, "lease", planted)
+    stores.db()["a"] = 1
+    stores.commit()
+    if moment == "batch":
+        moves = iter(range(2))
+        assert stores.seen() == {"a": 1, "new": 60_000}
+        return
+    if moment == "new stream":
+        moves = iter(range(1))
+        stream = stores.stream(startingOffsets="latest")
+        assert stream.next() == []
+        stores.db()["b"] = 2
+        stores.commit()
+        assert stream.told() == [("b", 2)]
+        return
+    stream = stores.stream()
+    moves = iter(range(2))
+    if moment == "last batch":
+        stream.reader.prepareForTriggerAvailableNow()
+    assert stream.told() == [("a", 1), ("new", 60_000)]
+
+
+class Late:
+    """A clock that is put forward."""
+
+    late_ms = 0
+
+    def now_ms(self) -> int:
+        return SystemClock().now_ms() + self.late_ms
 
 
 class Lacking:

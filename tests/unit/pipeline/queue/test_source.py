@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from datalattice.apps.queue import LatticeMQ
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import DataLoss, PeerUnavailable, UsageError
+from datalattice.errors import DataLoss, MissingData, PeerUnavailable, UsageError
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline import remote
-from datalattice.pipeline.places import Place, open_place
+from datalattice.pipeline.leasing import Lease
+from datalattice.pipeline.places import MOVED_MAX, Place, Source, open_place
 from datalattice.store import NOTHING, CellStore, collecting
 from datalattice.testing.background import BackgroundNode
 
@@ -198,6 +199,37 @@ def test_what_a_task_is_given_is_small(writer: Writer) -> None:
     assert len(pickle.dumps(task)) < 4_000
 
 
+@pytest.fixture
+def between(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return what has the next roots that are chosen collected before they can be leased."""
+    lease, moves = Source.lease, iter(range(0))
+
+    def late(self: Source, hash: bytes, seconds: float) -> Lease:
+        if next(moves, None) is not None:
+            writer.offer("new")
+            writer.collect()
+        return lease(self, hash, seconds)
+
+    def plant(times: int) -> None:
+        nonlocal moves
+        moves = iter(range(times))
+
+    monkeypatch.setattr(Source, "lease", late)
+    return plant
+
+
+def test_a_plan_whose_root_is_collected_looks_at_the_one_that_came_after(
+    writer: Writer, between: Callable[[int], None]
+) -> None:
+    writer.offer("a")
+    reader = batch(writer)
+    between(MOVED_MAX)
+    with pytest.raises(MissingData):
+        reader.partitions()
+    between(MOVED_MAX - 1)
+    assert rows(reader, reader.partitions()) == ["a", *["new"] * (2 * MOVED_MAX - 1)]
+
+
 # --- streams ------------------------------------------------------------------------------------
 
 
@@ -261,6 +293,32 @@ def test_a_query_that_is_started_again_reads_the_same(writer: Writer) -> None:
     assert rows(again, again.partitions(begin, end)) == first
     after = through_json(again.latestOffset(end, limit))
     assert rows(again, again.partitions(end, after)) == list(range(30, 60))
+
+
+def test_a_stream_whose_root_is_collected_looks_at_the_one_that_came_after(
+    writer: Writer, between: Callable[[int], None]
+) -> None:
+    writer.offer("a")
+    reader = stream(writer)
+    begin = start(reader)
+    between(2)
+    end = through_json(reader.latestOffset(begin, ReadAllAvailable()))
+    assert rows(reader, reader.partitions(begin, end)) == ["a", "new", "new"]
+    between(1)
+    again = stream(writer)  # the query is started again, and asks for the same
+    assert rows(again, again.partitions(begin, end)) == ["a", "new", "new"]
+
+
+def test_a_stream_that_slept_longer_than_its_lease_reads_the_root_of_now(writer: Writer) -> None:
+    writer.offer(*range(5))
+    reader = stream(writer, leaseSeconds="1")
+    begin = start(reader)
+    end = through_json(reader.latestOffset(begin, ReadAllAvailable()))
+    writer.offer("later")
+    assert reader._leases is not None
+    reader._leases._held[-1].expires_ms = 0
+    writer.collect()
+    assert rows(reader, reader.partitions(begin, end)) == list(range(5))
 
 
 def test_a_stream_that_is_ahead_of_its_log_says_so_once(
