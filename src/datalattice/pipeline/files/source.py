@@ -11,9 +11,10 @@ import datalattice.apps  # noqa: F401 - registers the sections of the root latti
 from datalattice.pipeline.files.options import FilesOptions, parse_options
 from datalattice.pipeline.files.plan import Task, plan
 from datalattice.pipeline.files.rows import rows
+from datalattice.pipeline.frames import Planned, read_part, root_at
 from datalattice.pipeline.leasing import Snapshot
-from datalattice.pipeline.places import open_place
-from datalattice.pipeline.tables import arrow_schema, batches, check_schema, ddl
+from datalattice.pipeline.places import Source, open_place
+from datalattice.pipeline.tables import batches, check_schema, ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,15 +73,6 @@ class FilesSource(DataSource):
         return FilesReader(self.parsed, schema)
 
 
-class FilesPartition(InputPartition):
-    """What one task reads, and what keeps it there."""
-
-    def __init__(self, task: Task, snapshot: Snapshot) -> None:
-        super().__init__(task.drive)
-        self.task = task
-        self.snapshot = snapshot
-
-
 class FilesReader(DataSourceReader):
     """Reads files once."""
 
@@ -89,20 +81,18 @@ class FilesReader(DataSourceReader):
         self._schema = schema
         check_schema(schema, options.types, FORMAT, "columns, includeContent and chunkBytes")
 
-    def partitions(self) -> Sequence[FilesPartition]:
+    def partitions(self) -> Sequence[Planned]:
         """Return the tasks."""
-        source = open_place(self._options.place)
-        snapshot = source.snapshot()
-        root = None if snapshot.root_hash is None else source.load(snapshot.root_hash)
-        return [FilesPartition(task, snapshot) for task in plan(root, self._options)]
+        return open_place(self._options.place).planned(self._tasks)
+
+    def _tasks(self, snapshot: Snapshot) -> list[Planned]:
+        root = root_at(open_place(self._options.place), snapshot.root_hash)
+        tasks = plan(root, self._options)
+        return [Planned(f"drive {one.drive!r} of {one.owner}", one, snapshot) for one in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task. Runs in a task's process."""
-        if not isinstance(partition, FilesPartition):
-            return  # Spark's own empty partition, when there is nothing to read
-        source = open_place(self._options.place)
-        with source.keeping(partition.snapshot) as keeper:
-            made = rows(partition.task, self._options, source)
-            for batch in batches(made, arrow_schema(self._schema)):
-                keeper.touch()
-                yield batch
+        """Yield the rows of a task."""
+        return read_part(partition, self._options.place, self._schema, self._batches)
+
+    def _batches(self, task: Task, source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return batches(rows(task, self._options, source), schema)

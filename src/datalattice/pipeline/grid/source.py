@@ -24,12 +24,13 @@ from pyspark.sql.streaming.datasource import (
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.errors import DataLoss, UsageError
+from datalattice.pipeline.frames import Planned, read_part, root_at
 from datalattice.pipeline.grid.options import GridOptions, Table, parse_options
 from datalattice.pipeline.grid.rows import Part, check_venues, plan, rows
 from datalattice.pipeline.leasing import Snapshot
-from datalattice.pipeline.places import open_place
+from datalattice.pipeline.places import Source, open_place
 from datalattice.pipeline.roots import Roots, read_offset, write_offset
-from datalattice.pipeline.tables import arrow_schema, batches, check_schema, ddl
+from datalattice.pipeline.tables import batches, check_schema, ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,63 +115,56 @@ class GridSource(DataSource):
         return GridStreamReader(self.parsed, schema)
 
 
-class GridPartition(InputPartition):
-    """What one task reads, and what keeps it there."""
-
-    def __init__(self, part: Part, snapshot: Snapshot) -> None:
-        super().__init__(part.venue)
-        self.part = part
-        self.snapshot = snapshot
-
-
-def _read(
-    partition: InputPartition, options: GridOptions, schema: StructType
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task. Runs in a task's process."""
-    if not isinstance(partition, GridPartition):
-        return  # Spark's own empty partition, when there is nothing to read
-    source = open_place(options.place)
-    with source.keeping(partition.snapshot) as keeper:
-        for batch in batches(rows(partition.part, options, source), arrow_schema(schema)):
-            keeper.touch()
-            yield batch
-
-
-_OPTIONS: Final = "table, columns, includeContent and valueFormat"
-
-
-class GridReader(DataSourceReader):
-    """Reads a table once."""
+class _Reading:
+    """What both readers do: plan what differs between two roots, and read the parts."""
 
     def __init__(self, options: GridOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        check_schema(schema, options.types, FORMAT, _OPTIONS)
+        check_schema(
+            schema, options.types, FORMAT, "table, columns, includeContent and valueFormat"
+        )
 
-    def partitions(self) -> Sequence[GridPartition]:
-        """Return the tasks."""
+    def _parts(self, before: bytes | None, after: bytes | None) -> Iterator[Part]:
         source = open_place(self._options.place)
-        snapshot = source.snapshot()
-        root = None if snapshot.root_hash is None else source.load(snapshot.root_hash)
-        check_venues(root, self._options)
-        return [GridPartition(part, snapshot) for part in plan(root, self._options)]
+        return plan(root_at(source, after), self._options, before=root_at(source, before))
+
+    def _planned(self, before: bytes | None, snapshot: Snapshot) -> list[Planned]:
+        where = f"the grid's {self._options.table.value}"
+        return [
+            Planned(f"{where} of {part.venue}" if part.venue else where, part, snapshot)
+            for part in self._parts(before, snapshot.root_hash)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
-        return _read(partition, self._options, self._schema)
+        return read_part(partition, self._options.place, self._schema, self._batches)
+
+    def _batches(self, part: Part, source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return batches(rows(part, self._options, source), schema)
 
 
-class GridStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class GridReader(_Reading, DataSourceReader):
+    """Reads a table once."""
+
+    def partitions(self) -> Sequence[Planned]:
+        """Return the tasks."""
+        return open_place(self._options.place).planned(self._tasks)
+
+    def _tasks(self, snapshot: Snapshot) -> list[Planned]:
+        check_venues(root_at(open_place(self._options.place), snapshot.root_hash), self._options)
+        return self._planned(None, snapshot)
+
+
+class GridStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads jobs that are new or changed, from one root to the next.
 
     Spark keeps the position: after a restart it asks for the same pairs of roots again.
     """
 
     def __init__(self, options: GridOptions, schema: StructType) -> None:
-        self._options = options
-        self._schema = schema
+        super().__init__(options, schema)
         self._roots = Roots(options.place)
-        check_schema(schema, options.types, FORMAT, _OPTIONS)
 
     def __reduce__(self) -> tuple[type[GridStreamReader], tuple[GridOptions, StructType]]:
         # What is leased belongs to the process that plans.
@@ -197,16 +191,9 @@ class GridStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return write_offset(open_place(self._options.place).root_hash())
 
     def _differ(self, before: bytes | None, after: bytes) -> bool:
-        return next(self._plan(before, after), None) is not None
+        return next(self._parts(before, after), None) is not None
 
-    def _plan(self, before: bytes | None, after: bytes) -> Iterator[Part]:
-        source = open_place(self._options.place)
-        old = None if before is None else source.load(before)
-        return plan(source.load(after), self._options, before=old)
-
-    def partitions(
-        self, start: dict[str, object], end: dict[str, object]
-    ) -> Sequence[GridPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[Planned]:
         """Return the tasks of a batch.
 
         Raises: DataLoss: a root of the batch is gone, and failOnDataLoss.
@@ -224,13 +211,8 @@ class GridStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
             _log.warning("%s; reading all jobs again (failOnDataLoss=false)", loss)
             before, snapshot = None, self._roots.hold(present)
-        assert snapshot.root_hash is not None
-        return [GridPartition(part, snapshot) for part in self._plan(before, snapshot.root_hash)]
+        return self._planned(before, snapshot)
 
     def commit(self, end: dict[str, object]) -> None:
         """Let go of the roots before `end`."""
         self._roots.commit(read_offset(end))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task."""
-        return _read(partition, self._options, self._schema)

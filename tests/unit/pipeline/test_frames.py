@@ -1,0 +1,44 @@
+"""What every task does around its rows: it says what became of cells that it does not find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from datalattice.errors import DataLoss, MissingData
+from datalattice.pipeline.frames import Planned, read_part
+from datalattice.pipeline.leasing import Snapshot
+from datalattice.pipeline.places import Place
+from datalattice.store import CellStore
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    CellStore.open(tmp_path).close()
+    return Place(str(tmp_path))
+
+
+def lacking(part: bytes, _source: object, _schema: object) -> Iterator[Any]:
+    yield "rows"
+    raise MissingData([part])
+
+
+def test_cells_that_are_gone_are_a_loss_that_says_what_keeps_them(place: Place) -> None:
+    planned = Planned("drive 'main' of alice", bytes(32), Snapshot(None, 0))
+    found = read_part(planned, place, StructType(), lacking)
+    assert next(found) == "rows"
+    with pytest.raises(DataLoss, match=rf"drive 'main' of alice: .*{place}.* longer leaseSeconds"):
+        next(found)
+
+
+def test_the_partition_that_spark_makes_itself_is_empty(place: Place) -> None:
+    assert list(read_part(InputPartition(None), place, StructType(), lacking)) == []
