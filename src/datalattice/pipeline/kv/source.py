@@ -27,6 +27,7 @@ import datalattice.apps  # noqa: F401 - registers the sections of the root latti
 from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
 from datalattice.errors import DataLoss, MissingData, UsageError
+from datalattice.pipeline.frames import Planned, read_part, root_at
 from datalattice.pipeline.kv.options import FORMAT, KVOptions, parse_options
 from datalattice.pipeline.kv.plan import Task, plan
 from datalattice.pipeline.kv.position import Position
@@ -37,7 +38,7 @@ from datalattice.pipeline.leasing import Snapshot
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.places import Source, open_place
 from datalattice.pipeline.roots import EARLIEST, LATEST, Roots
-from datalattice.pipeline.tables import arrow_schema, batches, check_schema, ddl
+from datalattice.pipeline.tables import batches, check_schema, ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,16 +129,6 @@ class KVSource(KVSink):
         return KVStreamReader(options, schema)
 
 
-class KVPartition(InputPartition):
-    """What one task reads, as seen when, and what keeps it there."""
-
-    def __init__(self, task: Task, times: Times, snapshot: Snapshot) -> None:
-        super().__init__(len(task))
-        self.task = task
-        self.times = times
-        self.snapshot = snapshot
-
-
 class _Reading:
     """What both readers do: plan what differs between two roots, and read the tasks."""
 
@@ -154,9 +145,9 @@ class _Reading:
 
     def value(self, root_hash: bytes | None) -> Value:
         """Return a root, nil where there is none."""
-        return None if root_hash is None else self.source().load(root_hash)
+        return root_at(self.source(), root_hash)
 
-    def plan(self, start: Position, end: Position, snapshot: Snapshot) -> list[KVPartition]:
+    def plan(self, start: Position, end: Position, snapshot: Snapshot) -> list[Planned]:
         """Return the tasks that read what differs.
 
         Raises: DataLoss: the start is gone, and failOnDataLoss.
@@ -173,7 +164,7 @@ class _Reading:
             _log.warning("%s; reading all keys again (failOnDataLoss=false)", loss)
             tasks = self._tasks(None, root)
         times = Times(start.time_ms, end.time_ms)
-        return [KVPartition(task, times, snapshot) for task in tasks]
+        return [Planned(_name(task), (task, times), snapshot) for task in tasks]
 
     def _held(self, root_hash: bytes | None) -> Value:
         if root_hash is not None:
@@ -184,15 +175,17 @@ class _Reading:
         return plan(differing(before, after, self.options), self.options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task. Runs in a task's process."""
-        if not isinstance(partition, KVPartition):
-            return  # Spark's own empty partition, when there is nothing to read
-        source = self.source()
-        with source.keeping(partition.snapshot) as keeper:
-            found = rows(partition.task, self.options, partition.times, source)
-            for batch in batches(found, arrow_schema(self.schema)):
-                yield batch
-                keeper.touch()
+        """Yield the rows of a task."""
+        return read_part(partition, self.options.place, self.schema, self._batches, self.clock)
+
+    def _batches(
+        self, part: tuple[Task, Times], source: Source, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        return batches(rows(part[0], self.options, part[1], source), schema)
+
+
+def _name(task: Task) -> str:
+    return " to ".join(dict.fromkeys(str(task[place].name) for place in (0, -1)))
 
 
 def _gone(root_hash: bytes, options: KVOptions) -> DataLoss:
@@ -213,7 +206,7 @@ class KVReader(DataSourceReader):
         # What was opened and leased belongs to the process that plans.
         return type(self), (self._reading.options, self._reading.schema)
 
-    def partitions(self) -> Sequence[KVPartition]:
+    def partitions(self) -> Sequence[Planned]:
         """Return the tasks.
 
         Raises: UsageError: an owner or database that is named is not there. DataLoss: the root of
@@ -221,7 +214,7 @@ class KVReader(DataSourceReader):
         """
         return self._reading.source().planned(self._tasks)
 
-    def _tasks(self, snapshot: Snapshot) -> list[KVPartition]:
+    def _tasks(self, snapshot: Snapshot) -> list[Planned]:
         reading = self._reading
         now_ms = reading.clock.now_ms()
         check_named(reading.value(snapshot.root_hash), reading.options)
@@ -284,7 +277,7 @@ class KVStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the present root, for the progress report."""
         return self._present().write()
 
-    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[KVPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[Planned]:
         """Return the tasks of a batch.
 
         Raises: DataLoss: a root of the batch is gone, and failOnDataLoss.

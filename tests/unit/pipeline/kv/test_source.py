@@ -25,11 +25,12 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, BadSignature, DataLoss, MissingData, UsageError
 from datalattice.lattice import MergeContext, root_lattice
+from datalattice.pipeline.frames import Planned
 from datalattice.pipeline.kv import source as sources
 from datalattice.pipeline.kv.options import COLUMNS, HIDDEN_DATABASE, parse_options
 from datalattice.pipeline.kv.position import Position
 from datalattice.pipeline.kv.rows import rows
-from datalattice.pipeline.kv.source import KVPartition, KVSource, KVStreamReader
+from datalattice.pipeline.kv.source import KVSource, KVStreamReader
 from datalattice.pipeline.leasing import Lease
 from datalattice.pipeline.places import Source
 from datalattice.store import NOTHING, CellStore, collecting
@@ -315,8 +316,9 @@ def test_many_keys_are_read_in_many_tasks(stores: Stores) -> None:
     assert sorted(row["key"] for row in made) == [f"k{i:04}" for i in range(1_000)]
     options = parse_options(found.given)
     for task in tasks:
-        assert isinstance(task, KVPartition)
-        sized = list(rows(task.task, options, task.times, stores.store))
+        assert isinstance(task, Planned)
+        part, times = task.part
+        sized = list(rows(part, options, times, stores.store))
         assert 200 < len(sized) < 300
         assert all(200 < size < 600 for _, size in sized)
 
@@ -648,20 +650,21 @@ def test_a_task_that_misses_what_was_before_tells_all_that_is_now_once(
     stores.commit()
     now = {hash for hash, _, _ in novelty(stores.db().store(), None)}
     end = stream.reader.latestOffset(stream.at, ReadAllAvailable())
-    (part,) = stream.reader.partitions(stream.at, end)
+    (planned,) = stream.reader.partitions(stream.at, end)
+    part, times = planned.part
     found, _ = stores.source(failOnDataLoss="false")
     strict, _ = stores.source()
     some = set(sorted(before - now)[:10])
     loader = Lacking(stores.store, some)
     with caplog.at_level(logging.WARNING):
-        made = list(rows(part.task, parse_options(found.given), part.times, loader))
+        made = list(rows(part, parse_options(found.given), times, loader))
     assert [row[0][2] for row in made] == [f"k{i:04}" for i in range(300)]
     assert "what it was is not here any more" in caplog.text
     with pytest.raises(MissingData):
-        list(rows(part.task, parse_options(strict.given), part.times, loader))
+        list(rows(part, parse_options(strict.given), times, loader))
     lacking = Lacking(stores.store, set(sorted(now - before)[:10]))
     with pytest.raises(MissingData):
-        list(rows(part.task, parse_options(found.given), part.times, lacking))
+        list(rows(part, parse_options(found.given), times, lacking))
 
 
 # --- positions ------------------------------------------------------------------------------
