@@ -25,7 +25,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from datalattice.errors import DataLoss, MissingData, UsageError
+from datalattice.errors import MissingData, UsageError
+from datalattice.pipeline.frames import Planned, read_part, root_at
 from datalattice.pipeline.leasing import Snapshot, StreamLeases
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.places import Source, encodings, many_encodings, open_place
@@ -47,13 +48,15 @@ from datalattice.pipeline.queue.plan import (
 from datalattice.pipeline.queue.rows import batches, column_types
 from datalattice.pipeline.queue.sink import QueueSink
 from datalattice.pipeline.queue.view import offsets_since, read_view
-from datalattice.pipeline.workers import settle
+from datalattice.pipeline.tables import check_schema, ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "lattice.queue"
+
+_OPTIONS: Final = "columns, valueFormat, keyFormat and partitionFormat"
 
 T = TypeVar("T")
 
@@ -115,7 +118,7 @@ class QueueSource(QueueSink):
 
     def schema(self) -> str:
         """Return the columns in Spark's DDL."""
-        return ", ".join(f"`{name}` {kind}" for name, kind in column_types(self.parsed).items())
+        return ddl(column_types(self.parsed))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch.
@@ -144,22 +147,13 @@ class QueueSource(QueueSink):
         return QueueStreamReader(self.parsed, schema)
 
 
-class QueuePartition(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, part: Slice, snapshot: Snapshot) -> None:
-        super().__init__(part)
-        self.part = part
-        self.snapshot = snapshot
-
-
 class _Reading:
     """What both readers do: look into a root for a view, and read slices of it."""
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        _check_schema(options, schema)
+        check_schema(schema, column_types(options), FORMAT, _OPTIONS)
 
     def source(self) -> Source:
         """Return the open place."""
@@ -167,8 +161,7 @@ class _Reading:
 
     def view(self, root_hash: bytes | None, *, must_exist: bool) -> View:
         """Return the partitions of a root."""
-        root = None if root_hash is None else self.source().load(root_hash)
-        return read_view(root, self.options, must_exist=must_exist)
+        return read_view(root_at(self.source(), root_hash), self.options, must_exist=must_exist)
 
     def lost(self, loss: Loss) -> None:
         """Do with a loss what failOnDataLoss says."""
@@ -182,51 +175,18 @@ class _Reading:
             return resolve(view, self.options.starting, "startingOffsets")
         return offsets_since(view, self.options.starting_timestamp_ms, self.source())
 
-    def plan(
-        self, view: View, start: Offsets, end: Offsets, snapshot: Snapshot
-    ) -> list[QueuePartition]:
+    def plan(self, view: View, start: Offsets, end: Offsets, snapshot: Snapshot) -> list[Planned]:
         """Return the tasks that read from `start` to `end`."""
         usable = usable_start(view, start, self.options.selects, self.lost)
         parts = slices(view, usable, end, self.lost, self.options.min_partitions)
-        return [QueuePartition(part, snapshot) for part in parts]
+        return [Planned(str(part.name), part, snapshot) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a task. Runs in a task's process."""
-        if not isinstance(partition, QueuePartition):
-            return  # Spark's own empty partition, when there is nothing to read
-        from pyspark.sql.pandas.types import to_arrow_schema
+        """Yield the records of a task."""
+        return read_part(partition, self.options.place, self.schema, self._batches)
 
-        source = self.source()
-        settle()
-        schema = to_arrow_schema(self.schema, timezone="UTC")
-        try:
-            with source.keeping(partition.snapshot) as keeper:
-                for batch in batches(
-                    partition.part,
-                    self.options,
-                    schema,
-                    encodings(source),
-                    many_encodings(source),
-                ):
-                    yield batch
-                    keeper.touch()
-        except MissingData as error:
-            raise DataLoss(
-                f"{partition.part.name}: {error}, which {source.place} does not have; if they were "
-                "collected since the plan was made, a longer leaseSeconds keeps them"
-            ) from error
-
-
-def _check_schema(options: QueueOptions, schema: StructType) -> None:
-    given = {field.name: field.dataType.simpleString().upper() for field in schema.fields}
-    types = column_types(options)
-    wanted = {name: kind.replace(" ", "") for name, kind in types.items()}
-    if list(given.items()) != list(wanted.items()):
-        columns = ", ".join(f"{name} {kind}" for name, kind in types.items())
-        raise UsageError(
-            f"the rows of {FORMAT} are ({columns}): leave schema() away, and choose columns and "
-            "types with the options columns, valueFormat, keyFormat and partitionFormat"
-        )
+    def _batches(self, part: Slice, source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return batches(part, self.options, schema, encodings(source), many_encodings(source))
 
 
 class QueueReader(DataSourceReader):
@@ -235,11 +195,11 @@ class QueueReader(DataSourceReader):
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self._reading = _Reading(options, schema)
 
-    def partitions(self) -> Sequence[QueuePartition]:
+    def partitions(self) -> Sequence[Planned]:
         """Return the tasks."""
         return self._reading.source().planned(self._tasks)
 
-    def _tasks(self, snapshot: Snapshot) -> list[QueuePartition]:
+    def _tasks(self, snapshot: Snapshot) -> list[Planned]:
         reading = self._reading
         view = reading.view(snapshot.root_hash, must_exist=True)
         end = resolve(view, reading.options.ending, "endingOffsets")
@@ -333,9 +293,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the ends of all partitions, for the progress report."""
         return write_offsets(self._settled(_Seen.ends))
 
-    def partitions(
-        self, start: dict[str, object], end: dict[str, object]
-    ) -> Sequence[QueuePartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[Planned]:
         """Return the tasks of a batch."""
         ends = read_offsets(end)
         seen = self._next
