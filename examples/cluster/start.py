@@ -45,6 +45,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.java_options = f'{JAVA_OPTIONS} "-Djava.io.tmpdir={folder / "tmp"}"'
         self.processes: list[subprocess.Popen[bytes]] = []
         self._spark = Path(pyspark.__file__).parent
         self._environment = os.environ | {
@@ -52,10 +53,11 @@ class Cluster:
             "SPARK_HOME": str(self._spark),
             "SPARK_CONF_DIR": str(folder / "conf"),  # nobody else's settings
             "SPARK_LOCAL_IP": LOOPBACK,
-            "SPARK_DAEMON_JAVA_OPTS": f"{JAVA_OPTIONS} -Dspark.master.rest.enabled=false",
+            "SPARK_DAEMON_JAVA_OPTS": f"{self.java_options} -Dspark.master.rest.enabled=false",
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         }
-        (folder / "conf").mkdir(parents=True, exist_ok=True)
+        for name in ("conf", "tmp"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
 
     def start_master(self) -> str:
         """Start the master; return its address."""
@@ -85,8 +87,8 @@ class Cluster:
             "spark.executor.memory": "512m",
             "spark.cores.max": str(cores),
             "spark.sql.shuffle.partitions": str(cores),
-            "spark.driver.extraJavaOptions": JAVA_OPTIONS,
-            "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+            "spark.driver.extraJavaOptions": self.java_options,
+            "spark.executor.extraJavaOptions": self.java_options,
             **settings,
         }.items():
             arguments += ["--conf", f"{name}={value}"]

@@ -135,7 +135,7 @@ def cached_file(name: str, text: str, *, mode: int = 0o644, cache: Path | None =
     Raises: UsageError: neither can be written.
     """
     problems: list[str] = []
-    for root in (_user_cache, _temporary_cache) if cache is None else (lambda: cache,):
+    for root in (_user_cache, private_folder) if cache is None else (lambda: cache,):
         try:
             return _write_once(root() / name, text, mode)
         except OSError as error:
@@ -153,10 +153,14 @@ def _user_cache() -> Path:
     )
 
 
-def _temporary_cache() -> Path:
+def private_folder(base: Path | None = None) -> Path:
+    """Return this user's own folder below a temporary one, made if need be.
+
+    Raises: OSError: it cannot be made, or belongs to somebody else.
+    """
     # The user's number in the name and the check: two users of one machine must not run each
     # other's scripts.
-    path = Path(tempfile.gettempdir(), f"datalattice-{os.getuid()}")
+    path = (base or Path(tempfile.gettempdir())) / f"datalattice-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     if path.stat().st_uid != os.getuid():
         raise PermissionError(f"{path} belongs to another user")

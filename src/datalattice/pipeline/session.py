@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from datalattice.errors import PeerUnavailable, Unavailable, UsageError
 from datalattice.pipeline.java import cached_file, find_java, java_home
+from datalattice.pipeline.scratch import remove_scratch, scratch_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,6 +129,7 @@ def spark_session(
                 f"master={where.url}; a Connect server ships one from its own start on"
             )
         settings |= package_settings(package)
+    _give_scratch(settings)
     settings.update(config or {})
     spark_type = _spark_type()
     running = spark_type.getActiveSession() is not None
@@ -142,6 +144,14 @@ def spark_session(
         builder = builder.config(name, value)
     with _clear_start(where):
         return builder.getOrCreate()
+
+
+def _give_scratch(settings: dict[str, str]) -> None:
+    """Let the JVMs of these settings keep their temporary files where they can be removed."""
+    names = [name for name in _JAVA_OPTIONS if name in settings]
+    if names and (folder := scratch_folder()) is not None:
+        for name in names:
+            settings[name] += f" -Djava.io.tmpdir={folder}"
 
 
 @contextmanager
@@ -253,6 +263,7 @@ def end_session(spark: SparkSession) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    remove_scratch()
 
 
 def _spark_type() -> type[SparkSession]:
@@ -264,6 +275,8 @@ def _spark_type() -> type[SparkSession]:
         ) from error
     return SparkSession
 
+
+_JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
 _WORKER_SETTINGS: Final = {
     "spark.python.daemon.module": "datalattice.pipeline.daemon",

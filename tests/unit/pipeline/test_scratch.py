@@ -1,0 +1,101 @@
+"""Scratch: each driver has a folder, and what a killed one left is removed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from datalattice.pipeline import scratch
+from datalattice.pipeline.scratch import FOLDER_CHARS_MAX, remove_scratch, scratch_folder
+
+KILLED = """
+import os, signal
+from datalattice.pipeline.scratch import scratch_folder
+folder = scratch_folder()
+(folder / "blockmgr").mkdir()
+(folder / "blockmgr" / "data").write_text("left")
+print(folder, flush=True)
+{end}
+"""
+
+
+@pytest.fixture
+def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a temporary folder with a short path to this process and those that it starts."""
+    monkeypatch.setattr(scratch, "_own", {})
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        yield Path(folder)
+        remove_scratch()
+
+
+def left(base: Path) -> set[Path]:
+    return set(base.glob("datalattice-*/spark-*"))
+
+
+def run(end: str) -> subprocess.Popen[str]:
+    script = KILLED.format(end=end)
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def told(driver: subprocess.Popen[str]) -> Path:
+    assert driver.stdout is not None
+    return Path(driver.stdout.readline().strip())
+
+
+def test_a_process_has_one_folder_until_it_is_removed(base: Path) -> None:
+    folder = scratch_folder()
+    assert folder is not None
+    assert folder.parent == base / f"datalattice-{os.getuid()}"
+    assert folder.stat().st_mode & 0o077 == 0
+    assert scratch_folder() == folder
+    remove_scratch()
+    remove_scratch()
+    assert left(base) == set()
+    assert scratch_folder() not in {None, folder}
+
+
+def test_what_a_killed_driver_left_goes_and_what_a_living_one_has_stays(base: Path) -> None:
+    with run("os.kill(os.getpid(), signal.SIGKILL)") as killed, run("input()") as living:
+        gone, stays = told(killed), told(living)
+        assert killed.wait(30) == -signal.SIGKILL
+        (gone.parent / "spark-without-lock").mkdir()
+        own = scratch_folder()
+        assert left(base) == {stays, own}
+        assert (stays / "blockmgr" / "data").read_text() == "left"
+        living.communicate("\n", 30)
+
+
+@pytest.mark.parametrize(("spare", "used"), [(0, True), (-1, False)])
+def test_a_path_is_short_enough_for_sockets(
+    base: Path, monkeypatch: pytest.MonkeyPatch, spare: int, used: bool
+) -> None:
+    need = len(f"{base}//datalattice-{os.getuid()}/spark-12345678")
+    long = base / ("x" * (FOLDER_CHARS_MAX - need - spare))
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    folder = scratch_folder()
+    assert folder is not None
+    assert (long in folder.parents) == used
+    assert len(str(folder)) <= FOLDER_CHARS_MAX
+
+
+def test_without_a_folder_to_write_to_java_uses_its_own(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_base: Path) -> Path:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(scratch, "private_folder", refused)
+    assert scratch_folder() is None
+    assert left(base) == set()
