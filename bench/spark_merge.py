@@ -26,27 +26,16 @@ from datalattice.lattice import MergeContext, root_lattice, verify_did
 from datalattice.pipeline import end_session, register, spark_session
 from datalattice.pipeline.jobs import merge
 from datalattice.store import CellStore
+from datalattice.testing.clocks import TickingClock
 
 KEYS = KeyPair(bytes([9]) * 32)
 BATCH_KEYS = 50_000
 
 
-class Clock:
-    """One millisecond later at every look."""
-
-    def __init__(self, now: int) -> None:
-        self.now = now
-
-    def now_ms(self) -> int:
-        """Return the time."""
-        self.now += 1
-        return self.now
-
-
 def write(root: Value, entries: dict[str, str], now: int) -> Value:
     """Return a root with these entries in the database."""
     cursor = RootLattice(root_lattice(), root, MergeContext(key_pair=KEYS))
-    Database.at(cursor, KEYS.public_key, "main", Clock(now)).update(entries)
+    Database.at(cursor, KEYS.public_key, "main", TickingClock(now)).update(entries)
     return cursor.get()
 
 

@@ -17,6 +17,7 @@ from datalattice.errors import DataLatticeError, DataLoss, UsageError
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline import clear_errors
 from datalattice.store import CellStore
+from datalattice.testing.clocks import TickingClock
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
@@ -28,24 +29,13 @@ def name_of(keys: KeyPair) -> str:
     return "0x" + keys.public_key.hex()
 
 
-class Clock:
-    """One millisecond later at every look."""
-
-    def __init__(self) -> None:
-        self.now = 1_000
-
-    def now_ms(self) -> int:
-        self.now += 1
-        return self.now
-
-
 class Writer:
     """Queues of one or two owners in one store that stays open for writing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = CellStore.open(folder)
-        self.clock = Clock()
+        self.clock = TickingClock()
         self.roots = {
             keys.public_key: RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
             for keys in (ALICE, BOB)

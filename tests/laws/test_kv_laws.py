@@ -25,6 +25,7 @@ from datalattice.crypto import SeededEntropy
 from datalattice.errors import WrongType
 from datalattice.lattice import EntryDropped, Lattice, MergeContext, Report, WriteSuperseded
 from datalattice.store import CellStore
+from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
 
 ENTRY = KVEntryLattice()
@@ -33,14 +34,6 @@ STORE = KVStoreLattice()
 TIMES = st.integers(0, 9)
 EXPIRIES = st.sampled_from([None, None, 3, 7])
 LEAVES = st.sampled_from([None, 0, 1, 1.0, True, "x"])
-
-
-class Clock:
-    def __init__(self, now: int = 0) -> None:
-        self.now = now
-
-    def now_ms(self) -> int:
-        return self.now
 
 
 # --- entries that peers may send ----------------------------------------------------------------
@@ -331,7 +324,7 @@ def perform(database: Database | Batch, operation: tuple[object, ...]) -> None:
 def test_what_writers_make_joins_in_any_order(
     steps: list[tuple[int, int, tuple[object, ...], int]],
 ) -> None:
-    clock = Clock(1)
+    clock = StoppedClock(1)
     databases = [Database.create(replica=name, clock=clock) for name in "abc"]
     for who, advance, operation, partner in steps:
         clock.now = max(1, clock.now + advance)
@@ -355,7 +348,7 @@ def test_what_writers_make_joins_in_any_order(
 def test_a_fork_s_edits_win_over_what_it_saw(
     before: list[tuple[object, ...]], after: list[tuple[object, ...]]
 ) -> None:
-    database = Database.create(clock=Clock(3))
+    database = Database.create(clock=StoppedClock(3))
     for operation in before:
         perform(database, operation)
     fork = database.fork()
@@ -416,7 +409,7 @@ def test_bad_members_are_dropped_one_by_one(tag: int, bad: Value, own: Vector, u
     assert reports == [EntryDropped(("k", "bad"))]
     assert same(ENTRY.merge(own, spoiled), ENTRY.merge(own, sound))
     # A signed value keeps what its owner wrote: readers and writers go on without the bad member.
-    database = Database.create(clock=Clock(5))
+    database = Database.create(clock=StoppedClock(5))
     database.cursor.set(Index.of({"k": spoiled}))
     assert to_python(database.hgetall("k")) == {"good": 1} if tag == 1 else "k" in database
     database.cursor.merge(Index.of({"k": own}))
@@ -561,7 +554,7 @@ class DatabaseMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.clock = Clock(1)
+        self.clock = StoppedClock(1)
         self.disk = SimDisk(1)
         self.store = CellStore.open("store", disk=self.disk, entropy=SeededEntropy(1))
         self.main = Database.create(replica=REPLICA, clock=self.clock)

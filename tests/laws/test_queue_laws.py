@@ -11,6 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from datalattice.apps.queue import Queue, QueueLattice, TopicLattice, make_entry
 from datalattice.cells import Index, Keyword, Value, Vector, same, to_cell, value_hash
 from datalattice.lattice import Lattice
+from datalattice.testing.clocks import StoppedClock
 
 QUEUE = QueueLattice()
 TOPIC = TopicLattice()
@@ -25,17 +26,9 @@ STEPS = st.one_of(
 )
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100
-
-    def now_ms(self) -> int:
-        return self.now
-
-
 def history(steps: list[tuple[object, ...]]) -> list[Value]:
     """Return every state that one leader goes through."""
-    clock = Clock()
+    clock = StoppedClock(100)
     queue = Queue.create(clock)
     states = [queue.cursor.get()]
     for number, step in enumerate(steps):
@@ -142,7 +135,7 @@ class QueueAgainstList(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = Clock()
+        self.clock = StoppedClock(100)
         self.models: list[tuple[Queue, list[tuple[Value, Value, int]], list[int]]] = []
 
     def _add(self, queue: Queue, rows: list[tuple[Value, Value, int]], start: int) -> int:

@@ -13,20 +13,11 @@ from datalattice.crypto import SeededEntropy
 from datalattice.errors import MissingData, StoreError, StoreFailed, StoreFull
 from datalattice.store import CellStore, collecting, committer
 from datalattice.store.history import NOTHING
+from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 
 FOLDER = "store"
 PROFILE = os.environ.get("DATALATTICE_PROFILE", "quick")
-
-
-class StoppedClock:
-    """A clock for which a test says when time goes on."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
 
 
 def text(number: int) -> str:
@@ -38,7 +29,7 @@ class Life:
 
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
-        self.clock = StoppedClock()
+        self.clock = StoppedClock(1_000_000)
         self.acknowledged: Value = None
         self.attempted: Value = None
         self.pinned: dict[str, Value] = {}
@@ -73,13 +64,13 @@ class Life:
             if number % 6 == 5:
                 store.put(Vector.of([text(1_000 + number)]))
             if number == 15:
-                self.clock.ms += 10_000
+                self.clock.now += 10_000
                 store.collect(grace_ms=5_000)
                 staged = Vector.of([text(2_000), text(2_001), text(9)])
                 store.put(staged)
                 store.sync()
                 self.staged.append(staged)
-        self.clock.ms += 1_000
+        self.clock.now += 1_000
         store.collect(grace_ms=500_000)
         store.collect(grace_ms=5_000)
         self.commit(store, value.put("last", text(99)))
@@ -127,7 +118,7 @@ def test_a_life_without_a_crash_gives_room_back() -> None:
     store = life.open()
     life.check(store)
     before = store.check().size_bytes
-    life.clock.ms += 10_000
+    life.clock.now += 10_000
     done = store.collect(grace_ms=0)
     life.staged.clear()
     life.check(store)
@@ -151,7 +142,7 @@ def test_a_crash_at_any_step_loses_nothing_that_is_reached(power_failure: bool, 
         disk.restart(power_failure=power_failure)
         store = life.open()
         life.check(store)
-        life.clock.ms += 1_000
+        life.clock.now += 1_000
         store.collect(grace_ms=5_000)
         life.check(store)
         store.close()

@@ -22,18 +22,12 @@ from datalattice.store import (
     open_damaged,
 )
 from datalattice.store.history import SLOT_BYTES
+from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
 
 FOLDER = "store"
 STRIDE = {"quick": 17, "full": 11, "long": 1}[os.environ.get("DATALATTICE_PROFILE", "quick")]
 """Every byte in the long profile, each of so many in the others."""
-
-
-class StoppedClock:
-    """A clock that stands still."""
-
-    def now_ms(self) -> int:
-        return 1_000_000
 
 
 def text(number: int) -> str:
@@ -45,7 +39,7 @@ def opened(disk: SimDisk) -> CellStore:
         FOLDER,
         disk=disk,
         entropy=SeededEntropy(1),
-        clock=StoppedClock(),
+        clock=StoppedClock(1_000_000),
         retention=NOTHING,
         segment_bytes=4_096,
     )

@@ -9,18 +9,10 @@ import pytest
 from datalattice.cells import Value, Vector, missing
 from datalattice.crypto import SeededEntropy
 from datalattice.store import CellStore, Retention
+from datalattice.testing.clocks import TickingClock
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 
 FOLDER = "store"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time_ms = 1_000
-
-    def now_ms(self) -> int:
-        self.time_ms += 1
-        return self.time_ms
 
 
 class Life:
@@ -28,7 +20,7 @@ class Life:
 
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
-        self.clock = Clock()
+        self.clock = TickingClock()
         self.pins: dict[str, bytes] = {}
         self.changing = ""
         """The name whose pin was being set or removed."""

@@ -16,20 +16,9 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, replicable, root_lattice, verify_did
 from datalattice.store import CellStore, export_cells
+from datalattice.testing.clocks import TickingClock
 
 ALICE, BOB, CAROL = (KeyPair(bytes([number]) * 32) for number in (1, 2, 3))
-
-
-class Clock:
-    """One millisecond later at every look."""
-
-    def __init__(self, now: int = 1_000) -> None:
-        self.now = now
-
-    def now_ms(self) -> int:
-        """Return the time."""
-        self.now += 1
-        return self.now
 
 
 class Replica:
@@ -37,13 +26,15 @@ class Replica:
 
     def __init__(self, root: Value = None, now: int = 1_000) -> None:
         self.root = root
-        self.clock = Clock(now)
+        self.clock = TickingClock(now)
 
     def fork(self, now: int) -> Replica:
         """Return a replica that goes on from here by itself."""
         return Replica(self.root, now)
 
-    def write(self, keys: KeyPair, change: Callable[[RootLattice, Clock], object]) -> Replica:
+    def write(
+        self, keys: KeyPair, change: Callable[[RootLattice, TickingClock], object]
+    ) -> Replica:
         """Have an owner change the root."""
         context = MergeContext(key_pair=keys, verifier=verify_did)
         cursor = RootLattice(root_lattice(), self.root, context)
@@ -54,7 +45,7 @@ class Replica:
     def set(self, keys: KeyPair, entries: dict[str, object], name: str = "main") -> Replica:
         """Set keys of a database."""
 
-        def change(cursor: RootLattice, clock: Clock) -> None:
+        def change(cursor: RootLattice, clock: TickingClock) -> None:
             Database.at(cursor, keys.public_key, name, clock).update(entries)
 
         return self.write(keys, change)
@@ -62,7 +53,7 @@ class Replica:
     def offer(self, keys: KeyPair, values: list[object], topic: str = "t") -> Replica:
         """Append to a topic."""
 
-        def change(cursor: RootLattice, clock: Clock) -> None:
+        def change(cursor: RootLattice, clock: TickingClock) -> None:
             LatticeMQ.at(cursor, keys.public_key, clock).partition(topic, 0).offer_many(values)
 
         return self.write(keys, change)

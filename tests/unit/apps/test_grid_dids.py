@@ -26,6 +26,7 @@ from datalattice.cells import EMPTY_INDEX, Index, Keyword, Signed
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.errors import PeerUnavailable, UsageError
 from datalattice.lattice import did_of, is_bare_did
+from datalattice.testing.clocks import StoppedClock
 
 KEY = KeyPair.generate(SeededEntropy(1))
 OTHER = KeyPair.generate(SeededEntropy(2))
@@ -151,14 +152,6 @@ def test_convex_cannot_be_verified() -> None:
 # --- keys that are known ---------------------------------------------------------------------
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.now
-
-
 class Asked:
     """A resolver that says what it was asked."""
 
@@ -173,7 +166,7 @@ class Asked:
 
 def test_keys_are_asked_for_once_and_believed_for_a_while() -> None:
     documents = {WEB: venue_document(WEB, KEY.public_key)}
-    asked, clock = Asked(documents), Clock()
+    asked, clock = Asked(documents), StoppedClock(1_000_000)
     keys = KnownKeys(asked, clock)
     assert not keys(WEB, KEY.public_key)
     assert asked.dids == []
@@ -199,7 +192,7 @@ def test_keys_are_asked_for_once_and_believed_for_a_while() -> None:
 def test_what_cannot_be_resolved_has_no_keys_and_is_tried_again() -> None:
     documents: dict[str, Mapping[str, Any]] = {}
     asked = Asked(documents)
-    keys = KnownKeys(asked, Clock())
+    keys = KnownKeys(asked, StoppedClock(1_000_000))
     keys.prepare([WEB])
     assert not keys(WEB, KEY.public_key)
     assert "no document" in keys.failures[WEB]
@@ -215,7 +208,7 @@ def test_what_cannot_be_resolved_has_no_keys_and_is_tried_again() -> None:
 @pytest.mark.parametrize("count", [PREPARED_MAX - 1, PREPARED_MAX, PREPARED_MAX + 1])
 def test_one_grid_has_only_so_many_dids_looked_up(count: int) -> None:
     asked = Asked({})
-    keys = KnownKeys(asked, Clock())
+    keys = KnownKeys(asked, StoppedClock(1_000_000))
     keys.prepare(f"did:web:host{number}" for number in range(count))
     assert len(asked.dids) == min(count, PREPARED_MAX)
 
@@ -237,6 +230,6 @@ def test_a_resolver_s_own_error_is_kept_as_the_reason() -> None:
         def resolve(self, did: str) -> Mapping[str, Any]:
             raise PeerUnavailable(f"{did} is down")
 
-    keys = KnownKeys(Down(), Clock())
+    keys = KnownKeys(Down(), StoppedClock(1_000_000))
     keys.prepare([WEB])
     assert keys.failures == {WEB: f"{WEB} is down"}

@@ -76,18 +76,11 @@ from datalattice.lattice import (
     root_lattice,
 )
 from datalattice.store import CellStore
+from datalattice.testing.clocks import StoppedClock
 
 KEYS = [KeyPair.generate(SeededEntropy(number)) for number in range(3)]
 DIDS = [did_of(key.public_key) for key in KEYS]
 VENUES, META, ASSETS, JOBS, STORAGE = map(Keyword, ("venues", "meta", "assets", "jobs", "storage"))
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000
-
-    def now_ms(self) -> int:
-        return self.now
 
 
 def anybody(_owner: Value, _signer: bytes) -> bool:
@@ -277,7 +270,7 @@ def test_a_damaged_asset_is_an_error_and_not_served() -> None:
 
 
 def test_a_job_is_stamped_later_each_time_and_stays_as_it_ended() -> None:
-    clock = Clock()
+    clock = StoppedClock()
     venue = venue_of(clock=clock)
     job = venue.create_job({"op": "00", "input": {"a": [1, None]}, "caller": DIDS[0]})
     record = venue.job(job)
@@ -297,7 +290,7 @@ def test_a_job_is_stamped_later_each_time_and_stays_as_it_ended() -> None:
 
 
 def test_jobs_are_listed_in_order_by_state_and_by_time() -> None:
-    clock = Clock()
+    clock = StoppedClock()
     venue = venue_of(clock=clock)
     jobs = []
     for number in range(4):

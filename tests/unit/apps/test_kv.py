@@ -40,26 +40,19 @@ from datalattice.errors import (
     WrongType,
 )
 from datalattice.lattice import EntryDropped, MergeContext, Report, WriteSuperseded, root_lattice
+from datalattice.testing.clocks import StoppedClock
 
 LONG_MAX = 2**63 - 1
 ALICE, BOB = KeyPair(b"a" * 32), KeyPair(b"b" * 32)
 
 
-class Clock:
-    def __init__(self, now: int = 1_000) -> None:
-        self.now = now
-
-    def now_ms(self) -> int:
-        return self.now
+@pytest.fixture
+def clock() -> StoppedClock:
+    return StoppedClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def db(clock: Clock) -> Database:
+def db(clock: StoppedClock) -> Database:
     return Database.create(replica="here", clock=clock)
 
 
@@ -180,7 +173,7 @@ def test_modify_refuses_what_is_no_plain_value(db: Database) -> None:
 
 
 def test_a_write_is_later_than_what_it_replaces_even_when_the_clock_stands(
-    db: Database, clock: Clock
+    db: Database, clock: StoppedClock
 ) -> None:
     db["k"] = 1
     db["k"] = 2
@@ -190,7 +183,7 @@ def test_a_write_is_later_than_what_it_replaces_even_when_the_clock_stands(
     assert entry(db, "k") == [None, None, 1_002, None]
 
 
-def test_a_clock_before_1970_is_refused(db: Database, clock: Clock) -> None:
+def test_a_clock_before_1970_is_refused(db: Database, clock: StoppedClock) -> None:
     db.cursor.set(EMPTY_INDEX)
     clock.now = -1
     writes: list[Callable[[], object]] = [
@@ -212,7 +205,7 @@ def test_a_structure_made_over_a_tombstone_has_its_time_as_base(db: Database) ->
 
 
 def test_a_structure_made_over_an_expired_one_has_its_expiry_as_base(
-    db: Database, clock: Clock
+    db: Database, clock: StoppedClock
 ) -> None:
     db.incr("k", 5)
     db.expire("k", 20)
@@ -222,7 +215,7 @@ def test_a_structure_made_over_an_expired_one_has_its_expiry_as_base(
     assert entry(db, "k") == [{"here": [1, 0]}, 5, 1_030, None, 1_020]
 
 
-def test_replicas_that_count_on_after_the_same_expiry_add_up(clock: Clock) -> None:
+def test_replicas_that_count_on_after_the_same_expiry_add_up(clock: StoppedClock) -> None:
     a, b = (Database.create(replica=name, clock=clock) for name in "ab")
     a.incr("k", 5)
     a.expire("k", 12)
@@ -236,7 +229,7 @@ def test_replicas_that_count_on_after_the_same_expiry_add_up(clock: Clock) -> No
     assert a.count("k") == b.count("k") == 2
 
 
-def test_increments_that_did_not_see_a_delete_go_with_it(clock: Clock) -> None:
+def test_increments_that_did_not_see_a_delete_go_with_it(clock: StoppedClock) -> None:
     a, b = (Database.create(replica=name, clock=clock) for name in "ab")
     a.incr("k", 2)
     b.merge(a)
@@ -254,7 +247,7 @@ def test_increments_that_did_not_see_a_delete_go_with_it(clock: Clock) -> None:
     assert a.type("k") == "counter"
 
 
-def test_an_emptied_structure_is_a_tombstone_to_other_types(clock: Clock) -> None:
+def test_an_emptied_structure_is_a_tombstone_to_other_types(clock: StoppedClock) -> None:
     db = Database.create(clock=clock)
     db.cursor.set(Index.of({"k": Vector.of((EMPTY_INDEX, 5, 20, None, 10))}))
     assert "k" not in db
@@ -278,7 +271,7 @@ def test_the_end_of_time_is_refused(db: Database) -> None:
 # --- expiry ---------------------------------------------------------------------------------------
 
 
-def test_a_key_expires(db: Database, clock: Clock) -> None:
+def test_a_key_expires(db: Database, clock: StoppedClock) -> None:
     db.set("k", 1, ttl_ms=100)
     db["forever"] = 1
     assert db.ttl("k") == 100
@@ -294,7 +287,7 @@ def test_a_key_expires(db: Database, clock: Clock) -> None:
     assert not db.expire("k", 5)
 
 
-def test_expire_and_persist_are_writes_that_replicate(db: Database, clock: Clock) -> None:
+def test_expire_and_persist_are_writes_that_replicate(db: Database, clock: StoppedClock) -> None:
     other = Database.create(clock=clock)
     db.sadd("s", 1)
     other.merge(db)
@@ -348,7 +341,7 @@ def test_an_expiry_past_64_bits_is_refused(db: Database) -> None:
 # --- clean-up -------------------------------------------------------------------------------------
 
 
-def test_clean_up_takes_what_is_old_and_unseen(db: Database, clock: Clock) -> None:
+def test_clean_up_takes_what_is_old_and_unseen(db: Database, clock: StoppedClock) -> None:
     db["live"] = 1
     db["gone"] = 1
     db.delete("gone")  # at 1,001
@@ -404,7 +397,7 @@ def test_hashes(db: Database) -> None:
     assert db.hlen("h") == 0
 
 
-def test_sets(db: Database, clock: Clock) -> None:
+def test_sets(db: Database, clock: StoppedClock) -> None:
     assert db.sadd("s", 1, 1.0, True, 1, [1]) == 4
     assert db.scard("s") == 4
     assert db.sismember("s", [1])
@@ -493,12 +486,12 @@ def test_counters_stay_within_64_bits(db: Database) -> None:
     with pytest.raises(UsageError, match="would leave 64 bits"):
         db.incr("c")
     assert db.store() is before
-    other = Database.create(replica="there", clock=Clock())
+    other = Database.create(replica="there", clock=StoppedClock())
     other.merge(db)
     with pytest.raises(UsageError, match="total"):
         other.incr("c")
     assert other.decr("c") == LONG_MAX - 1
-    far = Database.create(replica="far", clock=Clock())
+    far = Database.create(replica="far", clock=StoppedClock())
     far.incr("c", 10)
     other.merge(far)
     assert other.count("c") == LONG_MAX + 9
@@ -744,7 +737,7 @@ def test_a_batch_runs_again_when_somebody_wrote_meanwhile(db: Database) -> None:
     assert db.store() is before
 
 
-def test_a_batch_is_signed_once(clock: Clock) -> None:
+def test_a_batch_is_signed_once(clock: StoppedClock) -> None:
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=ALICE))
     db = Database.at(root, ALICE.public_key, "d", clock)
     states: list[object] = []
@@ -783,7 +776,7 @@ def test_a_watch_tells_what_readers_see(db: Database) -> None:
         assert watch.poll() == []
 
 
-def test_a_watch_waits_for_merges_and_forks(db: Database, clock: Clock) -> None:
+def test_a_watch_waits_for_merges_and_forks(db: Database, clock: StoppedClock) -> None:
     fork = db.fork()
     other = Database.create(clock=clock)
     other["m"] = 1
@@ -832,7 +825,7 @@ def test_a_fork_s_writes_arrive_with_sync(db: Database) -> None:
     assert fork.replica == db.replica
 
 
-def test_below_a_root_it_is_signed_and_verified(clock: Clock) -> None:
+def test_below_a_root_it_is_signed_and_verified(clock: StoppedClock) -> None:
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=ALICE))
     db = Database.at(root, ALICE.public_key, "d", clock)
     assert list(db) == []
@@ -850,7 +843,7 @@ def test_below_a_root_it_is_signed_and_verified(clock: Clock) -> None:
         Database.at(RootLattice(root_lattice()), BOB.public_key, "d")["k"] = 1
 
 
-def test_connect_makes_the_store(clock: Clock) -> None:
+def test_connect_makes_the_store(clock: StoppedClock) -> None:
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=ALICE))
     parent = root.path(KV_SECTION, ALICE.public_key, Keyword("value"))
     db = Database.connect(parent, "d", clock=clock)
@@ -861,7 +854,7 @@ def test_connect_makes_the_store(clock: Clock) -> None:
     assert again.owner == ALICE.public_key
 
 
-def test_replicas_are_merged_by_owner(clock: Clock) -> None:
+def test_replicas_are_merged_by_owner(clock: StoppedClock) -> None:
     a = Database.create("shared", ALICE, clock=clock)
     b = Database.create("shared", BOB, clock=clock)
     a["from"] = "a"
@@ -881,7 +874,7 @@ def test_replicas_are_merged_by_owner(clock: Clock) -> None:
     assert a.merge_replicas(other.export_replica()) == 0
 
 
-def test_replicas_are_chosen_by_owner(clock: Clock) -> None:
+def test_replicas_are_chosen_by_owner(clock: StoppedClock) -> None:
     exports = []
     for seed in b"xyz":
         one = Database.create("d", KeyPair(bytes([seed]) * 32), clock=clock)
@@ -896,7 +889,7 @@ def test_replicas_are_chosen_by_owner(clock: Clock) -> None:
     assert list(db) == ["x", "y", "z"]
 
 
-def test_forged_replicas_are_refused_and_reported(clock: Clock) -> None:
+def test_forged_replicas_are_refused_and_reported(clock: StoppedClock) -> None:
     reports: list[Report] = []
     a = Database.create("d", ALICE, clock=clock, report=reports.append)
     b = Database.create("d", BOB, clock=clock)
@@ -912,7 +905,7 @@ def test_forged_replicas_are_refused_and_reported(clock: Clock) -> None:
         a.merge_replicas(5)
 
 
-def test_owners_that_are_no_keys_need_the_verifier_s_word(clock: Clock) -> None:
+def test_owners_that_are_no_keys_need_the_verifier_s_word(clock: StoppedClock) -> None:
     b = Database.create("d", BOB, owner="did:example:bob", clock=clock)
     b["k"] = 1
     export = b.export_replica()
@@ -955,7 +948,7 @@ def test_of_two_values_written_at_one_time_the_greater_hash_stays() -> None:
     assert lattice.merge(later, winner) is lattice.merge(winner, later) is later
 
 
-def test_merge_takes_databases_and_stores(db: Database, clock: Clock) -> None:
+def test_merge_takes_databases_and_stores(db: Database, clock: StoppedClock) -> None:
     other = Database.create(clock=clock)
     other["k"] = 1
     db.merge(other.store())
@@ -964,7 +957,7 @@ def test_merge_takes_databases_and_stores(db: Database, clock: Clock) -> None:
         db.merge(5)  # type: ignore[arg-type]
 
 
-def test_what_a_merge_drops_is_reported(clock: Clock) -> None:
+def test_what_a_merge_drops_is_reported(clock: StoppedClock) -> None:
     reports: list[Report] = []
     a = Database.create("d", replica="a", clock=clock, report=reports.append)
     b = Database.create("d", replica="b", clock=clock)

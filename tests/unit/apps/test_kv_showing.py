@@ -29,15 +29,9 @@ from datalattice.cells import (
     to_python,
 )
 from datalattice.errors import DataLatticeError, TypeMismatch, UsageError
+from datalattice.testing.clocks import StoppedClock
 
 NOW = 1_000_000
-
-
-class Clock:
-    now = NOW
-
-    def now_ms(self) -> int:
-        return self.now
 
 
 def entry_of(db: Database, key: str = "k") -> Entry:
@@ -58,7 +52,7 @@ def sees(stored: Value, at_ms: int = NOW) -> tuple[str, Value] | None:
 
 @pytest.fixture
 def db() -> Database:
-    return Database.create(clock=Clock())
+    return Database.create(clock=StoppedClock(NOW))
 
 
 def test_each_type_shows_as_one_value(db: Database) -> None:

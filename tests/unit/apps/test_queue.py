@@ -20,18 +20,11 @@ from datalattice.apps.queue.entries import PACKED_MIN
 from datalattice.cells import EMPTY_MAP, Keyword, Map, Vector, novelty, same, to_cell, value_hash
 from datalattice.clock import SystemClock
 from datalattice.errors import TypeMismatch, UsageError
+from datalattice.testing.clocks import StoppedClock
 
 
-class Clock:
-    def __init__(self, now: int = 1_000) -> None:
-        self.now = now
-
-    def now_ms(self) -> int:
-        return self.now
-
-
-def queue_of(*values: object, clock: Clock | None = None) -> Queue:
-    queue = Queue.create(clock or Clock())
+def queue_of(*values: object, clock: StoppedClock | None = None) -> Queue:
+    queue = Queue.create(clock or StoppedClock())
     for value in values:
         queue.offer(value)
     return queue
@@ -60,7 +53,7 @@ def test_an_empty_queue_reads_as_nothing() -> None:
 
 
 def test_offsets_count_from_zero() -> None:
-    queue = Queue.create(Clock())
+    queue = Queue.create(StoppedClock())
     assert [queue.offer(v) for v in ("a", "b", "c")] == [0, 1, 2]
     assert [queue.peek(i) for i in range(-1, 4)] == [None, "a", "b", "c", None]
     assert (queue.peek_first(), queue.peek_last()) == ("a", "c")
@@ -68,7 +61,7 @@ def test_offsets_count_from_zero() -> None:
 
 
 def test_a_record_carries_key_value_time_and_headers() -> None:
-    queue = Queue.create(Clock(77))
+    queue = Queue.create(StoppedClock(77))
     queue.offer("v", key="k", headers={"h": 1})
     entry = queue.peek_entry(0)
     assert is_entry(entry)
@@ -104,7 +97,7 @@ def test_the_system_clock_stamps_a_record_between_two_readings() -> None:
 
 
 def test_a_clock_that_steps_back_never_lowers_the_time_slot() -> None:
-    clock = Clock(100)
+    clock = StoppedClock(100)
     queue = queue_of("a", clock=clock)
     clock.now = 40
     queue.offer("b")
@@ -146,7 +139,7 @@ def test_truncate_past_the_end_moves_the_next_offset() -> None:
 
 
 def test_truncate_at_or_before_the_start_changes_nothing_at_all() -> None:
-    clock = Clock(5)
+    clock = StoppedClock(5)
     queue = queue_of("a", "b", clock=clock)
     queue.truncate(1)
     before = queue.cursor.get()
@@ -211,7 +204,7 @@ def test_bad_arguments_say_what_is_accepted() -> None:
 
 
 def test_metadata_first_value_has_no_stamp_a_replacement_has() -> None:
-    clock = Clock(50)
+    clock = StoppedClock(50)
     queue = queue_of(clock=clock)
     queue.set_meta("owner", "ann")
     assert len(state_of(queue)) == 4
@@ -307,7 +300,7 @@ def test_the_lattice_of_a_new_queue_is_the_queue_lattice() -> None:
 
 
 def test_a_log_that_was_made_ahead_takes_its_place() -> None:
-    clock = Clock()
+    clock = StoppedClock()
     queue, other = (queue_of(*range(20), clock=clock) for _ in range(2))
     for one in (queue, other):
         one.truncate(3)

@@ -10,20 +10,13 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import NoSigningKey, UsageError
 from datalattice.lattice import MergeContext, root_lattice
+from datalattice.testing.clocks import StoppedClock
 
 KEYS = KeyPair(bytes(range(32)))
 
 
-class Clock:
-    def __init__(self, now: int = 1_000) -> None:
-        self.now = now
-
-    def now_ms(self) -> int:
-        return self.now
-
-
 def test_looking_writes_nothing() -> None:
-    mq = LatticeMQ.create(Clock())
+    mq = LatticeMQ.create(StoppedClock())
     before = mq.cursor.get()
     queue = mq.partition("events", 0)
     assert (queue.size(), queue.peek(0), mq.topics(), mq.topic("events").partitions()) == (
@@ -37,7 +30,7 @@ def test_looking_writes_nothing() -> None:
 
 
 def test_topics_and_partitions_appear_with_the_first_write() -> None:
-    mq = LatticeMQ.create(Clock())
+    mq = LatticeMQ.create(StoppedClock())
     mq.partition("events", 2).offer("x")
     mq.partition("events", 0).offer("y")
     mq.partition("events", "side").offer("z")
@@ -49,7 +42,7 @@ def test_topics_and_partitions_appear_with_the_first_write() -> None:
 
 
 def test_a_keyed_record_goes_to_the_partition_of_its_key() -> None:
-    topic = Topic.create(Clock())
+    topic = Topic.create(StoppedClock())
     topic.set_num_partitions(4)
     for i in range(40):
         topic.offer(f"key{i % 8}", i)
@@ -61,7 +54,7 @@ def test_a_keyed_record_goes_to_the_partition_of_its_key() -> None:
 
 
 def test_offers_count_offsets_within_the_partition() -> None:
-    topic = Topic.create(Clock())
+    topic = Topic.create(StoppedClock())
     topic.set_num_partitions(1)
     assert [topic.offer("k", v) for v in "abc"] == [0, 1, 2]
 
@@ -78,7 +71,7 @@ def test_routing_is_the_floor_modulus_of_the_signed_hash_tail(
 
 
 def test_routing_refuses_what_it_cannot_route() -> None:
-    topic = Topic.create(Clock())
+    topic = Topic.create(StoppedClock())
     with pytest.raises(UsageError, match="set_num_partitions"):
         topic.offer("k", "v")
     with pytest.raises(UsageError, match="needs a key"):
@@ -92,7 +85,7 @@ def test_routing_refuses_what_it_cannot_route() -> None:
 
 
 def test_topic_metadata_stamps_what_it_replaces() -> None:
-    clock = Clock(10)
+    clock = StoppedClock(10)
     topic = Topic.create(clock)
     stamps = topic.cursor.path(Keyword("meta-stamps"))
     topic.set_meta("k", 1)
@@ -103,13 +96,13 @@ def test_topic_metadata_stamps_what_it_replaces() -> None:
 
 
 def test_a_partition_count_that_is_no_integer_reads_as_unset() -> None:
-    topic = Topic.create(Clock())
+    topic = Topic.create(StoppedClock())
     topic.set_meta(Keyword("num-partitions"), "many")
     assert topic.num_partitions == 0
 
 
 def test_forks_of_topics_and_of_all_topics_sync() -> None:
-    mq = LatticeMQ.create(Clock())
+    mq = LatticeMQ.create(StoppedClock())
     fork = mq.fork()
     inner = fork.topic("t").fork()
     inner.partition(0).offer("x")
@@ -124,12 +117,12 @@ def test_forks_of_topics_and_of_all_topics_sync() -> None:
 def test_a_topic_needs_a_name() -> None:
     for name in (None, ""):
         with pytest.raises(UsageError, match="needs a name"):
-            LatticeMQ.create(Clock()).topic(name)
+            LatticeMQ.create(StoppedClock()).topic(name)
 
 
 def test_below_an_owner_every_write_is_signed() -> None:
     root = RootLattice(root_lattice(), context=MergeContext(key_pair=KEYS))
-    mq = LatticeMQ.at(root, KEYS.public_key, Clock())
+    mq = LatticeMQ.at(root, KEYS.public_key, StoppedClock())
     mq.partition("flights", 0).offer_many([b"a", b"b"])
     signed = root.get(Keyword("queue"), KEYS.public_key)
     assert isinstance(signed, Signed)
@@ -140,7 +133,7 @@ def test_below_an_owner_every_write_is_signed() -> None:
 
 def test_writing_without_a_key_leaves_all_as_it_was() -> None:
     root = RootLattice(root_lattice())
-    queue = LatticeMQ.at(root, KEYS.public_key, Clock()).partition("t", 0)
+    queue = LatticeMQ.at(root, KEYS.public_key, StoppedClock()).partition("t", 0)
     with pytest.raises(NoSigningKey):
         queue.offer("x")
     assert queue.size() == 0
@@ -149,7 +142,7 @@ def test_writing_without_a_key_leaves_all_as_it_was() -> None:
 def test_a_replica_follows_its_leader_without_a_key() -> None:
     leader = RootLattice(root_lattice(), context=MergeContext(key_pair=KEYS))
     replica = RootLattice(root_lattice())
-    queue = LatticeMQ.at(leader, KEYS.public_key, Clock()).partition("t", 0)
+    queue = LatticeMQ.at(leader, KEYS.public_key, StoppedClock()).partition("t", 0)
     for value in ("a", "b", "c"):
         queue.offer(value)
         replica.merge(leader.get())

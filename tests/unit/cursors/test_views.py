@@ -18,14 +18,7 @@ from datalattice.cursors import (
 )
 from datalattice.errors import ReadOnly, TypeMismatch, UnsupportedOperation, UsageError
 from datalattice.lattice import SetLattice
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.now = 1_000
-
-    def now_ms(self) -> int:
-        return self.now
+from datalattice.testing.clocks import StoppedClock
 
 
 class Counting(Root):
@@ -107,7 +100,7 @@ def test_every_write_to_a_view_is_refused(cached: bool) -> None:
 
 
 def test_a_cache_reads_its_source_once_in_its_time() -> None:
-    clock, root = ManualClock(), Counting(1)
+    clock, root = StoppedClock(), Counting(1)
     view = TimeCache(root, 100, clock)
     assert view.last_update_ms == -1
     assert not view.has_valid_cache()
@@ -129,7 +122,7 @@ def test_a_cache_reads_its_source_once_in_its_time() -> None:
 
 
 def test_nil_is_cached_as_any_value() -> None:
-    clock, root = ManualClock(), Counting(None)
+    clock, root = StoppedClock(), Counting(None)
     view = TimeCache(root, 100, clock)
     assert [view.get(), view.get()] == [None, None]
     assert root.reads == 1
@@ -137,10 +130,10 @@ def test_nil_is_cached_as_any_value() -> None:
 
 def test_a_time_of_zero_reads_every_time_and_a_huge_one_never_again() -> None:
     root = Counting(1)
-    always = TimeCache(root, 0, ManualClock())
+    always = TimeCache(root, 0, StoppedClock())
     assert [always.get(), always.get()] == [1, 1]
     assert root.reads == 2
-    clock = ManualClock()
+    clock = StoppedClock()
     never = TimeCache(root, 2**63 - 1, clock)
     never.get()
     clock.now = 2**63
@@ -150,7 +143,7 @@ def test_a_time_of_zero_reads_every_time_and_a_huge_one_never_again() -> None:
 
 def test_a_cached_transform_runs_its_function_once_in_its_time() -> None:
     runs: list[Value] = []
-    clock = ManualClock()
+    clock = StoppedClock()
 
     def noted(value: Value) -> Value:
         runs.append(value)

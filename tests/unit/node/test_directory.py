@@ -29,16 +29,9 @@ from datalattice.node.directory import (
     published,
 )
 from datalattice.node.transport import Address
+from datalattice.testing.clocks import StoppedClock
 
 OWN = b"m" * 32
-
-
-class FixedClock:
-    def __init__(self, now_ms: int) -> None:
-        self.time_ms = now_ms
-
-    def now_ms(self) -> int:
-        return self.time_ms
 
 
 def keys(number: int) -> KeyPair:
@@ -68,7 +61,7 @@ def place_of(address: Address) -> str:
 def test_a_node_publishes_itself_later_than_before() -> None:
     pair = keys(1)
     cursor = RootLattice(root_lattice(), context=MergeContext(key_pair=pair))
-    clock = FixedClock(1_000)
+    clock = StoppedClock(1_000)
     for url, transport, stamp in (
         ("example.org:1", "tls://example.org:1", 1_000),
         (f"{pair.public_key.hex()}@[2001:db9::1]:7", "tls://[2001:db9::1]:7", 1_001),

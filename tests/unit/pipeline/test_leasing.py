@@ -10,16 +10,9 @@ from datalattice.pipeline.leasing import (
     Snapshot,
     StreamLeases,
 )
+from datalattice.testing.clocks import StoppedClock
 
 ROOT, NEXT, LAST = (bytes([number]) * 32 for number in (1, 2, 3))
-
-
-class StoppedClock:
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
 
 
 class Told:
@@ -28,10 +21,10 @@ class Told:
     def __init__(self, place: Place, root_hash: bytes, seconds: float) -> None:
         self.root_hash = root_hash
         self._place = place
-        self.expires_ms = place.clock.ms + round(seconds * 1_000)
+        self.expires_ms = place.clock.now + round(seconds * 1_000)
 
     def renew(self, seconds: float) -> None:
-        self.expires_ms = self._place.clock.ms + round(seconds * 1_000)
+        self.expires_ms = self._place.clock.now + round(seconds * 1_000)
         self._place.did.append(("renew", self.root_hash, seconds))
 
     def release(self) -> None:
@@ -50,7 +43,7 @@ class Place:
 
 def test_a_task_within_the_lease_of_its_plan_takes_none() -> None:
     place = Place()
-    snapshot = Snapshot(ROOT, place.clock.ms + LEASE_LEFT_MS)
+    snapshot = Snapshot(ROOT, place.clock.now + LEASE_LEFT_MS)
     with Keeper(place, snapshot, place.clock) as keeper:
         keeper.touch()
     assert place.did == []
@@ -58,16 +51,16 @@ def test_a_task_within_the_lease_of_its_plan_takes_none() -> None:
 
 def test_a_task_that_outlasts_it_takes_one_and_renews_it() -> None:
     place = Place()
-    snapshot = Snapshot(ROOT, place.clock.ms + LEASE_LEFT_MS)
+    snapshot = Snapshot(ROOT, place.clock.now + LEASE_LEFT_MS)
     with Keeper(place, snapshot, place.clock) as keeper:
-        place.clock.ms += 1
+        place.clock.now += 1
         keeper.touch()
         keeper.touch()
         assert place.did == [("take", ROOT, TASK_LEASE_SECONDS)]
-        place.clock.ms += TASK_LEASE_SECONDS * 1_000 - LEASE_LEFT_MS
+        place.clock.now += TASK_LEASE_SECONDS * 1_000 - LEASE_LEFT_MS
         keeper.touch()
         assert len(place.did) == 1
-        place.clock.ms += 1
+        place.clock.now += 1
         keeper.touch()
         assert place.did[1:] == [("renew", ROOT, TASK_LEASE_SECONDS)]
     assert place.did[2:] == [("release", ROOT, 0)]
@@ -75,7 +68,7 @@ def test_a_task_that_outlasts_it_takes_one_and_renews_it() -> None:
 
 def test_a_task_that_begins_late_takes_one_at_once() -> None:
     place = Place()
-    with Keeper(place, Snapshot(ROOT, place.clock.ms - 1), place.clock):
+    with Keeper(place, Snapshot(ROOT, place.clock.now - 1), place.clock):
         assert place.did == [("take", ROOT, TASK_LEASE_SECONDS)]
 
 
@@ -83,7 +76,7 @@ def test_without_a_lease_of_the_plan_tasks_take_none() -> None:
     place = Place()
     for snapshot in (Snapshot(ROOT, 0), Snapshot(None, 0)):
         with Keeper(place, snapshot, place.clock) as keeper:
-            place.clock.ms += 10**9
+            place.clock.now += 10**9
             keeper.touch()
     assert place.did == []
 
@@ -91,7 +84,7 @@ def test_without_a_lease_of_the_plan_tasks_take_none() -> None:
 def test_a_stream_keeps_the_root_of_a_batch_until_it_is_done() -> None:
     place = Place()
     leases = StreamLeases(100, place.clock)
-    assert leases.hold(place, ROOT) == Snapshot(ROOT, place.clock.ms + 100_000)
+    assert leases.hold(place, ROOT) == Snapshot(ROOT, place.clock.now + 100_000)
     leases.done()
     assert place.did == [("take", ROOT, 100)]
     leases.hold(place, NEXT)
@@ -112,11 +105,11 @@ def test_a_root_that_stays_is_renewed_when_half_of_its_time_is_over() -> None:
     place = Place()
     leases = StreamLeases(100, place.clock)
     leases.hold(place, ROOT)
-    place.clock.ms += 50_000
+    place.clock.now += 50_000
     leases.hold(place, ROOT)
     assert len(place.did) == 1
-    place.clock.ms += 1
-    assert leases.hold(place, ROOT) == Snapshot(ROOT, place.clock.ms + 100_000)
+    place.clock.now += 1
+    assert leases.hold(place, ROOT) == Snapshot(ROOT, place.clock.now + 100_000)
     assert place.did[1:] == [("renew", ROOT, 100)]
 
 

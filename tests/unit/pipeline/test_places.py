@@ -28,6 +28,7 @@ from datalattice.pipeline.places import (
 from datalattice.store import LEASE_SECONDS_MAX, NOTHING, CellStore, collecting
 from datalattice.store.pins import PINS_LOCK
 from datalattice.testing.background import BackgroundNode
+from datalattice.testing.clocks import LateClock
 
 HASH = "ab" * 32
 
@@ -48,14 +49,6 @@ def store_of(folder: Path, *values: Value) -> Path:
 
 
 # --- options ------------------------------------------------------------------------------------
-
-
-class LateClock:
-    def __init__(self) -> None:
-        self.late_ms = 0
-
-    def now_ms(self) -> int:
-        return SystemClock().now_ms() + self.late_ms
 
 
 def test_a_place_is_a_folder_or_a_node() -> None:

@@ -52,23 +52,14 @@ from datalattice.store.logstate import LogState
 from datalattice.store.packing import FLAG_PART, locate
 from datalattice.store.pins import PINS_LOCK
 from datalattice.store.recovery import LogReader, Pack
+from datalattice.testing.clocks import StoppedClock
 
 HOUR_MS = 3_600_000
 
 
-class StoppedClock:
-    """A clock for which a test says when time goes on."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-
 @pytest.fixture(name="clock")
 def fixture_clock() -> StoppedClock:
-    return StoppedClock()
+    return StoppedClock(1_000_000_000)
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +121,7 @@ def test_what_nothing_reaches_goes_and_the_rest_stays(tmp_path: Path, clock: Sto
         assert done.cells_live == store.stats().cells == before.cells - done.cells_dead
         assert done.bytes_before == before.bytes
         assert done.bytes_after == store.stats().bytes < before.bytes
-        assert store.stats().collected_ms == clock.ms
+        assert store.stats().collected_ms == clock.now
         assert (store.stats().pins, store.stats().leases) == (1, 1)
         assert_clean(store)
         lease.release()
@@ -154,20 +145,20 @@ def test_the_grace_keeps_what_was_the_root_or_staged_in_its_time(
         store.commit(texts(0))
         store.put(texts(100))
         store.sync()
-        clock.ms += HOUR_MS
+        clock.now += HOUR_MS
         store.commit(texts(200))
-        clock.ms += 5_000
+        clock.now += 5_000
         store.put(texts(300))
         store.commit(texts(400))
         store.collect(grace_ms=10_000)
         assert all(is_whole(store, texts(n)) for n in (0, 200, 300, 400)), "0 was the root then"
         assert not store.has(value_hash(texts(100))), "staged, and older than the grace"
-        clock.ms += 7_000
+        clock.now += 7_000
         store.collect(grace_ms=10_000)
         assert not store.has(value_hash(texts(0)))
         assert is_whole(store, texts(200))
         assert not store.announced(value_hash(texts(300)))
-        clock.ms += HOUR_MS
+        clock.now += HOUR_MS
     with opened(tmp_path / "s", clock) as store:  # ages outlive the process
         store.collect(grace_ms=10_000)
         assert is_whole(store, texts(400))
@@ -201,12 +192,12 @@ def test_what_is_put_stays_for_the_grace_though_its_cells_are_old(
     with opened(tmp_path / "s", clock) as store:
         store.commit(texts(0))
         store.commit(texts(100))
-        clock.ms += HOUR_MS
+        clock.now += HOUR_MS
         store.commit(texts(101))
-        clock.ms += HOUR_MS
+        clock.now += HOUR_MS
         value = texts(0)
         assert store.put(value) == 0
-        clock.ms += 5
+        clock.now += 5
         store.collect(grace_ms=1_000)
         store.commit(Vector.of([value]))
         assert missing(store.root()) == []
@@ -317,7 +308,7 @@ def test_readers_find_what_was_moved_and_leases_keep_what_they_need(
             assert same(reader.root(), texts(40, 20))
             assert_clean(reader)
             lease.renew(200)
-            clock.ms += 150_000
+            clock.now += 150_000
             store.commit(texts(41, 20))
             store.collect(grace_ms=0)
             assert is_whole(reader, texts(10, 50))
@@ -338,7 +329,7 @@ def test_leases_end_by_themselves(tmp_path: Path, clock: StoppedClock) -> None:
         store.commit(texts(0))
         lease = store.lease(value_hash(texts(0)), 10)
         store.commit(texts(100))
-        clock.ms += 10_000
+        clock.now += 10_000
         done = store.collect(grace_ms=0)
         assert done.leases_ended == 1
         assert not store.has(value_hash(texts(0)))
@@ -351,7 +342,7 @@ def test_leases_end_by_themselves(tmp_path: Path, clock: StoppedClock) -> None:
     [(0.001, True), (LEASE_SECONDS_MAX, True), (LEASE_SECONDS_MAX + 1, False), (0, False)],
 )
 def test_a_lease_has_a_time(tmp_path: Path, seconds: float, fits: bool) -> None:
-    with opened(tmp_path / "s", StoppedClock()) as store:
+    with opened(tmp_path / "s", StoppedClock(1_000_000_000)) as store:
         store.commit(texts(0))
         if fits:
             with store.lease(value_hash(texts(0)), seconds) as lease:
@@ -372,7 +363,7 @@ def test_a_store_has_a_number_of_leases(
         with store.lease(value_hash(texts(0)), 10), pytest.raises(UsageError, match="at most 2"):
             store.lease(value_hash(texts(0)), 10)
         store.lease(value_hash(texts(0)), 10)
-        clock.ms += 10_000
+        clock.now += 10_000
         store.lease(value_hash(texts(0)), 10)
         assert len(store.leases.names()) == 1, "those that have ended make room"
 
@@ -423,7 +414,7 @@ def test_a_lease_that_is_renewed_at_its_end_is_not_tidied_away(
         lease = store.lease(value_hash(value), 10)
         left_over = tmp_path / "s" / "leases" / "0123456789abcdef.new"
         left_over.write_text("a process died while it wrote")
-        clock.ms += 10_000
+        clock.now += 10_000
         tidy = store.leases.tidy
 
         def tidy_alone() -> int:
@@ -446,9 +437,9 @@ def test_a_lease_that_ended_is_not_renewed_by_a_clock_that_is_set_back(
         store.commit(value)
         lease = store.lease(value_hash(value), 10)
         store.commit(texts(1_000))
-        clock.ms += 10_000
+        clock.now += 10_000
         assert store.collect(grace_ms=0).dropped
-        clock.ms -= 5_000
+        clock.now -= 5_000
         with pytest.raises(MissingData):
             lease.renew(10)
         assert store.leases.live() == []

@@ -21,6 +21,7 @@ from datalattice.store.history import (
     SLOT_BYTES,
     parse_history,
 )
+from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk, SimFile
 
 FOLDER = "store"
@@ -28,16 +29,8 @@ PATH = f"{FOLDER}/history"
 START_MS = 1_800_000_000_000
 
 
-class Clock:
-    def __init__(self, now_ms: int = START_MS) -> None:
-        self.time_ms = now_ms
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-
 def open_store(
-    disk: SimDisk, clock: Clock, *, read_only: bool = False, retention: Retention = RETENTION
+    disk: SimDisk, clock: StoppedClock, *, read_only: bool = False, retention: Retention = RETENTION
 ) -> CellStore:
     return CellStore.open(
         FOLDER,
@@ -49,13 +42,13 @@ def open_store(
     )
 
 
-def commit(store: CellStore, clock: Clock, number: int, after_ms: int = 1_000) -> Moment:
-    clock.time_ms += after_ms
-    return Moment(clock.time_ms, store.commit(Vector.of([number])).root_hash)
+def commit(store: CellStore, clock: StoppedClock, number: int, after_ms: int = 1_000) -> Moment:
+    clock.now += after_ms
+    return Moment(clock.now, store.commit(Vector.of([number])).root_hash)
 
 
 def test_each_durable_root_is_remembered_with_its_time() -> None:
-    disk, clock = SimDisk(1), Clock()
+    disk, clock = SimDisk(1), StoppedClock(START_MS)
     with open_store(disk, clock) as store, open_store(disk, clock, read_only=True) as reader:
         done = [commit(store, clock, number) for number in range(5)]
         store.commit(Vector.of([4]))  # the same root again is no entry
@@ -72,7 +65,7 @@ def test_each_durable_root_is_remembered_with_its_time() -> None:
 
 
 def test_a_root_may_come_back() -> None:
-    disk, clock = SimDisk(1), Clock()
+    disk, clock = SimDisk(1), StoppedClock(START_MS)
     with open_store(disk, clock) as store:
         done = [commit(store, clock, number) for number in (1, 2, 1)]
         assert store.history.entries() == done
@@ -80,10 +73,10 @@ def test_a_root_may_come_back() -> None:
 
 
 def test_times_never_go_back() -> None:
-    disk, clock = SimDisk(1), Clock()
+    disk, clock = SimDisk(1), StoppedClock(START_MS)
     with open_store(disk, clock) as store:
         first = commit(store, clock, 1)
-        clock.time_ms -= HOUR_MS
+        clock.now -= HOUR_MS
         second = Moment(first.time_ms, store.commit(Vector.of([2])).root_hash)
         assert store.history.entries() == [first, second]
         assert store.history.at(first.time_ms) == second
@@ -93,30 +86,30 @@ def test_times_never_go_back() -> None:
 
 
 def test_a_store_without_a_history_begins_one_with_its_root() -> None:
-    disk, clock = SimDisk(1), Clock()
+    disk, clock = SimDisk(1), StoppedClock(START_MS)
     with open_store(disk, clock) as store:
         root = commit(store, clock, 1).root_hash
     disk.drop(PATH)
-    clock.time_ms += 7
+    clock.now += 7
     with open_store(disk, clock) as store:
-        assert store.history.entries() == [Moment(clock.time_ms, root)]
+        assert store.history.entries() == [Moment(clock.now, root)]
 
 
 def test_entries_that_were_lost_leave_no_wrong_ones() -> None:
-    disk, clock = SimDisk(1), Clock()
+    disk, clock = SimDisk(1), StoppedClock(START_MS)
     with open_store(disk, clock) as store:
         done = [commit(store, clock, number) for number in range(4)]
     disk.cut(PATH, disk.size(PATH) - SLOT_BYTES - 1)
     with open_store(disk, clock, read_only=True) as reader:
         assert reader.history.entries() == done[:2]
         assert reader.history.damage == ()
-    clock.time_ms += 5
+    clock.now += 5
     with open_store(disk, clock) as store:  # the present root is, from now on
-        assert store.history.entries() == [*done[:2], Moment(clock.time_ms, done[3].root_hash)]
+        assert store.history.entries() == [*done[:2], Moment(clock.now, done[3].root_hash)]
 
 
 def test_one_flipped_bit_costs_one_entry_and_is_told() -> None:
-    disk, clock = SimDisk(1), Clock()
+    disk, clock = SimDisk(1), StoppedClock(START_MS)
     with open_store(disk, clock) as store:
         done = [commit(store, clock, number) for number in range(4)]
     size = disk.size(PATH)
@@ -143,7 +136,7 @@ def test_entries_out_of_order_are_left_out() -> None:
 
 
 def test_roots_that_are_not_here_are_forgotten() -> None:
-    disk, clock = SimDisk(1), Clock()
+    disk, clock = SimDisk(1), StoppedClock(START_MS)
     with open_store(disk, clock) as store:
         done = [commit(store, clock, number) for number in range(3)]
         store.discard([done[1].root_hash])
@@ -152,7 +145,7 @@ def test_roots_that_are_not_here_are_forgotten() -> None:
 
 
 def test_what_roots_does_not_name_never_comes_back() -> None:
-    disk, clock = SimDisk(1), Clock()
+    disk, clock = SimDisk(1), StoppedClock(START_MS)
     with open_store(disk, clock, retention=NOTHING) as store:
         done = [commit(store, clock, number) for number in range(5)]
         assert len(store.history.entries()) == 5  # thinned when it is looked at for good
@@ -163,7 +156,7 @@ def test_what_roots_does_not_name_never_comes_back() -> None:
 
 
 def test_forgetting_is_durable_and_spares_the_present_root() -> None:
-    disk, clock = SimDisk(1), Clock()
+    disk, clock = SimDisk(1), StoppedClock(START_MS)
     with open_store(disk, clock) as store:
         done = [commit(store, clock, number) for number in range(5)]
         assert store.history.forget(done[2].time_ms) == 2
@@ -171,12 +164,12 @@ def test_forgetting_is_durable_and_spares_the_present_root() -> None:
         disk.restart(power_failure=True)
     with open_store(disk, clock) as store:
         assert store.history.entries() == done[2:]
-        assert store.history.forget(clock.time_ms + DAY_MS) == 2
+        assert store.history.forget(clock.now + DAY_MS) == 2
         assert store.history.entries() == done[4:]
 
 
 def test_a_disk_that_refuses_the_history_costs_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, clock = SimDisk(1), Clock()
+    disk, clock = SimDisk(1), StoppedClock(START_MS)
     with open_store(disk, clock) as store:
         commit(store, clock, 1)
         write = SimFile.write
@@ -264,7 +257,7 @@ def test_a_retention_that_cannot_be_kept_is_refused(steps: tuple[tuple[int, int]
 
 def test_the_file_is_written_anew_before_it_grows_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "COMPACT_ENTRIES", 20)
-    disk, clock = SimDisk(1), Clock()
+    disk, clock = SimDisk(1), StoppedClock(START_MS)
     retention = Retention(5, DAY_MS, ())
     value: Value = None
     with open_store(disk, clock, retention=retention) as store:

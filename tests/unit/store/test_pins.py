@@ -19,25 +19,20 @@ from datalattice.store.pins import (
     check_name,
     write_pins,
 )
+from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
 
 FOLDER = "store"
 
 
-class Clock:
-    def __init__(self, now_ms: int = 1_000) -> None:
-        self.time_ms = now_ms
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-
-def open_store(disk: SimDisk, clock: Clock | None = None, *, read_only: bool = False) -> CellStore:
+def open_store(
+    disk: SimDisk, clock: StoppedClock | None = None, *, read_only: bool = False
+) -> CellStore:
     return CellStore.open(
         FOLDER,
         disk=disk,
         entropy=SeededEntropy(1),
-        clock=clock or Clock(),
+        clock=clock or StoppedClock(),
         read_only=read_only,
     )
 
@@ -47,7 +42,7 @@ def long(number: int) -> Value:
 
 
 def test_a_pin_is_there_for_everybody_until_it_is_removed_or_expires() -> None:
-    disk, clock = SimDisk(1), Clock()
+    disk, clock = SimDisk(1), StoppedClock()
     with open_store(disk, clock) as store, open_store(disk, clock, read_only=True) as reader:
         root = store.commit(long(1)).root_hash
         made = store.pins.pin(root, "release", "me", "the first", expires_ms=2_000)
@@ -59,7 +54,7 @@ def test_a_pin_is_there_for_everybody_until_it_is_removed_or_expires() -> None:
         assert store.pins.all() == [other, made]
         assert reader.pins.unpin("release") == made
         assert store.pins.all() == [other]
-        clock.time_ms = 5_000
+        clock.now = 5_000
     with open_store(disk, clock) as store:
         assert store.pins.all() == [other]
         with pytest.raises(UsageError, match="no pin 'release'; there are: other"):
@@ -67,19 +62,19 @@ def test_a_pin_is_there_for_everybody_until_it_is_removed_or_expires() -> None:
 
 
 def test_a_name_moves_only_when_told_and_an_expired_one_is_free() -> None:
-    disk, clock = SimDisk(1), Clock()
+    disk, clock = SimDisk(1), StoppedClock()
     with open_store(disk, clock) as store:
         one = store.commit(long(1)).root_hash
         two = store.commit(long(2)).root_hash
         store.pins.pin(one, "name", expires_ms=2_000)
         with pytest.raises(UsageError, match=f"'name' is 0x{one.hex()}"):
             store.pins.pin(two, "name")
-        clock.time_ms = 1_500
+        clock.now = 1_500
         renewed = store.pins.pin(one, "name", label="longer", expires_ms=3_000)
         assert (renewed.created_ms, renewed.expires_ms) == (1_000, 3_000)
         assert store.pins.pin(two, "name", move=True).root_hash == two
         store.pins.pin(one, "brief", expires_ms=1_600)
-        clock.time_ms = 1_600
+        clock.now = 1_600
         assert store.pins.pin(two, "brief").root_hash == two
 
 

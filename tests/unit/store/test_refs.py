@@ -11,17 +11,10 @@ from datalattice.crypto import SeededEntropy
 from datalattice.errors import UsageError
 from datalattice.store import CellStore, parse_time, time_text
 from datalattice.store.refs import PREFIX_DIGITS_MIN
+from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
 
 NOW_MS = 1_800_000_000_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time_ms = NOW_MS
-
-    def now_ms(self) -> int:
-        return self.time_ms
 
 
 @pytest.mark.parametrize(
@@ -59,11 +52,11 @@ def test_a_time_out_of_the_calendar_is_printed_as_a_number() -> None:
 
 
 def filled() -> tuple[CellStore, list[bytes]]:
-    clock = Clock()
+    clock = StoppedClock(NOW_MS)
     store = CellStore.open("s", disk=SimDisk(1), entropy=SeededEntropy(1), clock=clock)
     roots = []
     for number in range(4):
-        clock.time_ms = NOW_MS + 60_000 * number
+        clock.now = NOW_MS + 60_000 * number
         roots.append(store.commit(Vector.of([number])).root_hash)
     return store, roots
 

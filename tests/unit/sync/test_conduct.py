@@ -18,14 +18,10 @@ from datalattice.sync import (
     Replicator,
 )
 from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED, Conduct
+from datalattice.testing.clocks import StoppedClock
 from datalattice.wire import Result, encode_result
 
 KEY = KeyPair(b"k" * 32)
-
-
-class FixedClock:
-    def now_ms(self) -> int:
-        return 1_800_000_000_000
 
 
 @pytest.mark.parametrize(
@@ -58,7 +54,7 @@ def test_use_forgives_all_but_what_is_no_message() -> None:
 
 def node() -> Replicator:
     replica = LatticeReplica(MemoryStore(), OwnerLattice(SetLattice()))
-    made = Replicator(replica, LatticeCodec(replica, FixedClock()))
+    made = Replicator(replica, LatticeCodec(replica, StoppedClock(1_800_000_000_000)))
     made.open("p", 0, outbound=False)
     return made
 

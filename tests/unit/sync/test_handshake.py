@@ -10,6 +10,7 @@ from datalattice.lattice import MergeContext, SetLattice
 from datalattice.store import MemoryStore
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
 from datalattice.sync.effects import ASK_TIMEOUT_MS
+from datalattice.testing.clocks import StoppedClock
 from datalattice.wire import (
     Announcement,
     Challenge,
@@ -30,14 +31,9 @@ PEER = KeyPair(b"p" * 32)
 OTHER = KeyPair(b"x" * 32)
 
 
-class FixedClock:
-    def now_ms(self) -> int:
-        return 1_800_000_000_000
-
-
 def node(key_pair: KeyPair | None = OWN) -> Replicator:
     replica = LatticeReplica(MemoryStore(), SetLattice(), MergeContext(key_pair=key_pair))
-    codec = LatticeCodec(replica, FixedClock())
+    codec = LatticeCodec(replica, StoppedClock(1_800_000_000_000))
     return Replicator(replica, codec, None, key_pair, SeededEntropy(1))
 
 

@@ -11,6 +11,7 @@ from datalattice.store import MemoryStore
 from datalattice.sync import Answered, LatticeCodec, LatticeReplica, Offered, Part, Replicator
 from datalattice.sync.incoming import Incoming
 from datalattice.sync.patch import write_patch
+from datalattice.testing.clocks import StoppedClock
 from datalattice.wire import (
     Request,
     Result,
@@ -25,13 +26,10 @@ LONG = Text.of("long " * 100)
 OTHER = Text.of("other " * 100)
 
 
-class FixedClock:
-    def now_ms(self) -> int:
-        return 1_800_000_000_000
-
-
 def codec() -> LatticeCodec:
-    return LatticeCodec(LatticeReplica(MemoryStore(), SetLattice()), FixedClock())
+    return LatticeCodec(
+        LatticeReplica(MemoryStore(), SetLattice()), StoppedClock(1_800_000_000_000)
+    )
 
 
 def parts_of(payload: bytes, *wanted: Value) -> list[Part | None]:
@@ -79,7 +77,7 @@ def test_a_reference_whose_cell_did_not_come_along_is_none() -> None:
 
 def test_who_sends_other_cells_is_blamed_and_others_are_asked() -> None:
     replica = LatticeReplica(MemoryStore(), SetLattice())
-    node = Replicator(replica, LatticeCodec(replica, FixedClock()))
+    node = Replicator(replica, LatticeCodec(replica, StoppedClock(1_800_000_000_000)))
     for peer in "pq":
         node.open(peer, 0, outbound=True)
     node.take_effects()

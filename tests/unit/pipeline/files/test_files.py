@@ -21,6 +21,7 @@ from datalattice.pipeline.files import plan as planning
 from datalattice.pipeline.files.options import parse_options
 from datalattice.store import CellStore
 from datalattice.testing.background import BackgroundNode
+from datalattice.testing.clocks import StoppedClock
 
 pa: Any = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -29,16 +30,6 @@ from datalattice.pipeline.files.source import FilesSource  # noqa: E402 - needs 
 
 ALICE, BOB = KeyPair(bytes([1]) * 32), KeyPair(bytes([2]) * 32)
 ALICE_NAME = "0x" + ALICE.public_key.hex()
-
-
-class Clock:
-    """Time that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.now
 
 
 def struct_of(types: dict[str, str]) -> Any:
@@ -59,7 +50,7 @@ class Drives:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = CellStore.open(folder)
-        self.clock = Clock()
+        self.clock = StoppedClock(1_700_000_000_000)
         self.roots = {
             keys.public_key: RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
             for keys in (ALICE, BOB)

@@ -33,6 +33,7 @@ from datalattice.pipeline.grid.options import COLUMNS, Table, parse_options
 from datalattice.pipeline.places import Source
 from datalattice.store import CellStore
 from datalattice.testing.background import BackgroundNode
+from datalattice.testing.clocks import TickingClock
 
 pa: Any = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -41,17 +42,6 @@ from datalattice.pipeline.grid.source import GridSource  # noqa: E402 - needs Sp
 
 ALICE, BOB = KeyPair(bytes([1]) * 32), KeyPair(bytes([2]) * 32)
 NOW_MS = 1_700_000_000_000
-
-
-class Clock:
-    """One millisecond later at every look."""
-
-    def __init__(self) -> None:
-        self.now = NOW_MS
-
-    def now_ms(self) -> int:
-        self.now += 1
-        return self.now
 
 
 def struct_of(types: dict[str, str]) -> Any:
@@ -73,7 +63,7 @@ class Grid:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = CellStore.open(folder)
-        clock = Clock()
+        clock = TickingClock(NOW_MS)
         self.roots = [
             RootLattice(root_lattice(), None, MergeContext(key_pair=keys)) for keys in (ALICE, BOB)
         ]

@@ -16,7 +16,8 @@ from datalattice.lattice import root_lattice, set_local
 from datalattice.pipeline.jobs import comparing
 from datalattice.pipeline.jobs.inputs import open_stores, resolve_input
 from datalattice.store import CellStore
-from datalattice.testing.replicas import ALICE, BOB, Clock, Replica
+from datalattice.testing.clocks import TickingClock
+from datalattice.testing.replicas import ALICE, BOB, Replica
 
 pytest.importorskip("pyspark")
 
@@ -47,7 +48,7 @@ def briefly(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 def test_keys_partitions_and_files_are_rows(tmp_path: Path) -> None:
     def write(name: str) -> Any:
-        def change(cursor: RootLattice, clock: Clock) -> None:
+        def change(cursor: RootLattice, clock: TickingClock) -> None:
             drive = Drive.at(cursor, BOB.public_key, "home", clock)
             drive.makedirs("/a/b")
             drive.write(f"/a/b/{name}", b"x" * 500)
@@ -143,7 +144,7 @@ def test_a_key_in_the_place_of_another_is_one_that_went_and_one_that_came(
     alike, others = "k" * 32, {f"other {i:03}": 1 for i in range(100)}
 
     def write(name: str) -> Any:
-        def change(cursor: RootLattice, clock: Clock) -> None:
+        def change(cursor: RootLattice, clock: TickingClock) -> None:
             Drive.at(cursor, BOB.public_key, "home", clock).write(f"/{alike}{name}", b"x" * 500)
 
         return change

@@ -36,6 +36,7 @@ from datalattice.store import (
 )
 from datalattice.store.marking import Marker
 from datalattice.store.sweeping import CLOCK_SKEW_MS
+from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.planting import flip, segment_file, text
 
 pa = pytest.importorskip("pyarrow")
@@ -46,19 +47,9 @@ from datalattice.pipeline.jobs.stores import for_tasks, parts_of  # noqa: E402
 HOUR_MS = 3_600_000
 
 
-class StoppedClock:
-    """A clock for which a test says when time goes on."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-
 @pytest.fixture(name="clock")
 def fixture_clock() -> StoppedClock:
-    return StoppedClock()
+    return StoppedClock(1_000_000_000)
 
 
 @pytest.fixture(autouse=True)
@@ -206,7 +197,7 @@ def test_the_mark_is_the_stores_own(
         history_of(store, 15, start=70)
         store.put(Vector.of([text(9_000 + n) for n in range(20)]))
         store.sync()
-        clock.ms += CLOCK_SKEW_MS + 1  # what was put is as old as all else
+        clock.now += CLOCK_SKEW_MS + 1  # what was put is as old as all else
         marked = Marked(tmp_path / "s", clock, parts=parts, together=together)
         path = marked.write(tmp_path / "list")
         own = places_kept(store)
@@ -227,9 +218,9 @@ def test_what_is_young_and_what_is_remembered_stays(tmp_path: Path, clock: Stopp
     keeping = Retention(recent_max=3, recent_ms=HOUR_MS * 100, steps=())
     with opened(tmp_path / "s", clock, retention=keeping) as store:
         history_of(store, 10)
-        clock.ms += 5 * HOUR_MS
+        clock.now += 5 * HOUR_MS
         history_of(store, 6, start=30)
-        clock.ms += HOUR_MS // 2
+        clock.now += HOUR_MS // 2
         history_of(store, 2, start=60)
         store.sync()
     for grace_ms in (0, HOUR_MS // 4, HOUR_MS, 4 * HOUR_MS, 50 * HOUR_MS):
@@ -258,7 +249,7 @@ def test_random_stores_are_marked_alike(tmp_path: Path, clock: StoppedClock) -> 
                 root = store.root_hash()
                 if root is not None and chance.random() < 0.1:
                     store.pins.pin(root, f"pin{len(values)}")
-            clock.ms += 1
+            clock.now += 1
             store.sync()
             own = places_kept(store)
             marked = Marked(folder, clock, parts=chance.randrange(1, 9))
@@ -340,9 +331,9 @@ def test_what_was_put_long_before_the_mark_goes(tmp_path: Path, clock: StoppedCl
         late = Vector.of([text(1_000 + n) for n in range(30)])
         store.put(early)
         history_of(store, 3)
-        clock.ms += CLOCK_SKEW_MS
+        clock.now += CLOCK_SKEW_MS
         store.put(late)
-        clock.ms += 1
+        clock.now += 1
         path = Marked(tmp_path / "s", clock).write(tmp_path / "list")
         sweep(store, path)
         assert not store.has(value_hash(early))
@@ -485,11 +476,11 @@ def test_a_list_is_stale_when_the_log_is_another_one(tmp_path: Path, clock: Stop
 def test_a_list_from_the_future_is_refused(
     tmp_path: Path, clock: StoppedClock, listed: Path
 ) -> None:
-    clock.ms -= CLOCK_SKEW_MS + 1
+    clock.now -= CLOCK_SKEW_MS + 1
     with opened(tmp_path / "s", clock) as store:
         with pytest.raises(UsageError, match=f"made {CLOCK_SKEW_MS // 1_000} s in the future"):
             sweep(store, listed)
-        clock.ms += 1
+        clock.now += 1
         assert sweep(store, listed).dropped
 
 
@@ -571,10 +562,10 @@ def test_a_damaged_young_pack_is_not_passed_over(tmp_path: Path, clock: StoppedC
     with opened(tmp_path / "s", clock) as store:
         store.put(Vector.of([text(n) for n in range(9)]))
         store.sync()
-        clock.ms += 2 * HOUR_MS
+        clock.now += 2 * HOUR_MS
         history_of(store, 5)
         segment, offset, _ = locate(store.place_of(value_hash(text(3))))
-        clock.ms += HOUR_MS
+        clock.now += HOUR_MS
     flip(segment_file(tmp_path / "s", segment), offset + 40)
     with pytest.raises(StoreFailed, match="does not fit its checksum; nothing was collected"):
         Marked(tmp_path / "s", clock, grace_ms=10 * HOUR_MS)

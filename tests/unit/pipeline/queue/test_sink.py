@@ -38,6 +38,7 @@ from datalattice.pipeline.queue import gather, join
 from datalattice.pipeline.queue.sink import sink_options
 from datalattice.pipeline.queue.source import QueueSource
 from datalattice.pipeline.staging import Mark, Staged, StagedValue
+from datalattice.testing.clocks import StoppedClock
 
 KEYS = KeyPair(bytes(32))
 NOW_MS = 1_000_000
@@ -145,11 +146,7 @@ def test_the_log_is_what_offers_make(sink: Sink) -> None:
     values = [f"value {i}" if i % 7 else f"{i} ".ljust(300 * i, "x") for i in range(100)]
     sink.save("value string", *({"value": values[i : i + 30]} for i in range(0, 100, 30)))
 
-    class Clock:
-        def now_ms(self) -> int:
-            return NOW_MS
-
-    other = Queue.create(Clock())
+    other = Queue.create(StoppedClock(NOW_MS))
     other.offer_many(values)
     with reading(Folder(sink.home)) as root:
         mine = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key)

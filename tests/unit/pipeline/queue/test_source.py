@@ -32,15 +32,9 @@ from datalattice.pipeline.queue.source import (
     QueueSource,
     QueueStreamReader,
 )
+from datalattice.testing.clocks import LateClock
 
 KEYS = KeyPair(bytes([1]) * 32)
-
-
-class LateClock:
-    late_ms = 0
-
-    def now_ms(self) -> int:
-        return SystemClock().now_ms() + self.late_ms
 
 
 class Writer:
