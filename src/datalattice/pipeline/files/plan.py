@@ -23,13 +23,12 @@ from datalattice.cells import (
     blob_length,
     decode,
     encode,
-    to_text,
 )
-from datalattice.errors import BadSignature, UsageError
-from datalattice.lattice import MergeContext, verify_did
+from datalattice.errors import UsageError
 from datalattice.pipeline.files.globs import Glob, States
 from datalattice.pipeline.files.options import FilesOptions
 from datalattice.pipeline.options import NAMED_MAX, bad_option, check_there
+from datalattice.pipeline.owners import check_signed, name_text
 from datalattice.pipeline.pieces import Piece, cut
 
 FILES_PER_TASK_MAX: Final = 4_096
@@ -110,13 +109,11 @@ def _chosen(root: Value, options: FilesOptions) -> list[tuple[str, str, Value]]:
     names: set[str] = set()
     section = root.get(FS_SECTION) if isinstance(root, Index) else None
     for owner, signed in section.entries() if isinstance(section, Map) else ():
-        owner_text = owner if isinstance(owner, str) else to_text(owner)
+        owner_text = name_text(owner)
         owners.add(owner_text)
         if not isinstance(signed, Signed) or (options.owners and owner_text not in options.owners):
             continue
-        context = MergeContext(verifier=_verify)
-        if not (context.verify_owner(owner, signed.public_key) and signed.verify()):
-            raise BadSignature(f"the drives of owner {owner_text} are not signed by their key")
+        check_signed(owner, signed, "drives")
         drives = signed.value
         for name, value in drives.entries() if isinstance(drives, Map) else ():
             if isinstance(name, str):
@@ -132,12 +129,6 @@ def _chosen(root: Value, options: FilesOptions) -> list[tuple[str, str, Value]]:
             "several, separated by commas"
         )
     return sorted(found, key=lambda one: one[:2])
-
-
-def _verify(owner: Value, signer: bytes) -> bool:
-    """Whether a key may speak for an owner whose name does not carry it was decided on arrival."""
-    is_key_did = isinstance(owner, str) and owner.startswith("did:key:")
-    return verify_did(owner, signer) if is_key_did else True
 
 
 # --- where to begin -----------------------------------------------------------------------------

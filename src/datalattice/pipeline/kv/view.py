@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from datalattice.apps.kv import KV_SECTION
-from datalattice.cells import Index, Map, Signed, Value, same, to_text
-from datalattice.errors import BadFormat, BadSignature
+from datalattice.cells import Index, Map, Signed, Value, same
+from datalattice.errors import BadFormat
 from datalattice.pipeline.kv.options import KVOptions
 from datalattice.pipeline.options import check_there
+from datalattice.pipeline.owners import check_signed, name_text
 
 T = TypeVar("T")
 
@@ -38,13 +39,13 @@ def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Pair]
     Shapes: before, after: nil or the Index of a lattice's sections.
     Cost:   what differs of owners and databases, and one signature check for each such owner;
             reads no keys.
-    Raises: BadSignature: what is under an owner is not signed by the key it names. BadFormat: two
+    Raises: BadSignature: what is under an owner is not signed by their key. BadFormat: two
             different names have the same text. MissingData.
     """
     owners = _unlike(_section(before), _section(after), Signed, options.selects_owner, "owners")
-    for owner, was, now in owners:
-        if now is not None and not now.verify():
-            raise BadSignature(f"the databases of owner {owner} are not signed by their key")
+    for owner, cell, was, now in owners:
+        if now is not None:
+            check_signed(cell, now, "databases")
         databases = _unlike(
             None if was is None else was.value,
             None if now is None else now.value,
@@ -52,7 +53,7 @@ def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Pair]
             options.selects_database,
             f"databases of owner {owner}",
         )
-        for database, old, new in databases:
+        for database, _, old, new in databases:
             pair = Pair(
                 DatabaseName(owner, database),
                 _below(old, options.prefix),
@@ -64,21 +65,28 @@ def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Pair]
 
 def _unlike(
     before: Value, after: Value, kind: type[T], selects: Callable[[str], bool], what: str
-) -> list[tuple[str, T | None, T | None]]:
-    """Return (name, value before, value after) of what two maps do not have alike, by name."""
-    found: dict[str, tuple[T | None, T | None]] = {}
+) -> list[tuple[str, Value, T | None, T | None]]:
+    """Return (text, name, value before, value after) of what two maps do not have alike, by name.
+
+    Where one name took the place of another with the same text, it is the later.
+    """
+    found: dict[str, tuple[Value, T | None, T | None]] = {}
     sides = [value if isinstance(value, Map) else Map.of(()) for value in (before, after)]
     for cell, _, old, _, new in sides[0].differences(sides[1]):
-        name = _text(cell)
+        name = name_text(cell)
         was, now = old if isinstance(old, kind) else None, new if isinstance(new, kind) else None
         if not selects(name) or (was is None and now is None):
             continue
         if name in found:  # one took the place of the other, or both are there
-            first_was, first_now = found[name]
+            first, first_was, first_now = found[name]
             if (was is None) == (first_was is None) or (now is None) == (first_now is None):
                 raise _ambiguous(name, what)
-            was, now = first_was if was is None else was, first_now if now is None else now
-        found[name] = was, now
+            if now is None:
+                found[name] = first, was, first_now
+            else:
+                found[name] = cell, first_was, now
+            continue
+        found[name] = cell, was, now
     return [(name, *found[name]) for name in sorted(found)]
 
 
@@ -105,7 +113,7 @@ def _named(values: Value, kind: type[T], what: str) -> dict[str, T]:
     found: dict[str, T] = {}
     for cell, value in values.entries() if isinstance(values, Map) else ():
         if isinstance(value, kind):
-            name = _text(cell)
+            name = name_text(cell)
             if name in found:
                 raise _ambiguous(name, what)
             found[name] = value
@@ -114,10 +122,6 @@ def _named(values: Value, kind: type[T], what: str) -> dict[str, T]:
 
 def _ambiguous(name: str, what: str) -> BadFormat:
     return BadFormat(f"two {what} have names that read the same: {name}")
-
-
-def _text(name: Value) -> str:
-    return name if isinstance(name, str) else to_text(name)
 
 
 def _below(store: Index | None, prefix: str) -> Index | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from datalattice.apps.queue import QUEUE_SECTION, entry_stamp_ms, read_state
 from datalattice.cells import (
+    EMPTY_MAP,
     Index,
     Keyword,
     Loader,
@@ -17,51 +19,101 @@ from datalattice.cells import (
     encode,
     to_text,
 )
-from datalattice.errors import BadFormat, BadSignature
+from datalattice.errors import BadFormat, MissingData
 from datalattice.pipeline.options import check_there
+from datalattice.pipeline.owners import check_signed, name_text
 from datalattice.pipeline.queue.options import QueueOptions
 from datalattice.pipeline.queue.plan import Log, Offsets, PartitionName, View
 
 _PARTITIONS = Keyword("partitions")
 
 
-def read_view(root: Value, options: QueueOptions, *, must_exist: bool) -> View:
-    """Return the partitions in `root` that the options ask for.
+class _Owned(NamedTuple):
+    """What one owner has; nothing of owners that are not asked for."""
 
-    must_exist: an owner or topic that the options name and the root does not have is an error;
-        otherwise it may come later.
+    owner: str
+    topics: tuple[str, ...]
+    logs: dict[PartitionName, Log]
 
-    Shapes: root: nil or the Index of a lattice's sections.
-    Cost:   one signature check for each owner; reads nothing of the logs.
-    Raises: BadSignature: what is under an owner is not signed by the key it names. BadFormat: two
-            different names have the same text. UsageError: see must_exist. MissingData.
-    """
-    owners: set[str] = set()
-    topics: set[str] = set()
-    view: dict[PartitionName, Log] = {}
-    for owner, signed in _owners(root):
-        owners.add(owner)
+
+class Views:
+    """Looks into one root after another; what an owner has is read again when it has changed."""
+
+    def __init__(self, options: QueueOptions) -> None:
+        self._options = options
+        self._section = EMPTY_MAP
+        self._owned: dict[bytes, _Owned] = {}
+
+    def read(self, root: Value, *, must_exist: bool = False) -> View:
+        """Return the partitions in `root` that the options ask for.
+
+        must_exist: an owner or topic that the options name and the root does not have is an error;
+            otherwise it may come later.
+
+        Shapes: root: nil or the Index of a lattice's sections.
+        Cost:   one signature check for each owner that is not as in the root before; reads nothing
+                of the logs.
+        Raises: BadSignature: what is under an owner is not signed by their key. BadFormat: two
+                different names have the same text. UsageError: see must_exist. MissingData.
+        """
+        found = root.get(QUEUE_SECTION) if isinstance(root, Index) else None
+        section = found if isinstance(found, Map) else EMPTY_MAP
+        try:
+            owned = self._changed(self._owned, self._section, section)
+        except MissingData:  # what there was before may be gone
+            owned = self._changed({}, EMPTY_MAP, section)
+        view = _joined(owned.values())
+        if must_exist:
+            check_there("owner", self._options.owners, [one.owner for one in owned.values()])
+            topics = {topic for one in owned.values() for topic in one.topics}
+            check_there("topic", self._options.topics, topics)
+        self._section, self._owned = section, owned
+        return view
+
+    def _changed(self, owned: dict[bytes, _Owned], before: Map, after: Map) -> dict[bytes, _Owned]:
+        made = dict(owned)
+        for owner, _, _, _, signed in before.differences(after):
+            name = encode(owner)
+            if isinstance(signed, Signed):
+                made[name] = self._owned_by(owner, signed)
+            else:
+                made.pop(name, None)
+        return made
+
+    def _owned_by(self, cell: Value, signed: Signed) -> _Owned:
+        options = self._options
+        owner = name_text(cell)
         if options.owners and owner not in options.owners:
-            continue
-        if not signed.verify():
-            raise BadSignature(f"the queues of owner {owner} are not signed by their key")
+            return _Owned(owner, (), {})
+        check_signed(cell, signed, "queues")
+        topics: list[str] = []
+        logs: dict[PartitionName, Log] = {}
         for topic_cell, topic_state in _entries(signed.value):
             topic = name_text(topic_cell)
-            topics.add(topic)
+            topics.append(topic)
             if options.selects(owner, topic):
                 for partition, log in _logs(topic_state):
-                    _add(view, PartitionName(owner, topic, partition), log)
-    if must_exist:
-        check_there("owner", options.owners, owners)
-        check_there("topic", options.topics, topics)
+                    _add(logs, PartitionName(owner, topic, partition), log)
+        return _Owned(owner, tuple(topics), logs)
+
+
+def read_view(root: Value, options: QueueOptions, *, must_exist: bool) -> View:
+    """Return the partitions in one root, as `Views.read`.
+
+    Raises: as `Views.read`.
+    """
+    return Views(options).read(root, must_exist=must_exist)
+
+
+def _joined(owned: Iterable[_Owned]) -> View:
+    view: dict[PartitionName, Log] = {}
+    count = 0
+    for one in owned:
+        view.update(one.logs)
+        count += len(one.logs)
+        if len(view) != count:
+            raise BadFormat(f"two owners of queues have names that read the same: {one.owner}")
     return view
-
-
-def _owners(root: Value) -> Iterator[tuple[str, Signed]]:
-    section = root.get(QUEUE_SECTION) if isinstance(root, Index) else None
-    for owner, signed in _entries(section):
-        if isinstance(signed, Signed):
-            yield name_text(owner), signed
 
 
 def _logs(topic_state: Value) -> Iterator[tuple[str, Log]]:
@@ -79,11 +131,6 @@ def _add(view: dict[PartitionName, Log], name: PartitionName, log: Log) -> None:
     if name in view:
         raise BadFormat(f"two queues have names that read the same: {name}")
     view[name] = log
-
-
-def name_text(name: Value) -> str:
-    """Return the text of an owner or topic: a String as it is, everything else as it prints."""
-    return name if isinstance(name, str) else to_text(name)
 
 
 def offsets_since(view: View, stamp_ms: int, loader: Loader) -> Offsets:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from datalattice.apps.queue import QUEUE_SECTION, make_entry
-from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector, encode
+from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector, decode, encode, novelty
 from datalattice.crypto import KeyPair
-from datalattice.errors import BadFormat, BadSignature, UsageError
+from datalattice.errors import BadFormat, BadSignature, MissingData, UsageError
+from datalattice.lattice import did_of
+from datalattice.pipeline.owners import check_signed
+from datalattice.pipeline.queue import view
 from datalattice.pipeline.queue.options import parse_options
 from datalattice.pipeline.queue.plan import PartitionName
-from datalattice.pipeline.queue.view import offsets_since, read_view
+from datalattice.pipeline.queue.view import Views, offsets_since, read_view
 from datalattice.store import MemoryStore
 
 ALICE, BOB = KeyPair(bytes([1]) * 32), KeyPair(bytes([2]) * 32)
@@ -87,12 +90,12 @@ def test_a_name_that_is_not_there_is_an_error_or_waited_for() -> None:
 
 def test_names_of_any_kind_have_a_text() -> None:
     value = root(
-        ("did:key:x", Signed.sign(ALICE, Map.of([(Keyword("k"), topic((b"\x01", queue())))]))),
+        ("did:example:x", Signed.sign(ALICE, Map.of([(Keyword("k"), topic((b"\x01", queue())))]))),
         signed(BOB, ("t", topic(("0", queue()), (-7, queue()), (Keyword("p"), queue())))),
     )
     assert sorted(read(value)) == sorted(
         [
-            ("did:key:x", ":k", "0x01"),
+            ("did:example:x", ":k", "0x01"),
             (name_of(BOB), "t", '"0"'),
             (name_of(BOB), "t", "-7"),
             (name_of(BOB), "t", ":p"),
@@ -111,6 +114,85 @@ def test_a_wrong_signature_is_refused() -> None:
     with pytest.raises(BadSignature, match=name_of(ALICE)):
         read(root((ALICE.public_key, forged)))
     assert read(root((ALICE.public_key, forged), signed(BOB)), owner=name_of(BOB)) == {}
+
+
+DID = did_of(ALICE.public_key)
+
+
+@pytest.mark.parametrize("owner", [ALICE.public_key, DID, name_of(ALICE)])
+def test_what_another_key_signed_is_refused(owner: Value) -> None:
+    theirs = Signed.sign(BOB, Map.of([("a", topic((0, queue("x"))))]))
+    text = owner if isinstance(owner, str) else name_of(ALICE)
+    with pytest.raises(BadSignature, match=f"queues of owner '?{text}"):
+        read(root((owner, theirs)))
+
+
+def test_an_owner_may_be_a_did() -> None:
+    mine = Signed.sign(ALICE, Map.of([("a", topic((0, queue("x"))))]))
+    by_document = "did:web:example.com"  # its keys were looked up when it came in
+    assert read(root((DID, mine), (by_document, mine))) == {
+        (DID, "a", "0"): (0, 1),
+        (by_document, "a", "0"): (0, 1),
+    }
+
+
+def test_of_many_owners_only_those_that_changed_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[Value] = []
+    check = check_signed
+
+    def counted(owner: Value, signed: Signed, what: str) -> None:
+        checked.append(owner)
+        check(owner, signed, what)
+
+    monkeypatch.setattr(view, "check_signed", counted)
+    carol = KeyPair(bytes([3]) * 32)
+    views = Views(parse_options({"store": "s"}))
+    assert len(views.read(TWO)) == 3
+    assert set(checked) == {ALICE.public_key, BOB.public_key}
+    checked.clear()
+    section = TWO.get(QUEUE_SECTION)
+    assert isinstance(section, Map)
+    name, state = signed(BOB, ("a", topic((0, queue("z", "new")))))
+    changed = section.put(name, state).remove(ALICE.public_key)
+    changed = changed.put(*signed(carol, ("c", topic((0, queue())))))
+    for _ in range(2):
+        seen = views.read(Index.of([(QUEUE_SECTION, changed)]))
+        assert {tuple(name): log.end for name, log in seen.items()} == {
+            (name_of(BOB), "a", "0"): 2,
+            (name_of(carol), "c", "0"): 0,
+        }
+    assert sorted(checked, key=repr) == sorted([BOB.public_key, carol.public_key], key=repr)
+    forged = changed.put(BOB.public_key, Signed.sign(carol, Map.of([])))
+    for _ in range(2):
+        with pytest.raises(BadSignature, match=name_of(BOB)):
+            views.read(Index.of([(QUEUE_SECTION, forged)]))
+    assert len(views.read(TWO)) == 3
+
+
+class Cells(dict[bytes, bytes]):
+    """A loader of cells that may go."""
+
+    def load(self, hash: bytes) -> Value:
+        if hash not in self:
+            raise MissingData([hash])
+        return decode(self[hash], self)
+
+    def keep(self, value: Value) -> Value:
+        self.clear()
+        for hash, encoding, _ in novelty(value, None):
+            self[hash] = encoding
+        return decode(encode(value), self)
+
+
+def test_what_there_was_before_may_be_gone() -> None:
+    cells = Cells()
+    views = Views(parse_options({"store": "s", "owner": name_of(BOB)}))
+    for name in ("a", "b"):
+        others = [KeyPair(bytes([number]) * 32) for number in range(2, 40)]
+        made = root(*(signed(keys, (name, topic((0, queue("x" * 200))))) for keys in others))
+        assert {one.topic for one in views.read(cells.keep(made))} == {name}
 
 
 @pytest.mark.parametrize("odd", [None, 5, Map.of([]), Vector.of([1, 2])])

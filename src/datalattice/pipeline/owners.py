@@ -1,0 +1,45 @@
+"""Owners: whether what stands under an owner in a root is what that owner signed."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from datalattice.cells import Signed, Value, to_text
+from datalattice.errors import BadSignature
+from datalattice.lattice import is_public_key, verify_did
+
+_KEY_TEXT: Final = re.compile(r"0x[0-9a-fA-F]{64}")
+
+
+def name_text(name: Value) -> str:
+    """Return the text of a name: a String as it is, everything else as it prints.
+
+    A public key prints as 0x and hex.
+    """
+    return name if isinstance(name, str) else to_text(name)
+
+
+def check_signed(owner: Value, signed: Signed, what: str) -> None:
+    """Check that a value is signed by the owner under whom it stands.
+
+    Whether a key may speak for an owner whose name does not carry it was decided when the value
+    came in: that takes documents that are not at hand here.
+
+    what: names what is signed, such as "queues".
+    Raises: BadSignature: it is signed by another key, or not at all, or its owner only reads like a
+            public key.
+    """
+    text = name_text(owner)
+    if isinstance(owner, str) and _KEY_TEXT.fullmatch(owner):
+        raise BadSignature(
+            f"the {what} of owner {text!r}: a String that reads like a public key is none"
+        )
+    if is_public_key(owner):
+        is_theirs = owner == signed.public_key
+    elif isinstance(owner, str) and owner.startswith("did:key:"):
+        is_theirs = verify_did(owner, signed.public_key)
+    else:
+        is_theirs = True
+    if not (is_theirs and signed.verify()):
+        raise BadSignature(f"the {what} of owner {text} are not signed by their key")
