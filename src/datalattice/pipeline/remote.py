@@ -197,6 +197,7 @@ class RemoteCells:
     def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
         """Return the encodings of cells in the order of `hashes`, None for the absent ones.
 
+        What is likely to be asked for next comes along, as with `get_encoding`.
         Raises: PeerUnavailable: it cannot be reached, or sends something else.
         """
         wanted = list(hashes)
@@ -204,7 +205,10 @@ class RemoteCells:
             found = {hash: self._find(hash) for hash in wanted}
             lacking = [hash for hash, encoding in found.items() if encoding is None]
             for first in range(0, len(lacking), REQUEST_HASHES_MAX):
-                found |= self._fetch(lacking[first : first + REQUEST_HASHES_MAX])
+                batch = lacking[first : first + REQUEST_HASHES_MAX]
+                likely = [one for one in self._ahead.batch(batch[0]) if one not in self._recent]
+                together = dict.fromkeys([*batch, *likely])
+                found |= self._fetch(list(together)[:REQUEST_HASHES_MAX])
             return [found[hash] for hash in wanted]
 
     def load(self, hash: bytes) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -19,6 +19,7 @@ from datalattice.lattice import get_in
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.pipeline import remote
 from datalattice.pipeline.places import Place, open_place
+from datalattice.pipeline.queue.leaves import runs
 from datalattice.pipeline.remote import (
     AHEAD_MIN,
     EXPECTED_MAX,
@@ -83,6 +84,22 @@ def test_reading_in_order_takes_few_round_trips(node: BackgroundNode, cells: Rem
     # 2,667 cells; the batches begin small, so it is somewhat more than 11 requests.
     assert cells.requests <= 40
     assert cells.requests * AHEAD_MIN < count / 16
+
+
+def test_leaves_that_are_fetched_together_take_few_round_trips(
+    node: BackgroundNode, cells: RemoteCells
+) -> None:
+    count = 40_000
+    hash = put(node, Vector.of(range(count)))
+
+    def many(hashes: Iterable[bytes]) -> list[bytes]:
+        return [found for found in cells.get_encodings(hashes) if found is not None]
+
+    get(cells, hash)
+    (root,) = many([hash])
+    found = runs(root, 0, count, lambda hash: many([hash])[0], many)
+    assert sum(run.count for run in found) == count
+    assert cells.requests <= 40
 
 
 def test_a_large_blob_comes_in_few_round_trips(node: BackgroundNode, cells: RemoteCells) -> None:

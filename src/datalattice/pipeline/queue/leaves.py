@@ -1,10 +1,10 @@
 """Leaves: read a range of a log into columns, straight from the encodings of its cells.
 
 A record here is never an object. The walk finds the leaves of the log's vector; each leaf is one
-encoding with up to 16 records in it, and a record's parts are copied out as they stand. Values are
-turned into text here as well, because that is where the time goes. Everything was checked cell by
-cell when it came into the store; what only shows across cells (a tree node of the wrong kind) is
-checked here. Pure and compiled: no Spark, no Arrow.
+encoding with up to 16 records in it, and of a record's parts it is noted where they stand. Values
+are turned into text here as well, because that is where the time goes. Everything was checked cell
+by cell when it came into the store; what only shows across cells (a tree node of the wrong kind)
+is checked here. Pure and compiled: no Spark, no Arrow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from datalattice.cells import (
 )
 from datalattice.errors import BadFormat
 from datalattice.limits import CHUNK_BYTES, COUNT_MAX, FAN_OUT, HASH_BYTES, MAP_LEAF_MAX
-from datalattice.pipeline.places import Fetch
+from datalattice.pipeline.places import Fetch, FetchMany
+from datalattice.pipeline.queue.spans import Longs, Sheet, Spans
 
 SKIP: Final = 0
 CELL: Final = 1
@@ -55,9 +56,12 @@ class Run:
         self.count: i64 = count
 
 
-def runs(vector: bytes, first: int, stop: int, fetch: Fetch) -> Iterator[Run]:
+def runs(
+    vector: bytes, first: int, stop: int, fetch: Fetch, many: FetchMany | None = None
+) -> Iterator[Run]:
     """Yield the elements `first` .. `stop - 1` of a vector, in order, as they lie in its leaves.
 
+    many: fetches the leaves below one node together, at most 16.
     Cost:   one fetch for each branch on the way; nothing outside the range is fetched.
     Raises: BadFormat: a node is not the vector that must stand there. MissingData.
     """
@@ -86,13 +90,16 @@ def runs(vector: bytes, first: int, stop: int, fetch: Fetch) -> Iterator[Run]:
         if tail:
             todo.append((data, _skip(data, at, tail), body, first, min(stop, body)))
             continue
-        todo.extend(_children(data, at, count, first, stop))
+        children = _children(data, at, count, first, stop)
+        if many is not None and count <= FAN_OUT * FAN_OUT:
+            children = _fetched(children, many)
+        todo += children[::-1]
 
 
 def _children(
     data: bytes, at: int, count: int, first: int, stop: int
 ) -> list[tuple[bytes, int, int, int, int]]:
-    """Return the children of a tree node that meet the range, the last one first."""
+    """Return the children of a tree node that meet the range."""
     block = FAN_OUT
     while block * FAN_OUT < count:
         block *= FAN_OUT
@@ -104,7 +111,25 @@ def _children(
         if start + size > first:
             found.append((data, at, size, max(first - start, 0), min(stop - start, size)))
         at = skip_kid(data, at)
-    return found[::-1]
+    return found
+
+
+def _fetched(
+    children: list[tuple[bytes, int, int, int, int]], many: FetchMany
+) -> list[tuple[bytes, int, int, int, int]]:
+    """Return the same children, each in its encoding."""
+    found = many(
+        [data[at + 1 : at + _REF_BYTES] for data, at, _, _, _ in children if data[at] == 0x20]
+    )
+    fetched: list[tuple[bytes, int, int, int, int]] = []
+    number = 0
+    for data, at, count, first, stop in children:
+        if data[at] == 0x20:
+            fetched.append((found[number], 0, count, first, stop))
+            number += 1
+        else:
+            fetched.append((data, at, count, first, stop))
+    return fetched
 
 
 def _leaf(run: Run) -> bytes:
@@ -131,9 +156,10 @@ def vector_count(data: bytes, at: i64) -> i64:
 class Columns:
     """Records taken from runs, column by column; a column with the mode SKIP stays empty.
 
-    `keys` and `values` hold bytes or str by their mode, `stamps` Unix microseconds, `headers`
-    dicts of texts. None stands for nil, and for every part of an entry that is no record. `first`
-    is the offset of the first of them.
+    `keys` and `values` are ranges of `sheet`, of bytes or UTF-8 by their mode, `stamps` Unix
+    microseconds, `headers` dicts of texts. None stands for nil, and for every part of an entry that
+    is no record. `first` is the offset of the first of them. What stands in a String and is not
+    UTF-8 is there as it stands.
     """
 
     def __init__(
@@ -154,12 +180,11 @@ class Columns:
         self.value_mode: i64 = value_mode
         self.with_stamps = stamps
         self.with_headers = headers
-        self.keys: list[object] = []
-        self.values: list[object] = []
-        self.stamps: list[int | None] = []
+        self.sheet: Final = Sheet()
+        self.keys: Final = Spans()
+        self.values: Final = Spans()
+        self.stamps: Final = Longs()
         self.headers: list[dict[str, str | None] | None] = []
-        self._stamp_raw = b""
-        self._stamp: int | None = 0
         self.count = 0
         self.byte_count: i64 = 0
 
@@ -173,6 +198,7 @@ class Columns:
         data = run.data
         at: i64 = run.at
         left: i64 = run.count
+        self.sheet.turn_to(data)
         while left > 0 and self.byte_count < self.byte_max:
             tag: i64 = data[at]
             if tag == 0x80 and data[at + 1] == 4:
@@ -200,11 +226,11 @@ class Columns:
 
     def _none(self) -> None:
         if self.key_mode != SKIP:
-            self.keys.append(None)
+            self.keys.add_none()
         if self.value_mode != SKIP:
-            self.values.append(None)
+            self.values.add_none()
         if self.with_stamps:
-            self.stamps.append(None)
+            self.stamps.add_none()
         if self.with_headers:
             self.headers.append(None)
 
@@ -219,15 +245,11 @@ class Columns:
             return skip_kid(data, skip_kid(data, stamp_at))
         headers_at: i64 = stamp_at + 1 + length
         if self.key_mode != SKIP:
-            self.keys.append(self._part(data, key_at, value_at, self.key_mode, False))
+            self._part(self.keys, data, key_at, value_at, self.key_mode)
         if self.value_mode != SKIP:
-            self.values.append(self._part(data, value_at, stamp_at, self.value_mode, True))
+            self._part(self.values, data, value_at, stamp_at, self.value_mode)
         if self.with_stamps:
-            raw = data[stamp_at + 1 : headers_at]
-            if raw != self._stamp_raw:  # records that were appended together have one time
-                self._stamp_raw = raw
-                self._stamp = micros(raw)
-            self.stamps.append(self._stamp)
+            self._time(data, stamp_at + 1, headers_at)
         if data[headers_at] == 0:
             if self.with_headers:
                 self.headers.append(None)
@@ -237,28 +259,52 @@ class Columns:
             self.headers.append(self._headers(data[headers_at:end]))
         return end
 
-    def _part(self, data: bytes, at: i64, end: i64, mode: i64, is_value: bool) -> object:
+    def _time(self, data: bytes, at: i64, end: i64) -> None:
+        """Append the time whose milliseconds stand at `at` .. `end`; none past the range."""
+        stamp: i64 = 0
+        if at < end:
+            stamp = data[at]
+            if stamp >= 0x80:
+                stamp -= 0x100
+            for position in range(at + 1, end):
+                stamp = stamp * 0x100 + data[position]
+        if -_STAMP_MAX <= stamp <= _STAMP_MAX:
+            self.stamps.add(stamp * _MICROS)
+        else:
+            self.stamps.add_none()
+
+    def _part(self, spans: Spans, data: bytes, at: i64, end: i64, mode: i64) -> None:
+        """Append the key or value at `at` .. `end`."""
         tag: i64 = data[at]
         if tag == 0:
-            return None
+            spans.add_none()
+            return
         if tag == 0x20:
             data = self.fetch(data[at + 1 : end])
             at, end = 0, len(data)
             tag = data[0]
             self.byte_count += end
-        if mode == BYTES:
-            if tag & _BLOB_MASK != 0x30:
-                raise Unfit(len(self.values if is_value else self.keys), is_value)
-            return self._content(data, at, end)
         if mode == CELL:
-            return self._complete(data[at:end])
-        if mode == STRING and tag == 0x30:
-            return self._content(data, at, end).decode("utf-8", "replace")
-        text = self._json(data, at, end, 0)
-        if mode == STRING and text[0] == '"':
-            unquoted: str = json.loads(text)
-            return unquoted
-        return text
+            if _has_no_branch(data, at, end, tag):
+                self.sheet.add_range(spans, data, at, end)
+            else:
+                self.sheet.add(spans, self._complete(data[at:end]))
+        elif tag & _BLOB_MASK == 0x30 and (mode == BYTES or (mode == STRING and tag == 0x30)):
+            length: i64 = data[at + 1]
+            start: i64 = at + 2
+            if length >= 0x80:
+                length, start = read_vlq(data, at + 1, end)
+            if length <= CHUNK_BYTES:
+                self.sheet.add_range(spans, data, start, start + length)
+            else:
+                self.sheet.add(spans, self._content(data, at, end))
+        elif mode == BYTES:
+            raise Unfit(self.count, spans is self.values)
+        else:
+            text = self._json(data, at, end, 0)
+            if mode == STRING and text[0] == '"':
+                text = json.loads(text)
+            self.sheet.add(spans, text.encode("utf-8", "replace"))
 
     def _content(self, data: bytes, at: i64, end: i64) -> bytes:
         """Return the bytes of the blob or string at `at`."""
@@ -393,10 +439,11 @@ class Unfit(Exception):
         self.is_value = is_value
 
 
-def micros(raw: bytes) -> int | None:
-    """Return a time of milliseconds, in these bytes, as microseconds; None past the range."""
-    stamp = int.from_bytes(raw, "big", signed=True)
-    return stamp * _MICROS if -_STAMP_MAX <= stamp <= _STAMP_MAX else None
+def _has_no_branch(data: bytes, at: i64, end: i64, tag: i64) -> bool:
+    """Return whether it is plain that no cell hangs on the value at `at` .. `end`."""
+    if tag & _BLOB_MASK == 0x30:
+        return data[at + 1] < 0x80 or read_vlq(data, at + 1, end)[0] <= CHUNK_BYTES
+    return data.find(b" ", at, end) < 0  # the tag of a reference is not among its bytes
 
 
 def _skip_value(data: bytes, at: i64) -> i64:

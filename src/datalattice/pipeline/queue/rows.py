@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from array import array
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from datalattice.errors import UsageError
 from datalattice.limits import FAN_OUT
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.places import Fetch
+from datalattice.pipeline.places import Fetch, FetchMany
 from datalattice.pipeline.queue import leaves
 from datalattice.pipeline.queue.leaves import Columns, Unfit, runs
 from datalattice.pipeline.queue.options import PartitionFormat, QueueOptions
 from datalattice.pipeline.queue.plan import Slice
+from datalattice.pipeline.queue.spans import Longs, Spans
 from datalattice.pipeline.values import ValueFormat, column_type, variant_parts
 
 if TYPE_CHECKING:
@@ -54,10 +55,15 @@ def column_types(options: QueueOptions) -> dict[str, str]:
 
 
 def batches(
-    part: Slice, options: QueueOptions, schema: pa.Schema, fetch: Fetch
+    part: Slice,
+    options: QueueOptions,
+    schema: pa.Schema,
+    fetch: Fetch,
+    many: FetchMany | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a slice as Arrow batches with this schema (that of `column_types`).
 
+    many: fetches neighbouring leaves together.
     Cost:   one fetch for each leaf of 16 records, and for each record or value of its own cell.
     Raises: UsageError: a value that its format does not take, a partition id that is no number.
             BadFormat. MissingData.
@@ -90,7 +96,7 @@ def batches(
         return
     start = part.log.start
     columns = columns_from(part.first)
-    for run in runs(part.log.entries, part.first - start, part.stop - start, fetch):
+    for run in runs(part.log.entries, part.first - start, part.stop - start, fetch, many):
         while run.count:
             try:
                 columns.take(run)
@@ -122,32 +128,21 @@ _Maker = Callable[[Columns], "pa.Array"]
 
 def _column_makers(part: Slice, options: QueueOptions, schema: pa.Schema) -> list[_Maker]:
     """Return for each column of the rows the function that makes it from taken records."""
+    import numpy as np
     import pyarrow as pa
 
-    def constant(value: object, kind: pa.DataType) -> _Maker:
-        scalar = pa.scalar(value, kind)
-        return lambda columns: pa.repeat(scalar, columns.count)
-
-    def longs(numbers: array[int]) -> pa.Array:
-        return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
-
-    def stamps(columns: Columns, kind: pa.DataType) -> pa.Array:
-        return pa.array(columns.stamps, pa.int64()).cast(kind)
-
-    def parts(
-        format: ValueFormat, kind: pa.DataType, column: Callable[[Columns], list[object]]
-    ) -> _Maker:
+    def parts(format: ValueFormat, kind: pa.DataType, column: Callable[[Columns], Spans]) -> _Maker:
         if format is ValueFormat.VARIANT:
-            return lambda columns: pa.array([_variant(text) for text in column(columns)], kind)
-        return lambda columns: pa.array(column(columns), kind)
+            return lambda columns: _variants(_strings(column(columns), columns, pa.string()), kind)
+        return lambda columns: _strings(column(columns), columns, kind)
 
     def maker(name: str, kind: pa.DataType) -> _Maker:
         if name == "offset":
-            return lambda columns: longs(
-                array("q", range(columns.first, columns.first + columns.count))
+            return lambda columns: pa.array(
+                np.arange(columns.first, columns.first + columns.count, dtype=np.int64)
             )
         if name == "timestamp":
-            return lambda columns: stamps(columns, kind)
+            return lambda columns: _numbers(columns.stamps, kind)
         if name == "key":
             return parts(options.key_format, kind, lambda columns: columns.keys)
         if name == "value":
@@ -156,9 +151,87 @@ def _column_makers(part: Slice, options: QueueOptions, schema: pa.Schema) -> lis
             return lambda columns: pa.array(
                 [None if found is None else list(found.items()) for found in columns.headers], kind
             )
-        return constant(_name_value(part, options, name), kind)
+        return _constant(_name_value(part, options, name), kind)
 
     return [maker(name, schema.field(name).type) for name in options.columns]
+
+
+def _constant(value: object, kind: pa.DataType) -> _Maker:
+    """Return what makes a column of one value: made once, and cut for each batch."""
+    import pyarrow as pa
+
+    scalar = pa.scalar(value, kind)
+    longest = pa.repeat(scalar, 0)
+
+    def column(columns: Columns) -> pa.Array:
+        nonlocal longest
+        if len(longest) < columns.count:
+            longest = pa.repeat(scalar, columns.count)
+        return longest.slice(0, columns.count)
+
+    return column
+
+
+def _numbers(longs: Longs, kind: pa.DataType) -> pa.Array:
+    """Return integers as a column."""
+    import pyarrow as pa
+
+    count = len(longs.marks)
+    if longs.absent == count:
+        return pa.nulls(count, kind)
+    numbers = _native(longs.numbers.getvalue(), 8)
+    return pa.Array.from_buffers(kind, count, [_validity(longs), numbers], longs.absent)
+
+
+def _strings(spans: Spans, columns: Columns, kind: pa.DataType) -> pa.Array:
+    """Return keys or values as a column of `kind`, BINARY or STRING."""
+    import numpy as np
+    import pyarrow as pa
+
+    count = len(spans.marks)
+    if spans.absent == count:
+        return pa.nulls(count, kind)
+    # Of these strings every other one lies between two of the column.
+    bounds = _native(spans.bounds.getvalue(), 4)
+    text = pa.py_buffer(columns.sheet.text())
+    strings = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, bounds, text])
+    numbers = pa.py_buffer(np.arange(0, 2 * count, 2, dtype=np.int32))
+    chosen = pa.Array.from_buffers(pa.int32(), count, [_validity(spans), numbers], spans.absent)
+    found = strings.take(chosen)
+    if kind == pa.binary():
+        return found
+    try:
+        return found.cast(kind)
+    except pa.ArrowInvalid:  # a String that is no UTF-8 shows a mark, in whatever part of Spark
+        contents = found.to_pylist()
+        return pa.array([one and one.decode("utf-8", "replace") for one in contents], kind)
+
+
+def _validity(column: Longs | Spans) -> pa.Buffer | None:
+    """Return the marks of a column as bits; None: all are there."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not column.absent:
+        return None
+    marks = np.frombuffer(column.marks.getvalue(), dtype=np.uint8)
+    return pa.py_buffer(np.packbits(marks, bitorder="little"))
+
+
+def _native(numbers: bytes, width: int) -> pa.Buffer:
+    """Return little-endian integers of `width` bytes in the order of this machine."""
+    import numpy as np
+    import pyarrow as pa
+
+    if sys.byteorder == "little":
+        return pa.py_buffer(numbers)
+    return pa.py_buffer(np.frombuffer(numbers, dtype=f"<i{width}").astype(f"=i{width}"))
+
+
+def _variants(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array([_variant(text) for text in texts.to_pylist()], kind)
 
 
 def _variant(text: object) -> dict[str, bytes] | None:

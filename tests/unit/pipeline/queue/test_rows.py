@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import NoneType
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from datalattice.apps.queue import make_entry
-from datalattice.cells import Value, Vector, encode, novelty
+from datalattice.cells import (
+    Blob,
+    Keyword,
+    Map,
+    Text,
+    Value,
+    Vector,
+    decode,
+    encode,
+    make_blob,
+    make_text,
+    novelty,
+)
 from datalattice.errors import LimitExceeded, UsageError
 from datalattice.pipeline.queue import rows
 from datalattice.pipeline.queue.options import COLUMNS, QueueOptions, parse_options
 from datalattice.pipeline.queue.plan import Log, PartitionName, Slice
 from datalattice.pipeline.queue.rows import batches, column_types
+from datalattice.pipeline.values import ValueFormat, render
 
 pa: Any = pytest.importorskip("pyarrow")
 
@@ -54,7 +70,88 @@ def read(
         log.end if stop is None else stop,
     )
     chosen = options(**given)
-    return list(batches(part, chosen, schema_of(chosen), cells.__getitem__))
+    schema = schema_of(chosen)
+    found = list(batches(part, chosen, schema, cells.__getitem__))
+    together = batches(part, chosen, schema, cells.__getitem__, lambda all: [cells[h] for h in all])
+    assert list(together) == found
+    for batch in found:
+        batch.validate(full=True)
+    return found
+
+
+LONG_TEXT = "é" * 5_000
+VALUES: list[Value] = [
+    None,
+    "",
+    b"",
+    "text",
+    b"\x00\xff",
+    bytes(range(140)),
+    "x" * 200,
+    make_text(LONG_TEXT),
+    make_text("x" * 4_095 + "é"),
+    make_blob(bytes(range(256)) * 300),
+    17,
+    1.5,
+    Keyword("name"),
+    Vector.of(["a", None, "b" * 300]),
+    Map.of([("k", "v" * 200), ("n", None)]),
+    decode(b"\x30\x03a\xff\xc3"),
+    decode(b"\x30\x02\xc3\xa9"),
+]
+
+
+@st.composite
+def logs(draw: st.DrawFn, values: list[Value]) -> list[Value]:
+    """Draw the entries of a log: records, and what is none, some of them cells of their own."""
+    some = st.sampled_from(values)
+    times = st.sampled_from([0, -1, 1_700_000_000_123, 2**62])
+    odd = st.sampled_from([None, 7, "text", Vector.of([]), Vector.of(["k", "v"]), Map.of([(1, 2)])])
+    records = st.builds(make_entry, some, some, times)
+    length = draw(st.sampled_from([1, 15, 16, 17, 40, 300]))
+    few = draw(st.lists(records | records | records | odd, min_size=1, max_size=20))
+    return [few[i * i % len(few)] for i in range(length)]
+
+
+def expected(entry: Value, part: int, format: ValueFormat) -> object:
+    if not isinstance(entry, Vector) or len(entry) < 4 or not isinstance(entry[2], int):
+        return None
+    return render(entry[part], format)
+
+
+@pytest.mark.parametrize("format", list(ValueFormat))
+@given(data=st.data())
+@settings(max_examples=15)
+def test_batches_are_the_records_as_they_read_one_by_one(
+    data: st.DataObject, format: ValueFormat
+) -> None:
+    fit = [
+        value
+        for value in VALUES
+        if format is not ValueFormat.BYTES or isinstance(value, (NoneType, str, bytes, Text, Blob))
+    ]
+    entries = data.draw(logs(fit))
+    stop = data.draw(st.integers(1, len(entries)))
+    first = data.draw(st.integers(0, stop - 1))
+    found = read(entries, start=5, first=5 + first, stop=5 + stop, valueFormat=format.value)
+    rows = [row for batch in found for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(5 + first, 5 + stop))
+    for row, entry in zip(rows, entries[first:stop], strict=True):
+        assert row["key"] == expected(entry, 0, format)
+        assert row["value"] == expected(entry, 1, format)
+        has_time = isinstance(entry, Vector) and len(entry) == 4 and entry[2] != 2**62
+        assert (row["timestamp"] is not None) == has_time
+        assert row["owner"] == "0xaa"
+
+
+def test_texts_that_are_not_utf8_show_a_mark() -> None:
+    odd = make_entry("key", decode(b"\x30\x03a\xff\xc3"), 0)
+    (batch,) = read([make_entry(None, "é", 0), odd], valueFormat="string")
+    assert batch.column("value").to_pylist() == ["é", "a\ufffd\ufffd"]
+    # Halves of one character at the end and the beginning of neighbours are no character.
+    halves = [make_entry(None, decode(b"\x30\x01" + half), 0) for half in (b"\xc3", b"\xa9")]
+    (batch,) = read(list(halves), valueFormat="string", columns="value")
+    assert batch.column("value").to_pylist() == ["\ufffd", "\ufffd"]
 
 
 def test_a_row_has_every_part_of_a_record() -> None:

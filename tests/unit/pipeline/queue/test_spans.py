@@ -1,0 +1,78 @@
+"""Columns without an object for each entry: ranges of one text."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from datalattice.errors import LimitExceeded
+from datalattice.pipeline.queue.spans import TEXT_BYTES_MAX, Longs, Sheet, Spans
+
+
+def read(sheet: Sheet, spans: Spans) -> list[bytes | None]:
+    text = sheet.text()
+    bounds = array("i", spans.bounds.getvalue())
+    assert list(bounds) == sorted(bounds)
+    pairs = zip(bounds[::2], bounds[1::2], strict=True)
+    return [
+        text[first:end] if mark else None
+        for mark, (first, end) in zip(spans.marks.getvalue(), pairs, strict=True)
+    ]
+
+
+def test_ranges_of_a_leaf_share_one_copy_of_it() -> None:
+    sheet, keys, values = Sheet(), Spans(), Spans()
+    for leaf in (b"k1v1k2v2", b"k3v3"):
+        sheet.turn_to(leaf)
+        for at in range(0, len(leaf), 4):
+            sheet.add_range(keys, leaf, at, at + 2)
+            sheet.add_range(values, leaf, at + 2, at + 4)
+    assert sheet.text() == b"k1v1k2v2k3v3"
+    assert read(sheet, keys) == [b"k1", b"k2", b"k3"]
+    assert read(sheet, values) == [b"v1", b"v2", b"v3"]
+
+
+def test_a_leaf_is_laid_down_once_whatever_comes_between() -> None:
+    sheet, values = Sheet(), Spans()
+    leaf = b"one two three"
+    sheet.turn_to(leaf)
+    sheet.add_range(values, leaf, 0, 3)
+    sheet.add(values, b"far away")
+    values.add_none()
+    sheet.add_range(values, leaf, 4, 7)
+    sheet.add_range(values, b"another cell", 0, 7)
+    assert read(sheet, values) == [b"one", b"far away", None, b"two", b"another"]
+    assert sheet.text().count(leaf) == 1
+    assert values.absent == 1
+
+
+def test_a_leaf_of_which_nothing_is_taken_takes_no_room() -> None:
+    sheet, values = Sheet(), Spans()
+    sheet.turn_to(b"leaf")
+    values.add_none()
+    assert read(sheet, values) == [None]
+    assert sheet.text() == b""
+
+
+@pytest.mark.parametrize("size", [9, 10, 11])
+def test_a_text_is_bounded(size: int) -> None:
+    sheet, values = Sheet(10), Spans()
+    sheet.add(values, bytes(4))
+    if size <= 10:
+        sheet.add(values, bytes(size - 4))
+        assert len(sheet.text()) == size
+        return
+    with pytest.raises(LimitExceeded, match=r"11 bytes .* holds 10"):
+        sheet.add(values, bytes(size - 4))
+    assert TEXT_BYTES_MAX == 2**31 - 1
+
+
+def test_numbers_have_their_marks() -> None:
+    longs = Longs()
+    for number in (0, -1, 2**63 - 1, -(2**63)):
+        longs.add(number)
+    longs.add_none()
+    assert list(array("q", longs.numbers.getvalue())) == [0, -1, 2**63 - 1, -(2**63), 0]
+    assert longs.marks.getvalue() == b"\1\1\1\1\0"
+    assert longs.absent == 1
