@@ -47,7 +47,7 @@ from datalattice.pipeline.queue.plan import (
 )
 from datalattice.pipeline.queue.rows import batches, column_types
 from datalattice.pipeline.queue.sink import QueueSink
-from datalattice.pipeline.queue.view import offsets_since, read_view
+from datalattice.pipeline.queue.view import Views, offsets_since, read_view
 from datalattice.pipeline.tables import check_schema, ddl
 
 if TYPE_CHECKING:
@@ -159,10 +159,6 @@ class _Reading:
         """Return the open place."""
         return open_place(self.options.place)
 
-    def view(self, root_hash: bytes | None, *, must_exist: bool) -> View:
-        """Return the partitions of a root."""
-        return read_view(root_at(self.source(), root_hash), self.options, must_exist=must_exist)
-
     def lost(self, loss: Loss) -> None:
         """Do with a loss what failOnDataLoss says."""
         if self.options.fail_on_data_loss:
@@ -201,7 +197,8 @@ class QueueReader(DataSourceReader):
 
     def _tasks(self, snapshot: Snapshot) -> list[Planned]:
         reading = self._reading
-        view = reading.view(snapshot.root_hash, must_exist=True)
+        root = root_at(reading.source(), snapshot.root_hash)
+        view = read_view(root, reading.options, must_exist=True)
         end = resolve(view, reading.options.ending, "endingOffsets")
         start = reading.start(view)
         if reading.options.starting_timestamp_ms is None:
@@ -239,6 +236,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self._reading = _Reading(options, schema)
+        self._views = Views(options)
         self._target: Offsets | None = None
         self._last: _Seen | None = None
         self._next: _Seen | None = None
@@ -330,7 +328,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def look(root_hash: bytes | None) -> T:
             if self._last is None or self._last.root_hash != root_hash:
-                view = self._reading.view(root_hash, must_exist=False)
+                view = self._views.read(root_at(self._reading.source(), root_hash))
                 self._last = _Seen(root_hash, view)
             return work(self._last)
 
