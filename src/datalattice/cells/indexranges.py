@@ -28,20 +28,47 @@ def index_between(index: Index, low: bytes | None, high: bytes | None) -> Index:
     Source: CAD003 "Index"; docs/cells.md "Index".
     """
     inside: list[Index] = []
-    stack: list[Index] = [index] if index._count else []
+    stack: list[tuple[Index, bytes | None, bytes | None]] = []
+    if index._count:
+        stack.append((index, low, high))
     while stack:
-        node = stack.pop()
-        from_low = 1 if low is None else _order(node, low)
-        from_high = -1 if high is None else _order(node, high)
-        if from_low < 0 or from_high > 0:
-            continue
-        if from_low > 0 and from_high < 0:
+        node, above, below = stack.pop()
+        if above is not None:
+            from_low = _order(node, above)
+            if from_low < 0:
+                continue
+            if from_low > 0:
+                above = None
+        if below is not None:
+            from_high = _order(node, below)
+            if from_high > 0:
+                continue
+            if from_high < 0:
+                below = None
+        if above is None and below is None:
             inside.append(node)
             continue
         parts = _parts(node)
-        parts.reverse()
-        stack.extend(parts)
+        # Parts are in order: only the first one of those at hand can reach below the low bound.
+        first = 0 if above is None else _first_from(parts, above, 0)
+        stop = len(parts) if below is None else _first_from(parts, below, 1)
+        for i in range(stop - 1, first - 1, -1):
+            stack.append(
+                (parts[i], above if i == first else None, below if i == stop - 1 else None)
+            )
     return index_joined(inside)
+
+
+def _first_from(parts: list[Index], bound: bytes, order: int) -> int:
+    """Return how many parts come before the first whose `_order` is at least this one."""
+    first, stop = 0, len(parts)
+    while first < stop:
+        middle = (first + stop) // 2
+        if _order(parts[middle], bound) < order:
+            first = middle + 1
+        else:
+            stop = middle
+    return first
 
 
 def index_joined(parts: Iterable[Index]) -> Index:

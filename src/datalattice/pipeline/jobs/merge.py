@@ -11,7 +11,6 @@ concurrent values of an owner are treated as by any node that is not theirs, and
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -33,11 +32,10 @@ from datalattice.cells import (
     index_bounds,
     index_joined,
     to_text,
-    value_hash,
 )
 from datalattice.crypto import KeyPair, SystemEntropy
 from datalattice.errors import UsageError
-from datalattice.home import Folder, folder_of, node_or_store, open_reader, read_key
+from datalattice.home import read_key
 from datalattice.lattice import (
     IndexLattice,
     Lattice,
@@ -47,7 +45,6 @@ from datalattice.lattice import (
     root_lattice,
     verify_did,
 )
-from datalattice.node import import_into
 from datalattice.pipeline.jobs.inputs import (
     CACHE_BYTES,
     Input,
@@ -56,6 +53,7 @@ from datalattice.pipeline.jobs.inputs import (
     resolve_input,
     root_of,
 )
+from datalattice.pipeline.jobs.output import Output, Result
 from datalattice.pipeline.jobs.partials import (
     Bucket,
     Merger,
@@ -64,7 +62,6 @@ from datalattice.pipeline.jobs.partials import (
     Tally,
     Unit,
     slots_of,
-    stage,
     united,
     with_databases,
 )
@@ -80,7 +77,7 @@ from datalattice.pipeline.jobs.reduction import (
 )
 from datalattice.pipeline.jobs.tasks import run_tasks
 from datalattice.pipeline.progress import Progress, silent
-from datalattice.store import STORE_FILE, CellStore, announce_cells, export_cells
+from datalattice.store import CellStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +85,7 @@ if TYPE_CHECKING:
 FAN_IN: Final = 64
 """Inputs, or partials, that one task merges."""
 
-RANGE_KEYS: Final = 32_768
+RANGE_KEYS: Final = 16_384
 """A database of more keys is merged by ranges of about as many: what a task holds in memory."""
 
 BUCKETS_MAX: Final = 64
@@ -96,9 +93,6 @@ BUCKETS_MAX: Final = 64
 
 SAMPLE_MAX: Final = 16
 """Inputs that are looked at to find out how large the databases are."""
-
-IMPORT_WAIT_MS: Final = 20_000
-"""How long a running node is asked to wait with its answer; it is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +151,7 @@ def merge(
     Cost:   what differs between the inputs; of a new store or archive, the whole result once.
     """
     began = time.monotonic()
-    output = _Output.of(into, store, archive)
+    output = Output.of(into, store, archive)
     if fan_in < 2:
         raise UsageError(f"fan_in is a number of at least 2, got {fan_in!r}")
     if not inputs:
@@ -172,39 +166,6 @@ def merge(
     with _staging_folder(place) as folder:
         job = _Merge(spark, folder, output, key, fan_in, told, Tally())
         return replace(job.run(sources), seconds=round(time.monotonic() - began, 3))
-
-
-@dataclass(frozen=True, slots=True)
-class _Output:
-    """Where the result goes: one of three."""
-
-    path: Path
-    folder: Folder | None
-    is_archive: bool
-
-    @classmethod
-    def of(cls, into: str | None, store: str | None, archive: str | None) -> _Output:
-        given = [one for one in (into, store, archive) if one is not None]
-        if len(given) != 1 or not given[0]:
-            raise UsageError(
-                "name one place for the result: into (the folder of a node), store (a new folder) "
-                "or archive (a new file)"
-            )
-        path = Path(given[0]).expanduser().absolute()
-        if into is not None:
-            return cls(path, folder_of(path), False)
-        if path.exists():
-            raise UsageError(f"{path} is there already; name a new place for the result")
-        if not path.parent.is_dir():
-            raise UsageError(f"{path.parent} is not a folder")
-        return cls(path, None, archive is not None)
-
-    @property
-    def staging(self) -> Path:
-        """Where tasks stage, unless it is said."""
-        if self.folder is not None:
-            return self.path / "staging"
-        return self.path.with_name(self.path.name + ".staging")
 
 
 @contextmanager
@@ -233,7 +194,7 @@ class _Merge:
 
     spark: SparkSession
     staging: str
-    output: _Output
+    output: Output
     key: KeyPair | None
     fan_in: int
     progress: Progress
@@ -246,7 +207,7 @@ class _Merge:
 
     def run(self, sources: list[Input]) -> MergeReport:
         count = len(sources)
-        if self.output.folder is not None and _has_root(self.output.folder):
+        if self.output.folder is not None and self.output.has_root():
             self.has_root = True
             # What a node has comes first, as in any merge of its own.
             sources = [resolve_input(str(self.output.folder.path)), *sources]
@@ -263,7 +224,10 @@ class _Merge:
             ):
                 merger = Merger(public_key, ranges)
                 root, forks = self._whole(merger, list(zip(units, partials, strict=True)))
-                hash, cells = self._write(root, base)
+                result = Result(root, merger, self.key)
+                if self.has_root:
+                    result = replace(result, base=base, origin=root_of(sources[0]))
+                hash, cells = self.output.write(result, self.staging, self._told)
         return MergeReport(
             root=hash,
             output=str(self.output.path),
@@ -390,68 +354,8 @@ class _Merge:
                 root = with_databases(root, slot, databases, seals, self.key)
         return root, forks
 
-    # --- writing ---
-
-    def _write(self, root: Value, base: CellStore) -> tuple[str, int]:
-        """Put the result where it belongs; return the hash of the root there, and new cells."""
-
-        def told(count: int) -> None:
-            self.progress("write", count, None)
-
-        if self.output.folder is not None:
-            made = Path(self.staging) / "result"
-            with CellStore.open(made) as store:
-                # The base need not come along where it is the node's own store.
-                stage(root, store, base if self.has_root else None, told)
-                _commit(store, root)
-            return self._imported(self.output.folder, str(made))
-        path = self.output.path
-        unfinished = path.with_name(path.name + ".part")
-        if self.output.is_archive:
-            with CellStore.open(Path(self.staging) / "result") as store:
-                count = stage(root, store, None, told)
-                hash = _commit(store, root)
-                _write_archive(store, hash, unfinished)
-        else:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            with CellStore.open(unfinished) as store:
-                count = stage(root, store, None, told)
-                announce_cells(store, [value_hash(root)])
-                hash = _commit(store, root)
-        unfinished.rename(path)
-        return hash.hex(), count
-
-    def _imported(self, folder: Folder, made: str) -> tuple[str, int]:
-        """Have a node take the result, as from a peer; return its root then, and new cells."""
-
-        def told(count: int) -> None:
-            self.progress("write", count, None)
-
-        found = node_or_store(folder)
-        with found:
-            if isinstance(found, CellStore):
-                context = MergeContext(key_pair=self.key, verifier=verify_did)
-                done = import_into(
-                    found,
-                    made,
-                    merge=True,
-                    context=context,
-                    progress=told,
-                )
-                return str(done["root"]), _number(done["cells"])
-            while True:
-                answer = found.call(
-                    "store.import", path=made, merge=True, pin="", timeout_ms=IMPORT_WAIT_MS
-                )
-                if isinstance(answer, Map):
-                    return str(answer.get("root")), _number(answer.get("cells"))
-
-
-def _has_root(folder: Folder) -> bool:
-    if not (folder.store_path / STORE_FILE).is_file():
-        return False
-    with open_reader(folder) as store:
-        return store.root_hash() is not None
+    def _told(self, count: int) -> None:
+        self.progress("write", count, None)
 
 
 def _is_cut(lattice: Lattice | None) -> bool:
@@ -465,24 +369,6 @@ def _is_cut(lattice: Lattice | None) -> bool:
 def _name(*keys: Value) -> bytes:
     """Return what tells paths apart, as a key of a dictionary."""
     return encode(Vector.of(keys))
-
-
-def _commit(store: CellStore, root: Value) -> bytes:
-    """Make a staged value the root; what the base has of it is not looked for."""
-    hash = value_hash(root)
-    store.commit(store.load(hash))
-    return hash
-
-
-def _write_archive(store: CellStore, hash: bytes, path: Path) -> None:
-    with path.open("wb") as file:
-        export_cells(store, hash, file.write)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _shown(path: tuple[Value, ...]) -> str:

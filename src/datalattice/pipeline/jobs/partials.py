@@ -184,7 +184,7 @@ class Merger:
     def take(self, root: Value, unit: Unit) -> Partial:
         """Return what one input has of a unit."""
         if isinstance(unit, Range):
-            databases = self._databases(get_in(root, unit.slot), unit.slot)
+            databases = self.databases(get_in(root, unit.slot), unit.slot)
             index = None if databases is None else databases.get(unit.name)
             if not isinstance(index, Index):
                 return Partial(None)
@@ -193,7 +193,7 @@ class Merger:
         seals: dict[Path, set[Seal]] = {}
         for slot in self.split:
             cell = get_in(made, slot)
-            databases = self._databases(cell, slot)
+            databases = self.databases(cell, slot)
             if databases is not None:
                 assert isinstance(cell, Signed)
                 seals[slot] = {Seal.of(cell)}
@@ -203,8 +203,8 @@ class Merger:
                 made = assoc_in(made, slot, Signed.sign(self.deputy, databases), self.lattice)
         return Partial(made, seals=seals)
 
-    def _databases(self, cell: Value, slot: Path) -> Map | None:
-        """Return the databases in a signed value, None where no merge would take it."""
+    def databases(self, cell: Value, slot: Path) -> Map | None:
+        """Return the databases in a signed value; None: no merge would take it."""
         if not isinstance(cell, Signed) or not cell.verify():
             return None
         if not self._context().verify_owner(slot[-1], cell.public_key):
@@ -247,11 +247,13 @@ class Merger:
         child = lattice.inner.child(unit.name)
         assert child is not None
         context = self._context().at((*unit.slot, unit.name), unit.slot[-1])
-        own: Value = None
-        for other in partials:
-            if other.value is not None:
-                own = other.value if own is None else child.merge(own, other.value, context)
-        return Partial(own)
+
+        def joined(own: Value, other: Value) -> Value:
+            return (
+                own if other is None else other if own is None else child.merge(own, other, context)
+            )
+
+        return Partial(in_pairs(joined, (other.value for other in partials)))
 
     def _join(self, own: Partial, other: Partial) -> Partial:
         forked: set[Path] = set()
@@ -334,6 +336,27 @@ class Merger:
             if cell.signature == _PROVISIONAL and cell.public_key == key_pair.public_key:
                 root = _replaced(root, path, Signed.sign(key_pair, cell.value))
         return root
+
+
+def in_pairs(joined: Callable[[Value, Value], Value], values: Iterable[Value]) -> Value:
+    """Return what joining the values in their order gives, nil of none: neighbours first.
+
+    A join looks at all that its operands differ in. Were each value joined to all before it, what
+    the first ones changed would be looked at again for every further one.
+
+    Cost:   as many values in memory as doublings lead to their number.
+    """
+    waiting: list[tuple[int, Value]] = []
+    for one in values:
+        count, value = 1, one
+        while waiting and waiting[-1][0] == count:
+            value = joined(waiting.pop()[1], value)
+            count *= 2
+        waiting.append((count, value))
+    made = waiting.pop()[1] if waiting else None
+    while waiting:
+        made = joined(waiting.pop()[1], made)
+    return made
 
 
 def slots_of(

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from datalattice.apps.dlfs import Drive
-from datalattice.cells import Index, Keyword, Signed, Value, value_hash
+from datalattice.cells import Index, Keyword, Signed, Value, same, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, NoSigningKey, UsageError
 from datalattice.home import Folder, write_key
 from datalattice.lattice import assoc_in, get_in, root_lattice, set_local
-from datalattice.pipeline.jobs import MergeReport, merge
+from datalattice.pipeline.jobs import MergeReport, merge, output
 from datalattice.store import CellStore, import_cells
 from datalattice.testing.replicas import ALICE, BOB, CAROL, Replica, merged, run_here
 
@@ -192,6 +192,44 @@ def test_a_node_takes_the_result_and_signs_its_own(
     again = run(saved(replicas, tmp_path / "again"), into=str(folder.path))
     assert again.root == report.root
     assert again.output_cells == 0
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_node_takes_large_databases_whole_unless_they_changed_meanwhile(
+    is_changed: bool, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RANGE_KEYS", 10)
+    replicas = same_owner(keys=95)
+    folder = Folder(tmp_path / "hq")
+    write_key(folder.key_path, ALICE)
+    own = (
+        Replica(None, 900_000)
+        .set(ALICE, {f"k{i:04}": i for i in range(50)})
+        .set(ALICE, {"x": 1}, "more")
+    )
+    own.save(folder.store_path)
+    later = own.fork(990_000).set(ALICE, {"k0007": "changed meanwhile"})
+    joined: list[bool] = []
+
+    def adopted(root: Value, result: Any) -> Value:
+        made = taken(root, result)
+        joined.append(same(root, made))
+        return made
+
+    def tasks(*given: Any) -> list[bytes]:
+        answers = run_here(*given)
+        if is_changed:
+            later.save(folder.store_path)
+        return answers
+
+    taken = output.adopted
+    monkeypatch.setattr(output, "adopted", adopted)
+    monkeypatch.setattr(module, "run_tasks", tasks)
+    report = run(saved(replicas, tmp_path), into=str(folder.path))
+    start = later if is_changed else own
+    wanted = merged([one.root for one in replicas], ALICE, start.root)
+    assert report.root == value_hash(wanted).hex() == hash_of(folder.store_path)
+    assert joined == [is_changed]
 
 
 def test_what_is_private_or_not_signed_by_its_owner_is_left_out(run: Run, tmp_path: Path) -> None:
