@@ -253,6 +253,8 @@ def test_a_compacted_topic_is_what_plain_python_makes_of_it(
         expected = [stay[at] for at in sorted(stay) if at[0] == partition]
         found = home.entries("c")[partition]
         assert [encode(entry) for entry in found] == [encode(entry) for entry in expected]
+    with home.root() as root:  # producers know where a key belongs
+        assert LatticeMQ.at(root, KEYS.public_key).topic("c").num_partitions == len(logs)
     assert (report.keys, report.deleted) == (len(live), deleted)
     assert report.keyless == (len(plain) if keyless == "keep" else 0)
     with pytest.raises(UsageError, match="it has records; name a new topic"):

@@ -13,19 +13,23 @@ it is written, is the matter of `lattice.queue` and `lattice.kv`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import PARTITIONS_MAX, LatticeMQ
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.home import Folder, open_reader, read_key
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.options import bad_option, hash_of, owner_name
+from datalattice.pipeline.places import open_place
 from datalattice.pipeline.progress import Progress, watching_tasks
+from datalattice.pipeline.queue.options import parse_options
+from datalattice.pipeline.queue.view import read_view
 
 if TYPE_CHECKING:
     from pyspark import StorageLevel
@@ -103,24 +107,22 @@ def compact(
         raise bad_option("keyless", "keep", "a database has no place for records without a key")
     folder = Folder(Path(store))
     key_pair = read_key(folder.key_path)
-    owner = owner or "0x" + key_pair.public_key.hex()
+    owner = owner_name(owner or key_pair.public_key.hex())
     if into_topic is not None and write_id is None and _has_records(folder, key_pair, into_topic):
         raise bad_option("into_topic", into_topic, "it has records; name a new topic")
+    named = {"store": (source or store) if node is None else None, "node": node, "asOf": as_of}
+    place = {name: value for name, value in named.items() if value is not None}
+    count = None if into_topic is None else partition_count(place, owner, topic)
     reader = spark.read.format("lattice.queue").options(
-        topic=topic, owner=owner, includeHeaders="true", valueFormat="cell"
+        topic=topic, owner=owner, includeHeaders="true", valueFormat="cell", **place
     )
-    if node is None:
-        reader = reader.option("store", source or store)
-    for name, value in {"node": node, "asOf": as_of}.items():
-        if value is not None:
-            reader = reader.option(name, value)
     reader = reader.option("keyFormat", "cell" if into_database is None else "string")
     latest = latest_records(reader.load(), keyless).persist(_disk_only())
     try:
         with watching_tasks(spark, "latest records", progress):
             keys, deleted, kept = _counts(latest)
         with watching_tasks(spark, "write", progress):
-            _write(latest, store, into_topic, into_database, write_id)
+            _write(latest, store, into_topic, into_database, write_id, count)
     finally:
         latest.unpersist()
     target = f"database {into_database}" if into_topic is None else f"topic {into_topic}"
@@ -147,6 +149,30 @@ def _has_records(folder: Folder, key_pair: KeyPair, topic: str) -> bool:
         root = RootLattice(root_lattice(), reader.root(), MergeContext(key_pair=key_pair))
         found = LatticeMQ.at(root, key_pair.public_key).topic(topic)
         return any(found.partition(name).end_offset() for name in found.partitions())
+
+
+def partition_count(place: Mapping[str, str], owner: str, topic: str) -> int | None:
+    """Return over how many partitions the keys of a topic are spread, None where it has none.
+
+    Where that was never set, as many as there have to be for the partitions that there are.
+
+    place: the options that name it, as `lattice.queue` takes them.
+    Raises: as `lattice.queue` for these options. UsageError: no such owner or topic.
+    """
+    options = parse_options({**place, "owner": owner, "topic": topic})
+
+    def counted(hash: bytes | None) -> int | None:
+        root = None if hash is None else source.load(hash)
+        cursor = RootLattice(root_lattice(), root, MergeContext())
+        number = LatticeMQ.at(cursor, hash_of(owner) or owner).topic(topic).num_partitions
+        if number:
+            return number
+        view = read_view(root, options, must_exist=True)
+        ids = [int(name.partition) for name in view if name.partition.isdecimal()]
+        return max(ids) + 1 if ids and max(ids) < PARTITIONS_MAX else None
+
+    source = open_place(options.place)
+    return source.settled(counted)
 
 
 def latest_records(records: DataFrame, keyless: Keyless) -> DataFrame:
@@ -191,11 +217,14 @@ def _write(
     topic: str | None,
     database: str | None,
     write_id: str | None,
+    partition_count: int | None,
 ) -> None:
     if topic is not None:
         rows = latest.where("value IS NOT NULL").orderBy(*_ORDER)
         writer = rows.drop("offset").write.format("lattice.queue").option("topic", topic)
         writer = writer.option("keyFormat", "cell")
+        if partition_count is not None:
+            writer = writer.option("numPartitions", str(partition_count))
     else:
         writer = latest.select("key", "value").write.format("lattice.kv")
         writer = writer.option("database", str(database))

@@ -121,10 +121,11 @@ class _Joined:
 
 
 def appending(
-    editor: Editor, values: StagedValues, mark: Mark, clock: Clock
+    editor: Editor, values: StagedValues, mark: Mark, clock: Clock, count: int | None = None
 ) -> Change[None] | None:
     """Prepare the change that appends what tasks gathered. See `staging.Join`.
 
+    count: the number of partitions of a topic that has none, though no row was spread by its key.
     Raises: UsageError: the number of a topic's partitions was changed while the tasks ran.
     """
     joined = _Joined(editor, clock, mark)
@@ -143,6 +144,8 @@ def appending(
             if name in joined.counts:
                 check_count(topic, name, joined.counts[name])
                 topic.set_num_partitions(joined.counts[name])
+            elif count is not None and not topic.num_partitions:
+                topic.set_num_partitions(count)
             for partition, log in logs.items():
                 if not topic.partition(partition).advance(log.before, log.entries):
                     raise Moved

@@ -67,7 +67,7 @@ class SinkOptions:
     topic: str | None
     value_format: ValueFormat | None
     key_format: ValueFormat | None
-    num_partitions: int
+    num_partitions: int | None
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -83,7 +83,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         topic=topic,
         value_format=options.get("valueFormat", choice_option(ValueFormat), None),
         key_format=options.get("keyFormat", choice_option(ValueFormat), None),
-        num_partitions=options.get("numPartitions", _count, 1),
+        num_partitions=options.get("numPartitions", _count, None),
     )
 
 
@@ -114,10 +114,11 @@ class QueueSink(Sink):
             formats["value"],
             formats.get("key"),
             partition_counts(options.target.folder, options.topic),
-            options.num_partitions,
+            options.num_partitions or 1,
             job.stamp_ms,
         )
-        return Writing(job, partial(Gatherer, plan), partial(appending, clock=SystemClock()))
+        join = partial(appending, clock=SystemClock(), count=options.num_partitions)
+        return Writing(job, partial(Gatherer, plan), join)
 
 
 def partition_counts(folder: str, topic: str | None) -> dict[str, int]:

@@ -17,9 +17,13 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import decode_message, to_json
+from datalattice.clock import Clock
+from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.pipeline.jobs import Keyless, compact, export, load
+from datalattice.pipeline.jobs.compact import partition_count
 from datalattice.pipeline.jobs.export import _write_files
 from datalattice.pipeline.jobs.load import (
     ROWS_MAX,
@@ -29,6 +33,7 @@ from datalattice.pipeline.jobs.load import (
     made_rows,
 )
 from datalattice.pipeline.session import package_settings, spark_session
+from datalattice.testing.replicas import ALICE, BOB, Replica
 
 LINES = RowPlan(is_text=True, key=None, text_key=False, variants=(), drop_nulls=False)
 
@@ -179,6 +184,26 @@ def test_what_keyless_records_may_become() -> None:
     assert {member.value for member in Keyless} == {"drop", "keep"}
     with pytest.raises(UsageError, match="option keyless='some' is not accepted: drop or keep"):
         compact(nothing, store="nowhere", topic="t", into_topic="c", keyless="some")
+
+
+def test_keys_are_spread_over_as_many_partitions_as_before(tmp_path: Path) -> None:
+    replica = Replica()
+
+    def spread(cursor: RootLattice, clock: Clock) -> None:
+        topics = LatticeMQ.at(cursor, ALICE.public_key, clock)
+        topics.topic("keyed").set_num_partitions(4)
+        topics.topic("keyed").offer("k", 1)
+        topics.partition("by hand", 0).offer(1)
+        topics.partition("by hand", 6).offer(1)
+        topics.partition("named", "x").offer(1)
+
+    place = {"store": replica.write(ALICE, spread).save(tmp_path / "s")}
+    owner = "0x" + ALICE.public_key.hex()
+    counts = {"keyed": 4, "by hand": 7, "named": None}
+    assert {name: partition_count(place, owner, name) for name in counts} == counts
+    for who, name in ((owner, "other"), ("0x" + BOB.public_key.hex(), "keyed"), ("0xzz", "keyed")):
+        with pytest.raises(UsageError, match=r"the store has no such (topic|owner)"):
+            partition_count(place, who, name)
 
 
 @pytest.mark.parametrize(
