@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datalattice.cells import Index, IndexPart, Value, decode, encode
-from datalattice.errors import BadFormat, MissingData
+from datalattice.cells import Index, IndexPart, decode, encode
+from datalattice.errors import BadFormat
+from datalattice.testing.cells_kit import Cells
 
 KEYS = st.text("ab\x00\xff", max_size=6)
 ENTRIES = st.dictionaries(KEYS, st.integers(0, 3) | st.just("v" * 200), max_size=40)
@@ -29,29 +30,6 @@ def leaves(part: IndexPart) -> list[IndexPart]:
     if len(below) == 1 and below[0].size <= 2 and part.size == below[0].size:
         return below
     return list(itertools.chain.from_iterable(map(leaves, below)))
-
-
-class Counting(dict[bytes, bytes]):
-    """A loader that counts."""
-
-    loads = 0
-
-    def load(self, hash: bytes) -> Value:
-        self.loads += 1
-        if hash not in self:
-            raise MissingData([hash])
-        return decode(self[hash], self)
-
-
-def stored(index: Index, loader: Counting) -> Index:
-    """Return the index as one that was read from a store: nothing of it is loaded."""
-    from datalattice.cells import novelty
-
-    for hash, encoding, _ in novelty(index, None):
-        loader[hash] = encoding
-    made = decode(encode(index), loader)
-    assert isinstance(made, Index)
-    return made
 
 
 @given(ENTRIES, ENTRIES)
@@ -85,8 +63,8 @@ def test_one_index_alone_is_all_its_entries(entries: dict[str, object]) -> None:
 
 def test_what_is_equal_is_not_loaded() -> None:
     before = Index.of({f"key{i:05}": "x" * 150 + str(i) for i in range(5_000)})
-    loader = Counting()
-    own, other = stored(before, loader), stored(before.put("key02500", "other"), loader)
+    loader = Cells()
+    own, other = loader.kept(before), loader.kept(before.put("key02500", "other"))
     assert [change[0] for change in IndexPart(own, other).differences()] == ["key02500"]
     assert loader.loads < 60
     loader.loads = 0
@@ -107,8 +85,8 @@ def test_the_same_index_twice_has_no_parts() -> None:
 
 def test_a_part_that_refers_to_one_subtree_twice_is_refused() -> None:
     one = Index.of({f"a{i}": "x" * 100 for i in range(9)})
-    loader = Counting()
-    stored(one, loader)
+    loader = Cells()
+    loader.kept(one)
     # The node of a and b, where b's place leads to a's subtree again.
     twice = {f"{first}{i}": "x" * 100 for first in "ab" for i in range(9)}
     both = encode(Index.of(twice))

@@ -42,6 +42,7 @@ from datalattice.pipeline.staging import (
     target_option,
 )
 from datalattice.store import CellStore, RealDisk
+from datalattice.testing.spark_kit import Task
 
 KEYS = KeyPair(bytes(32))
 
@@ -59,26 +60,6 @@ def target(home: Path, **options: str) -> Target:
 
 def job(home: Path, **options: str) -> Job:
     return Job.begin(target(home, **options), streaming=False)
-
-
-class Task:
-    """Stands for Spark's context of a task."""
-
-    def __init__(self, task: int, query: str | None = None, batch: int | None = None) -> None:
-        self._task = task
-        self._properties = {
-            "sql.streaming.queryId": query,
-            "streaming.sql.batchId": None if batch is None else str(batch),
-        }
-
-    def partitionId(self) -> int:  # noqa: N802 - Spark's
-        return self._task
-
-    def taskAttemptId(self) -> int:  # noqa: N802 - Spark's
-        return 7
-
-    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's
-        return self._properties[name]
 
 
 @pytest.fixture

@@ -34,19 +34,9 @@ pa: Any = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from datalattice.pipeline.cells.source import CellsSource  # noqa: E402 - needs Spark
+from datalattice.testing.spark_kit import rows_of, struct_of  # noqa: E402 - needs Spark
 
 ALICE = KeyPair(bytes([1]) * 32)
-
-
-def struct_of(types: dict[str, str]) -> Any:
-    from pyspark.sql import types as t
-
-    made = {
-        "STRING": t.StringType(),
-        "BINARY": t.BinaryType(),
-        "ARRAY<BINARY>": t.ArrayType(t.BinaryType()),
-    }
-    return t.StructType([t.StructField(name, made[kind]) for name, kind in types.items()])
 
 
 def reader_of(folder: Path, **options: str) -> Any:
@@ -57,10 +47,6 @@ def reader_of(folder: Path, **options: str) -> Any:
 def read(folder: Path, **options: str) -> list[dict[str, Any]]:
     reader = reader_of(folder, **options)
     return rows_of(reader, reader.partitions())
-
-
-def rows_of(reader: Any, parts: Any) -> list[dict[str, Any]]:
-    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
 
 
 def value_of(n: int) -> Vector:

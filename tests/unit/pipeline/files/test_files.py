@@ -27,21 +27,10 @@ pa: Any = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from datalattice.pipeline.files.source import FilesSource  # noqa: E402 - needs Spark
+from datalattice.testing.spark_kit import rows_of, struct_of  # noqa: E402 - needs Spark
 
 ALICE, BOB = KeyPair(bytes([1]) * 32), KeyPair(bytes([2]) * 32)
 ALICE_NAME = "0x" + ALICE.public_key.hex()
-
-
-def struct_of(types: dict[str, str]) -> Any:
-    from pyspark.sql import types as t
-
-    made = {
-        "STRING": t.StringType(),
-        "BIGINT": t.LongType(),
-        "BINARY": t.BinaryType(),
-        "TIMESTAMP": t.TimestampType(),
-    }
-    return t.StructType([t.StructField(name, made[kind]) for name, kind in types.items()])
 
 
 class Drives:
@@ -82,10 +71,6 @@ class Drives:
 
     def paths(self, **options: str) -> list[str]:
         return [row["path"] for row in self.read(**options)]
-
-
-def rows_of(reader: Any, partitions: Any) -> list[dict[str, Any]]:
-    return [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
 
 
 @pytest.fixture

@@ -39,22 +39,10 @@ pa: Any = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from datalattice.pipeline.grid.source import GridSource  # noqa: E402 - needs Spark
+from datalattice.testing.spark_kit import rows_of, struct_of  # noqa: E402 - needs Spark
 
 ALICE, BOB = KeyPair(bytes([1]) * 32), KeyPair(bytes([2]) * 32)
 NOW_MS = 1_700_000_000_000
-
-
-def struct_of(types: dict[str, str]) -> Any:
-    from pyspark.sql import types as t
-
-    made = {
-        "STRING": t.StringType(),
-        "BIGINT": t.LongType(),
-        "BINARY": t.BinaryType(),
-        "TIMESTAMP": t.TimestampType(),
-        "VARIANT": t.VariantType(),
-    }
-    return t.StructType([t.StructField(name, made[kind]) for name, kind in types.items()])
 
 
 class Grid:
@@ -87,10 +75,6 @@ class Grid:
     def stream(self, **options: str) -> Any:
         source = self.source(table="jobs", **options)
         return source.streamReader(struct_of(source.parsed.types))
-
-
-def rows_of(reader: Any, partitions: Any) -> list[dict[str, Any]]:
-    return [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
 
 
 @pytest.fixture

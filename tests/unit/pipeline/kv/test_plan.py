@@ -6,34 +6,21 @@ import pickle
 
 import pytest
 
-from datalattice.cells import Index, Value, decode, encode, novelty
+from datalattice.cells import Index, Value, decode, encode
 from datalattice.errors import BadFormat, MissingData
 from datalattice.pipeline.kv import plan as planning
 from datalattice.pipeline.kv.plan import Piece, Task, plan
 from datalattice.pipeline.kv.view import DatabaseName, Pair
+from datalattice.testing.cells_kit import Cells
 
 SHOP, BANK = DatabaseName("0xaa", "shop"), DatabaseName("0xaa", "bank")
 
 
-class Cells(dict[bytes, bytes]):
-    """A loader that counts."""
-
-    loads = 0
-
-    def load(self, hash: bytes) -> Value:
-        self.loads += 1
-        if hash not in self:
-            raise MissingData([hash])
-        return decode(self[hash], self)
+class Indexes(Cells):
+    """Indexes as they are read from a store."""
 
     def index(self, entries: dict[str, object]) -> Index:
-        """Return an index as one that was read from a store."""
-        made = Index.of(entries)
-        for hash, encoding, _ in novelty(made):
-            self[hash] = encoding
-        found = decode(encode(made), self)
-        assert isinstance(found, Index)
-        return found
+        return self.kept(Index.of(entries))
 
 
 def numbered(count: int, prefix: str = "key") -> dict[str, object]:
@@ -56,7 +43,7 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_tasks")
 def test_every_key_is_in_one_task_in_order_and_tasks_are_alike() -> None:
-    cells = Cells()
+    cells = Indexes()
     index = cells.index(numbered(4_000))
     tasks = plan([Pair(SHOP, None, index)])
     keys = [keys_of(task, cells) for task in tasks]
@@ -67,13 +54,13 @@ def test_every_key_is_in_one_task_in_order_and_tasks_are_alike() -> None:
 
 @pytest.mark.usefixtures("small_tasks")
 def test_a_task_has_up_to_so_many_keys_and_one_more_makes_two() -> None:
-    cells = Cells()
+    cells = Indexes()
     for count, tasks in ((511, 1), (512, 1), (513, 2)):
         assert len(plan([Pair(SHOP, None, cells.index(numbered(count)))])) == tasks
 
 
 def test_a_plan_is_bounded_whatever_an_index_says_of_its_size() -> None:
-    cells = Cells()
+    cells = Indexes()
     entries = numbered(40)
     honest = encode(cells.index(entries))
     assert honest[1] == len(entries)
@@ -85,7 +72,7 @@ def test_a_plan_is_bounded_whatever_an_index_says_of_its_size() -> None:
 
 @pytest.mark.usefixtures("small_tasks")
 def test_small_databases_share_a_task() -> None:
-    cells = Cells()
+    cells = Indexes()
     pairs = [Pair(DatabaseName("0xaa", f"d{i}"), None, cells.index(numbered(3))) for i in range(50)]
     (task,) = plan(pairs)
     assert {piece.name.database for piece in task} == {f"d{i}" for i in range(50)}
@@ -93,7 +80,7 @@ def test_small_databases_share_a_task() -> None:
 
 @pytest.mark.parametrize(("least", "made"), [(1, 1), (4, 4), (7, 7), (5_000, 100)])
 def test_at_least_so_many_tasks_keys_permitting(least: int, made: int) -> None:
-    cells = Cells()
+    cells = Indexes()
     tasks = plan([Pair(SHOP, None, cells.index(numbered(100)))], least)
     assert len(tasks) == made
     assert sum(len(keys_of(task, cells)) for task in tasks) == 100
@@ -107,7 +94,7 @@ def test_nothing_gives_no_task() -> None:
 
 @pytest.mark.usefixtures("small_tasks")
 def test_a_few_changes_in_a_large_database_make_one_small_task() -> None:
-    cells = Cells()
+    cells = Indexes()
     entries = numbered(10_000)
     before = cells.index(entries)
     changed = dict.fromkeys(("key000007", "key009999", "key009998"), "other")
@@ -122,7 +109,7 @@ def test_a_few_changes_in_a_large_database_make_one_small_task() -> None:
 
 @pytest.mark.usefixtures("small_tasks")
 def test_many_changes_make_many_tasks() -> None:
-    cells = Cells()
+    cells = Indexes()
     entries = numbered(4_000)
     tasks = plan(
         [
@@ -138,7 +125,7 @@ def test_many_changes_make_many_tasks() -> None:
 def test_there_are_no_more_pieces_than_a_plan_may_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cells = Cells()
+    cells = Indexes()
     index = cells.index(numbered(4_000))
     monkeypatch.setattr(planning, "PIECES_MAX", 20)
     tasks = plan([Pair(SHOP, None, index)])
@@ -149,7 +136,7 @@ def test_there_are_no_more_pieces_than_a_plan_may_have(
 def test_differences_are_cut_finer_only_while_pieces_are_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cells = Cells()
+    cells = Indexes()
     entries = numbered(4_000)
     pair = Pair(SHOP, cells.index(entries), cells.index(dict.fromkeys(entries, 1)))
     fine = sum(map(len, plan([pair])))
@@ -158,7 +145,7 @@ def test_differences_are_cut_finer_only_while_pieces_are_few(
 
 
 def test_a_piece_of_something_else_is_refused() -> None:
-    cells = Cells()
+    cells = Indexes()
     with pytest.raises(BadFormat, match="no index"):
         Piece(SHOP, b"", encode("text")).part(cells)
     with pytest.raises(MissingData):

@@ -40,26 +40,11 @@ from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.kv.sink import sink_options
 from datalattice.pipeline.kv.source import KVSource
 from datalattice.pipeline.staging import Mark, Moved, Staged, StagedValue
+from datalattice.testing.spark_kit import Task, commit
 
 KEYS = KeyPair(bytes(32))
 NOW_MS = 1_000_000
 PLAIN = "key string, value string"
-
-
-class Task:
-    """Stands for Spark's context of a task."""
-
-    def __init__(self, task: int) -> None:
-        self._task = task
-
-    def partitionId(self) -> int:  # noqa: N802 - Spark's
-        return self._task
-
-    def taskAttemptId(self) -> int:  # noqa: N802 - Spark's
-        return 0
-
-    def getLocalProperty(self, _name: str) -> str:  # noqa: N802 - Spark's
-        return "7"
 
 
 class Sink:
@@ -83,7 +68,7 @@ class Sink:
         return pickle.loads(pickle.dumps(make(kind, overwrite)))
 
     def stage(self, writer: Any, schema: str, task: int, rows: list[tuple[Any, ...]]) -> Staged:
-        self.monkeypatch.setattr(staging, "_task_context", lambda: Task(task))
+        self.monkeypatch.setattr(staging, "_task_context", lambda: Task(task, "7", 7))
         names = [column.partition(" ")[0] for column in schema.split(", ")]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
         found = writer.write(iter([pa.record_batch(columns, names=names)]))
@@ -100,10 +85,7 @@ class Sink:
     ) -> None:
         writer = self.writer(schema, batch=batch, overwrite=overwrite, **options)
         messages = [self.stage(writer, schema, task, rows) for task, rows in enumerate(tasks)]
-        if batch is None:
-            writer.commit(messages)
-        else:
-            writer.commit(messages, batch)
+        commit(writer, messages, batch)
 
     def write(self, change: Callable[[Database], object], name: str = "db") -> None:
         edit(Folder(self.home), lambda root, keys: change(Database.at(root, keys.public_key, name)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from pyspark.sql import types as t
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from datalattice.apps.kv import KV_SECTION, Database
@@ -34,33 +32,18 @@ from datalattice.pipeline.kv.source import KVSource, KVStreamReader
 from datalattice.pipeline.leasing import Lease
 from datalattice.pipeline.places import Source
 from datalattice.store import NOTHING, CellStore, collecting
+from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.spark_kit import rows_of, struct_of
 
 ALICE, BOB = KeyPair(bytes([1]) * 32), KeyPair(bytes([2]) * 32)
 NAME = "0x" + ALICE.public_key.hex()
 NOW_MS = 1_700_000_000_000
 
-TYPES = {
-    "STRING": t.StringType(),
-    "BINARY": t.BinaryType(),
-    "TIMESTAMP": t.TimestampType(),
-    "VARIANT": t.VariantType(),
-}
-
-
-class Clock:
-    """The time of everything here."""
-
-    def __init__(self) -> None:
-        self.now = NOW_MS
-
-    def now_ms(self) -> int:
-        return self.now
-
 
 class Stores:
     """Databases of two owners in one store that stays open for writing."""
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
+    def __init__(self, folder: Path, clock: StoppedClock) -> None:
         self.folder = folder
         self.clock = clock
         self.store = CellStore.open(folder)
@@ -82,14 +65,13 @@ class Stores:
     def source(self, **options: str) -> tuple[KVSource, Any]:
         given = {"store": str(self.folder), "valueFormat": "json", **options}
         found = KVSource(given)
-        types = parse_options(given).types
-        return found, t.StructType([t.StructField(n, TYPES[kind]) for n, kind in types.items()])
+        return found, struct_of(parse_options(given).types)
 
     def read(self, **options: str) -> list[dict[str, Any]]:
         found, schema = self.source(**options)
         reader = found.reader(schema)
         tasks = reader.partitions()
-        return rows_of(pickle.loads(pickle.dumps(reader)), tasks)
+        return rows_of(reader, tasks)
 
     def seen(self, **options: str) -> dict[str, Any]:
         return {row["key"]: json.loads(row["value"]) for row in self.read(**options)}
@@ -100,15 +82,6 @@ class Stores:
         assert isinstance(reader, KVStreamReader)
         reader._reading.clock = self.clock
         return Stream(reader)
-
-
-def rows_of(reader: Any, tasks: Any) -> list[dict[str, Any]]:
-    return [
-        row
-        for task in pickle.loads(pickle.dumps(tasks))
-        for batch in reader.read(task)
-        for row in batch.to_pylist()
-    ]
 
 
 class Stream:
@@ -132,7 +105,7 @@ class Stream:
     def again(self) -> list[dict[str, Any]]:
         assert self.last is not None
         tasks = self.reader.partitions(*self.last)
-        return rows_of(pickle.loads(pickle.dumps(self.reader)), tasks)
+        return rows_of(self.reader, tasks)
 
     def told(self) -> list[tuple[str, Any]]:
         return [(row["key"], row["type"] and json.loads(row["value"])) for row in self.next()]
@@ -144,14 +117,14 @@ def as_json(form: dict[str, object]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+    made = StoppedClock(NOW_MS)
     monkeypatch.setattr("datalattice.pipeline.kv.source.SystemClock", lambda: made)
     return made
 
 
 @pytest.fixture
-def stores(tmp_path: Path, clock: Clock) -> Iterator[Stores]:
+def stores(tmp_path: Path, clock: StoppedClock) -> Iterator[Stores]:
     made = Stores(tmp_path / "store", clock)
     yield made
     made.store.close()
@@ -160,7 +133,7 @@ def stores(tmp_path: Path, clock: Clock) -> Iterator[Stores]:
 # --- batches --------------------------------------------------------------------------------
 
 
-def test_a_batch_has_a_row_for_each_live_key(stores: Stores, clock: Clock) -> None:
+def test_a_batch_has_a_row_for_each_live_key(stores: Stores, clock: StoppedClock) -> None:
     db = stores.db()
     db.set("a", {"n": 1})
     db.set("b", 2, ttl_ms=500)
@@ -225,7 +198,9 @@ def test_blanks_in_a_prefix_count(stores: Stores) -> None:
     assert stores.seen(prefix=" ") == {" a": 4}
 
 
-def test_a_key_that_took_the_place_of_another_tells_both(stores: Stores, clock: Clock) -> None:
+def test_a_key_that_took_the_place_of_another_tells_both(
+    stores: Stores, clock: StoppedClock
+) -> None:
     """An index tells keys apart by their first 32 bytes, and holds one of those."""
     old, new = "k" * 32 + "old", "k" * 32 + "new"
     stores.db().update({old: 1, "other": 2})
@@ -356,7 +331,7 @@ def test_a_bad_option_names_itself_and_what_is_accepted(
 def test_a_schema_of_ones_own_is_refused(stores: Stores) -> None:
     found, _ = stores.source()
     with pytest.raises(UsageError, match="leave schema"):
-        found.reader(t.StructType([t.StructField("key", t.BinaryType())]))
+        found.reader(struct_of({"key": "BINARY"}))
 
 
 def test_a_stream_has_no_past(stores: Stores) -> None:
@@ -369,10 +344,14 @@ def test_databases_that_their_owner_did_not_sign_are_refused(stores: Stores) -> 
     stores.commit()
     root = stores.store.root()
     assert isinstance(root, Index)
-    forged = Signed(BOB.public_key, bytes(64), Map.of({"shop": Index()}))
-    stores.store.commit(root.put(KV_SECTION, Map.of([(BOB.public_key, forged)])))
-    with pytest.raises(BadSignature, match=BOB.public_key.hex()):
-        stores.read()
+    databases = Map.of({"shop": Index.of({"a": 1})})
+    for forged in (
+        Signed(BOB.public_key, bytes(64), databases),
+        Signed.sign(ALICE, databases),
+    ):
+        stores.store.commit(root.put(KV_SECTION, Map.of([(BOB.public_key, forged)])))
+        with pytest.raises(BadSignature, match=BOB.public_key.hex()):
+            stores.read()
 
 
 def test_two_databases_whose_names_read_the_same_are_refused(stores: Stores) -> None:
@@ -435,7 +414,7 @@ def test_what_concerns_others_makes_no_batch(stores: Stores) -> None:
 
 
 def test_a_stream_moves_on_after_a_while_although_nothing_changed_for_it(
-    stores: Stores, clock: Clock
+    stores: Stores, clock: StoppedClock
 ) -> None:
     stores.db()["a"] = 1
     stores.commit()
@@ -472,7 +451,7 @@ def test_a_stream_over_a_store_without_a_root_waits(stores: Stores) -> None:
     assert stream.told() == [("a", 1)]
 
 
-def test_expiry_is_judged_by_the_time_in_the_position(stores: Stores, clock: Clock) -> None:
+def test_expiry_is_judged_by_the_time_in_the_position(stores: Stores, clock: StoppedClock) -> None:
     stores.db().set("a", 1, ttl_ms=100)
     stores.db().set("b", 1, ttl_ms=100)
     stores.commit()

@@ -5,34 +5,23 @@ from __future__ import annotations
 import pytest
 
 from datalattice.apps.kv import KV_SECTION
-from datalattice.cells import Index, Keyword, Map, Signed, Value, decode, encode, novelty
+from datalattice.cells import Index, Keyword, Map, Signed, Value
 from datalattice.crypto import KeyPair
-from datalattice.errors import BadFormat, MissingData
+from datalattice.errors import BadFormat
 from datalattice.pipeline.kv.options import parse_options
 from datalattice.pipeline.kv.view import differing
+from datalattice.testing.cells_kit import Cells
 
 ALICE = KeyPair(bytes([1]) * 32)
 OPTIONS = parse_options({"store": "s"})
 
 
-class Cells(dict[bytes, bytes]):
-    """A loader that counts."""
-
-    loads = 0
-
-    def load(self, hash: bytes) -> Value:
-        self.loads += 1
-        if hash not in self:
-            raise MissingData([hash])
-        return decode(self[hash], self)
+class Roots(Cells):
+    """Roots as they are read from a store."""
 
     def root(self, databases: list[tuple[Value, Value]]) -> Value:
-        """Return a root as one that was read from a store."""
         signed = Signed.sign(ALICE, Map.of(databases))
-        made = Index.of([(KV_SECTION, Map.of([(ALICE.public_key, signed)]))])
-        for hash, encoding, _ in novelty(made):
-            self[hash] = encoding
-        return decode(encode(made), self)
+        return self.kept(Index.of([(KV_SECTION, Map.of([(ALICE.public_key, signed)]))]))
 
 
 def database(text: str) -> Index:
@@ -47,7 +36,7 @@ def names(before: Value, after: Value) -> list[tuple[str, bool, bool]]:
 
 
 def test_of_many_databases_only_those_that_changed_are_looked_at() -> None:
-    cells = Cells()
+    cells = Roots()
     many: list[tuple[Value, Value]] = [(f"d{i:04}", database(f"{i}")) for i in range(2_000)]
     before = cells.root(many)
     after = cells.root([*many[:5], ("d0005", database("x")), *many[6:-1], ("new", database("y"))])
@@ -58,7 +47,7 @@ def test_of_many_databases_only_those_that_changed_are_looked_at() -> None:
 
 
 def test_a_name_that_took_the_place_of_one_that_reads_the_same_is_one_database() -> None:
-    cells = Cells()
+    cells = Roots()
     before = cells.root([("5", database("a")), ("same", database("b"))])
     after = cells.root([(5, database("c")), ("same", database("b"))])
     assert names(before, after) == [("5", True, True)]
@@ -69,7 +58,7 @@ def test_a_name_that_took_the_place_of_one_that_reads_the_same_is_one_database()
 
 
 def test_what_is_no_database_is_passed_over() -> None:
-    cells = Cells()
+    cells = Roots()
     odd = cells.root([("a", database("a")), ("b", Keyword("b")), ("c", Map.of(()))])
     assert names(None, odd) == [("a", False, True)]
     assert names(odd, None) == [("a", True, False)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from datalattice.apps.queue import QUEUE_SECTION, make_entry
-from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector, decode, encode, novelty
+from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector, encode
 from datalattice.crypto import KeyPair
-from datalattice.errors import BadFormat, BadSignature, MissingData, UsageError
+from datalattice.errors import BadFormat, BadSignature, UsageError
 from datalattice.lattice import did_of
 from datalattice.pipeline.owners import check_signed
 from datalattice.pipeline.queue import view
@@ -15,6 +15,7 @@ from datalattice.pipeline.queue.options import parse_options
 from datalattice.pipeline.queue.plan import PartitionName
 from datalattice.pipeline.queue.view import Views, offsets_since, read_view
 from datalattice.store import MemoryStore
+from datalattice.testing.cells_kit import Cells
 
 ALICE, BOB = KeyPair(bytes([1]) * 32), KeyPair(bytes([2]) * 32)
 PARTITIONS = Keyword("partitions")
@@ -171,28 +172,14 @@ def test_of_many_owners_only_those_that_changed_are_looked_at(
     assert len(views.read(TWO)) == 3
 
 
-class Cells(dict[bytes, bytes]):
-    """A loader of cells that may go."""
-
-    def load(self, hash: bytes) -> Value:
-        if hash not in self:
-            raise MissingData([hash])
-        return decode(self[hash], self)
-
-    def keep(self, value: Value) -> Value:
-        self.clear()
-        for hash, encoding, _ in novelty(value, None):
-            self[hash] = encoding
-        return decode(encode(value), self)
-
-
 def test_what_there_was_before_may_be_gone() -> None:
     cells = Cells()
     views = Views(parse_options({"store": "s", "owner": name_of(BOB)}))
     for name in ("a", "b"):
         others = [KeyPair(bytes([number]) * 32) for number in range(2, 40)]
         made = root(*(signed(keys, (name, topic((0, queue("x" * 200))))) for keys in others))
-        assert {one.topic for one in views.read(cells.keep(made))} == {name}
+        cells.clear()
+        assert {one.topic for one in views.read(cells.kept(made))} == {name}
 
 
 @pytest.mark.parametrize("odd", [None, 5, Map.of([]), Vector.of([1, 2])])

@@ -1,0 +1,60 @@
+"""Spark kit: what Spark does with sources and sinks, done in this process. Needs PySpark."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import types as t
+
+_TYPES: dict[str, t.DataType] = {
+    "STRING": t.StringType(),
+    "BIGINT": t.LongType(),
+    "BINARY": t.BinaryType(),
+    "TIMESTAMP": t.TimestampType(),
+    "VARIANT": t.VariantType(),
+    "ARRAY<BINARY>": t.ArrayType(t.BinaryType()),
+}
+
+
+def struct_of(types: Mapping[str, str]) -> t.StructType:
+    """Return columns as Spark gives them to readers, from the names of their types."""
+    return t.StructType([t.StructField(name, _TYPES[kind]) for name, kind in types.items()])
+
+
+def rows_of(reader: Any, partitions: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the rows of a reader's tasks, which travel as they do to other processes."""
+    sent, parts = pickle.loads(pickle.dumps((reader, list(partitions))))  # noqa: S301 - ours
+    return [row for part in parts for batch in sent.read(part) for row in batch.to_pylist()]
+
+
+class Task:
+    """Stands for Spark's context of a task."""
+
+    def __init__(self, task: int, query: str | None = None, batch: int | None = None) -> None:
+        self._task = task
+        self._properties = {
+            "sql.streaming.queryId": query,
+            "streaming.sql.batchId": None if batch is None else str(batch),
+        }
+
+    def partitionId(self) -> int:  # noqa: N802 - Spark's
+        """Return the number of the task."""
+        return self._task
+
+    def taskAttemptId(self) -> int:  # noqa: N802 - Spark's
+        """Return the number of the attempt."""
+        return 7
+
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's
+        """Return what a task is told of its query."""
+        return self._properties[name]
+
+
+def commit(writer: Any, messages: Sequence[Any], batch: int | None = None) -> None:
+    """Have a writer commit a save, or a batch of a stream."""
+    if batch is None:
+        writer.commit(messages)
+    else:
+        writer.commit(messages, batch)
