@@ -25,7 +25,7 @@ from typing import Final
 import pyspark
 
 from datalattice.pipeline.java import find_java, java_home
-from datalattice.pipeline.session import package_settings
+from datalattice.pipeline.session import import_path, package_settings
 
 LOOPBACK: Final = "127.0.0.1"
 READY_SECONDS_MAX: Final = 60
@@ -92,6 +92,8 @@ class Cluster:
             **settings,
         }.items():
             arguments += ["--conf", f"{name}={value}"]
+        # Its own Python, which plans and commits, may be a bare one that a package is shipped to.
+        self._environment["PYTHONPATH"] = import_path()
         log = self._start("connect", "spark-submit", [*arguments, "spark-internal"], "1g")
         found = self._said(log, rb"Spark Connect server started at: \S*?:([0-9]+)\D")
         return f"sc://{LOOPBACK}:{found}"

@@ -12,12 +12,14 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import datalattice
 from datalattice.errors import PeerUnavailable, Unavailable, UsageError
 from datalattice.pipeline.java import cached_file, find_java, java_home
 from datalattice.pipeline.scratch import remove_scratch, scratch_folder
@@ -142,8 +144,36 @@ def spark_session(
         reach(where)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with _clear_start(where):
+    with _clear_start(where), _driver_imports(where):
         return builder.getOrCreate()
+
+
+@contextmanager
+def _driver_imports(where: Master) -> Iterator[None]:
+    """Let the JVM that starts meanwhile give this process's packages to Python on this machine.
+
+    What plans a query and commits a write is a process beside the driver, and runs the Python of
+    the workers. That one may have nothing installed.
+    """
+    before = os.environ.get("PYTHONPATH")
+    if where.kind == "cluster" and os.environ.get("PYSPARK_PYTHON") != sys.executable:
+        os.environ["PYTHONPATH"] = import_path()
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("PYTHONPATH", None)
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def import_path() -> str:
+    """Return a `PYTHONPATH` by which another Python of this version imports what this one does."""
+    installed = sysconfig.get_paths()
+    own = str(Path(datalattice.__file__).parents[1])
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    folders = dict.fromkeys((*given, own, installed["purelib"], installed["platlib"]))
+    return os.pathsep.join(folder for folder in folders if folder)
 
 
 def _give_scratch(settings: dict[str, str]) -> None:

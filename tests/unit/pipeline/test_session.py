@@ -5,13 +5,22 @@ from __future__ import annotations
 import builtins
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import datalattice
 from datalattice.errors import PeerUnavailable, UsageError
-from datalattice.pipeline.session import parse_master, reach, session_settings, spark_session
+from datalattice.pipeline.session import (
+    import_path,
+    parse_master,
+    reach,
+    session_settings,
+    spark_session,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +164,18 @@ def test_a_server_that_is_not_there_is_told_at_once(kind: str) -> None:
         reach(parse_master(f"spark://127.0.0.1:1,127.0.0.1:{free}"))
     with pytest.raises(PeerUnavailable, match=rf"127\.0\.0\.1:{free}: Connection refused"):
         spark_session("n", master=f"{kind}://127.0.0.1:{free}")
+
+
+def test_a_python_with_nothing_installed_imports_what_this_one_does() -> None:
+    script = "import datalattice.pipeline.formats, lmdb, pyarrow; print(datalattice.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        env={"PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == datalattice.__file__
 
 
 def test_without_pyspark_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
