@@ -39,6 +39,7 @@ from datalattice.pipeline.queue.sink import sink_options
 from datalattice.pipeline.queue.source import QueueSource
 from datalattice.pipeline.staging import Mark, Staged, StagedValue
 from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.spark_kit import Task, commit
 
 KEYS = KeyPair(bytes(32))
 NOW_MS = 1_000_000
@@ -55,22 +56,6 @@ def home(tmp_path: Path) -> Path:
     """Return a node's folder."""
     write_key(tmp_path / "key", KEYS)
     return tmp_path
-
-
-class Task:
-    """Stands for Spark's context of a task."""
-
-    def __init__(self, task: int) -> None:
-        self._task = task
-
-    def partitionId(self) -> int:  # noqa: N802 - Spark's
-        return self._task
-
-    def taskAttemptId(self) -> int:  # noqa: N802 - Spark's
-        return 0
-
-    def getLocalProperty(self, _name: str) -> str:  # noqa: N802 - Spark's
-        return "7"
 
 
 class Sink:
@@ -92,7 +77,7 @@ class Sink:
         return pickle.loads(pickle.dumps(made))
 
     def stage(self, writer: Any, task: int, *batches: dict[str, Any]) -> Staged:
-        self.monkeypatch.setattr(staging, "_task_context", lambda: Task(task))
+        self.monkeypatch.setattr(staging, "_task_context", lambda: Task(task, "7", 7))
         found = writer.write(pa.record_batch(columns) for columns in batches)
         assert isinstance(found, Staged)
         return found
@@ -102,10 +87,7 @@ class Sink:
     ) -> None:
         writer = self.writer(schema, batch, **options)
         messages = [self.stage(writer, task, columns) for task, columns in enumerate(tasks)]
-        if batch is None:
-            writer.commit(messages)
-        else:
-            writer.commit(messages, batch)
+        commit(writer, messages, batch)
 
     def topic(self, name: str = "t") -> Topic:
         with reading(Folder(self.home)) as root:
@@ -169,6 +151,20 @@ def test_keys_choose_partitions_as_topics_do(sink: Sink) -> None:
     sink.save("value string", {"value": ["later"]}, numPartitions="9")  # it has 3 now
     assert sink.topic().num_partitions == 3
     assert sink.topic().partitions() == [0, 1, 2]
+
+
+def test_a_topic_gets_the_number_that_is_named_though_its_rows_name_their_partitions(
+    sink: Sink,
+) -> None:
+    columns = {"partition": pa.array([2, 0], pa.int32()), "value": ["a", "b"]}
+    sink.save("partition int, value string", columns)
+    assert sink.topic().num_partitions == 0
+    sink.save("partition int, value string", columns, numPartitions="3")
+    assert sink.topic().num_partitions == 3
+    sink.save("partition int, value string", columns, numPartitions="9")  # it has 3 now
+    assert sink.topic().num_partitions == 3
+    sink.save("key string, value string", {"key": ["k"], "value": ["c"]})
+    assert sum(map(len, map(sink.entries, range(3)))) == 7
 
 
 def test_columns_say_where_when_and_what_else(sink: Sink) -> None:
