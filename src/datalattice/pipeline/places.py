@@ -5,6 +5,9 @@ options, parsed once, and travels to tasks as such. A process opens it as a `Sou
 open: a worker process of Spark runs many tasks one after another, and opening a store for each of
 them would cost more than a small task.
 
+What belongs to nodes is imported where one is named: Spark starts a process for each query that it
+plans, and that would spend as much time on it as on all of stores and cells.
+
 A planner chooses a root once (`Source.snapshot`); what its tasks read (inside `Source.keeping`) is
 named by hashes from then on. How long that stays there is told in `leasing`.
 """
@@ -15,14 +18,13 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
 from datalattice.errors import MissingData, StoreFailed, UsageError
 from datalattice.home import read_key, root_named
 from datalattice.limits import HASH_BYTES
-from datalattice.node import parse_address
 from datalattice.pipeline.leasing import Keeper, Lease, NoLease, Snapshot, StreamLeases
 from datalattice.pipeline.options import (
     Given,
@@ -33,8 +35,10 @@ from datalattice.pipeline.options import (
     hash_of,
     text_option,
 )
-from datalattice.pipeline.remote import RemoteCells
 from datalattice.store import LEASE_SECONDS_MAX, STORE_FILE, CellStore, store_in
+
+if TYPE_CHECKING:
+    from datalattice.pipeline.remote import RemoteCells
 
 T = TypeVar("T")
 
@@ -108,6 +112,8 @@ def place_option(options: Given) -> Place:
 
 
 def _address_option(text: str) -> str:
+    from datalattice.node import parse_address
+
     try:
         return str(parse_address(text))
     except UsageError as error:
@@ -273,6 +279,8 @@ def open_place(place: Place, clock: Clock | None = None) -> Source:
 
 
 def _node_cells(place: Place) -> RemoteCells:
+    from datalattice.pipeline.remote import RemoteCells
+
     key_pair = read_key(Path(place.node_key)) if place.node_key else None
     return RemoteCells(place.node, key_pair)
 

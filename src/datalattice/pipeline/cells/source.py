@@ -14,7 +14,6 @@ from pyspark.sql.datasource import (
 
 from datalattice.pipeline.cells.options import ReadOptions, read_options
 from datalattice.pipeline.cells.rows import Part, plan, rows
-from datalattice.pipeline.cells.sink import CellsWriter
 from datalattice.pipeline.tables import arrow_schema, batches, check_schema, ddl
 
 if TYPE_CHECKING:
@@ -79,6 +78,8 @@ class CellsSource(DataSource):
 
         Raises: UsageError: overwriting, or a column or option that is not accepted.
         """
+        from datalattice.pipeline.cells.sink import CellsWriter  # it needs what belongs to nodes
+
         return CellsWriter(self.given, schema, overwrite=overwrite)
 
 
