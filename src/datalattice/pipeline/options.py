@@ -164,19 +164,28 @@ def flag_option(text: str) -> bool:
     return text.lower() == "true"
 
 
-def count_option(accepted: str, least: int = 0) -> Callable[[str], int]:
-    """Return the parser of a whole number of at least `least`; `accepted` says so in words."""
+def count_option(accepted: str, least: int = 0, most: int = COUNT_MAX) -> Callable[[str], int]:
+    """Return the parser of a whole number from `least` to `most`; `accepted` says so in words."""
 
     def parse(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,19}", text) or not least <= int(text) <= COUNT_MAX:
+        if not re.fullmatch(r"[0-9]{1,19}", text) or not least <= int(text) <= most:
             raise Refused(accepted)
         return int(text)
 
     return parse
 
 
-positive_option: Final = count_option("a whole number of at least 1", 1)
-"""Parses a whole number of at least 1."""
+def positive_option(most: int = COUNT_MAX) -> Callable[[str], int]:
+    """Return the parser of a whole number from 1 to `most`; Java's numbers end with the default."""
+    return count_option(f"a whole number from 1 to {most}", 1, most)
+
+
+MIN_PARTITIONS_MAX: Final = 262_144
+"""Most tasks that `minPartitions` asks for: each is an object in the driver, and has to be started
+by it, so more of them would only make a job slower."""
+
+min_partitions_option: Final = positive_option(MIN_PARTITIONS_MAX)
+"""Parses the least number of tasks."""
 
 
 _Choice = TypeVar("_Choice", bound=Enum)

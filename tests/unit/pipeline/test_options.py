@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+pytest.importorskip("pyspark")
+
 from datalattice.errors import UsageError
-from datalattice.pipeline.options import NAMED_MAX, check_there
+from datalattice.pipeline.cells.options import read_options as cells_options
+from datalattice.pipeline.kv.options import parse_options as kv_options
+from datalattice.pipeline.options import MIN_PARTITIONS_MAX, NAMED_MAX, check_there
+from datalattice.pipeline.queue.options import parse_options as queue_options
+from datalattice.store import CellStore
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
@@ -21,3 +31,27 @@ def test_an_error_lists_so_many_names(more: int) -> None:
 def test_where_nothing_is_there() -> None:
     with pytest.raises(UsageError, match="it has: none at all"):
         check_there("topic", ["x"], ())
+
+
+@pytest.mark.parametrize(
+    "parse", [queue_options, kv_options, cells_options], ids=["queue", "kv", "cells"]
+)
+def test_least_numbers_of_tasks_have_a_limit(
+    parse: Callable[[dict[str, str]], Any], tmp_path: Path
+) -> None:
+    CellStore.open(tmp_path).close()
+    store = str(tmp_path)
+    for count in (1, MIN_PARTITIONS_MAX - 1, MIN_PARTITIONS_MAX):
+        assert parse({"store": store, "minPartitions": str(count)}).min_partitions == count
+    for count in (0, MIN_PARTITIONS_MAX + 1, 2**63, 10**30):
+        with pytest.raises(UsageError, match=rf"minPartitions='{count}'.* from 1 to 262144$"):
+            parse({"store": store, "minPartitions": str(count)})
+
+
+def test_numbers_end_where_those_of_java_do() -> None:
+    for count in (1, 2**63 - 1):
+        found = queue_options({"store": "s", "maxOffsetsPerTrigger": str(count)})
+        assert found.max_offsets_per_trigger == count
+    for text in ("0", str(2**63), "1" * 20, "\u0661", "1_0", "0x1", "1.0"):
+        with pytest.raises(UsageError, match=f"from 1 to {2**63 - 1}"):
+            queue_options({"store": "s", "maxOffsetsPerTrigger": text})

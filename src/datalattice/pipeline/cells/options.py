@@ -17,7 +17,7 @@ from datalattice.pipeline.options import (
     flag_option,
     folder_option,
     hash_of,
-    positive_option,
+    min_partitions_option,
     text_option,
 )
 from datalattice.store import STORE_FILE, check_pin_name, store_in
@@ -78,7 +78,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         folder=str(folder.absolute()),
         columns=options.get("columns", columns_option(all_columns), all_columns),
         verify=options.get("verify", flag_option, True),
-        min_partitions=options.get("minPartitions", positive_option, 1),
+        min_partitions=options.get("minPartitions", min_partitions_option, 1),
     )
 
 

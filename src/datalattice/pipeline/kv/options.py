@@ -11,9 +11,9 @@ from datalattice.pipeline.options import (
     choice_option,
     columns_option,
     flag_option,
+    min_partitions_option,
     names_option,
     owners_option,
-    positive_option,
     text_option,
 )
 from datalattice.pipeline.places import PLACE_OPTIONS, Place, place_option
@@ -89,6 +89,6 @@ def parse_options(given: Mapping[str, str]) -> KVOptions:
         columns=options.get("columns", columns_option(COLUMNS), COLUMNS),
         value_format=options.get("valueFormat", choice_option(ValueFormat), ValueFormat.CELL),
         starting=options.get("startingOffsets", start_option, EARLIEST),
-        min_partitions=options.get("minPartitions", positive_option, None),
+        min_partitions=options.get("minPartitions", min_partitions_option, None),
         fail_on_data_loss=options.get("failOnDataLoss", flag_option, True),
     )

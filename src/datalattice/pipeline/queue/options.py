@@ -18,6 +18,7 @@ from datalattice.pipeline.options import (
     count_option,
     flag_option,
     json_option,
+    min_partitions_option,
     names_option,
     owner_name,
     owners_option,
@@ -142,8 +143,8 @@ def parse_options(given: Mapping[str, str]) -> QueueOptions:
         ),
         starting_timestamp_ms=_starting_timestamp(options),
         ending=options.get("endingOffsets", _positions(Edge.LATEST), _everywhere(Edge.LATEST)),
-        max_offsets_per_trigger=options.get("maxOffsetsPerTrigger", positive_option, None),
-        min_partitions=options.get("minPartitions", positive_option, None),
+        max_offsets_per_trigger=options.get("maxOffsetsPerTrigger", positive_option(), None),
+        min_partitions=options.get("minPartitions", min_partitions_option, None),
         fail_on_data_loss=options.get("failOnDataLoss", flag_option, True),
     )
 
@@ -162,7 +163,9 @@ def _starting_timestamp(options: Given) -> int | None:
         raise UsageError(
             "options startingOffsets and startingTimestamp exclude each other; give one"
         )
-    return options.get("startingTimestamp", count_option("Unix milliseconds, 0 or more"), None)
+    return options.get(
+        "startingTimestamp", count_option(f"Unix milliseconds, 0 to {COUNT_MAX}"), None
+    )
 
 
 def _everywhere(edge: Edge) -> Positions:

@@ -25,7 +25,7 @@ from datalattice.pipeline.columns import (
     column_types,
     value_format,
 )
-from datalattice.pipeline.options import Given, Refused, choice_option, positive_option, text_option
+from datalattice.pipeline.options import Given, choice_option, positive_option, text_option
 from datalattice.pipeline.queue.gather import Gatherer, RowPlan
 from datalattice.pipeline.queue.join import appending
 from datalattice.pipeline.staging import TARGET_OPTIONS, Job, Target, target_option
@@ -83,15 +83,8 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         topic=topic,
         value_format=options.get("valueFormat", choice_option(ValueFormat), None),
         key_format=options.get("keyFormat", choice_option(ValueFormat), None),
-        num_partitions=options.get("numPartitions", _count, None),
+        num_partitions=options.get("numPartitions", positive_option(PARTITIONS_MAX), None),
     )
-
-
-def _count(text: str) -> int:
-    count = positive_option(text)
-    if count > PARTITIONS_MAX:
-        raise Refused(f"a whole number of at most {PARTITIONS_MAX}")
-    return count
 
 
 class QueueSink(Sink):

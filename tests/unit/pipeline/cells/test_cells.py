@@ -127,7 +127,7 @@ class TestReading:
         [
             ({"columns": "hash,value"}, "one or more of hash, encoding, refs"),
             ({"verify": "maybe"}, "true or false"),
-            ({"minPartitions": "0"}, "at least 1"),
+            ({"minPartitions": "0"}, "a whole number from 1 to 262144"),
             ({"node": "tcp://localhost:1"}, "unknown option node"),
         ],
     )

@@ -315,7 +315,7 @@ def test_an_empty_store_has_no_rows(stores: Stores) -> None:
         ({"valueFormat": "xml"}, "one of cell, bytes, string, json, variant"),
         ({"startingOffsets": "0xab"}, "hash of a root"),
         ({"startingOffsets": "latest"}, "nothing to read from there"),
-        ({"minPartitions": "0"}, "at least 1"),
+        ({"minPartitions": "0"}, "a whole number from 1 to 262144"),
         ({"prefix": ""}, "not empty"),
     ],
 )

@@ -141,6 +141,7 @@ def test_the_longest_name_counts() -> None:
         ("maxOffsetsPerTrigger", str(2**63)),
         ("minPartitions", "many"),
         ("minPartitions", "0"),
+        ("startingTimestamp", str(2**63)),
         ("startingTimestamp", "yesterday"),
         ("startingTimestamp", "-1"),
         ("columns", "offset,offset"),
