@@ -61,7 +61,7 @@ from datalattice.cells.scalars import (
     Symbol,
     make_extension,
 )
-from datalattice.cells.scan import branch_hashes, read_vlq, skip_kid
+from datalattice.cells.scan import branch_hashes, may_refer, read_vlq, skip_kid
 from datalattice.cells.tagged import Coded, Record, Signed, Syntax
 from datalattice.cells.text import brief, to_json, to_text
 from datalattice.cells.textreader import from_text
@@ -152,6 +152,7 @@ __all__ = [
     "make_blob",
     "make_extension",
     "make_text",
+    "may_refer",
     "memory_size",
     "missing",
     "novelty",

@@ -130,6 +130,48 @@ def branch_hashes(data: bytes) -> list[bytes]:
     return found
 
 
+def may_refer(data: bytes) -> bool:
+    """Return whether the encoding of one cell may have references; False: it surely has none.
+
+    Bytes that are no encoding give either answer.
+    Cost: far less than `branch_hashes`; sees at once what records and chunks consist of.
+    Source: CAD003 "Branches"; docs/cells.md "Embedding".
+    """
+    return _past_plain(data, 0, len(data), 0) != len(data)
+
+
+def _past_plain(data: bytes, pos: i64, end: i64, depth: i64) -> i64:
+    """Return the position after a value of plain kinds without references; -1 for any other."""
+    if pos >= end:
+        return -1
+    tag: i64 = data[pos]
+    if tag == 0 or tag == 0xB0 or tag == 0xB1:
+        return pos + 1
+    if 0x10 <= tag <= 0x18:
+        return pos + 1 + tag - 0x10
+    if tag == 0x1D:
+        return pos + 9
+    if pos + 1 >= end:
+        return -1
+    count: i64 = data[pos + 1]
+    at: i64 = pos + 2
+    if tag == 0x30 or tag == 0x31:
+        if count > 0x80 and at < end:
+            low: i64 = data[at]
+            if low >= 0x80:
+                return -1
+            count = ((count & 0x7F) << 7) | low
+            at += 1
+        return at + count if count <= CHUNK_BYTES and count != 0x80 else -1
+    if tag != 0x80 or count > 16 or depth > 2:
+        return -1
+    for _ in range(count):
+        at = _past_plain(data, at, end, depth + 1)
+        if at < 0:
+            return -1
+    return at
+
+
 def scan(
     data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None
 ) -> i64:

@@ -10,6 +10,7 @@ Length: one structure with all its operations; they share the tree's private sha
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import NoneType
 from typing import Final
@@ -44,6 +45,7 @@ TAG_VECTOR: Final = 0x80
 TAG_LIST: Final = 0x81
 _ITEMS: Final = "the elements are an iterable"
 _POSITION: Final = "a vector position is an int"
+_sha3: Final = hashlib.sha3_256
 MOVED_ELEMENTS: Final = 4096  # elements held at a time while a vector is rebuilt
 PACKED_STRING_MAX: Final = 32  # longer strings are not copied into a closed leaf
 
@@ -318,6 +320,47 @@ class Vector(Cell):
             whole = whole._extend([read_value(row, 0, len(row), None) for row in rows[at:]])
         return whole
 
+    def extend_packed(
+        self, data: bytes, ends: list[int], loader: Loader
+    ) -> tuple[Vector, list[tuple[bytes, bytes]]]:
+        """Return (this vector with more elements, cells of its new leaves as (hash, encoding)).
+
+        As `extend`, for elements that are laid end to end as they stand in a leaf: the encoding of
+        each, or the reference to one that is a cell of its own. They are not checked, as in
+        `extend_encoded`. The new leaves are known by hash only, to be had from `loader`, as are the
+        cells that elements refer to; but for the first and the last, which may be at hand.
+
+        Shapes: `ends` says for each element where it ends in `data`.
+        Cost: no object for an element; full leaves are cut out of `data` as they are.
+        Source: CAD003 "Vector"; docs/cells.md "Vector and List".
+        """
+        cells: list[tuple[bytes, bytes]] = []
+        total: i64 = len(ends)
+        tail: i64 = self._count & 15
+        at: i64 = 0
+        begin: i64 = 0
+        whole: Vector = self
+        if tail:
+            at = min(16 - tail, total)
+            kids, begin = read_kids(data, 0, at, loader)
+            whole = self._extend(kids)
+        while total - at >= 16:
+            stop: i64 = ends[at + 15]
+            encoding = b"\x80\x10" + data[begin:stop]
+            leaf: object = None
+            if len(encoding) > EMBEDDED_BYTES_MAX:
+                digest = _sha3(encoding).digest()
+                cells.append((digest, encoding))
+                leaf = Ref(digest, loader)
+            if leaf is None or not whole._count:
+                leaf = closed_vector(encoding, loader)
+            whole = _push(whole, whole, leaf) if whole._count else node_of(leaf, 16)
+            at += 16
+            begin = stop
+        if at < total:
+            whole = whole._extend(read_kids(data, begin, total - at, loader)[0])
+        return whole, cells
+
     def concat(self, other: Vector) -> Vector:
         """Return the elements of both."""
         need(other, Vector, "a vector is joined to a Vector")
@@ -477,8 +520,8 @@ def node_of(kid: object, count: i64) -> Vector:
     return node
 
 
-def _push(body: Vector, kid: object, leaf: Vector) -> Vector:
-    """Return `body` with one more full leaf.
+def _push(body: Vector, kid: object, leaf: object) -> Vector:
+    """Return `body` with one more full leaf, given as a kid.
 
     Shapes: `body` has a positive multiple of 16 elements; `kid` is the same as a kid.
     """
@@ -491,10 +534,12 @@ def _push(body: Vector, kid: object, leaf: Vector) -> Vector:
     kids = body._open()[:]
     last: i64 = len(kids) - 1
     size: i64 = count - last * block
+    child = kids[last]
     if size == block:
         kids.append(leaf)
+    elif size == 16:  # a leaf, which is not looked into: it may be known by hash only
+        kids[last] = _vector(32, [child, leaf], None)
     else:
-        child = kids[last]
         kids[last] = _push(node_of(child, size), child, leaf)
     return _vector(count + 16, kids, None)
 

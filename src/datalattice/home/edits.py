@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
-from datalattice.cells import Loader, Part, Value, Vector, branch_hashes, novelty, settle
+from datalattice.cells import Loader, Part, Value, Vector, branch_hashes, decode, novelty, settle
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -104,6 +104,14 @@ class Editor(Protocol):
         """Put the cells of a value where a later edit will refer to them, and free their memory."""
         ...
 
+    def stage_cells(self, cells: list[tuple[bytes, bytes]]) -> object:
+        """Put cells, given as (hash, encoding), where a later edit will refer to them.
+
+        The caller has made sure that encodings are canonical and have these hashes, and that the
+        cells below them were staged or come before them.
+        """
+        ...
+
     def edit(self, change: Change[T]) -> T:
         """Make a change; return what it returned, when what it wrote is durable.
 
@@ -173,6 +181,10 @@ class StoreEditor:
         """Put the cells of a value into the store, and free their memory."""
         return self._store.put(value)
 
+    def stage_cells(self, cells: list[tuple[bytes, bytes]]) -> object:
+        """Put cells into the store."""
+        return self._store.put_encodings(cells)
+
     def edit(self, change: Change[T]) -> T:
         """Make a change; return what it returned, when what it wrote is durable."""
         cursor = _cursor_on(self._store.root(), self._key_pair)
@@ -218,7 +230,15 @@ class NodeEditor:
 
     def stage(self, value: Value) -> object:
         """Put the cells of a value into the node's store, and free their memory."""
-        parts = novelty(value, self._reader)
+        return self._stage(novelty(value, self._reader))
+
+    def stage_cells(self, cells: list[tuple[bytes, bytes]]) -> object:
+        """Put cells into the node's store."""
+        return self._stage(
+            [(hash, encoding, decode(encoding, self._reader)) for hash, encoding in cells]
+        )
+
+    def _stage(self, parts: list[Part]) -> int:
         if not self._bring(parts):
             raise MissingData(self._reader.missing(hash for hash, _, _ in parts))
         self._keep(parts)

@@ -3,16 +3,16 @@
     job = Job.begin(target_option(options, streaming=False), streaming=False)    # at planning
 
     with job.stage() as stage:                    # in a task
-        ...                                       # grow a value; `stage.put` frees its memory
-        return stage.done(value, records)
+        stage.parcels.put(...)
+        return stage.done(records)
 
     job.commit(messages, batch, join)             # on the driver: all of it, in one edit
 
-A task puts a value into a small store of its own and tells its hash. Nothing of it is seen by
-anybody until the driver has joined the values of all tasks, in their order, to what is there, in
-one edit of the node's folder. The same edit leaves a `Mark`: the number of the batch under the name
-of the query. So whatever dies, and whenever, either all of a batch is there and so is its mark, or
-none of it; and a batch that comes again is skipped where its mark is found.
+A task writes what it made into a file of its own (`parcels`) and tells the checksum. Nothing of it
+is seen by anybody until the driver has joined what all tasks made, in their order, to what is
+there, in one edit of the node's folder. The same edit leaves a `Mark`: the number of the batch
+under the name of the query. So whatever dies, and whenever, either all of a batch is there and so
+is its mark, or none of it; and a batch that comes again is skipped where its mark is found.
 
 Folders are `<staging>/<query>/<batch>/<task>-<attempt>-<random>`: no two attempts meet, be they of
 one task or of a query that was thought to be dead. Those of a batch go when it is committed, with
@@ -28,16 +28,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from datalattice.cells import Value, Vector, value_hash
+from datalattice.cells import Value, Vector
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import (
     Backpressure,
-    MissingData,
     PeerUnavailable,
     StoreLocked,
     Timeout,
@@ -54,7 +53,7 @@ from datalattice.pipeline.options import (
     folder_option,
     text_option,
 )
-from datalattice.pipeline.places import Fetch
+from datalattice.pipeline.parcels import Parcel, ParcelReader, ParcelWriter
 from datalattice.store import STORE_FILE, CellStore
 
 if TYPE_CHECKING:
@@ -90,6 +89,9 @@ SAVES_MAX: Final = 64
 
 MAKE_MAX: Final = 5
 """How often a task tries to make its folder."""
+
+PARCELS: Final = "parcels"
+"""Name of the file of parcels in the folder of a task."""
 
 READ_CACHE_BYTES: Final = 8 * 1024 * 1024
 
@@ -192,31 +194,38 @@ class Staged(WriterCommitMessage):
     """How many it has; 0: nothing was staged."""
     path: str
     """The folder of its store."""
-    root: bytes
-    """Hash of its value."""
+    digest: bytes
+    """Checksum of its parcels."""
     query: str | None
     """Id of the streaming query, as the task was told."""
 
+    def open(self) -> ParcelReader:
+        """Return a reader of what was staged.
 
-def no_cells(hash: bytes) -> bytes:
-    """Raise MissingData: what fetches cells where there are none."""
-    raise MissingData([hash])
+        Raises: UsageError: it is not there.
+        """
+        try:
+            return ParcelReader(Path(self.path, PARCELS))
+        except FileNotFoundError:
+            raise UsageError(
+                f"what task {self.task} staged is not there: {self.path}; the option staging "
+                "names a folder that the driver and all tasks reach under the same path"
+            ) from None
+
+    def parcels(self) -> Iterator[Parcel]:
+        """Yield what was staged, in order.
+
+        Raises: UsageError: it is not there. Corruption: it is not as it was written.
+        """
+        with self.open() as parcels:
+            for _, parcel in parcels.all(self.digest):
+                yield parcel
 
 
-class StagedValue(NamedTuple):
-    """What one task staged, as the driver reads it: cells come from the task's store as needed."""
+StagedTasks = Sequence[Staged]
+"""What all tasks staged that have anything, in their order."""
 
-    task: int
-    records: int
-    value: Value
-    fetch: Fetch = no_cells
-    """Returns the encoding of a cell below it."""
-
-
-StagedValues = Callable[[], Iterator[StagedValue]]
-"""Yields what all tasks staged, in their order; each is to be read before the next is asked for."""
-
-Join = Callable[[Editor, StagedValues, Mark], Change[None] | None]
+Join = Callable[[Editor, StagedTasks, Mark], Change[None] | None]
 """What a format does on the driver. Outside the edit it reads what is there (`editor.root()`) and
 what was staged, and stages what takes room (`editor.stage`). It returns the change, which is quick,
 checks the mark, writes and leaves the mark; or None when the mark is there already. The change
@@ -228,56 +237,57 @@ class Moved(Exception):
 
 
 class Stage:
-    """A task's own store, made with the first value that is put. Made by `Job.stage`."""
+    """Where a task puts what it makes: parcels, or a store of cells. Made by `Job.stage`."""
 
     def __init__(self, path: Path, task: int, query: str | None) -> None:
         self._path: Final = path
         self._query: Final = query
-        self._made: CellStore | None = None
+        self._store: CellStore | None = None
+        self._parcels: ParcelWriter | None = None
         self.task: Final = task
         """Number of the task in its job: the order in which the driver joins."""
 
-    def put(self, value: Value) -> None:
-        """Write the cells of a value and free their memory; `value` stays usable.
+    @property
+    def parcels(self) -> ParcelWriter:
+        """The file of parcels, made when it is first asked for.
 
         Raises: UsageError: the staging folder cannot be written to.
         """
-        self._store().put(value)
+        if self._parcels is None:
+            self._parcels = ParcelWriter(_new_folder(self._path) / PARCELS)
+        return self._parcels
 
     def put_cells(self, cells: Iterable[tuple[bytes, bytes]]) -> None:
         """Write cells as (hash, encoding), which the caller has checked, in any order.
 
         Raises: UsageError: the staging folder cannot be written to.
         """
-        self._store().put_encodings(cells)
+        if self._store is None:
+            self._store = CellStore.open(_new_folder(self._path), cache_bytes=READ_CACHE_BYTES)
+        self._store.put_encodings(cells)
 
-    def done(self, value: Value, records: int) -> Staged:
-        """Make the value durable and return the task's message.
+    def done(self, records: int) -> Staged:
+        """Return the task's message, when what was put can be read by others.
 
-        records: how many are in it; without any nothing is staged.
+        records: how many are in it; without any, nothing is looked at.
         """
-        if records:
-            self.put(value)
         self.close()
-        return Staged(self.task, records, str(self._path), value_hash(value), self._query)
+        digest = b"" if self._parcels is None else self._parcels.digest
+        return Staged(self.task, records, str(self._path), digest, self._query)
 
     def close(self) -> None:
-        """Make durable what was put, and close the store."""
-        if self._made is not None:
-            self._made.close()
+        """Close what was put; a store is durable then."""
+        for made in (self._parcels, self._store):
+            if made is not None:
+                made.close()
 
     def remove(self) -> None:
         """Throw away what was put."""
-        if self._made is not None:
+        if self._parcels is not None or self._store is not None:
             try:
-                self._made.close()
+                self.close()
             finally:  # a full disk fails the last write, too
                 remove(self._path)
-
-    def _store(self) -> CellStore:
-        if self._made is None:
-            self._made = _new_store(self._path)
-        return self._made
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,14 +416,8 @@ class Job:
 
 
 def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: Join) -> bool:
-    def values() -> Iterator[StagedValue]:
-        for message in staged:
-            with _open_staged(message) as store:
-                value = store.load(message.root)
-                yield StagedValue(message.task, message.records, value, fetching(store))
-
     for _ in range(MOVED_MAX):
-        change = join(editor, values, mark)
+        change = join(editor, staged, mark)
         if change is None:
             return False
         try:
@@ -427,7 +431,7 @@ def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: Join) -> boo
     )
 
 
-def _new_store(folder: Path) -> CellStore:
+def _new_folder(folder: Path) -> Path:
     for left in reversed(range(MAKE_MAX)):
         try:
             folder.mkdir(parents=True)
@@ -437,27 +441,7 @@ def _new_store(folder: Path) -> CellStore:
             if not left or not isinstance(error, FileNotFoundError):
                 what = f"tasks cannot write to it ({error.strerror})"
                 raise bad_option("staging", str(folder.parents[2]), what) from None
-    return CellStore.open(folder, cache_bytes=READ_CACHE_BYTES)
-
-
-def _open_staged(message: Staged) -> CellStore:
-    try:
-        return CellStore.open(message.path, read_only=True, cache_bytes=READ_CACHE_BYTES)
-    except UsageError:
-        raise UsageError(
-            f"what task {message.task} staged is not there: {message.path}; the option staging "
-            "names a folder that the driver and all tasks reach under the same path"
-        ) from None
-
-
-def fetching(store: CellStore) -> Fetch:
-    """Return what fetches cells from a store."""
-
-    def fetch(hash: bytes) -> bytes:
-        encoding = store.get_encoding(hash)
-        return no_cells(hash) if encoding is None else encoding
-
-    return fetch
+    return folder
 
 
 def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
@@ -480,8 +464,7 @@ __all__ = [
     "Moved",
     "Stage",
     "Staged",
-    "StagedValue",
-    "StagedValues",
+    "StagedTasks",
     "Target",
     "target_option",
 ]

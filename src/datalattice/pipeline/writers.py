@@ -16,7 +16,6 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from datalattice.cells import Value
 from datalattice.pipeline.staging import Job, Join, Stage, Staged
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ Messages = Sequence[WriterCommitMessage | None]
 
 
 class Gathering(Protocol):
-    """Makes one value of the rows of a task."""
+    """Stages the rows of a task."""
 
     @property
     def records(self) -> int:
@@ -38,8 +37,8 @@ class Gathering(Protocol):
         """Take rows."""
         ...
 
-    def value(self) -> Value:
-        """Return the value of all rows taken."""
+    def finish(self) -> None:
+        """Stage what is still waiting."""
         ...
 
 
@@ -57,7 +56,8 @@ class Writing:
             gathering = self._gathering(stage)
             for batch in batches:
                 gathering.take(batch)
-            return stage.done(gathering.value(), gathering.records)
+            gathering.finish()
+            return stage.done(gathering.records)
 
     def commit(self, messages: Messages, batch: int | None) -> None:
         """Write what all tasks gathered, all or nothing, unless it is there already."""

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from datalattice.cells import Part, Value, branch_hashes, novelty, settle, value_hash
+from datalattice.cells import Part, Value, branch_hashes, may_refer, novelty, settle, value_hash
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import MissingData, ReadOnly, StoreError, UsageError
@@ -45,8 +45,8 @@ PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 
 SEGMENT_BYTES_MIN: Final = 4_096
 
-FULL_CHUNK: Final = b"\x31\xa0\x00"
-"""What the encoding of 4,096 bytes begins with: the tag of a blob and the length."""
+NIL: Final = b"\x00"
+"""The encoding of nil, which refers to nothing."""
 
 
 class CellStore(Reading):
@@ -220,17 +220,20 @@ class CellStore(Reading):
         return self._write(committer, cells, list(promoted), root)
 
     def _staged_encoding(self, hash: bytes) -> bytes | None:
-        """Return the encoding of a cell that is staged, None for any other."""
+        """Return the encoding of a cell that is staged, None for any other.
+
+        Of one that leads nowhere, that of nil: chunks of blobs and blocks of records are most of a
+        large value, and are not hashed here, nor gone through again.
+        """
         waiting = self._find_pending(hash)
         if waiting is not None:
-            return waiting
+            return waiting if may_refer(waiting) else NIL
         place = self._index.find(hash)
         if place < 0 or not place & STAGED:
             return None
-        # A chunk of a blob leads nowhere, so it is not hashed here: large files have many.
         encoding = self._read(hash, place, verify=False)
-        if encoding is not None and encoding.startswith(FULL_CHUNK):
-            return encoding
+        if encoding is not None and not may_refer(encoding):
+            return NIL
         return self._read(hash, place, verify=True)
 
     def _check_below(self, cells: dict[bytes, bytes]) -> None:

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from datalattice.apps.queue import LatticeMQ, Topic
-from datalattice.cells import Vector
+from datalattice.cells import decode, encode, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -30,6 +30,7 @@ from datalattice.home import Change, Editor, Folder, editing, reading, write_key
 from datalattice.lattice import root_lattice
 from datalattice.pipeline import leftovers, staging
 from datalattice.pipeline.options import Given
+from datalattice.pipeline.parcels import items_of
 from datalattice.pipeline.staging import (
     SAVES_MAX,
     TARGET_OPTIONS,
@@ -37,7 +38,7 @@ from datalattice.pipeline.staging import (
     Mark,
     Moved,
     Staged,
-    StagedValues,
+    StagedTasks,
     Target,
     target_option,
 )
@@ -45,6 +46,7 @@ from datalattice.store import CellStore, RealDisk
 from datalattice.testing.spark_kit import Task
 
 KEYS = KeyPair(bytes(32))
+NUMBERS = 7
 
 
 @pytest.fixture
@@ -64,13 +66,15 @@ def job(home: Path, **options: str) -> Job:
 
 @pytest.fixture
 def stage_in(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return what stages values as a task with that number does."""
+    """Return what stages numbers as a task with that number does."""
 
     def stage(job: Job, task: int, items: list[int], **stream: Any) -> Staged:
         context = Task(task, **stream)
         monkeypatch.setattr(staging, "_task_context", lambda: context)
         with job.stage() as found:
-            return found.done(Vector.of(items), len(items))
+            if items:
+                found.parcels.put_items(NUMBERS, b"", [encode(item) for item in items])
+            return found.done(len(items))
 
     return stage
 
@@ -79,12 +83,12 @@ def topic_of(cursor: RootLattice) -> Topic:
     return LatticeMQ.at(cursor, KEYS.public_key).topic("t")
 
 
-def join(editor: Editor, values: StagedValues, mark: Mark) -> Change[None] | None:
+def join(editor: Editor, tasks: StagedTasks, mark: Mark) -> Change[None] | None:
     """Append all that was staged to one queue; the mark goes into its topic."""
     found: list[Any] = []
-    for staged in values():
-        assert isinstance(staged.value, Vector)
-        found.extend(staged.value)
+    for staged in tasks:
+        for parcel in staged.parcels():
+            found.extend(decode(item) for item in items_of(parcel))
 
     def change(cursor: RootLattice, _keys: KeyPair) -> None:
         topic = topic_of(cursor)
@@ -261,10 +265,15 @@ def test_an_abort_throws_away_what_was_staged(home: Path, stage_in: Any) -> None
     assert staged_folders(home) == []
 
 
-def test_a_task_that_fails_leaves_nothing(home: Path) -> None:
+@pytest.mark.parametrize("is_store", [True, False])
+def test_a_task_that_fails_leaves_nothing(home: Path, is_store: bool) -> None:
     def fail() -> None:
         with job(home).stage() as stage:
-            stage.put(Vector.of(range(1_000)))
+            if is_store:
+                stage.put_cells([(value_hash("x" * 200), encode("x" * 200))])
+            else:
+                stage.parcels.put_items(NUMBERS, b"", [encode(1)])
+            assert staged_folders(home)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -310,7 +319,7 @@ def test_staged_data_that_is_not_there_is_said(home: Path, stage_in: Any) -> Non
 def test_a_staging_folder_that_cannot_be_written_to_is_said(home: Path) -> None:
     (home / "staging").write_text("a file")
     with pytest.raises(UsageError, match="tasks cannot write to it"), job(home).stage() as stage:
-        stage.put("a value")
+        stage.parcels.put_items(NUMBERS, b"", [])
 
 
 def test_a_folder_whose_key_is_gone_is_said(home: Path, stage_in: Any) -> None:
@@ -403,8 +412,8 @@ def test_a_change_is_prepared_again_when_others_were_faster(home: Path, stage_in
     message = stage_in(one, 0, [1])
     left = SimpleNamespace(moves=staging.MOVED_MAX - 1)
 
-    def moving(editor: Editor, values: StagedValues, mark: Mark) -> Change[None] | None:
-        change = join(editor, values, mark)
+    def moving(editor: Editor, tasks: StagedTasks, mark: Mark) -> Change[None] | None:
+        change = join(editor, tasks, mark)
         assert change is not None
 
         def late(cursor: RootLattice, keys: KeyPair) -> None:
@@ -483,9 +492,9 @@ def test_a_node_is_waited_for_from_when_it_went_away(
     now = SimpleNamespace(s=0.0)
     monkeypatch.setattr(staging, "time", SimpleNamespace(monotonic=lambda: now.s, sleep=id))
 
-    def slow(editor: Editor, values: StagedValues, mark: Mark) -> Change[None] | None:
+    def slow(editor: Editor, tasks: StagedTasks, mark: Mark) -> Change[None] | None:
         now.s += 2 * staging.AGAIN_S
-        return join(editor, values, mark)
+        return join(editor, tasks, mark)
 
     assert one.commit([message], None, slow)
     assert content(home) == [1]
@@ -497,10 +506,10 @@ def test_what_a_full_disk_leaves_is_removed(home: Path, monkeypatch: pytest.Monk
 
     def work() -> None:
         with job(home).stage() as stage:
-            stage.put("a value")
-            monkeypatch.setattr(CellStore, "put", full)
+            stage.put_cells([])
+            monkeypatch.setattr(CellStore, "put_encodings", full)
             monkeypatch.setattr(CellStore, "close", full)
-            stage.put("another")
+            stage.put_cells([])
 
     with pytest.raises(OSError, match="No space left"):
         work()

@@ -69,7 +69,7 @@ class CellsWriter(DataSourceArrowWriter):
                         stage.put_cells(waiting)
                         waiting, size = [], 0
             stage.put_cells(waiting)
-            return stage.done(None, count)
+            return stage.done(count)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Bring the cells of all tasks into the store, and keep them.

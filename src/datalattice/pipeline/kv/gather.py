@@ -1,8 +1,9 @@
 """Gather: what a task does with the rows it is to write: what each key is to show, by database.
 
-A task stages a Map of database names to an Index of keys to `[type value expires]`; the type is nil
-for a key that is to be deleted. Of several rows with one key the last stays. Times of writing are
-not among it, so rows that come again are staged as the same cells.
+A task stages runs: keys of one database in their order, each with what it is to show. Of several
+rows of a run with one key the last stays. A run is some parcels whose head is the Vector
+`[database run]`; their items are encodings of `[key type value expires]`, the type nil for a key
+that is to be deleted. Cells that they refer to come before them. Times of writing are not among it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from datalattice.apps.kv import TYPE_TAGS, check_room, checked_key, checked_shown
-from datalattice.cells import EMPTY_INDEX, Index, Map, Value, Vector
+from datalattice.cells import (
+    EMPTY_INDEX,
+    Value,
+    Vector,
+    encode,
+    encode_message,
+    key_bytes,
+    novelty,
+)
 from datalattice.errors import DataLatticeError, LimitExceeded, UsageError
 from datalattice.pipeline.columns import cell, check_name, listed, lower_names, slices, stamps_ms
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
+from datalattice.pipeline.parcels import ParcelWriter
 from datalattice.pipeline.staging import STAGE_BYTES_MAX
 from datalattice.pipeline.values import ValueFormat
 
@@ -24,13 +34,25 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 4_096
 """Rows that are taken from a batch at a time, at most."""
 
-KEYS_PENDING_MAX: Final = 16_384
-"""Keys that wait in memory before they are put among the others, at most."""
+RUN_KEYS_MAX: Final = 65_536
+"""Keys that wait in memory before they are written as runs, at most."""
+
+RUN_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Rows that do so, about."""
+
+ITEMS: Final = 2
+"""Kind of the parcels of a run."""
+
+ITEMS_BYTES: Final = 128 * 1024
+"""Items that make a parcel, about: the driver holds one of each run that it reads."""
 
 DATABASES_MAX: Final = 1_024
 """Databases that one task writes to, at most: the top of each stays in memory."""
 
-DELETED: Final = Vector.of((None, None, None))
+Wanted = tuple[Value, Value, Value]
+"""What a key is to show: type, value and expiry."""
+
+DELETED: Final[Wanted] = (None, None, None)
 """What stands for a key that is to be deleted."""
 
 _PLAIN: Final = TYPE_TAGS["value"]
@@ -52,10 +74,11 @@ class RowPlan:
 
 
 class Putting(Protocol):
-    """Whatever takes cells: a task's store."""
+    """Whatever takes what a task stages: its stage."""
 
-    def put(self, value: Value) -> None:
-        """Keep the cells of a value, and free their memory."""
+    @property
+    def parcels(self) -> ParcelWriter:
+        """The file of parcels, made with the first."""
         ...
 
 
@@ -66,8 +89,9 @@ class Gatherer:
         self.count = 0
         self._plan: Final = plan
         self._stage: Final = stage
-        self._kept: Final[dict[str, Index]] = {}
-        self._waiting: Final[dict[str, dict[str, Value]]] = {}
+        self._databases: Final[set[str]] = set()
+        self._runs = 0
+        self._waiting: Final[dict[str, dict[str, Wanted]]] = {}
         self._waiting_keys = 0
         self._waiting_bytes = 0
         if plan.overwrite and plan.database is not None:
@@ -82,18 +106,13 @@ class Gatherer:
             self._note(rows)
             self.count += rows.num_rows
             self._waiting_bytes += rows.nbytes
-            if self._waiting_bytes >= STAGE_BYTES_MAX or self._waiting_keys >= KEYS_PENDING_MAX:
-                self._put()
-
-    def value(self) -> Map:
-        """Return what the task stages."""
-        self._put()
-        return Map.of(self._kept)
+            if self._waiting_bytes >= RUN_BYTES_MAX or self._waiting_keys >= RUN_KEYS_MAX:
+                self.finish()
 
     @property
     def records(self) -> int:
         """How much there is to join: rows, and databases that are to become empty."""
-        return self.count + len(self._kept)
+        return self.count + len(self._databases)
 
     def _note(self, rows: pa.RecordBatch) -> None:
         plan = self._plan
@@ -114,7 +133,7 @@ class Gatherer:
                 self._waiting_keys += 1
             waiting[key] = wanted
 
-    def _wanted(self, key: str, type_name: object, value: object, expire: int | None) -> Vector:
+    def _wanted(self, key: str, type_name: object, value: object, expire: int | None) -> Wanted:
         tag = _PLAIN
         if self._plan.has_type:
             found = TYPE_TAGS.get(str(type_name))
@@ -128,31 +147,53 @@ class Gatherer:
         if held is None:
             return DELETED
         try:
-            return Vector.of((tag, checked_shown(tag, held), expire))
+            return tag, checked_shown(tag, held), expire
         except DataLatticeError as error:
             raise UsageError(f"key {key[:_SHOWN_CHARS]!r} of type {type_name}: {error}") from None
 
-    def _database(self, name: object) -> dict[str, Value]:
+    def _database(self, name: object) -> dict[str, Wanted]:
         waiting = self._waiting.get(name) if isinstance(name, str) else None
         if waiting is not None:
             return waiting
         database = checked_database(name)
-        if database not in self._kept and len(self._kept) + len(self._waiting) >= DATABASES_MAX:
+        named = self._databases | self._waiting.keys()
+        if database not in named and len(named) >= DATABASES_MAX:
             raise LimitExceeded(
                 f"a task writes to at most {DATABASES_MAX} databases; repartition the rows by "
                 "database first"
             )
         return self._waiting.setdefault(database, {})
 
-    def _put(self) -> None:
+    def finish(self) -> None:
+        """Stage what is still waiting."""
         for name, waiting in self._waiting.items():
-            kept = self._kept.get(name, EMPTY_INDEX)
-            check_room(kept, waiting, "the key")
-            kept = kept.put_many(waiting)
-            self._stage.put(kept)
-            self._kept[name] = kept
+            check_room(EMPTY_INDEX, waiting, "the key")
+            self._databases.add(name)
+            self._runs += 1
+            self._put(encode_message(Vector.of((name, self._runs))), waiting)
         self._waiting.clear()
         self._waiting_keys = self._waiting_bytes = 0
+
+    def _put(self, head: bytes, waiting: dict[str, Wanted]) -> None:
+        parcels = self._stage.parcels
+        items: list[bytes] = []
+        cells: list[tuple[bytes, bytes]] = []
+        size = below = 0
+        for key in sorted(waiting, key=key_bytes):
+            item = Vector.of((key, *waiting[key]))
+            encoding = encode(item)
+            for hash, cell_encoding, value in novelty(item):
+                if value is not item:
+                    cells.append((hash, cell_encoding))
+                    below += len(cell_encoding)
+            items.append(encoding)
+            size += len(encoding)
+            if size >= ITEMS_BYTES or below >= STAGE_BYTES_MAX:
+                parcels.put_cells(cells)
+                parcels.put_items(ITEMS, head, items)
+                items, cells, size, below = [], [], 0, 0
+        parcels.put_cells(cells)
+        parcels.put_items(ITEMS, head, items)
 
 
 def checked_database(name: object) -> str:

@@ -1,14 +1,18 @@
-"""Join: what the driver does with the keys that tasks gathered: it writes them, task by task.
+"""Join: what the driver does with the keys that tasks gathered: it writes them, in key order.
 
-The databases as they will be are made and stored ahead, some keys at a time, so that memory holds a
-piece of them only. The change itself puts them in place, with the mark of the batch in a database
+The runs of all tasks are merged, so that neighbours in a database are written together, whatever
+task they come from; of one key what comes later is written over what came before. The databases as
+they will be are made and stored ahead, some keys at a time, so that memory holds a piece of them
+only. The change itself puts them in place, with the mark of the batch in a database
 of its own: all of it is one signed update. Where others wrote to the same databases meanwhile, it
 looks at the keys that they wrote, and at no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
@@ -36,6 +40,7 @@ from datalattice.cells import (
     Vector,
     branch_hashes,
     decode,
+    decode_message,
     encode,
     key_bytes,
     novelty,
@@ -45,15 +50,28 @@ from datalattice.cells import (
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import BadFormat
 from datalattice.home import Change, Editor
 from datalattice.lattice import VALUE, MergeContext, root_lattice
 from datalattice.limits import EMBEDDED_BYTES_MAX, INDEX_KEY_BYTES
+from datalattice.pipeline.kv.gather import ITEMS
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
-from datalattice.pipeline.staging import STAGE_BYTES_MAX, Mark, Moved, StagedValues
+from datalattice.pipeline.parcels import (
+    CELLS,
+    Parcel,
+    ParcelReader,
+    Place,
+    cells_of,
+    items_of,
+    misshapen,
+)
+from datalattice.pipeline.staging import STAGE_BYTES_MAX, Mark, Moved, StagedTasks
 
 KEYS_MAX: Final = 8_192
 """Keys that are written before the database is stored, at most."""
+
+RUNS_MAX: Final = 64
+"""Runs that are read at a time: a parcel of each is in memory. More are written one lot after the
+other, in their order."""
 
 REBASE_KEYS_MAX: Final = 65_536
 """Where others wrote more keys than this meanwhile, all is prepared again."""
@@ -69,18 +87,16 @@ class Writes:
         self._replica: Final = replica
         self._now_ms: Final = now_ms
 
-    def over(self, stored: Value, wanted: Value) -> Value:
+    def over(self, stored: Value, item: Vector) -> Value:
         """Return the entry that shows what a row wants, in place of what is stored.
 
         Raises: BadFormat: it is nothing that a task stages.
         """
-        if not isinstance(wanted, Vector) or len(wanted) != 3:
-            raise _misshapen()
-        tag, value, expire = wanted
+        _, tag, value, expire = item
         if tag is None:
             return delete(stored, self._now_ms)[0]
         if not isinstance(tag, int) or not (expire is None or isinstance(expire, int)):
-            raise _misshapen()
+            raise misshapen()
         return put_shown(stored, tag, value, expire, self._replica, self._now_ms)
 
     def again(self, stored: Value, ours: Entry | None) -> Value:
@@ -103,6 +119,13 @@ class Writes:
         return put_shown(stored, _PLAIN, value, None, self._replica, self._now_ms)
 
 
+_Piece = tuple[ParcelReader, Place]
+
+
+def _order(pair: tuple[Value, Value]) -> bytes:
+    return key_bytes(pair[0])
+
+
 class _Joined:
     """The databases of one batch."""
 
@@ -123,33 +146,74 @@ class _Joined:
         """Return whether the batch is there already."""
         return has_mark(self._present, mark)
 
-    def take(self, value: Value) -> None:
-        """Write what one task staged."""
-        if not isinstance(value, Map):
-            raise _misshapen()
-        for name, keys in value.entries():
-            if not isinstance(name, str) or not isinstance(keys, Index):
-                raise _misshapen()
+    def take(self, tasks: StagedTasks) -> None:
+        """Write what tasks staged."""
+        with ExitStack() as files:
+            runs: dict[str, list[list[_Piece]]] = {}
+            for staged in tasks:
+                self._note(files.enter_context(staged.open()), staged.digest, runs)
+                if sum(map(len, runs.values())) >= RUNS_MAX:
+                    self._merge(runs)
+                    files.close()
+            self._merge(runs)
+
+    def _note(
+        self, parcels: ParcelReader, digest: bytes, runs: dict[str, list[list[_Piece]]]
+    ) -> None:
+        """Store the cells of a task, and take note of where its runs are."""
+        last: bytes | None = None
+        for place, parcel in parcels.all(digest):
+            if parcel.kind == CELLS:
+                self._editor.stage_cells(cells_of(parcel))
+                continue
+            if parcel.kind != ITEMS:
+                raise misshapen()
+            name = _database_of(parcel)
+            found = runs.setdefault(name, [])
+            if parcel.head != last:
+                found.append([])
+                last = parcel.head
+            found[-1].append((parcels, place))
+
+    def _merge(self, runs: dict[str, list[list[_Piece]]]) -> None:
+        """Write what runs have, key by key, and forget them."""
+        for name, found in runs.items():
             if name not in self.after:
                 self.before[name] = self.after[name] = as_store(self._present.get(name))
                 if self._overwrite:
                     self._clear(name)
-            for piece in _pieces(keys.entries()):
-                self._write(name, piece)
+            for first in range(0, len(found), RUNS_MAX):
+                items = [self._items(run) for run in found[first : first + RUNS_MAX]]
+                # What is equal comes in the order of the runs.
+                for piece in _pieces(heapq.merge(*items, key=_order)):
+                    self._write(name, piece)
+        runs.clear()
+
+    def _items(self, run: list[_Piece]) -> Iterator[tuple[Value, Value]]:
+        """Yield (key, item) of a run, in the order of the keys."""
+        for parcels, place in run:
+            for encoding in items_of(parcels.again(place)):
+                item = decode(encoding, self._editor.loader)
+                if not isinstance(item, Vector) or len(item) != 4:
+                    raise misshapen()
+                key = item[0]
+                if not isinstance(key, str):
+                    raise misshapen()
+                yield key, item
 
     def _write(self, name: str, piece: list[tuple[Value, Value]]) -> None:
         store = self.after[name]
         keys = [key for key, _ in piece if isinstance(key, str)]
         check_room(store, keys, "the key")
-        made: list[tuple[Value, Value]] = []
-        for key, wanted in piece:
-            if not isinstance(key, str):
-                raise _misshapen()
-            stored = stored_entry(store, key)
-            entry = self._writes.over(stored, wanted)
+        made: dict[str, Value] = {}
+        for key, item in piece:
+            assert isinstance(key, str)
+            assert isinstance(item, Vector)
+            stored = made[key] if key in made else stored_entry(store, key)
+            entry = self._writes.over(stored, item)
             if entry is not stored:
-                made.append((key, entry))
-        self._put(name, made)
+                made[key] = entry
+        self._put(name, list(made.items()))
 
     def _clear(self, name: str) -> None:
         """Delete every key that is there: what rows name is written over that."""
@@ -157,7 +221,7 @@ class _Joined:
         for piece in _pieces(live):
             self._put(name, [(key, self._writes.cleared(stored)) for key, stored in piece])
 
-    def _put(self, name: str, entries: list[tuple[Value, Value]]) -> None:
+    def _put(self, name: str, entries: Sequence[tuple[Value, Value]]) -> None:
         if entries:
             grown = self.after[name].put_many(entries)
             self._editor.stage(grown)
@@ -166,7 +230,7 @@ class _Joined:
 
 def upserting(
     editor: Editor,
-    values: StagedValues,
+    tasks: StagedTasks,
     mark: Mark,
     clock: Clock,
     *,
@@ -185,8 +249,7 @@ def upserting(
         mark = replace(mark, key=f"{mark.key}/{database}")
     if joined.has(mark):
         return None
-    for staged in values():
-        joined.take(staged.value)
+    joined.take(tasks)
 
     def change(cursor: RootLattice, keys: KeyPair) -> None:
         place = cursor.path(KV_SECTION, keys.public_key, VALUE)
@@ -236,7 +299,7 @@ def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
             continue
         name = key_text(after.key_cell(key))
         if name is None:
-            raise _misshapen()
+            raise misshapen()
         check_room(there, (name,), "the key")
         entry = writes.again(now, read_entry(ours))
         if entry is None:
@@ -299,9 +362,12 @@ def _reopened(store: Index, loader: Loader) -> Index:
     """Return a stored database, its cells to be had from `loader` alone."""
     found = decode(encode(store), loader)
     if not isinstance(found, Index):
-        raise _misshapen()
+        raise misshapen()
     return found
 
 
-def _misshapen() -> BadFormat:
-    return BadFormat("what a task staged is not what this version of the sink stages")
+def _database_of(parcel: Parcel) -> str:
+    head = decode_message(parcel.head)
+    if isinstance(head, Vector) and len(head) == 2 and isinstance(head[0], str):
+        return head[0]
+    raise misshapen()

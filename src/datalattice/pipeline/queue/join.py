@@ -1,45 +1,27 @@
-"""Join: what the driver does with the logs that tasks gathered: it appends them, in their order.
+"""Join: what the driver does with the records that tasks gathered: it appends them, in their order.
 
-The logs as they will be are made and stored ahead, piece by piece, so that memory holds a piece of
-them only. The change itself puts them in place: if the logs are still those that were continued,
-and the mark of the batch is in none of its topics. It leaves the mark in the metadata of each, so
-log, mark and signature are one update.
+It cuts them into leaves, without looking into them; cells that they refer to are stored as tasks
+made them. The logs as they will be are made and stored ahead, piece by piece, so that memory holds
+a piece of them only. The change itself puts them in place: if the logs are still those that were
+continued, and the mark of the batch is in none of its topics. It leaves the mark in the metadata of
+each, so log, mark and signature are one update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from datalattice.apps.queue import LatticeMQ, QueueState, Topic
-from datalattice.cells import (
-    Loader,
-    Map,
-    Value,
-    Vector,
-    decode,
-    encode,
-    novelty,
-)
+from datalattice.cells import Loader, Value, Vector, decode, decode_message, encode
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import BadFormat, UsageError
+from datalattice.errors import UsageError
 from datalattice.home import Change, Editor
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.pipeline.places import Fetch
-from datalattice.pipeline.queue.leaves import runs
-from datalattice.pipeline.queue.splice import take_small
-from datalattice.pipeline.staging import (
-    STAGE_BYTES_MAX,
-    Mark,
-    Moved,
-    StagedValue,
-    StagedValues,
-)
-
-RECORDS_MAX: Final = 8_192
-"""Small entries that are appended at a time."""
+from datalattice.pipeline.parcels import CELLS, Parcel, cells_of, misshapen
+from datalattice.pipeline.queue.gather import RECORDS
+from datalattice.pipeline.staging import STAGE_BYTES_MAX, Mark, Moved, Staged, StagedTasks
 
 
 class _Log:
@@ -68,51 +50,47 @@ class _Joined:
         self._changed: Final[list[_Log]] = []
         self._pending = 0
 
-    def take(self, staged: StagedValue) -> bool:
+    def take(self, staged: Staged) -> bool:
         """Append what one task staged; return False when the batch is there already.
 
         Raises: UsageError: the number of a topic's partitions was changed.
         """
-        counts, logs = _parts_of(staged.value)
-        for name, below in logs.entries():
-            if not isinstance(name, str) or not isinstance(below, Map):
-                raise _misshapen()
+        for parcel in staged.parcels():
+            if parcel.kind == CELLS:
+                self._editor.stage_cells(cells_of(parcel))
+                continue
+            if parcel.kind != RECORDS:
+                raise misshapen()
+            name, partition, count = _head_of(parcel)
             topic = self._present.topic(name)
             if name not in self.logs:
                 if self._mark.is_in(topic.get_meta(self._mark.key)):
                     return False
                 self.logs[name] = {}
-            count = counts.get(name)
-            if isinstance(count, int):
+            if count is not None and name not in self.counts:
                 check_count(topic, name, count)
                 self.counts[name] = count
-            for partition, fresh in below.entries():
-                if not isinstance(fresh, Vector):
-                    raise _misshapen()
-                self._extend(topic, self.logs[name], partition, fresh, staged.fetch)
+            self._extend(topic, self.logs[name], partition, parcel)
         return True
 
     def _extend(
-        self,
-        topic: Topic,
-        logs: dict[Value, _Log],
-        partition: Value,
-        fresh: Vector,
-        fetch: Fetch,
+        self, topic: Topic, logs: dict[Value, _Log], partition: int, parcel: Parcel
     ) -> None:
         if partition not in logs:
             logs[partition] = _Log(topic.partition(partition).state())
         log = logs[partition]
+        log.entries, cells = log.entries.extend_packed(
+            parcel.data, parcel.ends, self._editor.loader
+        )
+        if cells:
+            self._editor.stage_cells(cells)
         self._changed.append(log)
-        for piece in _pieces(fresh, fetch):
-            log.entries = piece.append_to(log.entries)
-            self._pending += piece.size
-            if self._pending >= STAGE_BYTES_MAX:
-                self.settle()
-                self._changed.append(log)
+        self._pending += len(parcel.data)
+        if self._pending >= STAGE_BYTES_MAX:
+            self.settle()
 
     def settle(self) -> None:
-        """Store what the logs have become; from then on nothing of a task's store is needed."""
+        """Store what the logs have become, and free the memory of it."""
         for log in dict.fromkeys(self._changed):
             self._editor.stage(log.entries)
             log.entries = _reopened(log.entries, self._editor.loader)
@@ -121,7 +99,7 @@ class _Joined:
 
 
 def appending(
-    editor: Editor, values: StagedValues, mark: Mark, clock: Clock, count: int | None = None
+    editor: Editor, tasks: StagedTasks, mark: Mark, clock: Clock, count: int | None = None
 ) -> Change[None] | None:
     """Prepare the change that appends what tasks gathered. See `staging.Join`.
 
@@ -129,10 +107,10 @@ def appending(
     Raises: UsageError: the number of a topic's partitions was changed while the tasks ran.
     """
     joined = _Joined(editor, clock, mark)
-    for staged in values():
+    for staged in tasks:
         if not joined.take(staged):
             return None
-        joined.settle()
+    joined.settle()
 
     def change(cursor: RootLattice, keys: KeyPair) -> None:
         work = LatticeMQ.at(cursor, keys.public_key, clock).fork()  # one signature for all of it
@@ -167,68 +145,23 @@ def check_count(topic: Topic, name: str, count: int) -> None:
         )
 
 
-def _parts_of(value: Value) -> tuple[Map, Map]:
-    if isinstance(value, Vector) and len(value) == 2:
-        counts, logs = value[0], value[1]
-        if isinstance(counts, Map) and isinstance(logs, Map):
-            return counts, logs
-    raise _misshapen()
-
-
-def _misshapen() -> BadFormat:
-    return BadFormat("what a task staged is not what this version of the sink stages")
-
-
-class _Piece:
-    """Some entries of a log: as their encodings while all are small, else as values."""
-
-    def __init__(self, *, is_small: bool) -> None:
-        self.is_small: Final = is_small
-        self.rows: Final[list[bytes]] = []
-        self.entries: Final[list[Value]] = []
-        self.size = 0
-
-    def is_full(self) -> bool:
-        """Return whether it is to be appended before it grows."""
-        return self.size >= STAGE_BYTES_MAX or len(self.rows) >= RECORDS_MAX
-
-    def append_to(self, log: Vector) -> Vector:
-        """Return a log that goes on with these entries."""
-        return log.extend_encoded(self.rows) if self.is_small else log.extend(self.entries)
-
-
-def _pieces(log: Vector, fetch: Fetch) -> Iterator[_Piece]:
-    """Yield the entries of a log, in order, in pieces of bounded size."""
-    piece = _Piece(is_small=True)
-    at = 0
-    for run in runs(encode(log), 0, len(log), fetch):
-        rows: list[bytes] = []
-        size = take_small(run, rows)
-        if piece.is_small != (size >= 0) or piece.is_full():
-            yield piece
-            piece = _Piece(is_small=size >= 0)
-        if size >= 0:
-            piece.rows.extend(rows)
-            piece.size += size
-        else:
-            for entry in log.to_list(at, at + run.count):
-                if piece.is_full():
-                    yield piece
-                    piece = _Piece(is_small=False)
-                piece.entries.append(entry)
-                piece.size += len(encode(entry)) + _size_below(entry)
-        at += run.count
-    yield piece
-
-
-def _size_below(entry: Value) -> int:
-    """Return the bytes of the cells below an entry; they are in memory from then on."""
-    return sum(len(encoding) for _, encoding, _ in novelty(entry))
+def _head_of(parcel: Parcel) -> tuple[str, int, int | None]:
+    """Return (topic, partition, number of partitions where that was reckoned with)."""
+    head = decode_message(parcel.head)
+    if isinstance(head, Vector) and len(head) == 3:
+        name, partition, count = head
+        if (
+            isinstance(name, str)
+            and isinstance(partition, int)
+            and (count is None or isinstance(count, int))
+        ):
+            return name, partition, count
+    raise misshapen()
 
 
 def _reopened(log: Vector, loader: Loader) -> Vector:
     """Return a stored log, its cells to be had from `loader` alone."""
     found = decode(encode(log), loader)
     if not isinstance(found, Vector):
-        raise _misshapen()
+        raise misshapen()
     return found

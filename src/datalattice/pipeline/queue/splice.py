@@ -1,42 +1,77 @@
-"""Splice: take the entries of a log as they stand in its leaves, to go on with them elsewhere.
+"""Splice: records as they stand in the leaves of a log, made without an object for each.
 
-Most entries are small and refer to nothing. They are copied as bytes, without an object for each.
-Pure and compiled: no Spark, no Arrow.
+A task lays them end to end, and the driver puts them into leaves: it alone knows how many records
+are there already, and so where leaves begin. Pure and compiled: no Spark, no Arrow.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from mypy_extensions import i64
+from datalattice.cells import encode, novelty, to_cell, value_hash
+from datalattice.crypto import sha3_256
+from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX
 
-from datalattice.cells import branch_hashes, skip_kid
-from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.pipeline.queue.leaves import Run
+CellList = list[tuple[bytes, bytes]]
+"""Cells as (hash, encoding), those below a cell before it."""
 
-_REF_TAG: Final = 0x20
+_ENTRY_HEAD: Final = b"\x80\x04"  # a Vector of four
+_NIL: Final = b"\x00"
+_REF: Final = b"\x20"
+_PLAIN: Final = frozenset({int, float, bool})
 
 
-def take_small(run: Run, rows: list[bytes]) -> int:
-    """Append the encodings of a run's entries to `rows`; return how many bytes they have.
+def records(
+    keys: list[object] | None,
+    values: list[object],
+    stamps: list[int],
+    headers: list[object] | None,
+    cells: CellList,
+) -> list[bytes]:
+    """Return records `[key value stamp headers]`, each as it stands in the leaf of a log.
 
-    -1, and nothing is appended, when one of them is not small: it is a branch or refers to one.
+    What stands in a leaf is the encoding, or the hash of what is longer; the cells meant by hashes
+    are added to `cells`.
+    Shapes: all columns are as long as `values`; keys and headers may be None in a row.
     """
-    data = run.data
-    at: i64 = run.at
-    begin: i64 = at
-    found: list[bytes] = []
-    for _ in range(run.count):
-        tag: i64 = data[at]
-        if tag == _REF_TAG:
-            return -1
-        end: i64 = skip_kid(data, at)
-        row = data[at:end]
+    rows: list[bytes] = []
+    for position in range(len(values)):
+        key = _NIL if keys is None else as_kid(keys[position], cells)
+        tail = _NIL if headers is None else as_kid(headers[position], cells)
+        value = as_kid(values[position], cells)
+        row: bytes = _ENTRY_HEAD + key + value + encode(stamps[position]) + tail
         if len(row) > EMBEDDED_BYTES_MAX:
-            return -1
-        found.append(row)
-        at = end
-    if branch_hashes(bytes((0x80, run.count)) + data[begin:at]):
-        return -1
-    rows.extend(found)
-    return at - begin
+            hash = sha3_256(row)
+            cells.append((hash, row))
+            row = _REF + hash
+        rows.append(row)
+    return rows
+
+
+def as_kid(given: object, cells: CellList) -> bytes:
+    """Return a value as it stands in the cell that holds it: its encoding, or its hash.
+
+    Cells below it are added to `cells`, and its own where its hash stands for it.
+    """
+    if given is None:
+        return _NIL
+    kind = type(given)
+    if kind in _PLAIN:
+        value = to_cell(given)
+        encoding = encode(value)
+        if len(encoding) <= EMBEDDED_BYTES_MAX:
+            return encoding
+    elif (isinstance(given, bytes) and len(given) <= CHUNK_BYTES) or (
+        isinstance(given, str) and len(given) <= CHUNK_BYTES // 4
+    ):
+        encoding = encode(given)  # all of it, whatever characters there are
+        if len(encoding) <= EMBEDDED_BYTES_MAX:
+            return encoding
+        hash = sha3_256(encoding)
+        cells.append((hash, encoding))
+        return _REF + hash
+    value = to_cell(given)
+    for hash, encoding, _ in novelty(value):
+        cells.append((hash, encoding))
+    encoding = encode(value)
+    return encoding if len(encoding) <= EMBEDDED_BYTES_MAX else _REF + value_hash(value)

@@ -20,9 +20,9 @@ from datalattice.apps.kv import Database
 from datalattice.cells import (
     Index,
     Keyword,
-    Value,
     Vector,
     decode_message,
+    encode,
     encode_message,
     same,
     to_cell,
@@ -39,7 +39,7 @@ from datalattice.pipeline.kv.join import Writes, mark_key, rebased, upserting
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.kv.sink import sink_options
 from datalattice.pipeline.kv.source import KVSource
-from datalattice.pipeline.staging import Mark, Moved, Staged, StagedValue
+from datalattice.pipeline.staging import Mark, Moved, Staged
 from datalattice.testing.spark_kit import Task, commit
 
 KEYS = KeyPair(bytes(32))
@@ -361,18 +361,13 @@ def test_the_whole_change_is_made_on_the_root_that_is_there_then(sink: Sink) -> 
     staged = sink.stage(writer, PLAIN, 0, [("a", "2"), ("c", "2")])
     mark = Mark("spark-query/x", 3, "")
     with editing(Folder(sink.home)) as editor:
-
-        def values() -> Any:
-            with staging._open_staged(staged) as store:
-                yield StagedValue(0, 2, store.load(staged.root))
-
-        change = upserting(editor, values, mark, SystemClock())
+        change = upserting(editor, [staged], mark, SystemClock())
         assert change is not None
         editor.edit(
             lambda root, keys: Database.at(root, keys.public_key, "db").set_many({"a": 5, "d": 5})
         )
         editor.edit(change)
-        assert upserting(editor, values, mark, SystemClock()) is None
+        assert upserting(editor, [staged], mark, SystemClock()) is None
         editor.edit(change)  # made again, as when the node's answer was lost
     assert sink.shown() == {"a": "2", "b": 1, "c": "2", "d": 5}
 
@@ -389,7 +384,7 @@ def test_what_is_written_is_stored_piece_by_piece(
 
     monkeypatch.setattr(join._Joined, "_put", counted)
     monkeypatch.setattr(join, "KEYS_MAX", 100)
-    monkeypatch.setattr(gather, "KEYS_PENDING_MAX", 64)
+    monkeypatch.setattr(gather, "RUN_KEYS_MAX", 64)
     rows = [(f"k{i}", "x" * 300) for i in range(450)]
     sink.save(PLAIN, rows)
     assert sink.shown() == dict(rows)
@@ -496,21 +491,60 @@ def test_a_task_writes_to_so_many_databases_and_no_more(
 
 
 def test_what_no_task_stages_is_refused(sink: Sink) -> None:
-    def joined(value: Value) -> None:
-        with editing(Folder(sink.home)) as editor:
-            upserting(
-                editor, lambda: iter([StagedValue(0, 1, value)]), Mark("k", 1, ""), SystemClock()
-            )
+    job = sink.writer(PLAIN)._writing._job
 
-    row = Vector.of((0, 1, None))
-    for value in (5, {"db": 5}, {5: Index()}, {"db": Index.of({"a": 1})}):
+    def joined(kind: int, head: object, *items: object) -> None:
+        with job.stage() as stage:
+            encodings = [encode(to_cell(item)) for item in items]
+            stage.parcels.put_items(kind, encode_message(to_cell(head)), encodings)
+            staged = stage.done(1)
+        with editing(Folder(sink.home)) as editor:
+            upserting(editor, [staged], Mark("k", 1, ""), SystemClock())
+
+    for head in (5, ["db"], [5, 1]):
         with pytest.raises(BadFormat):
-            joined(to_cell(value))
-    for wanted in (Vector.of((0, 1)), Vector.of(("x", 1, None)), Vector.of((0, 1, "x"))):
-        with pytest.raises(BadFormat):
-            joined(to_cell({"db": Index.of({"a": wanted})}))
+            joined(gather.ITEMS, head)
     with pytest.raises(BadFormat):
-        joined(to_cell({"db": Index.of([(Keyword("a"), row)])}))
+        joined(gather.ITEMS + 1, ["db", 1])
+    for item in (5, ["a", 0, 1], ["a", "x", 1, None], ["a", 0, 1, "x"], [Keyword("a"), 0, 1, None]):
+        with pytest.raises(BadFormat):
+            joined(gather.ITEMS, ["db", 1], item)
+
+
+@pytest.mark.parametrize("keys", [23, 120])
+@pytest.mark.parametrize("runs", [2, 64])
+def test_however_rows_are_split_the_database_is_that_of_writes_one_by_one(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, runs: int, keys: int
+) -> None:
+    monkeypatch.setattr(gather, "RUN_KEYS_MAX", 7)
+    monkeypatch.setattr(gather, "ROWS_MAX", 5)
+    monkeypatch.setattr(gather, "ITEMS_BYTES", 100)
+    monkeypatch.setattr(join, "RUNS_MAX", runs)
+    rows = [
+        (f"k{row * 7 % keys}", None if row % 13 == 5 else f"{row}".ljust(row % 9 * 400, "x"))
+        for row in range(120)
+    ]
+    sizes = (1, 0, 40, 9, 70)
+    parts = [rows[sum(sizes[:task]) :][:size] for task, size in enumerate(sizes)]
+
+    def one_by_one(db: Database) -> None:
+        for key, text in rows:
+            if text is None:
+                db.delete(key)
+            else:
+                db.set(key, text)
+
+    for name in ("db", "other"):
+        sink.write(lambda db: db.set_many({"k1": "old", "more": 1}), name)
+    sink.save(PLAIN, *parts)
+    sink.write(one_by_one, "other")
+    assert sink.shown() == sink.shown("other")
+    assert len(sink.shown()) > 20
+    if keys == len(rows):  # written once each, so with the same times
+        with reading(Folder(sink.home)) as root:
+            cursor = RootLattice(root_lattice(), root)
+            mine = [Database.at(cursor, KEYS.public_key, name) for name in ("db", "other")]
+            assert mine[0].store().hash == mine[1].store().hash
 
 
 def test_the_options_are_parsed_once(sink: Sink) -> None:

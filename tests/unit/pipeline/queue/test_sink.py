@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +23,20 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from datalattice.apps.queue import PARTITIONS_MAX, LatticeMQ, Queue, Topic, partition_of
+from datalattice.apps.queue import PARTITIONS_MAX, LatticeMQ, Queue, Topic, make_entry, partition_of
 from datalattice.cells import Vector, decode_message, encode_message, same, to_cell
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import BadFormat, DataLatticeError, LimitExceeded, UsageError
+from datalattice.errors import BadFormat, Corruption, DataLatticeError, LimitExceeded, UsageError
 from datalattice.home import Folder, edit, editing, reading, write_key
 from datalattice.lattice import root_lattice
 from datalattice.node import Daemon, Node, NodeConfig
-from datalattice.pipeline import staging
+from datalattice.pipeline import parcels, staging
 from datalattice.pipeline.queue import gather, join
 from datalattice.pipeline.queue.sink import sink_options
 from datalattice.pipeline.queue.source import QueueSource
-from datalattice.pipeline.staging import Mark, Staged, StagedValue
+from datalattice.pipeline.staging import Mark, Staged
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.spark_kit import Task, commit
 
@@ -305,7 +304,7 @@ def test_numbers_of_partitions_have_a_limit(home: Path) -> None:
     for count in (PARTITIONS_MAX - 1, PARTITIONS_MAX):
         found = sink_options({**given, "numPartitions": str(count)}, streaming=False)
         assert found.num_partitions == count
-    with pytest.raises(UsageError, match=f"a whole number of at most {PARTITIONS_MAX}"):
+    with pytest.raises(UsageError, match=f"a whole number from 1 to {PARTITIONS_MAX}"):
         sink_options({**given, "numPartitions": str(PARTITIONS_MAX + 1)}, streaming=False)
 
 
@@ -419,20 +418,13 @@ def offer(home: Path, *values: object, partition: int = 0) -> None:
     edit(Folder(home), change)
 
 
-def values_of(messages: list[Staged]) -> Iterator[StagedValue]:
-    for message in messages:
-        with staging._open_staged(message) as store:
-            value = store.load(message.root)
-            yield StagedValue(message.task, message.records, value, staging.fetching(store))
-
-
 def test_a_log_that_grew_or_was_cut_meanwhile_is_continued_anew(sink: Sink) -> None:
     offer(sink.home, *range(20))
     writer = sink.writer("value bigint")
     message = sink.stage(writer, 0, {"value": [100, 101]})
     mark = Mark("m", 1, "s")
     with editing(Folder(sink.home)) as editor:
-        late = join.appending(editor, lambda: values_of([message]), mark, SystemClock())
+        late = join.appending(editor, [message], mark, SystemClock())
         assert late is not None
 
         def truncate(cursor: RootLattice, keys: KeyPair) -> None:
@@ -441,11 +433,11 @@ def test_a_log_that_grew_or_was_cut_meanwhile_is_continued_anew(sink: Sink) -> N
         editor.edit(truncate)
         with pytest.raises(staging.Moved):
             editor.edit(late)
-        again = join.appending(editor, lambda: values_of([message]), mark, SystemClock())
+        again = join.appending(editor, [message], mark, SystemClock())
         assert again is not None
         editor.edit(again)
         editor.edit(again)  # the mark is there: nothing happens
-        assert join.appending(editor, lambda: values_of([message]), mark, SystemClock()) is None
+        assert join.appending(editor, [message], mark, SystemClock()) is None
     assert [entry[1] for entry in sink.entries()] == [*range(3, 20), 100, 101]
 
 
@@ -464,29 +456,90 @@ def test_a_number_of_partitions_that_changed_meanwhile_is_told(sink: Sink) -> No
 
 def test_what_no_task_of_this_version_staged_is_refused(sink: Sink) -> None:
     writer = sink.writer("value bigint")
-    for value in (Vector.of([1]), Vector.of([{}, {"t": 1}]), Vector.of([{}, {"t": {0: "no log"}}])):
+    for kind, head in (
+        (gather.RECORDS + 1, to_cell(["t", 0, None])),
+        (gather.RECORDS, to_cell(["t", 0])),
+        (gather.RECORDS, to_cell([1, 0, None])),
+        (gather.RECORDS, to_cell(["t", "0", None])),
+        (gather.RECORDS, to_cell(["t", 0, "1"])),
+    ):
         with writer._writing._job.stage() as stage:
-            message = stage.done(to_cell(value), 1)
+            stage.parcels.put_items(kind, encode_message(head), [])
+            message = stage.done(1)
         with pytest.raises(BadFormat, match="not what this version of the sink stages"):
             writer.commit([message])
+
+
+def test_what_was_staged_is_written_as_it_is_or_not_at_all(sink: Sink) -> None:
+    writer = sink.writer("value string")
+    message = sink.stage(writer, 0, {"value": ["a", "b" * 2_000]})
+    path = Path(message.path, staging.PARCELS)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 97):
+        path.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
+        with pytest.raises(Corruption, match="not there any more as it was written"):
+            writer.commit([message])
+    for cut in (0, 1, 100, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(Corruption, match="not there any more as it was written"):
+            writer.commit([message])
+    assert sink.entries() == []
+    path.write_bytes(whole)
+    writer.commit([message])
+    assert [entry[1] for entry in sink.entries()] == ["a", "b" * 2_000]
+
+
+@pytest.mark.parametrize("sizes", [[1, 15, 16, 17], [0, 5, 0, 300, 2], [64, 3, 64]])
+@pytest.mark.parametrize("before", [0, 7, 16])
+def test_however_rows_are_split_among_tasks_the_log_is_that_of_offers(
+    sink: Sink, sizes: list[int], before: int
+) -> None:
+    def value(row: int) -> str:
+        return f"{row} ".ljust((row % 5) ** 5, "x") if row % 50 > 40 else f"value {row}"
+
+    rows = [(f"k{row}" if row % 3 else None, value(row)) for row in range(before + sum(sizes))]
+    at = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+    tasks, first = [], 0
+    for size in ([before] if before else []) + sizes:
+        part = rows[first : first + size]
+        tasks.append(
+            {
+                "key": pa.array([key for key, _ in part], pa.string()),
+                "value": pa.array([text for _, text in part], pa.string()),
+                "timestamp": pa.array([at] * size, pa.timestamp("us", tz="UTC")),
+            }
+        )
+        first += size
+    schema = "key string, value string, timestamp timestamp"
+    if before:
+        sink.save(schema, tasks.pop(0))
+    sink.save(schema, *tasks)
+    stamp = int(at.timestamp() * 1_000)
+    expected = Vector.of([make_entry(key, text, stamp) for key, text in rows])
+    with reading(Folder(sink.home)) as root:
+        mine = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key)
+        log = mine.partition("t", 0).state().entries
+        assert log.hash == expected.hash
+        assert all(same(one, other) for one, other in zip(log, expected, strict=True))
 
 
 def test_memory_holds_a_piece_of_a_log_only(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (gather, join):
         monkeypatch.setattr(module, "STAGE_BYTES_MAX", 20_000)
-    puts = 0
-    put = staging.Stage.put
+    monkeypatch.setattr(parcels, "CELLS_BYTES", 20_000)
+    sizes: list[int] = []
+    put = parcels.ParcelWriter.put
 
-    def counted(self: staging.Stage, value: Any) -> None:
-        nonlocal puts
-        puts += 1
-        put(self, value)
+    def noted(self: parcels.ParcelWriter, kind: int, head: bytes, ends: Any, data: Any) -> None:
+        sizes.append(len(memoryview(data)))
+        put(self, kind, head, ends, data)
 
-    monkeypatch.setattr(staging.Stage, "put", counted)
+    monkeypatch.setattr(parcels.ParcelWriter, "put", noted)
     offer(sink.home, *range(7))
     values = [f"{i} ".ljust(50 + i % 3 * 2_000, "x") for i in range(500)]
     sink.save("value string", {"value": values}, {"value": values})
-    assert puts > 40
+    assert len(sizes) > 40
+    assert max(sizes) < 50_000
     assert [entry[1] for entry in sink.entries()] == [*range(7), *values, *values]
 
 

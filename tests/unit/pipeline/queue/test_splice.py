@@ -1,82 +1,112 @@
-"""Splice: entries as bytes are the entries, or there is a reason to look at them."""
+"""Splice: records laid end to end, put into leaves, are the log that offers make."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from datalattice.cells import Value, Vector, decode, encode, make_blob, same
-from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.pipeline.queue.leaves import runs
-from datalattice.pipeline.queue.splice import take_small
+from datalattice.apps.queue import make_entry
+from datalattice.cells import Vector, branch_hashes, decode, encode, may_refer, same, to_cell
+from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX
+from datalattice.pipeline.queue.splice import records
 from datalattice.store import MemoryStore
 
+VALUES: list[Any] = [
+    *(b"x" * size for size in (0, 1, 118, 119, 120, 121, 136, 137, 138, 139, 140, 141, 1_000)),
+    *(b"x" * size for size in (CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 70_000)),
+    *("ü" * size for size in (0, 1, 68, 70, 500, 1_023, 1_024, 1_025, 2_048, 2_049, 40_000)),
+    *(0, -1, 1 << 62, 1 << 800, 1 << 3_000, 1.5, float("nan"), True, False),
+    to_cell({"a": [1, "x" * 300], "b": b"y" * 9_000}),
+    to_cell({"short": b"y" * 9_000}),
+    to_cell(list(range(100))),
+]
+KEYS: list[Any] = [None, "k", b"k" * 60, "k" * 200, 5, None, b"k" * 5_000]
+HEADERS: list[Any] = [None, {"h": "1"}, {}, {"h": "x" * 200}, None]
 
-def spliced(entries: list[Value]) -> list[bytes | None]:
-    """Return the rows of each leaf of a stored log, joined; None for a leaf that is not small."""
-    log = Vector.of(entries)
-    store = MemoryStore()
-    store.put(log)
 
-    def fetch(hash: bytes) -> bytes:
-        found = store.get_encoding(hash)
-        assert found is not None
-        return found
+def columns(count: int, first: int = 0) -> tuple[list[Any], list[Any], list[int], list[Any]]:
+    """Return keys, values, times and headers of so many records, each kind of value among them."""
+    rows = range(first, first + count)
+    return (
+        [KEYS[row % len(KEYS)] for row in rows],
+        [VALUES[row % len(VALUES)] for row in rows],
+        [1_700_000_000_000 + row if row % 11 else row for row in rows],
+        [HEADERS[row % len(HEADERS)] for row in rows],
+    )
 
-    found: list[bytes | None] = []
-    for run in runs(encode(log), 0, len(log), fetch):
-        rows: list[bytes] = [b"before"]
-        size = take_small(run, rows)
-        assert rows[0] == b"before"
-        if size < 0:
-            assert len(rows) == 1
-            found.append(None)
-        else:
-            assert size == sum(map(len, rows[1:]))
-            assert len(rows) == run.count + 1
-            found.extend(rows[1:])
+
+def entries(count: int, first: int = 0) -> list[Vector]:
+    return [
+        make_entry(to_cell(key), to_cell(value), stamp, to_cell(header))
+        for key, value, stamp, header in zip(*columns(count, first), strict=True)
+    ]
+
+
+def packed(count: int, first: int = 0) -> tuple[bytes, list[int], list[tuple[bytes, bytes]]]:
+    """Return (records end to end, where each ends, cells below them)."""
+    keys, values, stamps, headers = columns(count, first)
+    cells: list[tuple[bytes, bytes]] = []
+    rows = records(keys, values, stamps, headers, cells)
+    ends = [sum(map(len, rows[: row + 1])) for row in range(count)]
+    return b"".join(rows), ends, cells
+
+
+def grown(log: Vector, store: MemoryStore, count: int, first: int) -> Vector:
+    """Return a log with more records, as the driver puts them there, all of it in the store."""
+    data, ends, below = packed(count, first)
+    store.put_encodings(below)
+    made, leaves = log.extend_packed(data, ends, store)
+    store.put_encodings(leaves)
+    store.put(made)
+    found = decode(encode(made), store)
+    assert isinstance(found, Vector)
     return found
 
 
-@pytest.mark.parametrize("count", [1, 15, 16, 17, 33, 300])
-def test_small_entries_are_copied_in_order(count: int) -> None:
-    entries: list[Value] = [Vector.of([None, number, 5, None]) for number in range(count)]
-    rows = spliced(entries)
-    assert len(rows) == count
-    for row, entry in zip(rows, entries, strict=True):
-        assert row is not None
-        assert same(decode(row), entry)
+@pytest.mark.parametrize("before", [0, 1, 15, 16, 17, 31, 32, 255, 256, 257, 300])
+def test_a_log_goes_on_with_records_as_with_entries(before: int) -> None:
+    for parts in ([1], [15], [16], [17], [3, 0, 13, 40], [300], [7, 290, 5, 16]):
+        store = MemoryStore()
+        expected = Vector.of(entries(before))
+        store.put(expected)
+        log = decode(encode(expected), store)
+        assert isinstance(log, Vector)
+        at = before
+        for count in parts:
+            log = grown(log, store, count, at)
+            expected = expected.extend(entries(count, at))
+            at += count
+        assert log.hash == expected.hash
+        assert all(same(one, other) for one, other in zip(log, expected, strict=True))
 
 
-def test_a_log_goes_on_with_rows_as_with_entries() -> None:
-    entries: list[Value] = [
-        Vector.of([str(number), b"\x00" * (number % 90), 5, None]) for number in range(200)
-    ]
-    rows = [row for row in spliced(entries) if row is not None]
-    base = Vector.of([Vector.of([None, 1, 2, None])] * 7)
-    assert same(base.extend_encoded(rows), base.extend(entries))
+def test_short_leaves_stand_in_the_cell_above() -> None:
+    rows = [encode(number) for number in range(600)]
+    ends = [sum(map(len, rows[: row + 1])) for row in range(600)]
+    made, cells = Vector().extend_packed(b"".join(rows), ends, MemoryStore())
+    assert same(made, Vector.of(range(600)))
+    assert not cells
 
 
-def entry_of_bytes(size: int) -> Vector:
-    """Return an entry whose encoding has that many bytes."""
-    key = b"k" * 60
-    rest = size - len(encode(Vector.of([key, b"", 5, None])))
-    made = Vector.of([key, b"x" * rest, 5, None])
-    assert len(encode(made)) == size
-    return made
+def test_a_record_is_a_cell_of_its_own_where_it_is_long() -> None:
+    for size in range(100, 130):
+        cells: list[tuple[bytes, bytes]] = []
+        row = records(None, [b"x" * size], [1_700_000_000_000], None, cells)[0]
+        entry = make_entry(None, b"x" * size, 1_700_000_000_000)
+        is_long = len(encode(entry)) > EMBEDDED_BYTES_MAX
+        assert row == (b"\x20" + entry.hash if is_long else encode(entry))
+        assert cells == ([(entry.hash, encode(entry))] if is_long else [])
 
 
-@pytest.mark.parametrize(
-    ("entry", "is_small"),
-    [
-        (entry_of_bytes(EMBEDDED_BYTES_MAX - 1), True),
-        (entry_of_bytes(EMBEDDED_BYTES_MAX), True),
-        (entry_of_bytes(EMBEDDED_BYTES_MAX + 1), False),
-        (Vector.of([None, make_blob(b"x" * 10_000), 5, None]), False),
-        (Vector.of([Vector.of([make_blob(b"x" * 10_000)]), 1, 5, None]), False),
-    ],
-)
-def test_what_is_a_branch_or_has_one_is_left_alone(entry: Vector, is_small: bool) -> None:
-    small = Vector.of([None, 1, 5, None])
-    for entries in ([entry], [small] * 15 + [entry], [entry] + [small] * 20):
-        rows = spliced(list(entries))
-        assert (None not in rows) == is_small
+def test_what_surely_has_no_references_has_none() -> None:
+    plain = 0
+    for entry in entries(200):
+        for value in (entry, *entry, Vector.of([entry] * 3)):
+            refers = bool(branch_hashes(encode(value)))
+            assert may_refer(encode(value)) or not refers
+            plain += not may_refer(encode(value))
+    assert plain > 300
+    assert not may_refer(encode(Vector.of([make_entry(None, b"x" * 90, 1_700_000_000_000)] * 16)))
+    assert not may_refer(encode(b"x" * CHUNK_BYTES))
+    assert may_refer(b"\x80")
