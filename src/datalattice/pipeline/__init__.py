@@ -1,4 +1,4 @@
-"""Pipeline: Spark reads lattice data where one machine is not enough (needs the extra `spark`).
+"""Pipeline: Spark reads and writes lattice data, where one machine is not enough, too.
 
     from datalattice.pipeline import read_queue, register, spark_session
 
@@ -8,7 +8,8 @@
     register(spark)                                  # the same by hand
     spark.read.format("lattice.queue").option("store", folder).option("topic", "flights").load()
 
-`spark_session` is for a local start; `register` is all that a Spark of one's own needs.
+`spark_session` starts Spark here or finds a cluster; `register` is all that a Spark of one's own
+needs. All of it needs the extra `spark`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ class FilesSource(DataSource):
     Options (names are case-insensitive):
 
     * `store` or `node`: the folder of a store or of a node (also as the argument of `load()`), or
-      the address of a running node. `asOf`: the root to read. `leaseSeconds`.
+      the address of a running node. `nodeKey`, `asOf` and `leaseSeconds` as in
+      `datalattice.pipeline.queue.source`.
     * `drive`: one drive or several; names separated by commas or a JSON array. May be left out
       where there is only one.
     * `owner`: whose drives. Default: all owners'.

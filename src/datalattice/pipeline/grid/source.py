@@ -58,7 +58,8 @@ class GridSource(DataSource):
     Options (names are case-insensitive):
 
     * `store` or `node`: the folder of a store or of a node (also as the argument of `load()`), or
-      the address of a running node. `asOf`: the root to read (batches only). `leaseSeconds`.
+      the address of a running node. `nodeKey`, `asOf` (batches only) and `leaseSeconds` as in
+      `datalattice.pipeline.queue.source`.
     * `table`: assets, jobs, meta or storage.
     * `venue`: which venues' entries; DIDs separated by commas or a JSON array. Default: all.
     * `columns`: the columns to read, in this order. Default: all but the content of storage.

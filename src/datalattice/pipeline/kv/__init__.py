@@ -1,4 +1,5 @@
 """KV: the Spark format `lattice.kv`, the keys of databases.
 
-Imports Spark only in `source` and `sink`, so that the rest can be used and tested without it.
+What reads (`rows`, `plan`, `view`) does not import Spark, so that it can be used and tested without
+it.
 """

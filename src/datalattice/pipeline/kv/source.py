@@ -74,7 +74,8 @@ class KVSource(KVSink):
     Options (names are case-insensitive):
 
     * `store` or `node`: the folder of a store or of a node (also as the argument of `load()`), or
-      the address of a running node. `asOf`: the root to read (batches only). `leaseSeconds`.
+      the address of a running node. `nodeKey`, `asOf` (batches only) and `leaseSeconds` as in
+      `datalattice.pipeline.queue.source`.
     * `owner`, `database`: which to read; names separated by commas or a JSON array. Default: all.
     * `prefix`: only keys that begin with this; others are not visited.
     * `columns`: the columns to read, in this order. Default: all. What is left out is not decoded.

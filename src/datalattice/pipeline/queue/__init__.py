@@ -1,5 +1,5 @@
-"""Queue: the Spark format `lattice.queue`, which needs PySpark only in `source`."""
+"""Queue: the Spark format `lattice.queue`, the records of queues.
 
-from datalattice.pipeline.queue.options import QueueOptions, parse_options
-
-__all__ = ["QueueOptions", "parse_options"]
+What reads (`leaves`, `rows`, `plan`, `view`) does not import Spark, so that it can be used and
+tested without it.
+"""

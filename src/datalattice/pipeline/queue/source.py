@@ -83,6 +83,7 @@ class QueueSource(QueueSink):
 
     * `store`: the folder of a store or of a node; or as the argument of `load()`.
     * `node`: instead, the address of a running node, from which tasks fetch cells.
+    * `nodeKey`: the file of the private key that is proved to it. Default: a throw-away key.
     * `asOf`: read the root as of a time, a pin or a hash (of a node: a hash); for batches.
     * `leaseSeconds`: how long the root that a batch reads stays at least. Default: 3600.
     * `owner`, `topic`: which to read; names separated by commas or a JSON array. Default: all.
