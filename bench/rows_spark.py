@@ -5,6 +5,11 @@ to keep less of them than another. Spark runs as docs/scale.md advises for much 
 compilers of the JVM, which make Parquet and lattice alike faster than the quick start of
 `spark_session` does, and with Unix sockets to Python. "jvm" among the peers is the share of the
 processors' time that is not Python's.
+
+On one core means one core of the machine: driver, JVM and Python's workers are bound to it. What
+Spark calls one core, local[1], is one task at a time, whose JVM and Python run beside each other;
+it is the row spark-read-task. What a second core can give at most is the peer "machine": two
+processes that hash beside each other, against one.
 """
 
 from __future__ import annotations
@@ -13,9 +18,12 @@ import hashlib
 import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +41,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COMPILED = not leaves.__file__.endswith(".py")
-CORES = (1, 2)
 RECORD_BYTES = 100
+RECORDS = 4_000_000
+"""So many that what a job costs however small it is, about 0.1 s, says little."""
+WRITTEN_RECORDS = 1_000_000
+QUICK_RECORDS = 200_000
 BATCH_RECORDS = 10_000
 WARM_RUNS = 2
+HASHING = """
+import hashlib
+leaf = bytes(1_700)  # about 16 such records
+for _ in range(300_000):
+    hashlib.sha3_256(leaf).digest()
+"""
 Row = dict[str, Any]
 
 
@@ -133,49 +150,105 @@ def row(name: str, records: int, seconds: float, share: float, peers: dict[str, 
     }
 
 
-def measured(cores: int, folder: Path, records: int, runs: int) -> Iterator[Row]:
-    """Yield the rows on so many cores."""
-    spark = session(cores)
+@contextmanager
+def one_core(*, pinned: bool) -> Iterator[None]:
+    """Bind this process, and what it starts meanwhile, to one core."""
+    if not pinned:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
     try:
-        queue = (
-            spark.read.format("lattice.queue")
-            .option("valueFormat", "bytes")
-            .load(str(folder / "store"))
-        )
-        parquet = str(folder / "parquet")
-        if not Path(parquet).exists():
-            queue.write.parquet(parquet)
-        same = spark.read.parquet(parquet)
-        assert same.count() == records
-        seconds, share = seconds_of(read_all(queue), runs)
-        peer, _ = seconds_of(read_all(same), runs)
-        yield row(f"spark-read-{cores}", records, seconds, share, {"parquet": peer})
-        values = same.select("value")
-
-        def write() -> None:
-            home = Path(tempfile.mkdtemp(dir=folder))
-            write_key(home / "key", KeyPair(bytes(32)))
-            writer = values.write.format("lattice.queue").option("topic", "copy")
-            writer.option("valueFormat", "bytes").mode("append").save(str(home))
-            shutil.rmtree(home)
-
-        def write_parquet() -> None:
-            values.write.mode("overwrite").parquet(str(folder / "copy"))
-
-        seconds, share = seconds_of(write, 1)
-        peer, _ = seconds_of(write_parquet, 1)
-        yield row(f"spark-write-{cores}", records, seconds, share, {"parquet": peer})
+        yield
     finally:
-        end_session(spark)
+        os.sched_setaffinity(0, before)
+
+
+def machine_scaling() -> float:
+    """Return how much more two processes of this machine do than one: hashing, as reading does."""
+
+    def seconds(count: int) -> float:
+        begin = time.perf_counter()
+        workers = [subprocess.Popen([sys.executable, "-c", HASHING]) for _ in range(count)]
+        assert all(worker.wait() == 0 for worker in workers)
+        return time.perf_counter() - begin
+
+    return 2 * min(seconds(1) for _ in range(3)) / min(seconds(2) for _ in range(3))
+
+
+def read_rows(name: str, spark: SparkSession, folder: Path, records: int, runs: int) -> Row:
+    """Return the row of reading, its peer among it."""
+    queue = (
+        spark.read.format("lattice.queue")
+        .option("valueFormat", "bytes")
+        .load(str(folder / "store"))
+    )
+    parquet = str(folder / "parquet")
+    if not Path(parquet).exists():
+        queue.write.parquet(parquet)
+    same = spark.read.parquet(parquet)
+    assert same.count() == records
+    seconds, share = seconds_of(read_all(queue), runs)
+    peer, _ = seconds_of(read_all(same), runs)
+    return row(f"spark-read-{name}", records, seconds, share, {"parquet": peer})
+
+
+def write_rows(name: str, spark: SparkSession, folder: Path, records: int) -> Row:
+    """Return the row of writing, its peer among it."""
+    records = min(records, WRITTEN_RECORDS)
+    same = spark.read.parquet(str(folder / "parquet"))
+    values = same.where(f"offset < {records}").select("value")
+
+    def write() -> None:
+        home = Path(tempfile.mkdtemp(dir=folder))
+        write_key(home / "key", KeyPair(bytes(32)))
+        writer = values.write.format("lattice.queue").option("topic", "copy")
+        writer.option("valueFormat", "bytes").mode("append").save(str(home))
+        shutil.rmtree(home)
+
+    def write_parquet() -> None:
+        values.write.mode("overwrite").parquet(str(folder / "copy"))
+
+    seconds, share = seconds_of(write, 1)
+    peer, _ = seconds_of(write_parquet, 1)
+    return row(f"spark-write-{name}", records, seconds, share, {"parquet": peer})
+
+
+def measured(
+    name: str, folder: Path, records: int, runs: int, *, cores: int, pinned: bool = False
+) -> Iterator[Row]:
+    """Yield the rows of one session."""
+    with one_core(pinned=pinned):
+        spark = session(cores)
+        try:
+            yield read_rows(name, spark, folder, records, runs)
+            if name != "task":
+                yield write_rows(name, spark, folder, records)
+        finally:
+            end_session(spark)
 
 
 def rows(quick: bool) -> Iterator[Row]:
     """Yield the rows of this group."""
-    records = 200_000 if quick else 1_000_000
+    records = QUICK_RECORDS if quick else RECORDS
+    runs = 3
     folder = Path(tempfile.mkdtemp(prefix="bench-spark-"))
     try:
         build_queue(folder / "store", records)
-        for cores in CORES:
-            yield from measured(cores, folder, records, 3 if quick else 5)
+        yield from measured("task", folder, records, runs, cores=1)
+        single: dict[str, Row] = {}
+        if hasattr(os, "sched_setaffinity"):
+            for found in measured("1", folder, records, runs, cores=1, pinned=True):
+                single[found["row"].removesuffix("-1")] = found
+                yield found
+        machine = machine_scaling()
+        for found in measured("2", folder, records, runs, cores=2):
+            one = single.get(found["row"].removesuffix("-2"))
+            if one is not None:
+                peers = found["peers"]
+                peers["scaling"] = found["value"] / one["value"]
+                peers["parquet's"] = peers["parquet"] / one["peers"]["parquet"]
+                peers["machine"] = machine
+            yield found
     finally:
         shutil.rmtree(folder)

@@ -95,7 +95,7 @@ def render(value: Value, format: ValueFormat) -> object:
         raise NotBytes
     if format is ValueFormat.STRING and isinstance(value, (str, Text)):
         return _utf8(value).decode("utf-8", "replace")
-    text = _json_text(value)
+    text = whole_json(value)
     if format is ValueFormat.STRING and text.startswith('"'):
         unquoted: str = json.loads(text)
         return unquoted
@@ -140,7 +140,7 @@ def _utf8(text: str | Text) -> bytes:
     return str(text).encode("utf-8", "surrogateescape")
 
 
-def _json_text(value: Value) -> str:
+def whole_json(value: Value) -> str:
     """Return a value as JSON of whole characters.
 
     Bytes of a String that are no UTF-8 come out of `to_json` as halves of character pairs, escaped;

@@ -31,6 +31,7 @@ from datalattice.errors import BadFormat
 from datalattice.limits import CHUNK_BYTES, COUNT_MAX, FAN_OUT, HASH_BYTES, MAP_LEAF_MAX
 from datalattice.pipeline.places import Fetch, FetchMany
 from datalattice.pipeline.queue.spans import Longs, Sheet, Spans
+from datalattice.pipeline.values import whole_json
 
 SKIP: Final = 0
 CELL: Final = 1
@@ -304,7 +305,7 @@ class Columns:
             text = self._json(data, at, end, 0)
             if mode == STRING and text[0] == '"':
                 text = json.loads(text)
-            self.sheet.add(spans, text.encode("utf-8", "replace"))
+            self.sheet.add(spans, text.encode())
 
     def _content(self, data: bytes, at: i64, end: i64) -> bytes:
         """Return the bytes of the blob or string at `at`."""
@@ -380,7 +381,7 @@ class Columns:
                 return "{" + ",".join(members) + "}"
             if tag == 0x80:
                 return "[" + ",".join(self._elements(data[at:end], depth + 1)) + "]"
-        return clean(to_json(decode_message(self._complete(data[at:end]))))
+        return whole_json(decode_message(self._complete(data[at:end])))
 
     def _elements(self, vector: bytes, depth: i64) -> list[str]:
         elements: list[str] = []
@@ -482,6 +483,6 @@ def _text(value: Value) -> str | None:
         return None
     if isinstance(value, (str, Text)):
         return clean(str(value))
-    text = clean(to_json(value))
+    text = whole_json(value)
     unquoted: str = json.loads(text) if text[0] == '"' else text
     return unquoted

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from datalattice.apps.queue import make_entry
 from datalattice.cells import (
     Blob,
+    Char,
     Keyword,
+    List,
     Map,
     Text,
     Value,
@@ -28,7 +30,7 @@ from datalattice.errors import LimitExceeded, UsageError
 from datalattice.pipeline.queue import rows
 from datalattice.pipeline.queue.options import COLUMNS, QueueOptions, parse_options
 from datalattice.pipeline.queue.plan import Log, PartitionName, Slice
-from datalattice.pipeline.queue.rows import batches, column_types
+from datalattice.pipeline.queue.rows import batches
 from datalattice.pipeline.values import ValueFormat, render
 
 pa: Any = pytest.importorskip("pyarrow")
@@ -48,7 +50,7 @@ def options(**given: str) -> QueueOptions:
 
 
 def schema_of(given: QueueOptions) -> Any:
-    return pa.schema([(name, TYPES[kind]) for name, kind in column_types(given).items()])
+    return pa.schema([(name, TYPES[kind]) for name, kind in given.types.items()])
 
 
 def read(
@@ -98,6 +100,8 @@ VALUES: list[Value] = [
     Map.of([("k", "v" * 200), ("n", None)]),
     decode(b"\x30\x03a\xff\xc3"),
     decode(b"\x30\x02\xc3\xa9"),
+    Char(0xD800),
+    Vector.of([Char(0xDC80), "é", List([decode(b"\x30\x02\xc3a")])]),
 ]
 
 
@@ -186,16 +190,14 @@ def test_columns_come_in_the_order_asked_for() -> None:
 
 def test_every_choice_of_columns_has_its_types() -> None:
     for value_format, kind in {"cell": "BINARY", "json": "STRING"}.items():
-        types = column_types(options(valueFormat=value_format, includeHeaders="true"))
+        types = options(valueFormat=value_format, includeHeaders="true").types
         assert tuple(types) == COLUMNS
         assert types["key"] == types["value"] == kind
-    assert column_types(options(keyFormat="bytes", valueFormat="string", columns="key,value")) == {
+    assert options(keyFormat="bytes", valueFormat="string", columns="key,value").types == {
         "key": "BINARY",
         "value": "STRING",
     }
-    assert column_types(options(columns="partition", partitionFormat="string")) == {
-        "partition": "STRING"
-    }
+    assert options(columns="partition", partitionFormat="string").types == {"partition": "STRING"}
 
 
 def test_where_a_record_lies_is_known_without_reading_it() -> None:
