@@ -14,12 +14,15 @@ from datalattice.apps.queue import LatticeMQ
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import DataLoss, MissingData, PeerUnavailable, UsageError
+from datalattice.errors import Corruption, DataLoss, MissingData, PeerUnavailable, UsageError
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline import remote
 from datalattice.pipeline.leasing import Lease
-from datalattice.pipeline.places import MOVED_MAX, Place, Source, open_place
+from datalattice.pipeline.places import MOVED_MAX, Place, Source, encodings, open_place
+from datalattice.pipeline.queue.leaves import runs
 from datalattice.store import NOTHING, CellStore, collecting
+from datalattice.store.packing import locate
+from datalattice.store.segments import segment_path
 from datalattice.testing.background import BackgroundNode
 
 pytest.importorskip("pyspark")
@@ -33,6 +36,7 @@ from datalattice.pipeline.queue.source import (
     QueueStreamReader,
 )
 from datalattice.testing.clocks import LateClock
+from datalattice.testing.planting import flip
 
 KEYS = KeyPair(bytes([1]) * 32)
 
@@ -140,6 +144,26 @@ def test_a_batch_reads_the_root_that_was_planned(writer: Writer) -> None:
     writer.collect()
     assert rows(reader, tasks) == list(range(100))
     assert rows(reader, reader.partitions()) == list(range(150, 200))
+
+
+def test_a_leaf_that_is_damaged_is_told_with_its_hash(writer: Writer) -> None:
+    writer.offer(*("x" * 100 for _ in range(600)))
+    reader = batch(writer)
+    (task,) = tasks = reader.partitions()
+    assert len(rows(reader, tasks)) == 600
+    place = open_place(Place(str(writer.folder)))
+    asked: list[bytes] = []
+
+    def fetch(hash: bytes) -> bytes:
+        asked.append(hash)
+        return encodings(place)(hash)
+
+    *_, run = runs(task.part.log.entries, 100, 101, fetch)
+    leaf = asked[-1]
+    segment, offset, _ = locate(writer.store.place_of(leaf))
+    flip(Path(segment_path(str(writer.folder), segment)), offset + len(run.data) - 10)
+    with pytest.raises(Corruption, match=leaf.hex()):
+        rows(reader, tasks)
 
 
 def test_without_a_lease_what_was_planned_may_go(writer: Writer) -> None:
