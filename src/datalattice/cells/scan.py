@@ -163,7 +163,11 @@ def _past_plain(data: bytes, pos: i64, end: i64, depth: i64) -> i64:
             count = ((count & 0x7F) << 7) | low
             at += 1
         return at + count if count <= CHUNK_BYTES and count != 0x80 else -1
-    if tag != 0x80 or count > 16 or depth > 2:
+    if tag == 0x84 and count == 1:
+        count = 2
+    elif tag != 0x80 or count > 16:
+        return -1
+    if depth > 3:
         return -1
     for _ in range(count):
         at = _past_plain(data, at, end, depth + 1)

@@ -35,6 +35,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from datalattice.cells import Value, Vector
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
+from datalattice.cursors import collector_paused
 from datalattice.errors import (
     Backpressure,
     PeerUnavailable,
@@ -417,13 +418,14 @@ class Job:
 
 def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: Join) -> bool:
     for _ in range(MOVED_MAX):
-        change = join(editor, staged, mark)
-        if change is None:
-            return False
-        try:
-            editor.edit(change)
-        except Moved:
-            continue
+        with collector_paused:
+            change = join(editor, staged, mark)
+            if change is None:
+                return False
+            try:
+                editor.edit(change)
+            except Moved:
+                continue
         return True
     raise Backpressure(
         f"others wrote to the same place {MOVED_MAX} times while this batch was prepared; "

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from datalattice.cursors import collector_paused
 from datalattice.pipeline.staging import Job, Join, Stage, Staged
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Writing:
         with self._job.stage() as stage:
             gathering = self._gathering(stage)
             for batch in batches:
-                gathering.take(batch)
+                with collector_paused:
+                    gathering.take(batch)
             gathering.finish()
             return stage.done(gathering.records)
 

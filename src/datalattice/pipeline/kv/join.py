@@ -38,11 +38,11 @@ from datalattice.cells import (
     Map,
     Value,
     Vector,
-    branch_hashes,
     decode,
     decode_message,
     encode,
     key_bytes,
+    may_refer,
     novelty,
     same,
     value_hash,
@@ -349,7 +349,7 @@ def _pieces(entries: Iterator[tuple[Value, Value]]) -> Iterator[list[tuple[Value
         piece.append((key, value))
         encoding = encode(value)
         size += len(encoding) + len(key_bytes(key))
-        if len(encoding) > EMBEDDED_BYTES_MAX or branch_hashes(encoding):
+        if len(encoding) > EMBEDDED_BYTES_MAX or may_refer(encoding):
             size += sum(len(below) for _, below, _ in novelty(value))
         if size >= STAGE_BYTES_MAX or len(piece) >= KEYS_MAX:
             yield piece
