@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -13,9 +14,12 @@ from typing import Any
 import pytest
 
 from datalattice.apps.queue import LatticeMQ
+from datalattice.cells import value_hash
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.home import edit, folder_of, write_key
+from datalattice.home import edit, folder_of, reading, write_key
+from datalattice.pipeline.jobs import audit, gc, merge
+from datalattice.testing.replicas import ALICE, BOB, Replica, merged
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
@@ -101,6 +105,29 @@ def test_several_tasks_read_beside_a_node_that_writes(spark: Any, node: NodeProc
     finally:
         stopping.set()
         writer.join()
+
+
+def test_jobs_and_formats_work_beside_a_node_that_runs(
+    spark: Any, node: NodeProcess, tmp_path: Path
+) -> None:
+    node.offer(50)
+    forks = [Replica().set(one, {f"k{i}": i for i in range(50)}) for one in (ALICE, BOB)]
+    inputs = [fork.save(tmp_path / f"r{number}") for number, fork in enumerate(forks)]
+    with reading(node.folder) as own:
+        expected = value_hash(merged([fork.root for fork in forks], own=own))
+    report = merge(spark, inputs, into=str(node.folder.path))
+    assert report.root == expected.hex()
+    options = {"node": node.address, "valueFormat": "json", "columns": "owner,key,value"}
+    reader = spark.read.format("lattice.kv").options(**options, asOf=f"0x{report.root}")
+    rows = {(row.owner, row.key): int(row.value) for row in reader.load().collect()}
+    owners = [f"0x{one.public_key.hex()}" for one in (ALICE, BOB)]
+    assert rows == {(owner, f"k{i}"): i for owner in owners for i in range(50)}
+    listed = tmp_path / "list"
+    marked = gc(spark, str(node.folder.path), str(listed), grace_ms=0)
+    arguments = ["store", "sweep", str(listed), "--dir", str(node.folder.path), "--json"]
+    swept = subprocess.run([*COMMAND, *arguments], capture_output=True, check=True)
+    assert json.loads(swept.stdout)["cells_live"] == marked.cells_live
+    assert audit(spark, str(node.folder.path)).is_clean
 
 
 def test_a_stream_outlives_the_node_it_reads_from(
