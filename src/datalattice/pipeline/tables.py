@@ -48,22 +48,17 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def batches(
-    rows: Iterable[Row],
-    schema: pa.Schema,
-    records_max: int = BATCH_RECORDS_MAX,
-    bytes_max: int = BATCH_BYTES_MAX,
-) -> Iterator[pa.RecordBatch]:
-    """Yield rows as batches, each of at most `records_max` rows.
+def batches(rows: Iterable[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield rows as batches, each of at most `BATCH_RECORDS_MAX` rows.
 
-    A batch ends, too, with the row that brings it to `bytes_max` bytes or more.
+    A batch ends, too, with the row that brings it to `BATCH_BYTES_MAX` bytes or more.
     """
     waiting: list[Sequence[object]] = []
     size = 0
     for row, row_bytes in rows:
         waiting.append(row)
         size += row_bytes
-        if len(waiting) >= records_max or size >= bytes_max:
+        if len(waiting) >= BATCH_RECORDS_MAX or size >= BATCH_BYTES_MAX:
             yield _batch(waiting, schema)
             waiting, size = [], 0
     if waiting:

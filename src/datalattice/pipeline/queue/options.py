@@ -25,7 +25,7 @@ from datalattice.pipeline.options import (
     positive_option,
 )
 from datalattice.pipeline.places import PLACE_OPTIONS, Place, place_option
-from datalattice.pipeline.values import ValueFormat
+from datalattice.pipeline.values import ValueFormat, column_type
 
 COLUMNS: Final = ("owner", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
 """Every column, in order. `headers` is there on demand (`includeHeaders`, `columns`)."""
@@ -94,6 +94,21 @@ class QueueOptions:
     max_offsets_per_trigger: int | None
     min_partitions: int | None
     fail_on_data_loss: bool
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Each column's type in the order of the rows, as Spark's DDL names it."""
+        types = {
+            "owner": "STRING",
+            "topic": "STRING",
+            "partition": "BIGINT" if self.partition_format is PartitionFormat.LONG else "STRING",
+            "offset": "BIGINT",
+            "timestamp": "TIMESTAMP",
+            "key": column_type(self.key_format),
+            "value": column_type(self.value_format),
+            "headers": "MAP<STRING, STRING>",
+        }
+        return {name: types[name] for name in self.columns}
 
     def selects(self, owner: str, topic: str) -> bool:
         """Return whether the options `owner` and `topic` ask for this topic."""

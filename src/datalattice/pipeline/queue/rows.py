@@ -16,16 +16,11 @@ from datalattice.pipeline.queue.leaves import Columns, Unfit, runs
 from datalattice.pipeline.queue.options import PartitionFormat, QueueOptions
 from datalattice.pipeline.queue.plan import Slice
 from datalattice.pipeline.queue.spans import Longs, Spans
-from datalattice.pipeline.values import ValueFormat, column_type, variant_parts
+from datalattice.pipeline.tables import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from datalattice.pipeline.values import ValueFormat, variant_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-BATCH_RECORDS_MAX: Final = 8_192
-"""Records of one Arrow batch: enough to make the cost of a batch small beside them."""
-
-BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A batch ends when its records had this many bytes of cells, so that large values stay few."""
 
 assert BATCH_RECORDS_MAX % FAN_OUT == 0
 
@@ -39,21 +34,6 @@ _MODES: Final = {
 _LONG: Final = re.compile(r"-?[0-9]{1,19}")
 
 
-def column_types(options: QueueOptions) -> dict[str, str]:
-    """Return each column's type in the order of the rows, as Spark's DDL names it."""
-    types = {
-        "owner": "STRING",
-        "topic": "STRING",
-        "partition": "BIGINT" if options.partition_format is PartitionFormat.LONG else "STRING",
-        "offset": "BIGINT",
-        "timestamp": "TIMESTAMP",
-        "key": column_type(options.key_format),
-        "value": column_type(options.value_format),
-        "headers": "MAP<STRING, STRING>",
-    }
-    return {name: types[name] for name in options.columns}
-
-
 def batches(
     part: Slice,
     options: QueueOptions,
@@ -61,7 +41,7 @@ def batches(
     fetch: Fetch,
     many: FetchMany | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a slice as Arrow batches with this schema (that of `column_types`).
+    """Yield the records of a slice as Arrow batches with this schema (that of `options.types`).
 
     many: fetches neighbouring leaves together.
     Cost:   one fetch for each leaf of 16 records, and for each record or value of its own cell.

@@ -45,7 +45,7 @@ from datalattice.pipeline.queue.plan import (
     usable_start,
     write_offsets,
 )
-from datalattice.pipeline.queue.rows import batches, column_types
+from datalattice.pipeline.queue.rows import batches
 from datalattice.pipeline.queue.sink import QueueSink
 from datalattice.pipeline.queue.view import Views, offsets_since, read_view
 from datalattice.pipeline.tables import check_schema, ddl
@@ -119,7 +119,7 @@ class QueueSource(QueueSink):
 
     def schema(self) -> str:
         """Return the columns in Spark's DDL."""
-        return ddl(column_types(self.parsed))
+        return ddl(self.parsed.types)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch.
@@ -154,7 +154,7 @@ class _Reading:
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        check_schema(schema, column_types(options), FORMAT, _OPTIONS)
+        check_schema(schema, options.types, FORMAT, _OPTIONS)
 
     def source(self) -> Source:
         """Return the open place."""
