@@ -211,7 +211,25 @@ def write_rows(name: str, spark: SparkSession, folder: Path, records: int) -> Ro
 
     seconds, share = seconds_of(write, 1)
     peer, _ = seconds_of(write_parquet, 1)
-    return row(f"spark-write-{name}", records, seconds, share, {"parquet": peer})
+    peers = {"parquet": peer, "offer_many": offer_seconds(folder, records)}
+    return row(f"spark-write-{name}", records, seconds, share, peers)
+
+
+def offer_seconds(folder: Path, records: int) -> float:
+    """Return the seconds that one process takes to offer as many records, without Spark."""
+    listed = [hashlib.shake_128(i.to_bytes(8, "big")).digest(RECORD_BYTES) for i in range(records)]
+    home = Path(tempfile.mkdtemp(dir=folder))
+    keys = KeyPair(bytes(32))
+    root = RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
+    queue = LatticeMQ.at(root, keys.public_key).partition("copy", 0)
+    begin = time.perf_counter()
+    with CellStore.open(home / "store") as store:
+        for first in range(0, records, BATCH_RECORDS):
+            queue.offer_many(listed[first : first + BATCH_RECORDS])
+            store.commit(root.get())
+    spent = time.perf_counter() - begin
+    shutil.rmtree(home)
+    return spent
 
 
 def measured(
