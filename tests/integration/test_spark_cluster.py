@@ -166,6 +166,9 @@ def test_spark_connect_reads_writes_and_runs_jobs_on_the_cluster(
     assert set(found["steps"]) <= {"load"}  # a server tells every two seconds, if at all
     assert (found["compact"]["keys"], found["compact"]["deleted"]) == (5, 0)
     assert "the store has no such topic" in found["error"]
+    copied = {key: json.loads(value) for key, value in found["streamed"]}
+    assert copied == {f"k{number % 5}": rows[number] for number in range(45, 50)}
+    assert found["cells"]
     with reading(Folder(home)) as root:
         cursor = RootLattice(root_lattice(), root, MergeContext(key_pair=KEYS))
         latest = Database.at(cursor, KEYS.public_key, "latest")

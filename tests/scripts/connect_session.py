@@ -26,6 +26,22 @@ def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_pylist([where]).to_batches()
 
 
+def streamed(spark: SparkSession, folder: str) -> list[list[str]]:
+    """Copy a database by a stream; return what the copy holds."""
+    query = (
+        spark.readStream.format("lattice.kv")
+        .options(database="latest", columns="key,value")
+        .load(folder)
+        .writeStream.format("lattice.kv")
+        .options(database="copy", checkpointLocation=str(Path(folder, "checkpoint")))
+        .trigger(availableNow=True)
+        .start(folder)
+    )
+    query.awaitTermination()
+    reader = spark.read.format("lattice.kv").options(database="copy", valueFormat="json")
+    return [[row.key, row.value] for row in reader.load(folder).orderBy("key").collect()]
+
+
 def main(address: str, folder: str, rows: str) -> dict[str, object]:
     """Return what was read, and what jobs reported."""
     spark = SparkSession.builder.remote(address).getOrCreate()
@@ -53,6 +69,9 @@ def main(address: str, folder: str, rows: str) -> dict[str, object]:
             seen["compact"] = compact(
                 spark, store=folder, topic="rows", into_database="latest"
             ).as_json()
+            seen["streamed"] = streamed(spark, folder)
+            cells = spark.read.format("lattice.cells").load(folder)
+            seen["cells"] = cells.select("hash").distinct().count() == cells.count() > 0
         try:
             with clear_errors():
                 reader.option("topic", "nowhere").load(folder).collect()
