@@ -15,9 +15,20 @@ _KEY_TEXT: Final = re.compile(r"0x[0-9a-fA-F]{64}")
 def name_text(name: Value) -> str:
     """Return the text of a name: a String as it is, everything else as it prints.
 
-    A public key prints as 0x and hex.
+    A public key prints as 0x and hex. A String whose bytes are no text is printed, too: a column
+    cannot hold it as it is, and it stays apart from others.
     """
-    return name if isinstance(name, str) else to_text(name)
+    if isinstance(name, str) and (name.isascii() or _is_text(name)):
+        return name
+    return to_text(name)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_signed(owner: Value, signed: Signed, what: str) -> None:

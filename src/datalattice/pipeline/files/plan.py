@@ -117,9 +117,10 @@ def _chosen(root: Value, options: FilesOptions) -> list[tuple[str, str, Value]]:
         drives = signed.value
         for name, value in drives.entries() if isinstance(drives, Map) else ():
             if isinstance(name, str):
-                names.add(name)
-                if not options.drives or name in options.drives:
-                    found.append((owner_text, name, value))
+                drive = name_text(name)
+                names.add(drive)
+                if not options.drives or drive in options.drives:
+                    found.append((owner_text, drive, value))
     check_there("owner", options.owners, owners)
     check_there("drive", options.drives, names)
     if not options.drives and len(found) > 1:

@@ -21,6 +21,7 @@ from datalattice.pipeline.files.plan import (
     is_long,
 )
 from datalattice.pipeline.tables import Row, micros
+from datalattice.pipeline.values import ValueFormat, render
 
 ROW_BYTES: Final = 64
 """What a row counts for beside its path and content."""
@@ -84,7 +85,7 @@ class _Rows:
         columns: dict[str, object] = {
             "owner": self._owner,
             "drive": self._drive,
-            "path": join_path(names),
+            "path": render(join_path(names), ValueFormat.STRING),  # names may be no UTF-8
             "size": size,
             "modified": micros(node.utime),
         }

@@ -30,6 +30,7 @@ from datalattice.lattice import Lattice, SignedLattice, root_lattice
 from datalattice.pipeline.jobs.comparing import PART_KEYS, Pair, Signers, planned, rows_of
 from datalattice.pipeline.jobs.inputs import CACHE_BYTES, Input, open_stores, resolve_input
 from datalattice.pipeline.jobs.tasks import PAYLOADS_MAX, mapped
+from datalattice.pipeline.owners import name_text
 from datalattice.store import CellStore
 
 if TYPE_CHECKING:
@@ -192,9 +193,9 @@ def _row(pair: Pair) -> dict[str, Any]:
     if owned:
         below = below[_position(below, pair.owner) + 1 :]
     return {
-        "section": _key(pair.path[0]) if pair.path else None,
-        "owner": _key(pair.owner) if owned else None,
-        "path": [_key(key) for key in below],
+        "section": name_text(pair.path[0]) if pair.path else None,
+        "owner": name_text(pair.owner) if owned else None,
+        "path": [name_text(key) for key in below],
         "change": pair.kind,
         "before": _value(pair.before),
         "after": _value(pair.after),
@@ -207,10 +208,6 @@ def _row(pair: Pair) -> dict[str, Any]:
 def _position(keys: tuple[Value, ...], owner: Value) -> int:
     """Return where the owner stands among keys."""
     return next(i for i, key in enumerate(keys) if encode(key) == encode(owner))
-
-
-def _key(key: Value) -> str:
-    return key if isinstance(key, str) else to_text(key)
 
 
 def _value(value: object) -> str | None:

@@ -12,7 +12,7 @@ import pytest
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.apps.dlfs import FS_SECTION, Drive, make_directory, make_file
-from datalattice.cells import Index, Map, Signed
+from datalattice.cells import Index, Map, Signed, decode_message, to_text
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import BadSignature, LimitExceeded, UsageError
@@ -183,6 +183,15 @@ class TestChoosing:
         assert sorted(drives.paths(drive="second,main", owner=ALICE_NAME)) == ["/a", "/b"]
         # A path must be in one of the drives; in which, nobody says.
         assert drives.paths(drive="main", glob="/c") == ["/c"]
+
+    def test_names_that_are_no_text_are_shown(self, drives: Drives) -> None:
+        odd = decode_message(b"\x30\x03\xffab")
+        file = make_file(b"x", 1)
+        signed = Signed.sign(ALICE, Map.of([(odd, make_directory(Index.of([(odd, file)]), 1))]))
+        drives.store.commit(Index.of({FS_SECTION: Map.of({ALICE.public_key: signed})}))
+        (row,) = drives.read(columns="drive,path")
+        assert (row["drive"], row["path"]) == (to_text(odd), "/\ufffdab")
+        assert drives.paths(drive=to_text(odd)) == ["/\ufffdab"]
 
     def test_a_forged_owner(self, drives: Drives) -> None:
         root = make_directory(Index.of({"a": make_file(b"a", 1)}), 1)

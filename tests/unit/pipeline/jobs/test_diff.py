@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from datalattice.apps.dlfs import Drive
-from datalattice.cells import EMPTY_INDEX, Index, Keyword, Signed, Value
+from datalattice.cells import (
+    EMPTY_INDEX,
+    Index,
+    Keyword,
+    Map,
+    Signed,
+    Value,
+    decode_message,
+    to_text,
+)
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.lattice import root_lattice, set_local
@@ -176,6 +185,14 @@ def test_values_of_the_content_store_are_rows(tmp_path: Path) -> None:
     assert [(row["section"], row["change"], row["owner"]) for row in found] == [
         (":data", "added", None)
     ]
+
+
+def test_a_key_that_is_no_text_is_printed(tmp_path: Path) -> None:
+    odd = decode_message(b"\x30\x02\xff\xfe")
+    store = Signed.sign(ALICE, Map.of([(odd, Index.of([(odd, 1)]))]))
+    after = Replica(Index.of([(Keyword("kv"), Map.of([(ALICE.public_key, store)]))]))
+    (row,) = rows(Replica(Index()), after, tmp_path)
+    assert row["path"] == [to_text(odd), to_text(odd)]
 
 
 def test_wrong_inputs(tmp_path: Path) -> None:

@@ -17,7 +17,18 @@ pytest.importorskip("pyarrow")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from datalattice.apps.kv import KV_SECTION, Database
-from datalattice.cells import Index, Map, Signed, Value, decode_message, same, to_cell
+from datalattice.cells import (
+    Char,
+    Index,
+    Map,
+    Signed,
+    Value,
+    Vector,
+    decode_message,
+    same,
+    to_cell,
+    to_text,
+)
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -31,6 +42,7 @@ from datalattice.pipeline.kv.rows import rows
 from datalattice.pipeline.kv.source import KVSource, KVStreamReader
 from datalattice.pipeline.leasing import Lease
 from datalattice.pipeline.places import Source
+from datalattice.pipeline.values import ValueFormat, render
 from datalattice.store import NOTHING, CellStore, collecting
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.spark_kit import rows_of, struct_of
@@ -352,6 +364,23 @@ def test_databases_that_their_owner_did_not_sign_are_refused(stores: Stores) -> 
         stores.store.commit(root.put(KV_SECTION, Map.of([(BOB.public_key, forged)])))
         with pytest.raises(BadSignature, match=BOB.public_key.hex()):
             stores.read()
+
+
+def test_a_database_whose_name_is_no_text_is_shown(stores: Stores) -> None:
+    odd = decode_message(b"\x30\x02\xff\xfe")
+    half = Char(0xD800)
+    stores.db()["a"] = Vector.of([half])
+    stores.commit()
+    root = stores.store.root()
+    assert isinstance(root, Index)
+    signed: Any = root.get(KV_SECTION)
+    held = signed.get(ALICE.public_key).value.get("shop")
+    again = Signed.sign(ALICE, Map.of([(odd, held)]))
+    stores.store.commit(root.put(KV_SECTION, Map.of([(ALICE.public_key, again)])))
+    for format in ("cell", "string", "json", "variant"):
+        (row,) = stores.read(valueFormat=format, database=to_text(odd))
+        assert row["database"] == to_text(odd)
+        assert row["value"] == render(Vector.of([half]), ValueFormat(format))
 
 
 def test_two_databases_whose_names_read_the_same_are_refused(stores: Stores) -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from datalattice.apps.queue import QUEUE_SECTION, make_entry
-from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector, encode
+from datalattice.cells import (
+    Index,
+    Keyword,
+    Map,
+    Signed,
+    Value,
+    Vector,
+    decode_message,
+    encode,
+    to_text,
+)
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, BadSignature, UsageError
 from datalattice.lattice import did_of
@@ -102,6 +112,13 @@ def test_names_of_any_kind_have_a_text() -> None:
             (name_of(BOB), "t", ":p"),
         ]
     )
+
+
+def test_a_name_that_is_no_text_is_printed() -> None:
+    odd = decode_message(b"\x30\x02\xff\xfe")
+    value = root(signed(ALICE, (odd, topic((odd, queue("x"))))))
+    assert list(read(value)) == [(name_of(ALICE), '"\\udcff\\udcfe"', '"\\udcff\\udcfe"')]
+    assert list(read(value, topic=to_text(odd))) == list(read(value))
 
 
 def test_names_that_read_the_same_are_refused() -> None:
