@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -140,8 +141,12 @@ def audit(
         tasks = _SparkTasks(spark, progress)
         sums, rows = examine(reader, work, tasks)
         check_extent(reader, extent)
-        faults = _faults(spark, tasks.frames, rows)
-        counts = {row[0]: row[1] for row in faults.groupBy("kind").count().collect()}
+        if tasks.found:
+            faults = _faults(spark, tasks.frames, rows)
+            counts = {row[0]: row[1] for row in faults.groupBy("kind").count().collect()}
+        else:  # of a store that is whole, as most are, nothing has to be gone through again
+            faults = _faults(spark, [], rows)
+            counts = dict(Counter(one.kind.value for one in set(rows)))
         scars = counts.pop(Fault.SCAR.value, 0)
         return AuditReport(
             folder,
@@ -196,6 +201,8 @@ class _SparkTasks:
         self._spark = spark
         self._progress = progress
         self.frames: list[DataFrame] = []
+        self.found = 0
+        """Faults in them."""
 
     def __call__(self, step: str, task: PacksTask | IndexTask, count: int) -> Told:
         """Run a step; see `RunTasks`."""
@@ -204,7 +211,9 @@ class _SparkTasks:
             found = ids.mapInArrow(task, COLUMNS).localCheckpoint()
         self.frames.append(found)
         rows = found.where(f"kind = '{FACTS}'").select("detail").collect()
-        return read_facts(row[0] for row in rows)
+        told = read_facts(row[0] for row in rows)
+        self.found += sum(fact["faults"] for fact in told)
+        return told
 
 
 def read_facts(texts: Iterable[str]) -> Told:
@@ -301,11 +310,11 @@ def _lost_roots(reader: CellStore, extent: Extent) -> Iterator[Found]:
 
 def _faults(spark: SparkSession, frames: list[DataFrame], rows: list[Found]) -> DataFrame:
     """Return the faults of all tasks, each once."""
-    made = [(one.kind.value, one.hash, one.file, one.offset, one.detail) for one in rows]
-    out = spark.createDataFrame(made, COLUMNS)
+    made = {(one.kind.value, one.hash, one.file, one.offset, one.detail) for one in rows}
+    out = spark.createDataFrame(list(made), COLUMNS)
     for frame in frames:
         out = out.unionByName(frame.where(f"kind <> '{FACTS}'"))
-    return out.distinct().localCheckpoint()
+    return out.distinct().localCheckpoint() if frames else out
 
 
 # --- in tasks -------------------------------------------------------------------------------------

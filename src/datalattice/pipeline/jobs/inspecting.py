@@ -71,12 +71,18 @@ class Inspector:
         self.signed = 0
         """Signed values whose signature was checked."""
         self.bytes = 0
+        self.faults = 0
         self._waiting: list[tuple[bytes, int, list[bytes]]] = []
         self._waiting_bytes = 0
 
     def counts(self) -> dict[str, int]:
-        """Return how much was inspected."""
-        return {"cells": self.cells, "bytes": self.bytes, "signed": self.signed}
+        """Return how much was inspected, and how many faults were found."""
+        return {
+            "cells": self.cells,
+            "bytes": self.bytes,
+            "signed": self.signed,
+            "faults": self.faults,
+        }
 
     def inspect(self, cells: Iterable[tuple[bytes, int]]) -> Iterator[Found]:
         """Yield what is wrong with cells, given as (hash, place)."""
@@ -142,6 +148,7 @@ class Inspector:
                     yield self._found(Fault.ENCODING, hash, place, text)
 
     def _found(self, kind: Fault, hash: bytes, place: int, detail: str) -> Found:
+        self.faults += 1
         segment, offset, _ = locate(place)
         return Found(kind, hash, self._reader.path(segment), offset, detail)
 
