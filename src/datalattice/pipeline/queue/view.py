@@ -20,6 +20,7 @@ from datalattice.cells import (
     to_text,
 )
 from datalattice.errors import BadFormat, MissingData
+from datalattice.limits import COUNT_MAX
 from datalattice.pipeline.options import check_there
 from datalattice.pipeline.owners import check_signed, name_text
 from datalattice.pipeline.queue.options import QueueOptions
@@ -130,6 +131,8 @@ def _entries(value: Value) -> Iterable[tuple[Value, Value]]:
 def _add(view: dict[PartitionName, Log], name: PartitionName, log: Log) -> None:
     if name in view:
         raise BadFormat(f"two queues have names that read the same: {name}")
+    if log.end - 1 > COUNT_MAX:  # a column could not hold it
+        raise BadFormat(f"{name} has offsets up to {log.end - 1}; the greatest is {COUNT_MAX}")
     view[name] = log
 
 

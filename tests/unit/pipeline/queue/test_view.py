@@ -121,6 +121,16 @@ def test_a_name_that_is_no_text_is_printed() -> None:
     assert list(read(value, topic=to_text(odd))) == list(read(value))
 
 
+@pytest.mark.parametrize("last", [2**63 - 2, 2**63 - 1, 2**63])
+def test_offsets_end_where_their_column_does(last: int) -> None:
+    value = root(signed(ALICE, ("t", topic((0, queue("x", "y", start=last - 1))))))
+    if last < 2**63:
+        assert list(read(value).values()) == [(last - 1, last + 1)]
+        return
+    with pytest.raises(BadFormat, match=f"partition 0 of topic 't' .* up to {last}; the greatest"):
+        read(value)
+
+
 def test_names_that_read_the_same_are_refused() -> None:
     both = Map.of([(":k", topic((0, queue()))), (Keyword("k"), topic((0, queue())))])
     with pytest.raises(BadFormat, match="read the same"):
