@@ -102,6 +102,12 @@ def on_cores(cores: int) -> Iterator[SparkSession]:
     One core is one for all of Spark: threads of the driver and of the JVM have no second one to run
     on beside the task. Processes that begin here inherit that.
     """
+
+    def unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import datalattice.pipeline.jobs.merge  # noqa: F401 - so that it is there when time counts
+
+        yield from batches
+
     usable = os.sched_getaffinity(0)
     if cores == 1:
         os.sched_setaffinity(0, {min(usable)})
@@ -119,13 +125,6 @@ def on_cores(cores: int) -> Iterator[SparkSession]:
             end_session(spark)
     finally:
         os.sched_setaffinity(0, usable)
-
-
-def unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield what comes, when what most tasks need is imported."""
-    import datalattice.pipeline.jobs.merge  # noqa: F401
-
-    yield from batches
 
 
 def by_spark(
