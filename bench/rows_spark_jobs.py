@@ -126,7 +126,8 @@ class Bench:
             work = Work(str(self.store), for_tasks(extent), parts_of(extent, None))
             sums, faults = examine(store, work, run)
         assert not faults
-        return sums.cells
+        cells: int = sums.cells
+        return cells
 
     def _mark_alone(self) -> int:
         with CellStore.open(self.store, read_only=True) as store:

@@ -269,5 +269,5 @@ def test_a_package_is_unpacked_where_python_looks_first(tmp_path: Path) -> None:
 def test_a_package_is_for_a_cluster(tmp_path: Path, master: str | None) -> None:
     archive = tmp_path / "p.zip"
     archive.touch()
-    with pytest.raises(UsageError, match="a package is for workers of a cluster"):
+    with pytest.raises(UsageError, match="a package is for the workers of a cluster"):
         spark_session("n", master=master, package=archive)
