@@ -44,8 +44,20 @@ def column_types(schema: StructType) -> dict[str, DataType]:
 
 
 def lower_names(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the same rows, the names of their columns in lower case."""
-    return rows.rename_columns([name.lower() for name in rows.schema.names])
+    """Return the same rows, the names of their columns in lower case.
+
+    Raises: UsageError: a text is no UTF-8, which Spark lets pass.
+    """
+    import pyarrow as pa
+
+    named = rows.rename_columns([name.lower() for name in rows.schema.names])
+    for name, column in zip(named.schema.names, named.columns, strict=True):
+        if pa.types.is_string(column.type):  # sinks may copy its bytes; others are read one by one
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise _no_text(name, error) from None
+    return named
 
 
 def slices(rows: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
@@ -130,8 +142,26 @@ def listed(rows: pa.RecordBatch, name: str) -> list[Any]:
     names = rows.schema.names
     if name not in names:
         return [None] * rows.num_rows
-    found: list[Any] = rows.column(names.index(name)).to_pylist()
+    return entries(rows.column(names.index(name)), name)
+
+
+def entries(column: pa.Array, name: str) -> list[Any]:
+    """Return the entries of a column as Python's objects.
+
+    Raises: UsageError: a text is no UTF-8.
+    """
+    try:
+        found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise _no_text(name, error) from None
     return found
+
+
+def _no_text(name: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"the column {name} has a STRING that is no UTF-8 ({error}); cast it to BINARY, or leave "
+        "such rows out"
+    )
 
 
 def cell(entry: object, name: str, format: ValueFormat | None) -> Value:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from datalattice.cells import encode
 from datalattice.errors import UsageError
 from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.pipeline.columns import cell, stamps_ms
+from datalattice.pipeline.columns import cell, entries, stamps_ms
 from datalattice.pipeline.queue.splice import CellList, records
 from datalattice.pipeline.values import ValueFormat
 
@@ -40,10 +40,7 @@ def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
 def listed_column(rows: pa.RecordBatch, name: str) -> list[Any] | None:
     """Return the entries of a column; None when it is not there or has nothing but NULLs."""
     column = column_of(rows, name)
-    if column is None:
-        return None
-    found: list[Any] = column.to_pylist()
-    return found
+    return None if column is None else entries(column, name)
 
 
 def values_of(
@@ -53,9 +50,10 @@ def values_of(
     given = listed_column(rows, name)
     if given is None:
         return None
-    if format in (None, ValueFormat.STRING) or (
-        format is ValueFormat.BYTES and isinstance(next(filter(None, given), b""), bytes)
-    ):
+    if format in (None, ValueFormat.STRING):
+        return given
+    some = next(item for item in given if item is not None)
+    if format is ValueFormat.BYTES and isinstance(some, bytes):
         return given
     return [cell(item, name, format) for item in given]
 

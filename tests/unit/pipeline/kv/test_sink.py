@@ -429,7 +429,16 @@ def test_a_row_that_cannot_be_a_key_is_named_and_nothing_is_staged(
             0,
             [("fine", *row[1:]), row] if row[1] == "1" and len(row) == 2 else [row],
         )
-    assert not list((sink.home / "staging").rglob("STORE"))
+    assert not list((sink.home / "staging").glob("*/*/*"))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_a_string_that_is_no_utf8_is_refused(sink: Sink, kind: pa.DataType) -> None:
+    raw = pa.array([b"a\xff"], pa.large_binary() if kind == pa.large_string() else pa.binary())
+    keys = pa.Array.from_buffers(kind, 1, raw.buffers())
+    with pytest.raises(UsageError, match="column key has a STRING that is no UTF-8"):
+        sink.writer(PLAIN).write(iter([pa.record_batch({"key": keys, "value": ["1"]})]))
+    assert not list((sink.home / "staging").glob("*/*/*"))
 
 
 def test_two_keys_that_an_index_cannot_tell_apart_are_refused(sink: Sink) -> None:

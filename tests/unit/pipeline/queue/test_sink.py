@@ -48,6 +48,9 @@ TYPES = {
     "map": MapType(StringType(), StringType()),
     "kafka": ArrayType(StructType().add("key", "string").add("value", "binary")),
 }
+NO_TEXT = pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xff"]).buffers())
+"""A string that is no UTF-8, as Spark makes it of a BINARY that is cast."""
+NO_TEXT_MAP = pa.MapArray.from_arrays([0, 1], ["name"], NO_TEXT)
 
 
 @pytest.fixture
@@ -257,6 +260,17 @@ def test_values_are_read_by_their_format(
     assert same(sink.entries()[0][1], to_cell(expected))
 
 
+def test_empty_strings_are_bytes_where_the_format_says_so(sink: Sink) -> None:
+    """They also go where their bytes go, be they alone in their rows or not."""
+    options: dict[str, Any] = {"valueFormat": "bytes", "keyFormat": "bytes", "numPartitions": "7"}
+    for i, others in enumerate(([], ["a"])):
+        strings = pa.array(["", *others, None], pa.large_string())  # not joined by Arrow
+        columns = {"key": strings, "value": strings.fill_null("")}
+        sink.save("key string, value string", columns, topic=f"t{i}", **options)
+        found = sink.entries(partition_of(b"", 7), f"t{i}")
+        assert (b"", b"", NOW_MS, None) in found
+
+
 def test_long_and_nested_values_come_through_whole(sink: Sink) -> None:
     values = [to_cell({"n": i, "list": ["x" * 200] * (i % 5 * 40)}) for i in range(60)]
     values.append(to_cell(b"\x01" * 3_000_000))
@@ -324,6 +338,13 @@ def test_a_queue_is_never_overwritten(home: Path) -> None:
         ("value binary", {"value": [b"\xff"]}, {}, "a row that is not of valueFormat=cell: "),
         ("value binary", {"value": [b"\x00"]}, {}, "the column value is NULL in a row"),
         ("value string", {"value": ["{"]}, {"valueFormat": "json"}, "not of valueFormat=json: "),
+        ("value string", {"value": NO_TEXT}, {}, "column value has a STRING that is no UTF-8 ("),
+        (
+            "value string, headers map",
+            {"value": ["a"], "headers": NO_TEXT_MAP},
+            {},
+            "column headers has a STRING that is no UTF-8 (",
+        ),
         (
             "value string, topic string",
             {"value": ["a", "b"], "topic": ["t", None]},
