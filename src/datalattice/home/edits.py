@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
@@ -69,6 +70,12 @@ KEEP_EVERY_S: Final = 10 * 60
 
 KEPT_MAX: Final = 256
 """Leases of one editor, 8 or more; where it would be more, the values are put under one."""
+
+WAITING_MAX: Final = 65_536
+"""Staged values that wait for their edit, 32 or more; where it would be more, they are put under
+one, so that memory does not grow with their number."""
+
+_REF: Final = b"\x20"
 
 KEEP_S: Final = 2 * 60 * 60
 """How long such a lease lasts, should nobody give it back."""
@@ -205,7 +212,7 @@ class NodeEditor:
         self._reader = reader
         self._key_pair = key_pair
         self._lock_path = lock_path
-        self._staged: dict[bytes, Value] = {}  # what no staged value is above
+        self._staged: dict[bytes, None] = {}  # what no staged value is above
         self._leases: dict[bytes, Lease] = {}
         self._kept_s = time.monotonic()
 
@@ -250,15 +257,15 @@ class NodeEditor:
         The node may collect garbage meanwhile, and what nothing refers to is only safe while it is
         young. Without a node there is no such danger: this process has the store to itself.
         """
-        for hash, _, value in parts:
-            self._staged[hash] = value
+        self._staged.update((hash, None) for hash, _, _ in parts)
         for _, encoding, _ in parts:
             for below in branch_hashes(encoding):
                 self._staged.pop(below, None)
-        if time.monotonic() - self._kept_s < KEEP_EVERY_S:
+        is_due = time.monotonic() - self._kept_s >= KEEP_EVERY_S
+        if len(self._staged) > (KEPT_MAX if is_due else WAITING_MAX):
+            self._stage(self._together())  # one instead of them all, leased by this when it is due
             return
-        if len(self._staged) > KEPT_MAX:
-            self.stage(Vector.of(self._staged.values()))  # one instead of them all, leased below
+        if not is_due:
             return
         for hash in self._staged:
             if hash in self._leases:
@@ -268,6 +275,14 @@ class NodeEditor:
         for hash in self._leases.keys() - self._staged.keys():
             self._leases.pop(hash).release()
         self._kept_s = time.monotonic()
+
+    def _together(self) -> list[Part]:
+        """Return the cells of a Vector of all staged values, which are known by hash only."""
+        rows = [_REF + hash for hash in self._staged]
+        ends = list(accumulate(map(len, rows)))
+        made, leaves = Vector().extend_packed(b"".join(rows), ends, self._reader)
+        parts: list[Part] = [(hash, data, decode(data, self._reader)) for hash, data in leaves]
+        return parts + novelty(made, self._reader)
 
     def release(self) -> None:
         """Let the node's store do what it likes with values that were staged and not used."""

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from datalattice.apps.queue import LatticeMQ, Queue
-from datalattice.cells import EMPTY_MAP, Keyword, Map, Signed, Vector, blob_from, to_python
+from datalattice.cells import (
+    EMPTY_MAP,
+    Keyword,
+    Map,
+    Signed,
+    Vector,
+    blob_from,
+    encode,
+    to_python,
+    value_hash,
+)
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -313,6 +323,29 @@ def test_staged_values_outlive_collections_of_the_node(
             editor.edit(offer)
         assert list(leases.iterdir()) == []
         assert node.store.check().is_clean
+
+    beside_a_node(folder, work)
+
+
+@pytest.mark.parametrize("count", [32, 33, 300])
+def test_values_that_wait_for_their_edit_take_a_bounded_number_of_places(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(edits, "WAITING_MAX", 32)
+    values = [bytes(200) + number.to_bytes(2, "big") for number in range(count)]
+
+    def work(node: Node) -> None:
+        assert isinstance(node.store, CellStore)
+        with editing(folder) as editor:
+            assert isinstance(editor, edits.NodeEditor)
+            for value in values:
+                editor.stage_cells([(value_hash(value), encode(value))])
+                assert len(editor._staged) <= 32
+            assert (len(editor._staged) == count) == (count <= 32)
+            monkeypatch.setattr(edits, "KEEP_EVERY_S", 0)
+            editor.stage_cells([])
+            node.store.collect(grace_ms=0)
+            assert not node.store.missing(map(value_hash, values))
 
     beside_a_node(folder, work)
 
