@@ -42,15 +42,18 @@ def check_signed(owner: Value, signed: Signed, what: str) -> None:
             public key.
     """
     text = name_text(owner)
-    if isinstance(owner, str) and _KEY_TEXT.fullmatch(owner):
-        raise BadSignature(
-            f"the {what} of owner {text!r}: a String that reads like a public key is none"
-        )
-    if is_public_key(owner):
+    is_key = is_public_key(owner)
+    if not is_key and (_KEY_TEXT.fullmatch(text) or (_is_did(text) and not isinstance(owner, str))):
+        raise BadSignature(f"the {what} of owner {text!r}: it only reads like a public key")
+    if is_key:
         is_theirs = owner == signed.public_key
-    elif isinstance(owner, str) and owner.startswith("did:key:"):
+    elif isinstance(owner, str) and _is_did(owner):
         is_theirs = verify_did(owner, signed.public_key)
     else:
         is_theirs = True
     if not (is_theirs and signed.verify()):
         raise BadSignature(f"the {what} of owner {text} are not signed by their key")
+
+
+def _is_did(text: str) -> bool:
+    return text.startswith("did:key:")

@@ -19,7 +19,7 @@ from datalattice.lattice import get_in
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.pipeline import remote
 from datalattice.pipeline.places import Place, open_place
-from datalattice.pipeline.queue.leaves import runs
+from datalattice.pipeline.queue.runs import runs
 from datalattice.pipeline.remote import (
     AHEAD_MIN,
     EXPECTED_MAX,

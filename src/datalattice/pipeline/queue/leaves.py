@@ -1,6 +1,6 @@
 """Leaves: read a range of a log into columns, straight from the encodings of its cells.
 
-A record here is never an object. The walk finds the leaves of the log's vector; each leaf is one
+A record here is never an object. `runs` finds the leaves of the log's vector; each leaf is one
 encoding with up to 16 records in it, and of a record's parts it is noted where they stand. Values
 are turned into text here as well, because that is where the time goes. Everything was checked cell
 by cell when it came into the store; what only shows across cells (a tree node of the wrong kind)
@@ -10,7 +10,6 @@ is checked here. Pure and compiled: no Spark, no Arrow.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from json.encoder import encode_basestring
 from typing import Final
 
@@ -27,10 +26,19 @@ from datalattice.cells import (
     to_json,
     to_text,
 )
-from datalattice.errors import BadFormat
-from datalattice.limits import CHUNK_BYTES, COUNT_MAX, FAN_OUT, HASH_BYTES, MAP_LEAF_MAX
-from datalattice.pipeline.places import Fetch, FetchMany
-from datalattice.pipeline.queue.spans import Longs, Sheet, Spans
+from datalattice.errors import BadFormat, LimitExceeded
+from datalattice.limits import (
+    CHUNK_BYTES,
+    COUNT_MAX,
+    EMBEDDED_BYTES_MAX,
+    FAN_OUT,
+    HASH_BYTES,
+    MAP_LEAF_MAX,
+    TEXT_MAX,
+)
+from datalattice.pipeline.places import Fetch
+from datalattice.pipeline.queue.runs import REF_BYTES, Run, runs, vector_count
+from datalattice.pipeline.queue.spans import TEXT_BYTES_MAX, Longs, Sheet, Spans
 from datalattice.pipeline.values import whole_json
 
 SKIP: Final = 0
@@ -40,118 +48,11 @@ STRING: Final = 3
 JSON: Final = 4
 
 _BLOB_MASK: Final = 0xFE  # 30 is a String, 31 a Blob
-_REF_BYTES: Final = 1 + HASH_BYTES
 _JSON_DEPTH_MAX: Final = 64  # deeper values are written by `to_json`, which knows the limit
+_ELEMENT_CHARS_MIN: Final = 2  # a digit and what stands before the next one
+_MEMBER_CHARS_MIN: Final = 5
 _MICROS: Final = 1_000
 _STAMP_MAX: Final = (2**63 - 1) // _MICROS
-
-
-class Run:
-    """Neighbouring elements of a vector inside one encoding: `count` of them, the first at `at`."""
-
-    __slots__ = ("at", "count", "data")
-
-    def __init__(self, data: bytes, at: i64, count: i64) -> None:
-        self.data: bytes = data
-        self.at: i64 = at
-        self.count: i64 = count
-
-
-def runs(
-    vector: bytes, first: int, stop: int, fetch: Fetch, many: FetchMany | None = None
-) -> Iterator[Run]:
-    """Yield the elements `first` .. `stop - 1` of a vector, in order, as they lie in its leaves.
-
-    many: fetches the leaves below one node together, at most 16.
-    Cost:   one fetch for each branch on the way; nothing outside the range is fetched.
-    Raises: BadFormat: a node is not the vector that must stand there. MissingData.
-    """
-    count = vector_count(vector, 0)
-    # Nodes still to visit, the next one last: encoding, position in it, elements, the range in it.
-    todo: list[tuple[bytes, int, int, int, int]] = [(vector, 0, count, first, min(stop, count))]
-    while todo:
-        data, at, count, first, stop = todo.pop()
-        if first >= stop:
-            continue
-        if data[at] == 0x20:
-            data, at = fetch(data[at + 1 : at + _REF_BYTES]), 0
-        if vector_count(data, at) != count:
-            raise BadFormat(f"a node of a log holds {vector_count(data, at)} records, not {count}")
-        at = read_vlq(data, at + 1, len(data))[1]
-        tail = count if count <= FAN_OUT else count % FAN_OUT
-        body = count - tail
-        if tail and stop > body:
-            skipped = max(first - body, 0)
-            run = Run(data, _skip(data, at, skipped), stop - body - skipped)
-            if first >= body:
-                yield run
-                continue
-            # The tail stands before the rest of the log, and comes after it.
-            todo.append((_leaf(run), 0, run.count, 0, run.count))
-        if tail:
-            todo.append((data, _skip(data, at, tail), body, first, min(stop, body)))
-            continue
-        children = _children(data, at, count, first, stop)
-        if many is not None and count <= FAN_OUT * FAN_OUT:
-            children = _fetched(children, many)
-        todo += children[::-1]
-
-
-def _children(
-    data: bytes, at: int, count: int, first: int, stop: int
-) -> list[tuple[bytes, int, int, int, int]]:
-    """Return the children of a tree node that meet the range."""
-    block = FAN_OUT
-    while block * FAN_OUT < count:
-        block *= FAN_OUT
-    found: list[tuple[bytes, int, int, int, int]] = []
-    for start in range(0, count, block):
-        if start >= stop:
-            break
-        size = min(block, count - start)
-        if start + size > first:
-            found.append((data, at, size, max(first - start, 0), min(stop - start, size)))
-        at = skip_kid(data, at)
-    return found
-
-
-def _fetched(
-    children: list[tuple[bytes, int, int, int, int]], many: FetchMany
-) -> list[tuple[bytes, int, int, int, int]]:
-    """Return the same children, each in its encoding."""
-    found = many(
-        [data[at + 1 : at + _REF_BYTES] for data, at, _, _, _ in children if data[at] == 0x20]
-    )
-    fetched: list[tuple[bytes, int, int, int, int]] = []
-    number = 0
-    for data, at, count, first, stop in children:
-        if data[at] == 0x20:
-            fetched.append((found[number], 0, count, first, stop))
-            number += 1
-        else:
-            fetched.append((data, at, count, first, stop))
-    return fetched
-
-
-def _leaf(run: Run) -> bytes:
-    end = _skip(run.data, run.at, run.count)
-    return bytes((0x80, run.count)) + run.data[run.at : end]
-
-
-def _skip(data: bytes, at: i64, count: i64) -> i64:
-    for _ in range(count):
-        at = skip_kid(data, at)
-    return at
-
-
-def vector_count(data: bytes, at: i64) -> i64:
-    """Return the number of elements of the vector at `at`.
-
-    Raises: BadFormat: something else stands there.
-    """
-    if data[at] != 0x80:
-        raise BadFormat(f"a vector must stand where a cell with tag {data[at]:#04x} stands")
-    return read_vlq(data, at + 1, len(data))[0]
 
 
 class Columns:
@@ -188,6 +89,7 @@ class Columns:
         self.headers: list[dict[str, str | None] | None] = []
         self.count = 0
         self.byte_count: i64 = 0
+        self._room: i64 = 0  # characters that the text of the present value may still get
 
     def take(self, run: Run) -> None:
         """Append records of a run, and take them off it.
@@ -205,8 +107,8 @@ class Columns:
             if tag == 0x80 and data[at + 1] == 4:
                 at = self._record(data, at + 2)
             elif tag == 0x20:
-                self._entry(self.fetch(data[at + 1 : at + _REF_BYTES]), 0)
-                at += _REF_BYTES
+                self._entry(self.fetch(data[at + 1 : at + REF_BYTES]), 0)
+                at += REF_BYTES
             else:
                 self._entry(data, at)
                 at = skip_kid(data, at)
@@ -298,10 +200,12 @@ class Columns:
             if length <= CHUNK_BYTES:
                 self.sheet.add_range(spans, data, start, start + length)
             else:
+                self.sheet.check_room(length)  # a few cells may claim to be 2**62 bytes
                 self.sheet.add(spans, self._content(data, at, end))
         elif mode == BYTES:
             raise Unfit(self.count, spans is self.values)
         else:
+            self._room = TEXT_MAX
             text = self._json(data, at, end, 0)
             if mode == STRING and text[0] == '"':
                 text = json.loads(text)
@@ -340,6 +244,7 @@ class Columns:
         if not todo:
             return encoding
         message: list[bytes] = [encoding]
+        size: i64 = len(encoding)
         seen: set[bytes] = set()
         while todo:
             name = todo.pop()
@@ -349,6 +254,9 @@ class Columns:
             branch = self.fetch(name)
             self.byte_count += len(branch)
             message += (vlq(len(branch)), branch)
+            size += len(branch)
+            if size > TEXT_BYTES_MAX:
+                raise LimitExceeded(f"a value has more than the {TEXT_BYTES_MAX} bytes of a column")
             todo += branch_hashes(branch)[::-1]
         return b"".join(message)
 
@@ -356,24 +264,25 @@ class Columns:
         headers = decode_message(self._complete(self.fetch(kid[1:]) if kid[0] == 0x20 else kid))
         if not isinstance(headers, Map):
             return None
-        return {_text(key) or "nil": _text(value) for key, value in headers.entries()}
+        texts = ((_text(key), _text(value)) for key, value in headers.entries())
+        return {"nil" if key is None else key: value for key, value in texts}
 
     def _json(self, data: bytes, at: i64, end: i64, depth: i64) -> str:
         """Return the JSON of the value at `at` .. `end`, as `to_json` writes it.
 
-        Maps and vectors are written without making them; of other containers there are few.
+        Maps and vectors are written without making them; of other containers there are few. Cells
+        that stand at many places may make a text without end of a few of them.
         """
         tag: i64 = data[at]
         if tag == 0x20:
-            branch = self.fetch(data[at + 1 : end])
-            self.byte_count += len(branch)
+            branch = self._branch(data[at + 1 : end])
             return self._json(branch, 0, len(branch), depth)
         if tag == 0x30:
-            return quoted(self._content(data, at, end).decode("utf-8", "replace"))
+            return self._written(self._string(data, at, end))
         if 0x10 <= tag <= 0x18:
-            return str(int.from_bytes(data[at + 1 : end], "big", signed=True))
+            return self._written(str(int.from_bytes(data[at + 1 : end], "big", signed=True)))
         if tag == 0x00:
-            return "null"
+            return self._written("null")
         if depth < _JSON_DEPTH_MAX:
             if tag == 0x82:
                 members: list[str] = []
@@ -381,50 +290,83 @@ class Columns:
                 return "{" + ",".join(members) + "}"
             if tag == 0x80:
                 return "[" + ",".join(self._elements(data[at:end], depth + 1)) + "]"
-        return whole_json(decode_message(self._complete(data[at:end])))
+        return self._written(whole_json(decode_message(self._complete(data[at:end]))))
+
+    def _branch(self, hash: bytes) -> bytes:
+        branch = self.fetch(hash)
+        self.byte_count += len(branch)
+        if len(branch) <= EMBEDDED_BYTES_MAX:
+            raise BadFormat(f"a cell of {len(branch)} bytes belongs inside its parent")
+        return branch
+
+    def _written(self, text: str) -> str:
+        """Return a part of a text, counted with what goes before the next one.
+
+        Raises: LimitExceeded: the text gets too long.
+        """
+        self._room -= len(text) + 1
+        if self._room < 0:
+            raise _too_long()
+        return text
+
+    def _string(self, data: bytes, at: i64, end: i64) -> str:
+        if read_vlq(data, at + 1, end)[0] > self._room:
+            raise _too_long()
+        return quoted(self._content(data, at, end).decode("utf-8", "replace"))
 
     def _elements(self, vector: bytes, depth: i64) -> list[str]:
+        if vector_count(vector, 0) > self._room // _ELEMENT_CHARS_MIN:
+            raise _too_long()  # known before hours are spent on a few cells that claim to be many
         elements: list[str] = []
         for run in runs(vector, 0, COUNT_MAX, self.fetch):
             at: i64 = run.at
+            texts: list[str] = []
             for _ in range(run.count):
                 after: i64 = skip_kid(run.data, at)
-                elements.append(self._json(run.data, at, after, depth))
+                texts.append(self._json(run.data, at, after, depth))
                 at = after
+            elements.append(",".join(texts))  # small texts take far more memory than a joined one
         return elements
 
     def _members(self, data: bytes, at: i64, depth: i64, members: list[str]) -> None:
-        """Append the members of the map at `at`: `"name":value`, in the order of the map."""
+        """Append the members of the map at `at`, in its order: `"name":value`, by leaves."""
         if data[at] != 0x82:
             raise BadFormat(f"a map must stand where a cell with tag {data[at]:#04x} stands")
         if depth > _JSON_DEPTH_MAX + 2 * HASH_BYTES:
             raise BadFormat("a map has more levels than a hash has digits")
         count, at = read_vlq(data, at + 1, len(data))
+        if count > self._room // _MEMBER_CHARS_MIN:
+            raise _too_long()
         if count > MAP_LEAF_MAX:
             mask: i64 = (data[at + 1] << 8) | data[at + 2]
             at += 3
             while mask:
                 mask &= mask - 1
                 after: i64 = skip_kid(data, at)
+                if data[at] == 0x82 and data[at + 1] == 0:  # of these no text comes to an end
+                    raise BadFormat("a node of a map has no entries")
                 if data[at] == 0x20:
-                    self._members(self.fetch(data[at + 1 : after]), 0, depth + 1, members)
+                    self._members(self._branch(data[at + 1 : after]), 0, depth + 1, members)
                 else:
                     self._members(data, at, depth + 1, members)
                 at = after
             return
+        texts: list[str] = []
         for _ in range(count):
             key_end: i64 = skip_kid(data, at)
             end: i64 = skip_kid(data, key_end)
-            key = self._key(data, at, key_end)
-            members.append(key + ":" + self._json(data, key_end, end, depth))
+            key = self._written(self._key(data, at, key_end))
+            texts.append(key + ":" + self._json(data, key_end, end, depth))
             at = end
+        if texts:
+            members.append(",".join(texts))
 
     def _key(self, data: bytes, at: i64, end: i64) -> str:
         if data[at] == 0x20:
-            data = self.fetch(data[at + 1 : end])
+            data = self._branch(data[at + 1 : end])
             at, end = 0, len(data)
         if data[at] == 0x30:
-            return quoted(self._content(data, at, end).decode("utf-8", "replace"))
+            return self._string(data, at, end)
         if data[at] == 0x33 or data[at] == 0x32:
             return quoted(data[at + 2 : end].decode("utf-8", "replace"))
         return quoted(clean(to_text(decode_message(self._complete(data[at:end])))))
@@ -438,6 +380,10 @@ class Unfit(Exception):
         self.record = record
         """Its number among the records taken."""
         self.is_value = is_value
+
+
+def _too_long() -> LimitExceeded:
+    return LimitExceeded(f"a value is written as text of at most {TEXT_MAX} characters")
 
 
 def _has_no_branch(data: bytes, at: i64, end: i64, tag: i64) -> bool:

@@ -12,9 +12,10 @@ from datalattice.limits import FAN_OUT
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.places import Fetch, FetchMany
 from datalattice.pipeline.queue import leaves
-from datalattice.pipeline.queue.leaves import Columns, Unfit, runs
+from datalattice.pipeline.queue.leaves import Columns, Unfit
 from datalattice.pipeline.queue.options import PartitionFormat, QueueOptions
 from datalattice.pipeline.queue.plan import Slice
+from datalattice.pipeline.queue.runs import runs
 from datalattice.pipeline.queue.spans import Longs, Spans
 from datalattice.pipeline.tables import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 from datalattice.pipeline.values import ValueFormat, variant_parts

@@ -105,14 +105,23 @@ class Sheet:
         first = self._lay(part)
         spans.add(first, self._size)
 
+    def check_room(self, size: i64) -> None:
+        """Check that so many bytes more have room.
+
+        Raises: LimitExceeded: they have not.
+        """
+        whole: i64 = self._size + size
+        if whole > self._byte_max or whole < 0:
+            raise LimitExceeded(
+                f"keys and values of {int(self._size) + int(size)} bytes come together in one "
+                f"batch of rows, which holds {self._byte_max}; leave the column of the long ones "
+                "away"
+            )
+
     def _lay(self, piece: bytes) -> i64:
         """Append a piece; return where it begins."""
         at: i64 = self._size
-        if at + len(piece) > self._byte_max:
-            raise LimitExceeded(
-                f"keys and values of {at + len(piece)} bytes come together in one batch of rows, "
-                f"which holds {self._byte_max}; leave the column of the long ones away"
-            )
+        self.check_room(len(piece))
         self._pieces.append(piece)
         self._size = at + len(piece)
         return at

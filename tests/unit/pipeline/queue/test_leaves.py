@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable, Sequence
+from hashlib import sha3_256
 
 import pytest
 from hypothesis import example, given
@@ -25,9 +26,10 @@ from datalattice.cells import (
     same,
     to_json,
 )
-from datalattice.errors import BadFormat, MissingData
+from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.pipeline.queue import leaves
-from datalattice.pipeline.queue.leaves import Columns, Unfit, runs, vlq
+from datalattice.pipeline.queue.leaves import Columns, Unfit, vlq
+from datalattice.pipeline.queue.runs import runs
 from datalattice.pipeline.queue.spans import Spans
 from datalattice.pipeline.values import whole_json
 from datalattice.testing import strategies
@@ -326,6 +328,79 @@ def test_headers_are_texts() -> None:
     ]
     wide = {f"h{i}": str(i) for i in range(60)}
     assert read([entry("v", None, 1, Map.of(wide.items()))]).headers == [wide]
+
+
+def test_a_header_without_a_name_is_no_nil() -> None:
+    assert read([entry("v", None, 1, Map.of({"": "a", None: "b"}))]).headers == [
+        {"": "a", "nil": "b"}
+    ]
+
+
+class Forge:
+    """Cells that others made, by hand: each may stand at many places."""
+
+    def __init__(self) -> None:
+        self.cells: dict[bytes, bytes] = {}
+
+    def ref(self, encoding: bytes) -> bytes:
+        hash = sha3_256(encoding).digest()
+        self.cells[hash] = encoding
+        return b"\x20" + hash
+
+    def levels(self, cell: bytes, head: Callable[[int], bytes], count: int, levels: int) -> bytes:
+        for _ in range(levels):
+            count *= 16
+            cell = head(count) + self.ref(cell) * 16
+        return cell
+
+    def read(self, value: bytes, mode: int) -> Columns:
+        log = b"\x80\x01" + self.ref(b"\x80\x04\x00" + self.ref(value) + b"\x11\x05\x00")
+        found = Columns(self.cells.__getitem__, 0, leaves.SKIP, mode, stamps=False, headers=False)
+        for run in runs(log, 0, 1, self.cells.__getitem__):
+            found.take(run)
+        return found
+
+
+FULL_LEAF = b"\x80\x10" + b"\x18\x7f\0\0\0\0\0\0\0" * 16
+FULL_CHUNK = b"\x31\xa0\x00" + bytes(4_096)
+FULL_MAP = b"\x82\x0f" + b"".join(
+    b"\x12\x7f" + bytes([i]) + b"\x18\x7f" + bytes(7) for i in range(15)
+)
+
+
+@pytest.mark.parametrize("mode", [leaves.JSON, leaves.STRING])
+def test_a_text_of_a_few_cells_that_claim_to_be_many_is_refused(mode: int) -> None:
+    forge = Forge()
+    for cell, head, count in (
+        (FULL_LEAF, lambda count: b"\x80" + vlq(count), 16),
+        (FULL_MAP, lambda count: b"\x82" + vlq(count) + b"\x00\xff\xff", 15),
+    ):
+        with pytest.raises(LimitExceeded, match="100000000 characters"):
+            forge.read(forge.levels(cell, head, count, 12), mode)
+    # The same cells again and again, and each of them is small.
+    text = b"\x30\xa0\x00" + b"x" * 4_096
+    with pytest.raises(LimitExceeded, match="100000000 characters"):
+        forge.read(forge.levels(text, lambda _: b"\x80\x10", 16, 30), mode)
+
+
+def test_a_text_of_nothing_comes_to_an_end() -> None:
+    forge = Forge()
+    nothing = b"\x82\x10\x00\xff\xff" + b"\x82\x00" * 16
+    full = b"\x82\x10\x00\xff\xff" + nothing * 3 + b"\x82\x00" * 13
+    with pytest.raises(BadFormat, match="no entries"):
+        forge.read(forge.levels(full, lambda _: b"\x82\x10\x00\xff\xff", 16, 30), leaves.JSON)
+    with pytest.raises(BadFormat, match="inside its parent"):
+        forge.read(forge.levels(nothing, lambda _: b"\x82\x10\x00\xff\xff", 16, 30), leaves.JSON)
+
+
+def test_a_blob_that_no_column_holds_is_refused_before_it_is_read() -> None:
+    forge = Forge()
+    blob = forge.levels(FULL_CHUNK, lambda count: b"\x31" + vlq(count), 4_096, 7)
+    with pytest.raises(LimitExceeded, match=str(4_096 << 28)):
+        forge.read(blob, leaves.BYTES)
+    with pytest.raises(LimitExceeded, match="100000000 characters"):
+        forge.read(blob, leaves.JSON)
+    assert values(forge.read(blob, leaves.CELL)) != [None]
 
 
 def test_skipped_columns_stay_empty() -> None:

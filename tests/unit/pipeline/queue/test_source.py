@@ -19,7 +19,7 @@ from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline import remote
 from datalattice.pipeline.leasing import Lease
 from datalattice.pipeline.places import MOVED_MAX, Place, Source, encodings, open_place
-from datalattice.pipeline.queue.leaves import runs
+from datalattice.pipeline.queue.runs import runs
 from datalattice.store import NOTHING, CellStore, collecting
 from datalattice.store.packing import locate
 from datalattice.store.segments import segment_path

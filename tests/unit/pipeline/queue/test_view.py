@@ -10,6 +10,7 @@ from datalattice.cells import (
     Keyword,
     Map,
     Signed,
+    Symbol,
     Value,
     Vector,
     decode_message,
@@ -227,3 +228,10 @@ def test_a_time_is_the_offset_of_the_first_record_not_before_it(stamp: int, offs
     store = MemoryStore()
     store.commit(value)
     assert offsets_since(view, stamp, store) == {name: offset, name._replace(partition="1"): 0}
+
+
+def test_what_only_reads_like_a_public_key_owns_nothing() -> None:
+    for owner in (name_of(ALICE), Symbol(name_of(ALICE)), Symbol(did_of(ALICE.public_key))):
+        forged = root((owner, Signed.sign(BOB, Map.of([("t", topic((0, queue(1))))]))))
+        with pytest.raises(BadSignature, match="only reads like"):
+            read(forged)
