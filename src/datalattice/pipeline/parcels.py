@@ -19,6 +19,7 @@ All integers are little-endian. A parcel is: kind (4 bytes), length of the head 
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 import sys
 from array import array
@@ -29,6 +30,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, Self
 
 from datalattice.errors import BadFormat, Corruption
+from datalattice.store import write_error
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -69,12 +71,16 @@ class ParcelWriter:
     """Writes a file of parcels."""
 
     def __init__(self, path: Path) -> None:
+        self._path: Final = path
         self._file: Final[BinaryIO] = path.open("xb", buffering=0)
         self.digest = FIRST
         """The checksum of all that was put."""
 
     def put(self, kind: int, head: bytes, ends: Buffer, data: Buffer) -> None:
-        """Write a parcel. ends: 32-bit integers in the order of this machine."""
+        """Write a parcel. ends: 32-bit integers in the order of this machine.
+
+        Raises: StoreFull, StoreFailed: the disk refuses; the file is of no use then.
+        """
         places = memoryview(ends).cast("B")
         if sys.byteorder == "big":
             swapped = array("i", places.tobytes())
@@ -84,8 +90,11 @@ class ParcelWriter:
         front = _HEADER.pack(kind, len(head), len(places) // _INT, len(items)) + head
         parts = (front, places, items)
         self.digest = _checksum(self.digest, parts)
-        for part in (*parts, self.digest):
-            _write(self._file, part)
+        try:
+            for part in (*parts, self.digest):
+                _write(self._file, part)
+        except OSError as error:
+            raise write_error(error, str(self._path.parent)) from error
 
     def put_items(self, kind: int, head: bytes, items: Sequence[bytes]) -> None:
         """Write a parcel of these items."""
@@ -129,7 +138,7 @@ class ParcelReader:
     def __init__(self, path: Path) -> None:
         self._path: Final = path
         self._file: Final[BinaryIO] = path.open("rb", buffering=0)
-        self._size: Final = path.stat().st_size
+        self._size: Final = os.fstat(self._file.fileno()).st_size
 
     def all(self, digest: bytes) -> Iterator[tuple[Place, Parcel]]:
         """Yield all parcels and where they are, one in memory at a time.

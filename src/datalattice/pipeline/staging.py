@@ -203,13 +203,15 @@ class Staged(WriterCommitMessage):
     def open(self) -> ParcelReader:
         """Return a reader of what was staged.
 
-        Raises: UsageError: it is not there.
+        Raises: UsageError: it is not there, or the driver may not read it.
         """
         try:
             return ParcelReader(Path(self.path, PARCELS))
-        except FileNotFoundError:
+        except OSError as error:
+            is_gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+            what = "is not there" if is_gone else f"cannot be read ({error.strerror})"
             raise UsageError(
-                f"what task {self.task} staged is not there: {self.path}; the option staging "
+                f"what task {self.task} staged {what}: {self.path}; the option staging "
                 "names a folder that the driver and all tasks reach under the same path"
             ) from None
 

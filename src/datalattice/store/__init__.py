@@ -12,7 +12,7 @@ from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Missing, Report
 from datalattice.store.collecting import GRACE_MS, Collected
-from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View
+from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View, write_error
 from datalattice.store.folder import STORE_FILE, store_in
 from datalattice.store.garbage import Marks
 from datalattice.store.hashindex import Position
@@ -133,5 +133,6 @@ __all__ = [
     "sweep_head",
     "time_text",
     "upper_bits",
+    "write_error",
     "write_sweep_list",
 ]

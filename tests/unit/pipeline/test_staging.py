@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,13 +24,15 @@ from datalattice.errors import (
     Backpressure,
     NoSigningKey,
     PeerUnavailable,
+    StoreFailed,
+    StoreFull,
     StoreLocked,
     Timeout,
     UsageError,
 )
 from datalattice.home import Change, Editor, Folder, editing, reading, write_key
 from datalattice.lattice import root_lattice
-from datalattice.pipeline import leftovers, staging
+from datalattice.pipeline import leftovers, parcels, staging
 from datalattice.pipeline.options import Given
 from datalattice.pipeline.parcels import items_of
 from datalattice.pipeline.staging import (
@@ -316,6 +320,25 @@ def test_staged_data_that_is_not_there_is_said(home: Path, stage_in: Any) -> Non
         one.commit([message], None, join)
 
 
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [("is a file", "task 3 staged is not there"), ("is locked", "cannot be read .Permission")],
+)
+def test_staged_data_that_cannot_be_read_is_said(
+    home: Path, stage_in: Any, monkeypatch: pytest.MonkeyPatch, broken: str, says: str
+) -> None:
+    one = job(home)
+    message = stage_in(one, 3, [1])
+    if broken == "is a file":
+        shutil.rmtree(message.path)
+        Path(message.path).write_text("")
+    else:  # as root may read everything, the system is played
+        refused = PermissionError(13, "Permission denied")
+        monkeypatch.setattr(Path, "open", Mock(side_effect=refused))
+    with pytest.raises(UsageError, match=says):
+        message.open()
+
+
 def test_a_staging_folder_that_cannot_be_written_to_is_said(home: Path) -> None:
     (home / "staging").write_text("a file")
     with pytest.raises(UsageError, match="tasks cannot write to it"), job(home).stage() as stage:
@@ -498,6 +521,24 @@ def test_a_node_is_waited_for_from_when_it_went_away(
 
     assert one.commit([message], None, slow)
     assert content(home) == [1]
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "says"),
+    [(28, StoreFull, "no room left on the disk"), (5, StoreFailed, "cannot be written")],
+)
+def test_parcels_that_a_disk_refuses_are_said_and_removed(
+    home: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception], says: str
+) -> None:
+    def work() -> None:
+        with job(home).stage() as stage:
+            stage.parcels.put_items(NUMBERS, b"", [b"fits"])
+            monkeypatch.setattr(parcels, "_write", Mock(side_effect=OSError(code, "refused")))
+            stage.parcels.put_items(NUMBERS, b"", [b"does not"])
+
+    with pytest.raises(error, match=f"{home}/staging/.*{says}"):
+        work()
+    assert staged_folders(home) == []
 
 
 def test_what_a_full_disk_leaves_is_removed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
