@@ -19,6 +19,7 @@ from datalattice.cells import (
     encode_message,
     from_json,
     is_embedded,
+    may_refer,
     memory_size,
     missing,
     novelty,
@@ -50,6 +51,12 @@ class Shelf:
         if hash not in self.cells:
             raise MissingData([hash])
         return decode(self.cells[hash], self)
+
+
+@given(values())
+def test_cells_that_surely_have_no_references_have_none(value: Value) -> None:
+    for encoding in (encode(value), *(below for _, below, _ in novelty(value))):
+        assert may_refer(encoding) or not branch_hashes(encoding)
 
 
 @given(values())

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, Self
 
-from datalattice.errors import BadFormat, Corruption
+from datalattice.errors import BadFormat, Corruption, LimitExceeded
 from datalattice.store import write_error
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ CELLS: Final = 1
 
 CELLS_BYTES: Final = 1024 * 1024
 """Cells that make a parcel, about."""
+
+PARCEL_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A parcel behind its header, at most: no sink makes one of half the size, and what a damaged
+header says is not believed."""
 
 HASH_BYTES: Final = 32
 FIRST: Final = bytes(32)
@@ -80,6 +84,7 @@ class ParcelWriter:
         """Write a parcel. ends: 32-bit integers in the order of this machine.
 
         Raises: StoreFull, StoreFailed: the disk refuses; the file is of no use then.
+                LimitExceeded: the parcel is too large.
         """
         places = memoryview(ends).cast("B")
         if sys.byteorder == "big":
@@ -87,6 +92,9 @@ class ParcelWriter:
             swapped.byteswap()
             places = memoryview(swapped).cast("B")
         items = memoryview(data).cast("B")
+        rest = len(head) + len(places) + len(items)
+        if rest > PARCEL_BYTES_MAX:
+            raise LimitExceeded(f"a parcel has at most {PARCEL_BYTES_MAX} bytes, got {rest}")
         front = _HEADER.pack(kind, len(head), len(places) // _INT, len(items)) + head
         parts = (front, places, items)
         self.digest = _checksum(self.digest, parts)
@@ -185,6 +193,8 @@ class ParcelReader:
         header = self._bytes(_HEADER.size, at)
         kind, head_size, count, size = _HEADER.unpack(header)
         rest = head_size + _INT * count + size
+        if rest > PARCEL_BYTES_MAX:
+            raise self._damaged()
         body = memoryview(self._bytes(rest + HASH_BYTES, at + _HEADER.size))
         digest = _checksum(before, (header, body[:rest]))
         if body[rest:] != digest:
