@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -162,8 +163,9 @@ def private_folder(base: Path | None = None) -> Path:
     # other's scripts.
     path = (base or Path(tempfile.gettempdir())) / f"datalattice-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
-    if path.stat().st_uid != os.getuid():
-        raise PermissionError(f"{path} belongs to another user")
+    found = path.lstat()  # a link may have been put there by anybody, and lead to a folder of ours
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+        raise PermissionError(f"{path} belongs to another user, or is no folder")
     return path
 
 

@@ -93,6 +93,8 @@ def _remove_abandoned(root: Path) -> None:
         except FileNotFoundError:  # its owner was killed before it had one, or while it removed it
             shutil.rmtree(path, ignore_errors=True)
             continue
+        except OSError:  # no folder of a session: it must not keep this one from its own
+            continue
         with closing(file):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

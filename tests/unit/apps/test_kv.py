@@ -40,6 +40,7 @@ from datalattice.errors import (
     WrongType,
 )
 from datalattice.lattice import EntryDropped, MergeContext, Report, WriteSuperseded, root_lattice
+from datalattice.limits import INDEX_KEY_BYTES
 from datalattice.testing.clocks import StoppedClock
 
 LONG_MAX = 2**63 - 1
@@ -774,6 +775,19 @@ def test_a_watch_tells_what_readers_see(db: Database) -> None:
         db["user/1"] = 2  # nor is the same value again
         assert watch.wait(0) is None
         assert watch.poll() == []
+
+
+def test_a_watch_tells_of_a_key_in_the_place_of_another(db: Database) -> None:
+    first, second = "k" * INDEX_KEY_BYTES + "1", "k" * INDEX_KEY_BYTES + "2"
+    db[first] = 1
+    with db.watch() as watch:
+        db.delete(first)
+        db.gc(0)
+        db[second] = 1  # an index tells the two keys apart by the bytes that they share
+        assert watch.poll() == [
+            KeyChange(first, None, None, 1),
+            KeyChange(second, "value", 1, None),
+        ]
 
 
 def test_a_watch_waits_for_merges_and_forks(db: Database, clock: StoppedClock) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from datalattice.pipeline import scratch
+from datalattice.pipeline.java import private_folder
 from datalattice.pipeline.scratch import FOLDER_CHARS_MAX, remove_scratch, scratch_folder
 
 KILLED = """
@@ -51,6 +52,27 @@ def run(end: str) -> subprocess.Popen[str]:
 def told(driver: subprocess.Popen[str]) -> Path:
     assert driver.stdout is not None
     return Path(driver.stdout.readline().strip())
+
+
+def test_what_is_no_folder_of_a_session_is_left_alone(base: Path) -> None:
+    root = base / f"datalattice-{os.getuid()}"
+    root.mkdir()
+    (root / "spark-notes").write_text("mine")
+    folder = scratch_folder()
+    assert folder is not None
+    assert folder.parent == root
+    assert (root / "spark-notes").read_text() == "mine"
+
+
+def test_a_link_in_the_place_of_the_folder_is_not_followed(base: Path) -> None:
+    home = base / "home"
+    (home / "spark-4").mkdir(parents=True)  # a folder without a lock, as a killed session leaves it
+    (base / f"datalattice-{os.getuid()}").symlink_to(home)
+    with pytest.raises(PermissionError, match="no folder"):
+        private_folder(base)
+    folder = scratch_folder()
+    assert folder is None or home not in folder.resolve().parents
+    assert (home / "spark-4").is_dir()
 
 
 def test_a_process_has_one_folder_until_it_is_removed(base: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Self
 from datalattice.apps.kv.entries import VALUE, Entry
 from datalattice.apps.kv.keys import key_text
 from datalattice.apps.kv.writing import read_slot
-from datalattice.cells import EMPTY_INDEX, Index, Value, same
+from datalattice.cells import EMPTY_INDEX, Index, IndexPart, Value, same
 from datalattice.clock import Clock
 from datalattice.cursors import Change, Changes, Cursor, Wake
 
@@ -101,7 +101,8 @@ class Watch:
     def _of(self, change: Change) -> Iterator[KeyChange]:
         before, after = _below(change.before, self._prefix), _below(change.after, self._prefix)
         now_ms = self._clock.now_ms()
-        for cell, _had, was, _has, now in before.differences(after):
+        changed = IndexPart(before, after).differences(apart=True)
+        for cell, _had, was, _has, now in changed:
             key = key_text(cell)
             if key is not None and key.startswith(self._prefix):
                 told = _told(key, _live(was, now_ms), _live(now, now_ms))
