@@ -225,16 +225,29 @@ def share(sizes: list[int], limit: int | None) -> list[int]:
 
 
 def slices(
-    view: View, start: Offsets, end: Offsets, lost: OnLoss, min_partitions: int | None = None
+    view: View,
+    start: Offsets,
+    end: Offsets,
+    lost: OnLoss,
+    min_partitions: int | None = None,
+    *,
+    selects: Callable[[str, str], bool] | None = None,
 ) -> list[Slice]:
     """Return the ranges to read from a usable start to `end`, cut into tasks.
 
-    A log that ends before `end` has lost records: reported to `lost`, what is there is read.
+    A log that is gone or ends before `end` has lost records: reported to `lost`, what is there is
+    read.
+
+    selects: whether an owner and topic is asked for: of others no log is missed. Default: all are.
     """
     ranges: list[Slice] = []
     for name in ordered(end):
         log = view.get(name)
         if log is None:
+            first = start.get(name, 0)
+            if first < end[name] and (selects is None or selects(name.owner, name.topic)):
+                reason = "the partition is not in the store any more"
+                lost(Loss(name, first, end[name], reason))
             continue
         stop = min(end[name], log.end)
         first = start.get(name, log.start)

@@ -175,7 +175,8 @@ class _Reading:
     def plan(self, view: View, start: Offsets, end: Offsets, snapshot: Snapshot) -> list[Planned]:
         """Return the tasks that read from `start` to `end`."""
         usable = usable_start(view, start, self.options.selects, self.lost)
-        parts = slices(view, usable, end, self.lost, self.options.min_partitions)
+        fewest, selects = self.options.min_partitions, self.options.selects
+        parts = slices(view, usable, end, self.lost, fewest, selects=selects)
         return [Planned(str(part.name), part, snapshot) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

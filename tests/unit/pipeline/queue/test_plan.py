@@ -224,7 +224,17 @@ def test_a_batch_that_is_asked_for_again_and_is_partly_gone() -> None:
     view = {A: log(0, 5)}
     parts = slices(view, {A: 2}, {A: 9, B: 4}, lost)
     assert [(part.first, part.stop) for part in parts] == [(2, 5)]
-    assert [(loss.first, loss.stop) for loss in lost] == [(5, 9)]
+    assert [(loss.name, loss.first, loss.stop) for loss in lost] == [(A, 5, 9), (B, 0, 4)]
+
+
+def test_a_partition_that_is_gone_before_its_first_batch_is_reported() -> None:
+    for start in ({}, {A: 0}):  # nothing of it was read, so that its position tells nothing
+        lost = Losses()
+        assert slices({}, usable_start({}, start, everything, lost), {A: 3}, lost) == []
+        assert [(loss.name, loss.first, loss.stop) for loss in lost] == [(A, 0, 3)]
+        with pytest.raises(DataLoss, match=r"records 0 to 2 .* not in the store any more"):
+            slices({}, start, {A: 3}, refuse_loss)
+        assert slices({}, start, {A: 3}, refuse_loss, selects=lambda *_: False) == []
 
 
 # --- tasks ----------------------------------------------------------------------------------
