@@ -71,12 +71,34 @@ class Place(NamedTuple):
     digest: bytes
 
 
-class ParcelWriter:
+class _File:
+    """An open file of parcels: a context that gives it back."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path: Final = path
+        self._file: Final = file
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class ParcelWriter(_File):
     """Writes a file of parcels."""
 
     def __init__(self, path: Path) -> None:
-        self._path: Final = path
-        self._file: Final[BinaryIO] = path.open("xb", buffering=0)
+        super().__init__(path, path.open("xb", buffering=0))
         self.digest = FIRST
         """The checksum of all that was put."""
 
@@ -121,31 +143,15 @@ class ParcelWriter:
         if items:
             self.put_items(CELLS, b"", items)
 
-    def close(self) -> None:
-        """Give the file back."""
-        self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class ParcelReader:
+class ParcelReader(_File):
     """Reads a file of parcels.
 
     Raises: OSError: there is none.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path: Final = path
-        self._file: Final[BinaryIO] = path.open("rb", buffering=0)
+        super().__init__(path, path.open("rb", buffering=0))
         self._size: Final = os.fstat(self._file.fileno()).st_size
 
     def all(self, digest: bytes) -> Iterator[tuple[Place, Parcel]]:
@@ -171,21 +177,6 @@ class ParcelReader:
         if found != place.digest:
             raise self._damaged()
         return parcel
-
-    def close(self) -> None:
-        """Give the file back."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _read(self, at: int, before: bytes) -> tuple[Parcel, bytes, int]:
         """Return (the parcel at a place, its checksum, where the next one begins)."""

@@ -28,11 +28,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from datalattice.cells import Value, Vector
+from datalattice.cells import Cell, Loader, Value, Vector, decode, encode
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.cursors import collector_paused
@@ -54,7 +54,7 @@ from datalattice.pipeline.options import (
     folder_option,
     text_option,
 )
-from datalattice.pipeline.parcels import Parcel, ParcelReader, ParcelWriter
+from datalattice.pipeline.parcels import Parcel, ParcelReader, ParcelWriter, misshapen
 from datalattice.store import STORE_FILE, CellStore
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ _WRITE_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 _NAME_BYTES: Final = 8
 
 _log: Final = logging.getLogger("datalattice.pipeline")
+
+C = TypeVar("C", bound=Cell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,17 @@ Join = Callable[[Editor, StagedTasks, Mark], Change[None] | None]
 what was staged, and stages what takes room (`editor.stage`). It returns the change, which is quick,
 checks the mark, writes and leaves the mark; or None when the mark is there already. The change
 raises `Moved` when what it was prepared for is not there any more."""
+
+
+def reopened(value: C, loader: Loader) -> C:
+    """Return a stored value as it is read from `loader`, without the cells that it had in memory.
+
+    Raises: BadFormat: it is of another kind, read again.
+    """
+    found = decode(encode(value), loader)
+    if not isinstance(found, type(value)):
+        raise misshapen()
+    return found
 
 
 class Moved(Exception):

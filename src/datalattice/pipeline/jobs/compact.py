@@ -14,7 +14,7 @@ it is written, is the matter of `lattice.queue` and `lattice.kv`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,6 +25,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.home import Folder, open_reader, read_key
 from datalattice.lattice import MergeContext, root_lattice
+from datalattice.pipeline.jobs.report import Report
 from datalattice.pipeline.options import bad_option, hash_of, owner_name
 from datalattice.pipeline.places import open_place
 from datalattice.pipeline.progress import Progress, watching_tasks
@@ -48,7 +49,7 @@ _RECORD: Final = ("offset", "timestamp", "value", "headers")
 
 
 @dataclass(frozen=True, slots=True)
-class CompactReport:
+class CompactReport(Report):
     """What a compaction found and wrote."""
 
     store: str
@@ -61,10 +62,6 @@ class CompactReport:
     """Keys whose latest record deletes them."""
     keyless: int
     """Records without a key that were kept."""
-
-    def as_json(self) -> dict[str, object]:
-        """Return the report as a document."""
-        return asdict(self)
 
 
 def compact(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +21,7 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import SystemEntropy
 from datalattice.errors import UsageError
 from datalattice.pipeline.jobs.counting import counted
+from datalattice.pipeline.jobs.report import Report
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.progress import Progress, watching_tasks
 
@@ -42,7 +43,7 @@ _FILES: Final = "path STRING, size BIGINT, rows BIGINT, modified BIGINT"
 
 
 @dataclass(frozen=True, slots=True)
-class ExportReport:
+class ExportReport(Report):
     """What an export wrote."""
 
     source: str
@@ -50,10 +51,6 @@ class ExportReport:
     target: str
     format: str
     rows: int
-
-    def as_json(self) -> dict[str, object]:
-        """Return the report as a document."""
-        return asdict(self)
 
 
 def export(

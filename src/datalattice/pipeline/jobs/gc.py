@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from datalattice.clock import Clock, SystemClock
 from datalattice.pipeline.failures import clear_errors
+from datalattice.pipeline.jobs.report import Report
 from datalattice.pipeline.jobs.stores import for_tasks, opened, parts_of, store_folder
 from datalattice.pipeline.progress import Progress, watching_tasks
 from datalattice.store import (
@@ -63,7 +64,7 @@ FOUND: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class GcReport:
+class GcReport(Report):
     """What a mark found."""
 
     store: str
@@ -78,10 +79,6 @@ class GcReport:
     bytes_dead: int
     parts: int
     rounds: int
-
-    def as_json(self) -> dict[str, object]:
-        """Return the report as a JSON document."""
-        return asdict(self)
 
 
 def gc(

@@ -11,7 +11,7 @@ all of them in one edit, or none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from datalattice.cells import Map, encode_message, from_json, to_cell, to_json
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.pipeline.jobs.counting import counted
+from datalattice.pipeline.jobs.report import Report
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.progress import Progress, watching_tasks
 from datalattice.pipeline.values import ValueFormat, parse, plain, render
@@ -50,7 +51,7 @@ BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class LoadReport:
+class LoadReport(Report):
     """What a load wrote."""
 
     store: str
@@ -58,10 +59,6 @@ class LoadReport:
     """`topic` or `database`, and its name."""
     rows: int
     """Rows read. Of rows with one key, a database keeps one."""
-
-    def as_json(self) -> dict[str, object]:
-        """Return the report as a document."""
-        return asdict(self)
 
 
 def load(

@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -75,6 +75,7 @@ from datalattice.pipeline.jobs.reduction import (
     unit_document,
     unpack,
 )
+from datalattice.pipeline.jobs.report import Report
 from datalattice.pipeline.jobs.tasks import run_tasks
 from datalattice.pipeline.progress import Progress, silent
 from datalattice.store import CellStore
@@ -96,7 +97,7 @@ SAMPLE_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class MergeReport:
+class MergeReport(Report):
     """What a merge did."""
 
     root: str
@@ -120,10 +121,6 @@ class MergeReport:
     dropped_at: tuple[str, ...]
     """Where the first of them are."""
     seconds: float
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON takes it."""
-        return asdict(self)
 
 
 def merge(

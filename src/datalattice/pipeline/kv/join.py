@@ -34,7 +34,6 @@ from datalattice.cells import (
     EMPTY_MAP,
     Index,
     IndexPart,
-    Loader,
     Map,
     Value,
     Vector,
@@ -64,7 +63,7 @@ from datalattice.pipeline.parcels import (
     items_of,
     misshapen,
 )
-from datalattice.pipeline.staging import STAGE_BYTES_MAX, Mark, Moved, StagedTasks
+from datalattice.pipeline.staging import STAGE_BYTES_MAX, Mark, Moved, StagedTasks, reopened
 
 KEYS_MAX: Final = 8_192
 """Keys that are written before the database is stored, at most."""
@@ -225,7 +224,7 @@ class _Joined:
         if entries:
             grown = self.after[name].put_many(entries)
             self._editor.stage(grown)
-            self.after[name] = _reopened(grown, self._editor.loader)
+            self.after[name] = reopened(grown, self._editor.loader)
 
 
 def upserting(
@@ -356,14 +355,6 @@ def _pieces(entries: Iterator[tuple[Value, Value]]) -> Iterator[list[tuple[Value
             piece, size = [], 0
     if piece:
         yield piece
-
-
-def _reopened(store: Index, loader: Loader) -> Index:
-    """Return a stored database, its cells to be had from `loader` alone."""
-    found = decode(encode(store), loader)
-    if not isinstance(found, Index):
-        raise misshapen()
-    return found
 
 
 def _database_of(parcel: Parcel) -> str:

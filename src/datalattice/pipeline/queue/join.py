@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.queue import LatticeMQ, QueueState, Topic
-from datalattice.cells import Loader, Value, Vector, decode, decode_message, encode
+from datalattice.cells import Value, Vector, decode_message
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -21,7 +21,7 @@ from datalattice.home import Change, Editor
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline.parcels import CELLS, Parcel, cells_of, misshapen
 from datalattice.pipeline.queue.gather import RECORDS
-from datalattice.pipeline.staging import STAGE_BYTES_MAX, Mark, Moved, Staged, StagedTasks
+from datalattice.pipeline.staging import STAGE_BYTES_MAX, Mark, Moved, Staged, StagedTasks, reopened
 
 
 class _Log:
@@ -93,7 +93,7 @@ class _Joined:
         """Store what the logs have become, and free the memory of it."""
         for log in dict.fromkeys(self._changed):
             self._editor.stage(log.entries)
-            log.entries = _reopened(log.entries, self._editor.loader)
+            log.entries = reopened(log.entries, self._editor.loader)
         self._changed.clear()
         self._pending = 0
 
@@ -157,11 +157,3 @@ def _head_of(parcel: Parcel) -> tuple[str, int, int | None]:
         ):
             return name, partition, count
     raise misshapen()
-
-
-def _reopened(log: Vector, loader: Loader) -> Vector:
-    """Return a stored log, its cells to be had from `loader` alone."""
-    found = decode(encode(log), loader)
-    if not isinstance(found, Vector):
-        raise misshapen()
-    return found
