@@ -104,6 +104,7 @@ _NAME_BYTES: Final = 8
 _log: Final = logging.getLogger("datalattice.pipeline")
 
 C = TypeVar("C", bound=Cell)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,8 @@ class Staged(WriterCommitMessage):
     """Checksum of its parcels."""
     query: str | None
     """Id of the streaming query, as the task was told."""
+    place: str = ""
+    """One of the places that it goes to, where the mark of its batch is found without the file."""
 
     def open(self) -> ParcelReader:
         """Return a reader of what was staged.
@@ -262,6 +265,8 @@ class Stage:
         self._parcels: ParcelWriter | None = None
         self.task: Final = task
         """Number of the task in its job: the order in which the driver joins."""
+        self.place = ""
+        """One of the places that what was put goes to, by a name that its format knows."""
 
     @property
     def parcels(self) -> ParcelWriter:
@@ -270,7 +275,7 @@ class Stage:
         Raises: UsageError: the staging folder cannot be written to.
         """
         if self._parcels is None:
-            self._parcels = ParcelWriter(_new_folder(self._path) / PARCELS)
+            self._parcels = _in_new_folder(self._path, lambda new: ParcelWriter(new / PARCELS))
         return self._parcels
 
     def put_cells(self, cells: Iterable[tuple[bytes, bytes]]) -> None:
@@ -279,7 +284,9 @@ class Stage:
         Raises: UsageError: the staging folder cannot be written to.
         """
         if self._store is None:
-            self._store = CellStore.open(_new_folder(self._path), cache_bytes=READ_CACHE_BYTES)
+            self._store = _in_new_folder(
+                self._path, lambda new: CellStore.open(new, cache_bytes=READ_CACHE_BYTES)
+            )
         self._store.put_encodings(cells)
 
     def done(self, records: int) -> Staged:
@@ -289,7 +296,7 @@ class Stage:
         """
         self.close()
         digest = b"" if self._parcels is None else self._parcels.digest
-        return Staged(self.task, records, str(self._path), digest, self._query)
+        return Staged(self.task, records, str(self._path), digest, self._query, self.place)
 
     def close(self) -> None:
         """Close what was put; a store is durable then."""
@@ -448,17 +455,20 @@ def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: Join) -> boo
     )
 
 
-def _new_folder(folder: Path) -> Path:
-    for left in reversed(range(MAKE_MAX)):
+def _in_new_folder(folder: Path, make: Callable[[Path], T]) -> T:
+    """Make a task's folder and what is in it."""
+    left = MAKE_MAX
+    while True:
+        left -= 1
         try:
-            folder.mkdir(parents=True)
-            break
+            folder.mkdir(parents=True, exist_ok=True)
+            return make(folder)
         except OSError as error:
-            # A commit that tidies up may remove the folder above, which was empty, just now.
+            # A commit that tidies up may remove the folder, or the one above, just now: of a query
+            # that was thought to be dead, too.
             if not left or not isinstance(error, FileNotFoundError):
                 what = f"tasks cannot write to it ({error.strerror})"
                 raise bad_option("staging", str(folder.parents[2]), what) from None
-    return folder
 
 
 def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:

@@ -345,6 +345,25 @@ def test_a_staging_folder_that_cannot_be_written_to_is_said(home: Path) -> None:
         stage.parcels.put_items(NUMBERS, b"", [])
 
 
+def test_a_folder_that_another_commit_removes_under_a_task_is_made_again(
+    home: Path, stage_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver thought to be dead commits the batch while tasks of the new one begin."""
+    make, left = parcels.ParcelWriter, [staging.MAKE_MAX - 1]
+
+    def removed(path: Path) -> Any:
+        if left[0]:
+            left[0] -= 1
+            shutil.rmtree(path.parent)
+        return make(path)
+
+    monkeypatch.setattr(staging, "ParcelWriter", removed)
+    assert list(stage_in(job(home), 0, [1]).parcels())
+    left[0] = staging.MAKE_MAX
+    with pytest.raises(UsageError, match=r"tasks cannot write to it \(No such file"):
+        stage_in(job(home), 0, [1])
+
+
 def test_a_folder_whose_key_is_gone_is_said(home: Path, stage_in: Any) -> None:
     one = job(home)
     message = stage_in(one, 0, [1])

@@ -63,6 +63,9 @@ class RowPlan:
 class Putting(Protocol):
     """Whatever takes what a task stages: its stage."""
 
+    place: str
+    """A topic that is written to, as soon as there is one."""
+
     @property
     def task(self) -> int:
         """Number of the task."""
@@ -137,6 +140,7 @@ class Gatherer:
                         "repartition the rows by topic or key first"
                     )
                 self._logs.add(name)
+                self._stage.place = name[0]
             part = made if chosen is None else made.take(pa.array(chosen))
             self._waiting.setdefault(name, []).append(part)
         if cells:

@@ -50,6 +50,17 @@ class _Joined:
         self._changed: Final[list[_Log]] = []
         self._pending = 0
 
+    def has(self, tasks: StagedTasks) -> bool:
+        """Return whether the batch is there already, as far as that is seen without its files.
+
+        A driver that was thought to be dead finds them gone when another one wrote the batch.
+        """
+        names = {staged.place for staged in tasks}
+        return any(self._is_marked(self._present.topic(name)) for name in names if name)
+
+    def _is_marked(self, topic: Topic) -> bool:
+        return self._mark.is_in(topic.get_meta(self._mark.key))
+
     def take(self, staged: Staged) -> bool:
         """Append what one task staged; return False when the batch is there already.
 
@@ -64,7 +75,7 @@ class _Joined:
             name, partition, count = _head_of(parcel)
             topic = self._present.topic(name)
             if name not in self.logs:
-                if self._mark.is_in(topic.get_meta(self._mark.key)):
+                if self._is_marked(topic):
                     return False
                 self.logs[name] = {}
             if count is not None and name not in self.counts:
@@ -107,6 +118,8 @@ def appending(
     Raises: UsageError: the number of a topic's partitions was changed while the tasks ran.
     """
     joined = _Joined(editor, clock, mark)
+    if joined.has(tasks):
+        return None
     for staged in tasks:
         if not joined.take(staged):
             return None

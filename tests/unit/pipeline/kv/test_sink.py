@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -249,6 +250,21 @@ def test_a_batch_that_comes_again_is_skipped(sink: Sink) -> None:
     assert sink.shown() == {"a": "2"}
     ((_, number),) = sink.shown(HIDDEN_DATABASE).items()
     assert number == 1
+
+
+@pytest.mark.parametrize("batch", [3, None])
+def test_a_driver_that_comes_back_hears_that_its_batch_is_done(
+    sink: Sink, batch: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    name: dict[str, Any] = {} if batch is not None else {"writeId": "w"}
+    dead, living = (sink.writer(PLAIN, batch=batch, **name) for _ in range(2))
+    message, other = (sink.stage(driver, PLAIN, 0, [("a", "1")]) for driver in (dead, living))
+    commit(living, [other], batch)
+    shutil.rmtree(sink.home / "staging", ignore_errors=True)  # a stream's are gone already
+    sink.write(lambda db: db.set("a", "mine"))
+    commit(dead, [message], batch)
+    assert "is there already: skipped" in caplog.text
+    assert sink.shown() == {"a": "mine"}
 
 
 def test_a_save_under_a_name_happens_once_for_each_version(sink: Sink) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -409,6 +410,26 @@ def test_a_batch_that_is_in_one_of_its_topics_is_in_none_of_them_again(sink: Sin
     sink.save(schema, {"value": [1, 2], "topic": ["b", "a"]}, batch=0, topic="")
     assert len(sink.entries(topic="a")) == 1
     assert sink.entries(topic="b") == []
+
+
+@pytest.mark.parametrize("batch", [3, None])
+@pytest.mark.parametrize("topic", ["t", ""])
+def test_a_driver_that_comes_back_hears_that_its_batch_is_done(
+    sink: Sink, batch: int | None, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema, rows = "value bigint, topic string", {"value": [1, 2], "topic": ["t", "u"]}
+    name: dict[str, Any] = {} if batch is not None else {"writeId": "w"}
+    drivers = [sink.writer(schema, batch, topic=topic, **name) for _ in range(2)]
+    dead, living = ([sink.stage(driver, 0, rows), sink.stage(driver, 1)] for driver in drivers)
+    commit(drivers[1], living, batch)
+    shutil.rmtree(sink.home / "staging", ignore_errors=True)  # a stream's are gone already
+    before = len(sink.entries())
+    commit(drivers[0], dead, batch)
+    assert "is there already: skipped" in caplog.text
+    assert len(sink.entries()) == before == (2 if topic else 1)
+    if batch is not None:
+        with pytest.raises(UsageError, match="what task 0 staged is not there"):
+            commit(drivers[0], dead, batch + 1)
 
 
 def test_metadata_grows_with_queries_not_with_batches_or_saves(sink: Sink) -> None:
