@@ -48,16 +48,23 @@ def lower_names(rows: pa.RecordBatch) -> pa.RecordBatch:
 
     Raises: UsageError: a text is no UTF-8, which Spark lets pass.
     """
+    return checked_texts(rows.rename_columns([name.lower() for name in rows.schema.names]))
+
+
+def checked_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the same rows, their texts checked.
+
+    Raises: UsageError: a text is no UTF-8, which Spark lets pass.
+    """
     import pyarrow as pa
 
-    named = rows.rename_columns([name.lower() for name in rows.schema.names])
-    for name, column in zip(named.schema.names, named.columns, strict=True):
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if pa.types.is_string(column.type):  # sinks may copy its bytes; others are read one by one
             try:
                 column.validate(full=True)
             except pa.ArrowInvalid as error:
                 raise _no_text(name, error) from None
-    return named
+    return rows
 
 
 def slices(rows: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:

@@ -10,19 +10,32 @@ all of them in one edit, or none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from datalattice.cells import Map, encode_message, from_json, to_cell, to_json
+from datalattice.cells import (
+    CellList,
+    Map,
+    Parts,
+    Value,
+    decode,
+    decode_message,
+    encode_message,
+    from_json,
+    may_refer,
+    to_json,
+)
 from datalattice.errors import DataLatticeError, UsageError
+from datalattice.pipeline.columns import checked_texts
 from datalattice.pipeline.jobs.counting import counted
 from datalattice.pipeline.jobs.report import Report
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.progress import Progress, watching_tasks
-from datalattice.pipeline.values import ValueFormat, parse, plain, render
+from datalattice.pipeline.rowmaps import MapPlan, maps_of, values_of
+from datalattice.pipeline.values import ValueFormat, render
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,10 +109,17 @@ def load(
     format = checked_format(paths, format)
     frame = _read(spark, paths, format, schema, dict(options or {}))
     plan = _plan(frame, format, key, drop_nulls=drop_nulls, text_key=database is not None)
-    columns = "value BINARY"
-    if key is not None:
-        columns += ", key STRING" if database is not None else ", key BINARY"
-    rows, count = counted(frame.mapInArrow(partial(made_rows, plan), columns))
+    if database is None and not plan.is_text:  # the sink makes maps of rows itself
+        sink |= {"rows": "map", "dropNulls": str(drop_nulls)}
+        sink |= {} if key is None else {"keyColumn": key}
+    else:
+        columns = "value BINARY"
+        sink |= {"valueFormat": "cell"}
+        if key is not None:
+            columns += ", key STRING" if plan.text_key else ", key BINARY"
+            sink |= {} if plan.text_key else {"keyFormat": "cell"}
+        frame = frame.mapInArrow(partial(made_rows, plan), columns)
+    rows, count = counted(frame)
     writer = rows.write.format("lattice.queue" if database is None else "lattice.kv")
     with watching_tasks(spark, "load", progress):
         writer.options(**sink).mode("append").save()
@@ -124,9 +144,7 @@ def _sink_options(
     chosen = {"topic": topic, "database": database, "writeId": write_id}
     if partitions is not None:
         chosen["numPartitions"] = str(partitions)
-    if database is None and key is not None:
-        chosen["keyFormat"] = "cell"
-    return {"store": store, "valueFormat": "cell"} | {k: v for k, v in chosen.items() if v}
+    return {"store": store} | {k: v for k, v in chosen.items() if v}
 
 
 def checked_format(paths: Sequence[str], format: str | None) -> str:
@@ -227,11 +245,10 @@ def made_rows(plan: RowPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         made = [pa.array(columns[name], kind) for name, kind in types.items()]
         return pa.RecordBatch.from_arrays(made, schema=schema)
 
-    for row in _rows(plan, batches):
-        value = encode_message(row)
+    for value, key in _rows(plan, batches):
         columns["value"].append(value)
         if plan.key is not None:
-            columns["key"].append(_key(plan, row))
+            columns["key"].append(key)
         size += len(value)
         if size >= BYTES_MAX or len(columns["value"]) >= ROWS_MAX:
             yield batch()
@@ -241,15 +258,42 @@ def made_rows(plan: RowPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         yield batch()
 
 
-def _rows(plan: RowPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[Map]:
+def _rows(plan: RowPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, object]]:
+    """Yield the map of each row as a message, and its key."""
+    make = _lines if plan.is_text else _maps
     for batch in batches:
-        make = _line if plan.is_text else _maker(plan, batch.schema)
         for first in range(0, batch.num_rows, ROWS_MAX):
-            for row in batch.slice(first, ROWS_MAX).to_pylist():
-                made = make(row)
-                if made is None:
-                    continue
-                yield _without_nils(made) if plan.drop_nulls else made
+            yield from make(plan, batch.slice(first, ROWS_MAX))
+
+
+def _maps(plan: RowPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]]:
+    maps = MapPlan(plan.key, plan.variants, plan.drop_nulls)
+    cells: CellList = []
+    values = maps_of(checked_texts(rows), maps, cells)
+    if cells:
+        values = _messages(values, cells)
+    keys = [None] * len(values) if plan.key is None else values_of(rows, plan.key, maps)
+    for value, key in zip(values, keys, strict=True):
+        yield value, None if plan.key is None else _key(plan, key, value)
+
+
+def _messages(values: list[bytes], cells: CellList) -> list[bytes]:
+    """Return cells with those below each as messages."""
+    below = Parts(None)
+    for _, encoding in cells:
+        below.add(encoding)
+    return [encode_message(decode(value, below)) if may_refer(value) else value for value in values]
+
+
+def _lines(plan: RowPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]]:
+    for row in rows.to_pylist():
+        made = _line(row)
+        if made is None:
+            continue
+        if plan.drop_nulls:
+            made = _without_nils(made)
+        value = encode_message(made)
+        yield value, None if plan.key is None else _key(plan, made.get(plan.key), value)
 
 
 def _line(row: dict[str, Any]) -> Map | None:
@@ -266,60 +310,14 @@ def _line(row: dict[str, Any]) -> Map | None:
     return made
 
 
-def _maker(plan: RowPlan, schema: pa.Schema) -> Callable[[dict[str, Any]], Map]:
-    converters = {
-        field.name: _variant if field.name in plan.variants else converter(field.type)
-        for field in schema
-    }
-
-    def make(row: dict[str, Any]) -> Map:
-        made: dict[str, object] = {}
-        for name, item in row.items():
-            try:
-                made[name] = None if item is None else to_cell(converters[name](item))
-            except DataLatticeError as error:
-                raise UsageError(f"column {name}: {error}") from None
-        return Map.of(made)
-
-    return make
-
-
-def _variant(item: object) -> object:
-    return parse(item, ValueFormat.VARIANT)
-
-
-def converter(kind: pa.DataType) -> Callable[[Any], object]:
-    """Return the function that makes what Arrow gives for a type into what a value is made of.
-
-    Structs and maps become maps, lists vectors, decimals Integers or Doubles, dates and times their
-    ISO texts; everything else is as it is.
-    """
-    import pyarrow as pa
-
-    if pa.types.is_map(kind):
-        of_key, of_item = converter(kind.key_type), converter(kind.item_type)
-        return lambda pairs: {of_key(k): _made(of_item, item) for k, item in pairs}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        of_member = converter(kind.value_type)
-        return lambda members: [_made(of_member, member) for member in members]
-    if pa.types.is_struct(kind):
-        fields = {field.name: converter(field.type) for field in kind}
-        return lambda row: {name: _made(fields[name], item) for name, item in row.items()}
-    return plain
-
-
-def _made(convert: Callable[[Any], object], item: object) -> object:
-    return None if item is None else convert(item)
-
-
 def _without_nils(row: Map) -> Map:
     return Map.of({name: item for name, item in row.entries() if item is not None})
 
 
-def _key(plan: RowPlan, row: Map) -> object:
-    found = row.get(plan.key)
+def _key(plan: RowPlan, found: Value, row: bytes) -> object:
     if not plan.text_key:
         return None if found is None else encode_message(found)
     if found is None:
-        raise UsageError(f"a row has nothing in {plan.key!r}, which names it: {to_json(row)[:200]}")
+        shown = to_json(decode_message(row))[:200]
+        raise UsageError(f"a row has nothing in {plan.key!r}, which names it: {shown}")
     return render(found, ValueFormat.STRING)

@@ -10,17 +10,24 @@ partition was chosen by key, else nil.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from datalattice.apps.queue import PARTITIONS_MAX, partition_of
-from datalattice.cells import Vector, encode_message
+from datalattice.cells import CellList, Vector, encode_message
 from datalattice.errors import LimitExceeded, UsageError
-from datalattice.pipeline.columns import check_name, lower_names, slices
+from datalattice.pipeline.columns import check_name, checked_texts, lower_names, slices
 from datalattice.pipeline.parcels import ParcelWriter
-from datalattice.pipeline.queue.records import column_of, listed_column, records_of, values_of
-from datalattice.pipeline.queue.splice import CellList
+from datalattice.pipeline.queue.records import (
+    column_of,
+    listed_column,
+    records_of,
+    records_of_maps,
+    values_of,
+)
+from datalattice.pipeline.rowmaps import MapPlan
+from datalattice.pipeline.rowmaps import values_of as map_values
 from datalattice.pipeline.staging import STAGE_BYTES_MAX
 from datalattice.pipeline.values import ValueFormat
 
@@ -54,6 +61,8 @@ class RowPlan:
     """Number of partitions of all other topics."""
     stamp_ms: int
     """The time of records without one of their own."""
+    maps: MapPlan | None = None
+    """How each row becomes a map that is the value; None: the column `value` has the values."""
 
     def count_of(self, topic: str) -> int:
         """Return how many partitions keys of a topic are spread over."""
@@ -83,8 +92,17 @@ class _Rows:
     def __init__(self, rows: pa.RecordBatch, plan: RowPlan) -> None:
         self.rows: Final = rows
         self.topics: Final = None if plan.topic is not None else _texts(rows)
-        self.partitions: Final = listed_column(rows, "partition")
-        self.has_keys: Final = column_of(rows, "key") is not None
+        self.partitions: Final = None if plan.maps else listed_column(rows, "partition")
+        key = plan.maps.key if plan.maps else "key"
+        self.has_keys: Final = key is not None and column_of(rows, key) is not None
+
+    def keys(self, plan: RowPlan) -> Sequence[object] | None:
+        """Return the keys as values; None when there are none."""
+        if not self.has_keys:
+            return None
+        if plan.maps and plan.maps.key is not None:
+            return map_values(self.rows, plan.maps.key, plan.maps)
+        return values_of(self.rows, "key", plan.key_format)
 
 
 def _texts(rows: pa.RecordBatch) -> list[Any]:
@@ -108,7 +126,8 @@ class Gatherer:
 
         Raises: UsageError: a row that cannot be a record. LimitExceeded: too many partitions.
         """
-        for rows in slices(lower_names(batch), RECORDS_MAX, STAGE_BYTES_MAX):
+        batch = checked_texts(batch) if self._plan.maps else lower_names(batch)
+        for rows in slices(batch, RECORDS_MAX, STAGE_BYTES_MAX):
             self._append(rows)
             self.records += rows.num_rows
 
@@ -130,7 +149,10 @@ class Gatherer:
 
         plan = self._plan
         cells: CellList = []
-        made = records_of(rows, plan.value_format, plan.key_format, plan.stamp_ms, cells)
+        if plan.maps is not None:
+            made = records_of_maps(rows, plan.maps, plan.stamp_ms, cells)
+        else:
+            made = records_of(rows, plan.value_format, plan.key_format, plan.stamp_ms, cells)
         for name, chosen in self._by_log(_Rows(rows, plan)).items():
             if name not in self._logs:
                 check_name(name[0], "topic")
@@ -158,7 +180,7 @@ class Gatherer:
                 return {(plan.topic, only): None}
         found: dict[tuple[str, int], list[int] | None] = {}
         topic = plan.topic
-        keys = values_of(rows.rows, "key", plan.key_format)
+        keys = rows.keys(plan)
         for row in range(rows.rows.num_rows):
             if rows.topics is not None:
                 topic = rows.topics[row]

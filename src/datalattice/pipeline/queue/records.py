@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from datalattice.cells import encode
+from datalattice.cells import CellList, encode
 from datalattice.errors import UsageError
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.pipeline.columns import cell, entries, stamps_ms
-from datalattice.pipeline.queue.splice import CellList, records
+from datalattice.pipeline.queue.splice import encoded_records, records
+from datalattice.pipeline.rowmaps import MapPlan, maps_of
+from datalattice.pipeline.rowmaps import column_of as map_column
 from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
@@ -87,6 +89,19 @@ def records_of(
     stamps = [stamp_ms if at is None else at for at in stamps_ms(rows, "timestamp")]
     listed = None if keys is None else list(keys)
     return pa.array(records(listed, list(values), stamps, headers, cells), pa.binary())
+
+
+def records_of_maps(
+    rows: pa.RecordBatch, maps: MapPlan, stamp_ms: int, cells: CellList
+) -> pa.Array:
+    """Return the records of rows whose values are maps of their columns. See `records_of`."""
+    import pyarrow as pa
+
+    values = maps_of(rows, maps, cells)
+    keys = None
+    if maps.key is not None:
+        keys = map_column(rows, maps.key, maps, cells).kids(rows.num_rows, cells)
+    return pa.array(encoded_records(keys, values, stamp_ms, cells), pa.binary())
 
 
 def _joined(

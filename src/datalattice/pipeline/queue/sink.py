@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,11 +24,20 @@ from datalattice.pipeline.columns import (
     check_name,
     check_type,
     column_types,
+    type_name,
     value_format,
 )
-from datalattice.pipeline.options import Given, choice_option, positive_option, text_option
+from datalattice.pipeline.options import (
+    Given,
+    bad_option,
+    choice_option,
+    flag_option,
+    positive_option,
+    text_option,
+)
 from datalattice.pipeline.queue.gather import Gatherer, RowPlan
 from datalattice.pipeline.queue.join import appending
+from datalattice.pipeline.rowmaps import MapPlan
 from datalattice.pipeline.staging import TARGET_OPTIONS, Job, Target, target_option
 from datalattice.pipeline.values import ValueFormat
 from datalattice.pipeline.writers import Sink, Writing
@@ -41,6 +51,9 @@ SINK_OPTIONS: Final = (
     "valueFormat",
     "keyFormat",
     "numPartitions",
+    "rows",
+    "keyColumn",
+    "dropNulls",
 )
 """The name of every option of the sink."""
 
@@ -59,6 +72,15 @@ _HEADERS: Final = (
 )
 
 
+class RowsAs(Enum):
+    """What a row is."""
+
+    COLUMNS = "columns"
+    """Columns of a record."""
+    MAP = "map"
+    """A value: the map of its columns, whatever they are called."""
+
+
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """The options of writing to `lattice.queue`; docs/spark-writing.md says what each means."""
@@ -68,6 +90,9 @@ class SinkOptions:
     value_format: ValueFormat | None
     key_format: ValueFormat | None
     num_partitions: int | None
+    rows: RowsAs
+    key_column: str | None
+    drop_nulls: bool
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -78,13 +103,31 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     options = Given(given, SINK_OPTIONS)
     topic = options.get("topic", text_option, None)
     check_name(topic or "", "topic")
+    rows = options.get("rows", choice_option(RowsAs), RowsAs.COLUMNS)
+    _check_agreed(options, rows)
     return SinkOptions(
         target=target_option(options, streaming=streaming),
         topic=topic,
         value_format=options.get("valueFormat", choice_option(ValueFormat), None),
         key_format=options.get("keyFormat", choice_option(ValueFormat), None),
         num_partitions=options.get("numPartitions", positive_option(PARTITIONS_MAX), None),
+        rows=rows,
+        key_column=options.get("keyColumn", text_option, None),
+        drop_nulls=options.get("dropNulls", flag_option, False),
     )
+
+
+def _check_agreed(options: Given, rows: RowsAs) -> None:
+    if rows is RowsAs.COLUMNS:
+        for name in ("keyColumn", "dropNulls"):
+            if name in options:
+                raise UsageError(f"option {name} is for rows=map")
+        return
+    for name in ("valueFormat", "keyFormat"):
+        if name in options:
+            raise UsageError(f"option {name} is not for rows=map: the value is the map of the row")
+    if "topic" not in options:
+        raise UsageError("rows=map needs the option topic: a column topic is part of the map")
 
 
 class QueueSink(Sink):
@@ -100,7 +143,12 @@ class QueueSink(Sink):
                 "a queue only grows: write with mode append (a stream: outputMode append)"
             )
         options = sink_options(dict(self.options), streaming=streaming)
-        formats = check_columns(schema, options)
+        formats: dict[str, ValueFormat | None] = {"value": None}
+        maps = None
+        if options.rows is RowsAs.MAP:
+            maps = map_plan(schema, options)
+        else:
+            formats = check_columns(schema, options)
         job = Job.begin(options.target, streaming=streaming)
         plan = RowPlan(
             options.topic,
@@ -109,6 +157,7 @@ class QueueSink(Sink):
             partition_counts(options.target.folder, options.topic),
             options.num_partitions or 1,
             job.stamp_ms,
+            maps,
         )
         join = partial(appending, clock=SystemClock(), count=options.num_partitions)
         return Writing(job, partial(Gatherer, plan), join)
@@ -129,6 +178,21 @@ def partition_counts(folder: str, topic: str | None) -> dict[str, int]:
 
 
 # --- columns --------------------------------------------------------------------------------
+
+
+def map_plan(schema: StructType, options: SinkOptions) -> MapPlan:
+    """Return how rows become maps.
+
+    Raises: UsageError: two columns have one name, or there is no such column of keys.
+    """
+    types = {field.name: type_name(field.dataType) for field in schema.fields}
+    if len(types) < len(schema.fields):
+        raise UsageError("two columns have the same name; give them others")
+    if options.key_column is not None and options.key_column not in types:
+        what = f"the rows have the columns {', '.join(types)}"
+        raise bad_option("keyColumn", options.key_column, what)
+    variants = tuple(name for name, kind in types.items() if kind == "VARIANT")
+    return MapPlan(options.key_column, variants, options.drop_nulls)
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> dict[str, ValueFormat | None]:

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.cells import encode, novelty, to_cell, value_hash
-from datalattice.crypto import sha3_256
+from datalattice.cells import CellList, as_kid, cell_as_kid, encode, to_cell
 from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX
-
-CellList = list[tuple[bytes, bytes]]
-"""Cells as (hash, encoding), those below a cell before it."""
 
 _ENTRY_HEAD: Final = b"\x80\x04"  # a Vector of four
 _NIL: Final = b"\x00"
-_REF: Final = b"\x20"
 _PLAIN: Final = frozenset({int, float, bool})
 
 
@@ -36,19 +31,15 @@ def records(
     """
     rows: list[bytes] = []
     for position in range(len(values)):
-        key = _NIL if keys is None else as_kid(keys[position], cells)
-        tail = _NIL if headers is None else as_kid(headers[position], cells)
-        value = as_kid(values[position], cells)
+        key = _NIL if keys is None else _kid(keys[position], cells)
+        tail = _NIL if headers is None else _kid(headers[position], cells)
+        value = _kid(values[position], cells)
         row: bytes = _ENTRY_HEAD + key + value + encode(stamps[position]) + tail
-        if len(row) > EMBEDDED_BYTES_MAX:
-            hash = sha3_256(row)
-            cells.append((hash, row))
-            row = _REF + hash
-        rows.append(row)
+        rows.append(cell_as_kid(row, cells))
     return rows
 
 
-def as_kid(given: object, cells: CellList) -> bytes:
+def _kid(given: object, cells: CellList) -> bytes:
     """Return a value as it stands in the cell that holds it: its encoding, or its hash.
 
     Cells below it are added to `cells`, and its own where its hash stands for it.
@@ -65,13 +56,22 @@ def as_kid(given: object, cells: CellList) -> bytes:
         isinstance(given, str) and len(given) <= CHUNK_BYTES // 4
     ):
         encoding = encode(given)  # all of it, whatever characters there are
-        if len(encoding) <= EMBEDDED_BYTES_MAX:
-            return encoding
-        hash = sha3_256(encoding)
-        cells.append((hash, encoding))
-        return _REF + hash
-    value = to_cell(given)
-    for hash, encoding, _ in novelty(value):
-        cells.append((hash, encoding))
-    encoding = encode(value)
-    return encoding if len(encoding) <= EMBEDDED_BYTES_MAX else _REF + value_hash(value)
+        return cell_as_kid(encoding, cells)
+    return as_kid(to_cell(given), cells)
+
+
+def encoded_records(
+    keys: list[bytes] | None, values: list[bytes], stamp_ms: int, cells: CellList
+) -> list[bytes]:
+    """Return records with one time, as `records` does, from encodings of their values.
+
+    keys: as they stand in a record. Cells below keys and values are among `cells`.
+    """
+    tail: bytes = encode(stamp_ms) + _NIL
+    rows: list[bytes] = []
+    for position in range(len(values)):
+        key = _NIL if keys is None else keys[position]
+        rows.append(
+            cell_as_kid(_ENTRY_HEAD + key + cell_as_kid(values[position], cells) + tail, cells)
+        )
+    return rows

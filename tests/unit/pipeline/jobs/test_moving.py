@@ -29,9 +29,9 @@ from datalattice.pipeline.jobs.load import (
     ROWS_MAX,
     RowPlan,
     checked_format,
-    converter,
     made_rows,
 )
+from datalattice.pipeline.rowmaps import converter
 from datalattice.pipeline.session import package_settings, spark_session
 from datalattice.testing.replicas import ALICE, BOB, Replica
 

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import pickle
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,14 @@ from datalattice.cells import Vector, decode_message, encode_message, same, to_c
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import BadFormat, Corruption, DataLatticeError, LimitExceeded, UsageError
+from datalattice.errors import (
+    BadFormat,
+    Corruption,
+    DataLatticeError,
+    LimitExceeded,
+    StoreFull,
+    UsageError,
+)
 from datalattice.home import Folder, edit, editing, reading, write_key
 from datalattice.lattice import root_lattice
 from datalattice.node import Daemon, Node, NodeConfig
@@ -39,7 +47,7 @@ from datalattice.pipeline.queue.sink import sink_options
 from datalattice.pipeline.queue.source import QueueSource
 from datalattice.pipeline.staging import Mark, Staged
 from datalattice.testing.clocks import StoppedClock
-from datalattice.testing.spark_kit import Task, commit
+from datalattice.testing.spark_kit import Task, commit, full_disk
 
 KEYS = KeyPair(bytes(32))
 NOW_MS = 1_000_000
@@ -118,6 +126,40 @@ def sink(home: Path, monkeypatch: pytest.MonkeyPatch) -> Sink:
 
 
 # --- rows to records ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_rows_may_be_maps_of_their_columns(sink: Sink, partitions: int) -> None:
+    rows = [
+        {"Value": i, "topic": f"k{i % 5}" if i % 7 else None, "long": "x" * (i * 7 % 300)}
+        for i in range(100)
+    ]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    schema = "Value bigint, topic string, long string"
+    given: dict[str, Any] = {"rows": "MAP", "keyColumn": "topic", "numPartitions": str(partitions)}
+    sink.save(schema, columns, **given)
+
+    other = Topic.create(StoppedClock(NOW_MS))
+    other.set_num_partitions(partitions)
+    for row in rows:
+        key = row["topic"]
+        log = other.partition(0 if key is None else partition_of(key, partitions))
+        log.offer(row, key=key)
+    for partition in range(partitions):
+        with reading(Folder(sink.home)) as root:
+            mine = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key)
+            found = mine.partition("t", partition).cursor.get()
+            assert same(found, other.partition(partition).cursor.get())
+
+
+def test_maps_of_rows_leave_out_what_is_null(sink: Sink) -> None:
+    columns = {"n": [1, None], "s": ["x", None]}
+    sink.save("n bigint, s string", columns, rows="map", dropNulls="true")
+    assert [dict(value.items()) for _, value, _, _ in sink.entries()] == [{"n": 1, "s": "x"}, {}]
+    no_text = pa.record_batch([NO_TEXT], ["s"])
+    writer = sink.writer("s string", rows="map")
+    with pytest.raises(UsageError, match="the column s has a STRING that is no UTF-8"):
+        writer.write(iter([no_text]))
 
 
 def test_rows_become_records_in_the_order_of_tasks_and_rows(sink: Sink) -> None:
@@ -304,6 +346,21 @@ def test_long_and_nested_values_come_through_whole(sink: Sink) -> None:
         ("value string", {"valueFormat": "avro"}, "option valueFormat='avro' is not accepted"),
         ("value string", {"numPartitions": "0"}, "option numPartitions='0' is not accepted"),
         ("value string", {"startingOffsets": "latest"}, "unknown option startingOffsets='latest'"),
+        ("v string", {"keyColumn": "v"}, "option keyColumn is for rows=map"),
+        ("v string", {"dropNulls": "true"}, "option dropNulls is for rows=map"),
+        (
+            "v string",
+            {"rows": "map", "valueFormat": "string"},
+            "option valueFormat is not for rows",
+        ),
+        ("v string", {"rows": "map", "keyFormat": "string"}, "option keyFormat is not for rows"),
+        ("v string", {"rows": "map", "topic": ""}, "rows=map needs the option topic"),
+        (
+            "v string",
+            {"rows": "map", "keyColumn": "V"},
+            "option keyColumn='V' is not accepted: the",
+        ),
+        ("v string, v string", {"rows": "map"}, "two columns have the same name"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_done(
@@ -583,6 +640,24 @@ def test_memory_holds_a_piece_of_a_log_only(sink: Sink, monkeypatch: pytest.Monk
     assert len(sizes) > 40
     assert max(sizes) < 50_000
     assert [entry[1] for entry in sink.entries()] == [*range(7), *values, *values]
+
+
+def test_a_disk_that_is_full_while_the_driver_joins_takes_nothing_and_later_all(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join, "STAGE_BYTES_MAX", 20_000)
+    monkeypatch.setattr(cellstore, "PENDING_BYTES", 20_000)
+    sink.save("value string", {"value": ["before"]})
+    values = [f"{i} ".ljust(2_000, "x") for i in range(50)]
+    writer = sink.writer("value string", 3)
+    messages = [sink.stage(writer, task, {"value": values}) for task in range(2)]
+    room = 0
+    while len(sink.entries()) == 1:
+        with full_disk(room), suppress(StoreFull):
+            commit(writer, messages, 3)
+        room += 1
+    assert room > 5
+    assert [entry[1] for entry in sink.entries()] == ["before", *values, *values]
 
 
 def test_beside_a_running_node_its_node_writes(sink: Sink) -> None:

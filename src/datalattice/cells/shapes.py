@@ -1,0 +1,361 @@
+"""Shapes: maps that have the same names, encoded from columns without an object for each.
+
+Where keys stand in a map, and how it is cut into cells, depends on the keys alone. So it is found
+out once, by making such a map; for each row only the values are put between the names.
+
+Whatever holds long cells knows them by hash: those are handed over beside the encodings, each after
+the cells below it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i64_be
+from mypy_extensions import i64, u8
+
+from datalattice.cells.blobs import make_blob, make_text
+from datalattice.cells.cell import TAG_REF, Value, encode, put_vlq, value_hash
+from datalattice.cells.maps import Map
+from datalattice.cells.trie import TAG_MAP, trie_of
+from datalattice.cells.walk import novelty
+from datalattice.errors import UsageError
+from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX, MAP_LEAF_MAX
+
+CellList = list[tuple[bytes, bytes]]
+"""Cells as (hash, encoding), those below a cell before it."""
+
+_NIL: Final = b"\x00"
+_REF: Final = bytes([TAG_REF])
+_TAG_TEXT: Final = 0x30
+_TAG_BLOB: Final = 0x31
+_NUMBER: Final = 8
+_OFFSET: Final = 4
+_EXPONENT: Final = 0x7FF0000000000000
+_FRACTION: Final = 0x000FFFFFFFFFFFFF
+_NAN: Final = encode(float("nan"))
+_sha3: Final = hashlib.sha3_256
+
+
+def as_kid(value: Value, cells: CellList) -> bytes:
+    """Return a value as it stands in the cell that holds it: its encoding, or its hash.
+
+    Cells below it are added to `cells`, and its own where its hash stands for it.
+    Source: CAD003; docs/cells.md "Embedding".
+    """
+    for hash, encoding, _ in novelty(value):
+        cells.append((hash, encoding))
+    encoding = encode(value)
+    return encoding if len(encoding) <= EMBEDDED_BYTES_MAX else _REF + value_hash(value)
+
+
+def cell_as_kid(encoding: bytes, cells: CellList) -> bytes:
+    """Return a cell as it stands in the one that holds it; it is added to `cells` when long.
+
+    Source: CAD003; docs/cells.md "Embedding".
+    """
+    if len(encoding) <= EMBEDDED_BYTES_MAX:
+        return encoding
+    digest = _sha3(encoding).digest()
+    cells.append((digest, encoding))
+    return _REF + digest
+
+
+class Column:
+    """The values under one name, row by row.
+
+    Shapes: `valid` has a byte for each row, zero where it has nil; none when no row has.
+    Source: CAD003; docs/cells.md "Embedding".
+    """
+
+    def __init__(self, valid: bytes | None) -> None:
+        self._valid: Final = valid
+
+    def has(self, row: i64) -> bool:
+        """Return whether a row has a value that is not nil.
+
+        Source: CAD003; docs/cells.md "Embedding".
+        """
+        valid = self._valid
+        return valid is None or valid[row] != 0
+
+    def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
+        """Append what stands in a cell that holds the value of a row.
+
+        Source: CAD003; docs/cells.md "Embedding".
+        """
+        raise UsageError(type(self).__name__ + " is not a concrete kind of column")
+
+    def kids(self, count: int, cells: CellList) -> list[bytes]:
+        """Return what stands in a cell that holds the value of a row, for each of `count` rows.
+
+        Source: CAD003; docs/cells.md "Embedding".
+        """
+        made: list[bytes] = []
+        for row in range(count):
+            out = BytesWriter()
+            self.put(out, row, cells)
+            made.append(out.getvalue())
+        return made
+
+
+class IntegerColumn(Column):
+    """Integers.
+
+    Shapes: 64 bits each, little-endian.
+    Source: CAD003; docs/cells.md "Embedding".
+    """
+
+    def __init__(self, data: bytes, valid: bytes | None) -> None:
+        super().__init__(valid)
+        self._data: Final = data
+
+    def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
+        """Append what stands in a cell that holds the value of a row.
+
+        Source: CAD003; docs/cells.md "Embedding".
+        """
+        if not self.has(row):
+            out.append(u8(0))
+            return
+        number: i64 = read_i64_le(self._data, row * _NUMBER)
+        length: i64 = 0
+        if number:
+            length = 1
+            rest: i64 = number
+            while rest < -128 or rest > 127:
+                rest >>= 8
+                length += 1
+        out.append(u8(0x10 + length))
+        shift: i64 = 8 * (length - 1)
+        while shift >= 0:
+            out.append(u8((number >> shift) & 0xFF))
+            shift -= 8
+
+
+class DoubleColumn(Column):
+    """Doubles.
+
+    Shapes: 64 bits each, little-endian.
+    Source: CAD003; docs/cells.md "Embedding".
+    """
+
+    def __init__(self, data: bytes, valid: bytes | None) -> None:
+        super().__init__(valid)
+        self._data: Final = data
+
+    def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
+        """Append what stands in a cell that holds the value of a row.
+
+        Source: CAD003; docs/cells.md "Embedding".
+        """
+        if not self.has(row):
+            out.append(u8(0))
+            return
+        bits: i64 = read_i64_le(self._data, row * _NUMBER)
+        if bits & _EXPONENT == _EXPONENT and bits & _FRACTION:
+            out.write(_NAN)  # every NaN of a program is the usual one
+            return
+        out.append(u8(0x1D))
+        write_i64_be(out, bits)
+
+
+class TruthColumn(Column):
+    """Truth values.
+
+    Shapes: a byte each.
+    Source: CAD003; docs/cells.md "Embedding".
+    """
+
+    def __init__(self, data: bytes, valid: bytes | None) -> None:
+        super().__init__(valid)
+        self._data: Final = data
+
+    def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
+        """Append what stands in a cell that holds the value of a row.
+
+        Source: CAD003; docs/cells.md "Embedding".
+        """
+        if not self.has(row):
+            out.append(u8(0))
+        elif self._data[row]:
+            out.append(u8(0xB1))
+        else:
+            out.append(u8(0xB0))
+
+
+class StringColumn(Column):
+    """Strings, or blobs.
+
+    Shapes: their bytes end to end; `ends` has one offset more than there are rows, 32 bits each,
+            little-endian, which `base` is to be taken from.
+    Source: CAD003; docs/cells.md "Embedding".
+    """
+
+    def __init__(
+        self, data: bytes, ends: bytes, base: int, valid: bytes | None, *, is_text: bool
+    ) -> None:
+        super().__init__(valid)
+        self._data: Final = data
+        self._ends: Final = ends
+        self._base: Final[i64] = base
+        self._is_text: Final = is_text
+
+    def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
+        """Append what stands in a cell that holds the value of a row.
+
+        Source: CAD003; docs/cells.md "Embedding".
+        """
+        if not self.has(row):
+            out.append(u8(0))
+            return
+        begin: i64 = i64(read_i32_le(self._ends, row * _OFFSET)) - self._base
+        end: i64 = i64(read_i32_le(self._ends, row * _OFFSET + _OFFSET)) - self._base
+        size: i64 = end - begin
+        if size > CHUNK_BYTES:
+            raw = self._data[begin:end]
+            whole = make_text(raw.decode()) if self._is_text else make_blob(raw)
+            out.write(as_kid(whole, cells))
+            return
+        tag: i64 = _TAG_TEXT if self._is_text else _TAG_BLOB
+        if size + 3 <= EMBEDDED_BYTES_MAX:
+            out.append(u8(tag))
+            put_vlq(out, size)
+            out.write(self._data[begin:end])
+            return
+        alone = BytesWriter()
+        alone.append(u8(tag))
+        put_vlq(alone, size)
+        alone.write(self._data[begin:end])
+        out.write(cell_as_kid(alone.getvalue(), cells))
+
+
+class KidColumn(Column):
+    """Any values, each given as it stands in the cell that holds it.
+
+    Source: CAD003; docs/cells.md "Embedding".
+    """
+
+    def __init__(self, kids: list[bytes]) -> None:
+        super().__init__(None)
+        self._kids: Final = kids
+
+    def has(self, row: i64) -> bool:
+        """Return whether a row has a value that is not nil.
+
+        Source: CAD003; docs/cells.md "Embedding".
+        """
+        return self._kids[row] != _NIL
+
+    def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
+        """Append what stands in a cell that holds the value of a row.
+
+        Source: CAD003; docs/cells.md "Embedding".
+        """
+        out.write(self._kids[row])
+
+
+class _Part:
+    """A node or a leaf of a map. Of a leaf, which columns stand behind which keys."""
+
+    def __init__(
+        self, head: bytes, keys: list[bytes], columns: list[int], below: list[_Part]
+    ) -> None:
+        self.head: Final = head
+        self.keys: Final = keys
+        self.columns: Final = columns
+        self.below: Final = below
+
+
+class Shape:
+    """How maps with certain names are encoded. See `shape_of`.
+
+    Source: CAD003 "Map"; docs/cells.md "Map and Set".
+    """
+
+    def __init__(self, top: _Part) -> None:
+        self._top: Final = top
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether these maps are one cell each, apart from what they hold.
+
+        Source: CAD003; docs/cells.md "Embedding".
+        """
+        return not self._top.below
+
+    def encodings(
+        self, columns: list[Column], count: int, cells: CellList, *, drop_nils: bool = False
+    ) -> list[bytes]:
+        """Return the encodings of `count` maps.
+
+        columns: in the order of the names.
+        cells:   gets the cells that the maps refer to, but not their own.
+        drop_nils: leave out names whose value is nil; only for maps that are leaves.
+        Source: CAD003 "Map"; docs/cells.md "Map and Set".
+        """
+        if drop_nils:
+            assert self.is_leaf
+            return [_sparse(self._top, columns, row, cells) for row in range(count)]
+        return [_row(self._top, columns, row, cells) for row in range(count)]
+
+
+def shape_of(names: Sequence[str]) -> Shape | None:
+    """Return the shape of maps with these names, each there once.
+
+    None: a name is so long that it is a cell of its own.
+    Source: CAD003 "Map"; docs/cells.md "Map and Set".
+    """
+    if any(len(encode(name)) > EMBEDDED_BYTES_MAX for name in names):
+        return None
+    return Shape(_part(Map.of({name: place for place, name in enumerate(names)})))
+
+
+def _part(node: Map) -> _Part:
+    out = BytesWriter()
+    out.append(u8(TAG_MAP))
+    put_vlq(out, node._count)
+    kids = node._open()
+    if node._count <= MAP_LEAF_MAX:
+        keys = [encode(kids[i]) for i in range(0, len(kids), 2)]
+        places = [kids[i] for i in range(1, len(kids), 2)]
+        columns = [place for place in places if isinstance(place, int)]
+        return _Part(out.getvalue(), keys, columns, [])
+    out.append(u8(node._shift))
+    out.append(u8(node._mask >> 8))
+    out.append(u8(node._mask & 0xFF))
+    below: list[_Part] = []
+    for kid in kids:
+        child = trie_of(kid, TAG_MAP, node._count, node._shift)
+        assert isinstance(child, Map)
+        below.append(_part(child))
+    return _Part(out.getvalue(), [], [], below)
+
+
+def _row(part: _Part, columns: list[Column], row: i64, cells: CellList) -> bytes:
+    out = BytesWriter()
+    out.write(part.head)
+    for below in part.below:
+        out.write(cell_as_kid(_row(below, columns, row, cells), cells))
+    for i in range(len(part.keys)):
+        out.write(part.keys[i])
+        columns[part.columns[i]].put(out, row, cells)
+    return out.getvalue()
+
+
+def _sparse(part: _Part, columns: list[Column], row: i64, cells: CellList) -> bytes:
+    count: i64 = 0
+    for column in columns:
+        if column.has(row):
+            count += 1
+    out = BytesWriter()
+    out.append(u8(TAG_MAP))
+    out.append(u8(count))
+    for i in range(len(part.keys)):
+        column = columns[part.columns[i]]
+        if column.has(row):
+            out.write(part.keys[i])
+            column.put(out, row, cells)
+    return out.getvalue()

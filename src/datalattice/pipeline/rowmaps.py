@@ -1,0 +1,197 @@
+"""Row maps: each row as a map of its columns, whatever they are called.
+
+Columns of numbers, truth values, texts and binaries go from Arrow's buffers into encodings
+(`cells.Shape`); of other types each different entry becomes a value first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+from datalattice.cells import (
+    CellList,
+    Column,
+    DoubleColumn,
+    IntegerColumn,
+    KidColumn,
+    Map,
+    Shape,
+    StringColumn,
+    TruthColumn,
+    Value,
+    as_kid,
+    encode,
+    novelty,
+    shape_of,
+    to_cell,
+)
+from datalattice.errors import DataLatticeError, UsageError
+from datalattice.pipeline.columns import entries
+from datalattice.pipeline.values import ValueFormat, parse, plain
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NUMBER_BYTES: Final = 8
+_OFFSET_BYTES: Final = 4
+_SHAPES: Final = 64
+_NIL: Final = b"\x00"
+
+Convert = Callable[[Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class MapPlan:
+    """How rows become maps. Plain, for it goes to every task."""
+
+    key: str | None
+    """The column that has the keys; it is in the map, too."""
+    variants: tuple[str, ...]
+    """Columns that hold variants."""
+    drop_nulls: bool
+    """Whether what is NULL is left out; else it is nil."""
+
+    def converter(self, field: pa.Field) -> Convert:
+        """Return what makes an entry of a column, as Arrow gives it, what a value is made of."""
+        return _variant if field.name in self.variants else converter(field.type)
+
+
+def maps_of(rows: pa.RecordBatch, plan: MapPlan, cells: CellList) -> list[bytes]:
+    """Return the encoding of the map of each row.
+
+    Cells that a map refers to are added to `cells`, those below a cell before it; not its own.
+    Raises: UsageError: an entry that no value can hold.
+    """
+    names = tuple(rows.schema.names)
+    shape = _shape(names)
+    dropped = plan.drop_nulls and any(column.null_count for column in rows.columns)
+    if shape is None or (dropped and not shape.is_leaf):
+        return _one_by_one(rows, plan, cells)
+    columns = [column_of(rows, name, plan, cells) for name in names]
+    return shape.encodings(columns, rows.num_rows, cells, drop_nils=plan.drop_nulls and dropped)
+
+
+@lru_cache(_SHAPES)
+def _shape(names: tuple[str, ...]) -> Shape | None:
+    return shape_of(names)
+
+
+def _one_by_one(rows: pa.RecordBatch, plan: MapPlan, cells: CellList) -> list[bytes]:
+    names = rows.schema.names
+    columns = [values_of(rows, name, plan) for name in names]
+    made: list[bytes] = []
+    for row in zip(*columns, strict=True):
+        pairs = zip(names, row, strict=True)
+        value = Map.of([pair for pair in pairs if not plan.drop_nulls or pair[1] is not None])
+        cells += [(hash, below) for hash, below, part in novelty(value) if part is not value]
+        made.append(encode(value))
+    return made
+
+
+def values_of(rows: pa.RecordBatch, name: str, plan: MapPlan) -> list[Value]:
+    """Return the entries of a column as values.
+
+    Raises: UsageError: one that no value can hold.
+    """
+    field = rows.schema.field(name)
+    given = entries(rows.column(name), name)
+    return _values(given, name, plan.converter(field))
+
+
+def _values(given: Sequence[Any], name: str, convert: Convert) -> list[Value]:
+    try:
+        return [None if item is None else to_cell(convert(item)) for item in given]
+    except DataLatticeError as error:
+        raise UsageError(f"column {name}: {error}") from None
+
+
+# --- columns --------------------------------------------------------------------------------
+
+
+def column_of(rows: pa.RecordBatch, name: str, plan: MapPlan, cells: CellList) -> Column:
+    """Return a column of rows as what maps are encoded from.
+
+    Raises: UsageError: an entry that no value can hold.
+    """
+    import pyarrow as pa
+
+    field = rows.schema.field(name)
+    column = rows.column(name)
+    kind = field.type
+    if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
+        return IntegerColumn(_fixed(column.cast(pa.int64()), _NUMBER_BYTES), _valid(column))
+    if pa.types.is_floating(kind):
+        return DoubleColumn(_fixed(column.cast(pa.float64()), _NUMBER_BYTES), _valid(column))
+    if pa.types.is_boolean(kind):
+        return TruthColumn(_fixed(column.cast(pa.uint8()), 1), _valid(column))
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _strings(column, is_text=pa.types.is_string(kind))
+    return _any(column, name, plan.converter(field), cells)
+
+
+def _fixed(column: pa.Array, width: int) -> bytes:
+    data: bytes = column.buffers()[1].slice(column.offset * width, len(column) * width).to_pybytes()
+    return data
+
+
+def _valid(column: pa.Array) -> bytes | None:
+    import pyarrow as pa
+
+    return _fixed(column.is_valid().cast(pa.uint8()), 1) if column.null_count else None
+
+
+def _strings(column: pa.Array, *, is_text: bool) -> Column:
+    _, ends, data = column.buffers()
+    places = ends.slice(column.offset * _OFFSET_BYTES, (len(column) + 1) * _OFFSET_BYTES)
+    marks = memoryview(places).cast("i")
+    first, last = marks[0], marks[-1]
+    raw = b"" if data is None else data.slice(first, last - first).to_pybytes()
+    return StringColumn(raw, places.to_pybytes(), first, _valid(column), is_text=is_text)
+
+
+def _any(column: pa.Array, name: str, convert: Convert, cells: CellList) -> Column:
+    import pyarrow as pa
+
+    kind = column.type
+    places: list[int | None] | None = None
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):  # entries that often come again
+        coded = column.dictionary_encode()
+        column, places = coded.dictionary, coded.indices.to_pylist()
+    values = _values(entries(column, name), name, convert)
+    kids = [as_kid(value, cells) for value in values]
+    if places is not None:
+        kids = [_NIL if place is None else kids[place] for place in places]
+    return KidColumn(kids)
+
+
+# --- entries to what values are made of -----------------------------------------------------
+
+
+def converter(kind: pa.DataType) -> Convert:
+    """Return the function that makes what Arrow gives for a type into what a value is made of.
+
+    Structs and maps become maps, lists vectors, decimals Integers or Doubles, dates and times their
+    ISO texts; everything else is as it is.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_map(kind):
+        of_key, of_item = converter(kind.key_type), converter(kind.item_type)
+        return lambda pairs: {of_key(k): _made(of_item, item) for k, item in pairs}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        of_member = converter(kind.value_type)
+        return lambda members: [_made(of_member, member) for member in members]
+    if pa.types.is_struct(kind):
+        fields = {field.name: converter(field.type) for field in kind}
+        return lambda row: {name: _made(fields[name], item) for name, item in row.items()}
+    return plain
+
+
+def _made(convert: Convert, item: object) -> object:
+    return None if item is None else convert(item)
+
+
+_variant: Final = partial(parse, format=ValueFormat.VARIANT)
