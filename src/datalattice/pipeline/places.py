@@ -333,11 +333,10 @@ def many_encodings(source: Source) -> FetchMany:
     """Return the function that gets the encodings of several cells by their hashes."""
 
     def fetch(hashes: list[bytes]) -> list[bytes]:
-        encodings: list[bytes] = []
-        for hash, encoding in zip(hashes, source.get_encodings(hashes), strict=True):
-            if encoding is None:
-                raise MissingData([hash])
-            encodings.append(encoding)
+        found = source.get_encodings(hashes)
+        encodings = [encoding for encoding in found if encoding is not None]
+        if len(encodings) < len(found):
+            raise MissingData([hashes[found.index(None)]])
         return encodings
 
     return fetch

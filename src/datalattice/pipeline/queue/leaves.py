@@ -10,6 +10,7 @@ is checked here. Pure and compiled: no Spark, no Arrow.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from json.encoder import encode_basestring
 from typing import Final
 
@@ -203,7 +204,7 @@ class Columns:
                 self.sheet.check_room(length)  # a few cells may claim to be 2**62 bytes
                 self.sheet.add(spans, self._content(data, at, end))
         elif mode == BYTES:
-            raise Unfit(self.count, spans is self.values)
+            raise Unfit(self.first + self.count, spans is self.values)
         else:
             self._room = TEXT_MAX
             text = self._json(data, at, end, 0)
@@ -372,13 +373,32 @@ class Columns:
         return quoted(clean(to_text(decode_message(self._complete(data[at:end])))))
 
 
+def gathered(
+    runs: Iterator[Run], first: int, begin: Callable[[int], Columns], record_max: int
+) -> Iterator[Columns]:
+    """Yield the records of runs, of which the first one has the offset `first`.
+
+    Columns, which `begin` makes for an offset, are yielded with the leaf that brings them to
+    `record_max` records, and with the record that brings them to their `byte_max`.
+    Raises: as `Columns.take`.
+    """
+    columns = begin(first)
+    for run in runs:
+        while run.count > 0:
+            columns.take(run)
+            if columns.count >= record_max or columns.byte_count >= columns.byte_max:
+                yield columns
+                columns = begin(columns.first + columns.count)
+    if columns.count > 0:
+        yield columns
+
+
 class Unfit(Exception):
     """A key or value is not of the kind that its format takes."""
 
-    def __init__(self, record: int, is_value: bool) -> None:
-        super().__init__(record, is_value)
-        self.record = record
-        """Its number among the records taken."""
+    def __init__(self, offset: int, is_value: bool) -> None:
+        super().__init__(offset, is_value)
+        self.offset = offset
         self.is_value = is_value
 
 

@@ -12,7 +12,7 @@ from datalattice.limits import FAN_OUT
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.places import Fetch, FetchMany
 from datalattice.pipeline.queue import leaves
-from datalattice.pipeline.queue.leaves import Columns, Unfit
+from datalattice.pipeline.queue.leaves import Columns, Unfit, gathered
 from datalattice.pipeline.queue.options import PartitionFormat, QueueOptions
 from datalattice.pipeline.queue.plan import Slice
 from datalattice.pipeline.queue.runs import runs
@@ -76,21 +76,15 @@ def batches(
             yield batch(columns)
         return
     start = part.log.start
-    columns = columns_from(part.first)
-    for run in runs(part.log.entries, part.first - start, part.stop - start, fetch, many):
-        while run.count:
-            try:
-                columns.take(run)
-            except Unfit as unfit:
-                raise _refused(part, options, columns.first + unfit.record, unfit) from None
-            if columns.count >= BATCH_RECORDS_MAX or columns.byte_count >= BATCH_BYTES_MAX:
-                yield batch(columns)
-                columns = columns_from(columns.first + columns.count)
-    if columns.count:
-        yield batch(columns)
+    found = runs(part.log.entries, part.first - start, part.stop - start, fetch, many)
+    try:
+        for columns in gathered(found, part.first, columns_from, BATCH_RECORDS_MAX):
+            yield batch(columns)
+    except Unfit as unfit:
+        raise _refused(part, options, unfit) from None
 
 
-def _refused(part: Slice, options: QueueOptions, offset: int, unfit: Unfit) -> UsageError:
+def _refused(part: Slice, options: QueueOptions, unfit: Unfit) -> UsageError:
     what, option, chosen = (
         ("value", "valueFormat", options.value_format)
         if unfit.is_value
@@ -99,7 +93,7 @@ def _refused(part: Slice, options: QueueOptions, offset: int, unfit: Unfit) -> U
     return bad_option(
         option,
         chosen.value,
-        f"the {what} of record {offset} in {part.name} is neither Blob nor String; "
+        f"the {what} of record {unfit.offset} in {part.name} is neither Blob nor String; "
         "cell, string and json take every value",
     )
 

@@ -244,7 +244,7 @@ def test_bytes_refuse_other_values_and_say_which(mode: int, is_value: bool) -> N
     entries = [entry("a", "k"), entry("b", "k"), entry({"x": 1} if is_value else "c", 17)]
     with pytest.raises(Unfit) as caught:
         read(entries, leaves.BYTES, key_mode=mode)
-    assert (caught.value.record, caught.value.is_value) == (2, is_value)
+    assert (caught.value.offset, caught.value.is_value) == (2, is_value)
 
 
 def test_strings_stay_and_all_else_is_json() -> None:
