@@ -13,13 +13,15 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.exceptions import Abort, Exit, TyperException
+from typer.main import get_command
 
 from datalattice.cli import (
     demo,
@@ -121,11 +123,17 @@ def options(
     """Take the options that stand before a command."""
 
 
+@cache
+def _built() -> Callable[..., Any]:
+    """Return the commands as typer runs them; a process that runs many builds them once."""
+    return get_command(app)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. Every error ends in one line on standard error."""
     as_json = "--json" in arguments
     try:
-        code = app(list(arguments), prog_name="lattice", standalone_mode=False)
+        code = _built()(list(arguments), prog_name="lattice", standalone_mode=False)
     except (Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except _Terminated:
