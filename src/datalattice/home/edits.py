@@ -39,7 +39,7 @@ from datalattice.home.opening import (
     whole,
 )
 from datalattice.lattice import LOCAL_KEY, MergeContext, root_lattice, verify_did
-from datalattice.store import CellStore, Damage, Lease, Lock, RealDisk
+from datalattice.store import CellStore, Damage, Lease, Lock, RealDisk, write_error
 
 if TYPE_CHECKING:
     from datalattice.node import ControlClient, Slot
@@ -383,7 +383,8 @@ def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
     """Take the lock of those that write one after the other, waiting for it.
 
     awaited: what another one is at, for the error.
-    Raises: StoreLocked: somebody else had it all the time.
+    Raises: StoreLocked: somebody else had it all the time. StoreFull, StoreFailed: the lock file
+            cannot be made.
     """
     give_up_s = time.monotonic() + wait_s
     pause_s = TURN_POLL_S
@@ -395,5 +396,7 @@ def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
                 raise StoreLocked(
                     f"waited {wait_s:g} s in vain for another {awaited} ({path})"
                 ) from None
+        except OSError as error:
+            raise write_error(error, path) from error
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, TURN_POLL_MAX_S)

@@ -78,6 +78,15 @@ class Healer:
         """Cells below the root that are damaged or missing, as far as is known."""
         return len(self._wanted)
 
+    def make_writable(self) -> None:
+        """Let the store go on after a write that failed, when the disk lets it, and not later.
+
+        Raises: StoreFull, StoreFailed: it does not.
+        """
+        if self._store.has_failed:
+            self._store.resume()
+            self._worker.submit(self._resume)
+
     # --- what is lost -------------------------------------------------------------------------
 
     def _damaged(self, damage: Damage) -> None:

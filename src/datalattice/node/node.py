@@ -293,6 +293,7 @@ class Node:
         """
         values = list(values)
         cells = [encoding for value in values for _, encoding, _ in novelty(value, self._store)]
+        self._healer.make_writable()
         self._store.put(*values)
         self._store.sync()
         # They may refer to what was private, as cells of a peer may.

@@ -153,7 +153,7 @@ def _no_key(folder: Path) -> str:
         return "it is a bare store; writing needs the folder of a node, whose key signs what it has"
     return (
         "writing needs the folder of a node, whose key signs what it has "
-        f"(`lattice --dir {folder} key new` makes one)"
+        f"(`lattice key new --dir {folder}` makes one)"
     )
 
 

@@ -47,8 +47,12 @@ class FileLock:
                 f"{Path(path).parent}: another writer has this store open ({holder}); "
                 "stop it, or open with read_only=True"
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()} {_start_time()}\n".encode(), 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        with contextlib.suppress(OSError):  # a full disk: then others are not told who has it
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()} {_start_time()}\n".encode(), 0)
         _held.add(fd)
         self._fd = fd
         self._pid = os.getpid()

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from pyspark.sql import types as t
+
+from datalattice.store import CellStore
 
 _TYPES: dict[str, t.DataType] = {
     "STRING": t.StringType(),
@@ -50,6 +58,25 @@ class Task:
     def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's
         """Return what a task is told of its query."""
         return self._properties[name]
+
+
+@contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """Have the disk refuse what stores of this process write, after so many writes more.
+
+    Their edits write at every 20,000 bytes.
+    """
+    write, left = os.pwrite, [room]
+
+    def refused(file: int, data: bytes, offset: int) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data, offset)
+
+    stores = SimpleNamespace(open=partial(CellStore.open, pending_bytes=20_000))
+    with patch.object(os, "pwrite", refused), patch("datalattice.home.opening.CellStore", stores):
+        yield
 
 
 def commit(writer: Any, messages: Sequence[Any], batch: int | None = None) -> None:

@@ -27,6 +27,7 @@ from datalattice.errors import (
     Backpressure,
     NoSigningKey,
     NotOwner,
+    StoreFailed,
     StoreFull,
     StoreLocked,
     UsageError,
@@ -247,6 +248,11 @@ def test_an_edit_beside_a_node_waits_for_another_one(
         assert edit(folder, change) == 1
 
     beside_a_node(folder, work)
+
+
+def test_a_lock_of_editors_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreFailed, match=r"gone/lock: cannot be written \(No such file"):
+        edits.take_turn(str(tmp_path / "gone" / "lock"), 0, "edit to end")
 
 
 def test_a_node_whose_disk_is_full_keeps_the_edit(

@@ -13,7 +13,7 @@ import pytest
 
 from datalattice.cells import Map, Set, Value, encode, missing, novelty, same, value_hash
 from datalattice.crypto import SeededEntropy, sha3_256
-from datalattice.errors import BadFormat, Corruption, StoreError, UsageError
+from datalattice.errors import BadFormat, Corruption, StoreError, StoreFull, UsageError
 from datalattice.lattice import LOCAL_KEY, SetLattice, replicable
 from datalattice.node import Backup, MemoryTransport, Node, NodeConfig, open_node
 from datalattice.node.backup import LACKING
@@ -172,6 +172,28 @@ def test_a_node_goes_on_by_itself_when_there_is_room_again() -> None:
             disk.is_failing = False
             await until(node, is_well(node))
             assert same(store.root(), Set.of(["kept"]))
+
+    run(work)
+
+
+def test_values_that_wait_for_an_edit_are_taken_as_soon_as_there_is_room_again() -> None:
+    disk = FailingDisk(3, errno.ENOSPC)
+
+    async def work() -> None:
+        store = open_sim(disk)
+        async with set_node(MemoryTransport(), store) as node:
+            add(node, "before")
+            await node.sync()
+            disk.is_failing = True
+            for _ in range(2):
+                with pytest.raises(StoreFull):
+                    await asyncio.to_thread(node.stage, [Set.of(["staged"])])
+            disk.is_failing = False
+            await asyncio.to_thread(node.stage, [Set.of(["staged"])])
+            assert store.has(value_hash(Set.of(["staged"])))
+            add(node, "after")
+            await node.sync()
+            assert same(store.root(), Set.of(["before", "after"]))
 
     run(work)
 

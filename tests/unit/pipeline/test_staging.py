@@ -166,7 +166,7 @@ def test_only_the_folder_of_a_node_is_written_to(tmp_path: Path) -> None:
     CellStore.open(tmp_path / "store").close()
     for folder, says in (
         ("store", "a bare store; writing needs the folder of a node, whose key signs"),
-        ("nowhere", "key new` makes one"),
+        ("nowhere", "(`lattice key new --dir "),
     ):
         with pytest.raises(UsageError) as caught:
             target(tmp_path / folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -130,6 +132,29 @@ def test_an_unreadable_lock_file_still_makes_a_clear_error(tmp_path: Path, text:
     with pytest.raises(StoreLocked, match="process"):
         CellStore.open(tmp_path)
     store.close()
+
+
+def test_a_lock_is_taken_and_given_back_where_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CellStore.open(tmp_path).close()
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    lock = RealDisk().lock(str(tmp_path / "lock"))
+    monkeypatch.undo()
+    with pytest.raises(StoreLocked, match="process not known"):
+        CellStore.open(tmp_path)
+    lock.release()
+    CellStore.open(tmp_path).close()
+    monkeypatch.setattr(fcntl, "flock", full)  # as on a file system without locks
+    files = len(list(Path("/dev/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(StoreFull):
+            CellStore.open(tmp_path)
+    assert len(list(Path("/dev/fd").iterdir())) == files
 
 
 def test_a_wrong_folder_is_named(tmp_path: Path) -> None:

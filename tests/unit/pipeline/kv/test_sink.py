@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from datalattice.cells import (
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import BadFormat, DataLatticeError, LimitExceeded, UsageError
+from datalattice.errors import BadFormat, DataLatticeError, LimitExceeded, StoreFull, UsageError
 from datalattice.home import Folder, edit, editing, reading, write_key
 from datalattice.lattice import root_lattice
 from datalattice.pipeline import staging
@@ -41,7 +42,7 @@ from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.kv.sink import sink_options
 from datalattice.pipeline.kv.source import KVSource
 from datalattice.pipeline.staging import Mark, Moved, Staged
-from datalattice.testing.spark_kit import Task, commit
+from datalattice.testing.spark_kit import Task, commit, full_disk
 
 KEYS = KeyPair(bytes(32))
 NOW_MS = 1_000_000
@@ -411,6 +412,23 @@ def test_what_is_written_is_stored_piece_by_piece(
     sink.save(PLAIN, [(f"big{i}", f"{i}{long}") for i in range(4)])
     assert pieces == [2, 2]
     assert sink.shown()["big3"] == to_cell(f"3{long}")
+
+
+def test_a_disk_that_is_full_while_the_driver_joins_takes_nothing_and_later_all(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join, "KEYS_MAX", 16)
+    sink.save(PLAIN, [("a", "before")])
+    rows = [(f"k{i}", "x" * 2_000) for i in range(160)]
+    writer = sink.writer(PLAIN, batch=3)
+    message = sink.stage(writer, PLAIN, 0, rows)
+    room = 0
+    while len(sink.shown()) == 1:
+        with full_disk(room), suppress(StoreFull):
+            commit(writer, [message], 3)
+        room += 1
+    assert room > 2  # what one try staged is there for the next
+    assert sink.shown() == {"a": "before", **dict(rows)}
 
 
 # --- what is wrong --------------------------------------------------------------------------

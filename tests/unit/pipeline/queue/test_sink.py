@@ -646,7 +646,6 @@ def test_a_disk_that_is_full_while_the_driver_joins_takes_nothing_and_later_all(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(join, "STAGE_BYTES_MAX", 20_000)
-    monkeypatch.setattr(cellstore, "PENDING_BYTES", 20_000)
     sink.save("value string", {"value": ["before"]})
     values = [f"{i} ".ljust(2_000, "x") for i in range(50)]
     writer = sink.writer("value string", 3)
@@ -656,7 +655,7 @@ def test_a_disk_that_is_full_while_the_driver_joins_takes_nothing_and_later_all(
         with full_disk(room), suppress(StoreFull):
             commit(writer, messages, 3)
         room += 1
-    assert room > 5
+    assert room > 2  # what one try staged is there for the next
     assert [entry[1] for entry in sink.entries()] == ["before", *values, *values]
 
 
