@@ -55,6 +55,7 @@ from datalattice.pipeline.options import (
     text_option,
 )
 from datalattice.pipeline.parcels import Parcel, ParcelReader, ParcelWriter, misshapen
+from datalattice.pipeline.unsynced import unsynced_store
 from datalattice.store import STORE_FILE, CellStore
 
 if TYPE_CHECKING:
@@ -93,8 +94,6 @@ MAKE_MAX: Final = 5
 
 PARCELS: Final = "parcels"
 """Name of the file of parcels in the folder of a task."""
-
-READ_CACHE_BYTES: Final = 8 * 1024 * 1024
 
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"
@@ -284,9 +283,7 @@ class Stage:
         Raises: UsageError: the staging folder cannot be written to.
         """
         if self._store is None:
-            self._store = _in_new_folder(
-                self._path, lambda new: CellStore.open(new, cache_bytes=READ_CACHE_BYTES)
-            )
+            self._store = _in_new_folder(self._path, unsynced_store)
         self._store.put_encodings(cells)
 
     def done(self, records: int) -> Staged:
@@ -299,7 +296,7 @@ class Stage:
         return Staged(self.task, records, str(self._path), digest, self._query, self.place)
 
     def close(self) -> None:
-        """Close what was put; a store is durable then."""
+        """Close what was put; others can read a store then. Nothing is synced."""
         for made in (self._parcels, self._store):
             if made is not None:
                 made.close()

@@ -10,7 +10,7 @@ from datalattice.store.archive import announce_cells, export_cells, import_cells
 from datalattice.store.base import ANY, Commit, Damage, Store
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 from datalattice.store.cellstore import CellStore
-from datalattice.store.checking import Missing, Report
+from datalattice.store.checking import Missing, Report, Seen
 from datalattice.store.collecting import GRACE_MS, Collected
 from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View, write_error
 from datalattice.store.folder import STORE_FILE, store_in
@@ -103,6 +103,7 @@ __all__ = [
     "RealDisk",
     "Report",
     "Retention",
+    "Seen",
     "Source",
     "Staging",
     "Stats",

@@ -1,24 +1,27 @@
 """Sink: cells into a store, complete, and then kept by a pin or merged.
 
 A task checks its cells and puts them into a store of its own, in whatever order they come. The
-driver brings them together in one, walks the value from its root, children first, and writes what
-the target does not have as an archive. That is imported like any other: by the node if one runs.
-So cells are checked twice, and none is visible before all of them are there.
+driver walks the value from its root through all of these, and notes what the target does not have.
+Only when nothing is missing does it copy that, checked against the hashes once more. Beside a node
+that runs it writes an archive instead, which the node imports like any other. So cells are checked
+twice, and none is visible before all of them are there.
 """
 
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from datalattice.cells import decode
+from datalattice.cells import branch_hashes, decode
 from datalattice.clock import SystemClock
 from datalattice.crypto import sha3_256
-from datalattice.errors import BadFormat, DataLatticeError, UsageError
+from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
 from datalattice.home import Folder, node_or_store
 from datalattice.node import import_into
 from datalattice.pipeline.cells.options import WriteOptions, write_options
@@ -26,7 +29,8 @@ from datalattice.pipeline.cells.rows import cells
 from datalattice.pipeline.columns import check_type, listed, type_name
 from datalattice.pipeline.leftovers import remove, remove_stale
 from datalattice.pipeline.staging import STAGE_BYTES_MAX, Job, Staged, Target
-from datalattice.store import STORE_FILE, CellStore, export_cells, extent_of
+from datalattice.pipeline.unsynced import unsynced_store
+from datalattice.store import STORE_FILE, CellStore, Seen, export_cells, extent_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,8 +39,16 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("encoding", "hash", "refs")
 """Columns that are taken; only the first must be there, the last is ignored."""
 
+STORES_MAX: Final = 16
+"""Stores of tasks that are looked into at a time; more are brought together in one."""
+
+NOTES_MAX: Final = 512
+"""Cells that are copied at a time, at most; none is longer than 16 KiB."""
+
 IMPORT_WAIT_MS: Final = 10_000
 """How long one question to a node lasts whether it has imported everything."""
+
+_NOTE: Final = struct.Struct("<I32s")
 
 _log: Final = logging.getLogger("datalattice.pipeline")
 
@@ -132,11 +144,20 @@ def load(options: WriteOptions, staged: Sequence[Path], folder: Path) -> None:
     """Bring staged cells that are below the root into the store, and keep them there.
 
     folder: is made, and removed again.
-    Cost:   each cell is copied up to three times; memory for a bit for each byte of them.
+    Cost:   each cell is copied once, beside a node up to three times; memory for a bit for each
+            byte of them.
     Raises: MissingData: a cell is missing. StoreLocked: another process goes on writing.
     """
     folder.mkdir(mode=0o700, parents=True)
     try:
+        if not options.is_node:
+            with CellStore.open(options.folder) as store:
+                _take(options, store, staged, folder)
+            return
+        with node_or_store(Folder(Path(options.folder))) as found:
+            if isinstance(found, CellStore):
+                _take(options, found, staged, folder)
+                return
         archive = folder / "archive"
         with _together(staged, folder / "cells") as cells_of_all:
             _export(options, cells_of_all, archive)
@@ -145,11 +166,75 @@ def load(options: WriteOptions, staged: Sequence[Path], folder: Path) -> None:
         remove(folder)
 
 
+# --- into a store ---------------------------------------------------------------------------
+
+
+def _take(options: WriteOptions, target: CellStore, staged: Sequence[Path], folder: Path) -> None:
+    """Copy what is below the root and not in the target, and keep it there."""
+    wanted, archive = folder / "wanted", folder / "archive"
+    with ExitStack() as open_stores:
+        if len(staged) <= STORES_MAX:
+            sources = [
+                open_stores.enter_context(CellStore.open(path, read_only=True)) for path in staged
+            ]
+        else:
+            sources = [open_stores.enter_context(_together(staged, folder / "cells"))]
+        with wanted.open("w+b") as notes:
+            for number, hash in _below(options.root, sources, target):
+                notes.write(_NOTE.pack(number, hash))
+            notes.seek(0)
+            _copy(notes, sources, target)
+    with archive.open("wb") as file:  # of no cells but the root's name: all of them are here
+        export_cells(target, options.root, file.write, receiver=target)
+    import_into(target, str(archive), pin=options.pin, merge=options.merge)
+
+
+def _below(
+    root: bytes, sources: Sequence[CellStore], target: CellStore
+) -> Iterator[tuple[int, bytes]]:
+    """Yield (number of a source, hash) of the cells below a root that the target does not have.
+
+    Raises: MissingData: one is nowhere.
+    """
+    seen = [Seen() for _ in sources]
+    stack = [root]
+    while stack:
+        hash = stack.pop()
+        places = ((n, source.place_of(hash)) for n, source in enumerate(sources))
+        number, place = next((found for found in places if found[1] >= 0), (-1, -1))
+        if target.has(hash) or (place >= 0 and not seen[number].add(place)):
+            continue
+        if place < 0:
+            raise MissingData([hash])
+        encoding = sources[number].get_encoding(hash, verify=False)  # it is when it is copied
+        if encoding is None:
+            raise MissingData([hash])
+        yield number, hash
+        stack += branch_hashes(encoding)
+
+
+def _copy(notes: BinaryIO, sources: Sequence[CellStore], target: CellStore) -> None:
+    while found := notes.read(NOTES_MAX * _NOTE.size):
+        wanted: dict[int, list[bytes]] = {}
+        for number, hash in _NOTE.iter_unpack(found):
+            wanted.setdefault(number, []).append(hash)
+        for number, hashes in wanted.items():
+            copied: list[tuple[bytes, bytes]] = []
+            for hash, encoding in zip(hashes, sources[number].get_encodings(hashes), strict=True):
+                if encoding is None:
+                    raise MissingData([hash])
+                copied.append((hash, encoding))
+            target.put_encodings(copied)
+
+
+# --- beside a node --------------------------------------------------------------------------
+
+
 def _together(staged: Sequence[Path], folder: Path) -> CellStore:
     """Return a store that has the cells of all tasks: that of the one task, or a new one."""
     if len(staged) == 1:
         return CellStore.open(staged[0], read_only=True)
-    together = CellStore.open(folder)
+    together = unsynced_store(folder)
     try:
         for path in staged:
             with CellStore.open(path, read_only=True) as store:
@@ -176,10 +261,6 @@ def _export(options: WriteOptions, together: CellStore, archive: Path) -> None:
 
 
 def _import(options: WriteOptions, archive: Path) -> None:
-    if not options.is_node:
-        with CellStore.open(options.folder) as store:
-            import_into(store, str(archive), pin=options.pin, merge=options.merge)
-        return
     found = node_or_store(Folder(Path(options.folder)))
     with found:
         if isinstance(found, CellStore):

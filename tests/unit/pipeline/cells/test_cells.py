@@ -33,6 +33,7 @@ from datalattice.store import CellStore
 pa: Any = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
+from datalattice.pipeline.cells.sink import STORES_MAX  # noqa: E402 - needs Spark
 from datalattice.pipeline.cells.source import CellsSource  # noqa: E402 - needs Spark
 from datalattice.testing.spark_kit import rows_of, struct_of  # noqa: E402 - needs Spark
 
@@ -178,6 +179,30 @@ class TestWriting:
             assert store.root_hash() is None
             assert store.check().is_clean
         assert sorted(path.name for path in tmp_path.iterdir()) == ["to", "to.staging"]
+        assert list((tmp_path / "to.staging").iterdir()) == []
+
+    @pytest.mark.parametrize("tasks", [STORES_MAX, STORES_MAX + 1])
+    def test_what_many_tasks_have_and_some_twice(self, tmp_path: Path, tasks: int) -> None:
+        value = value_of(1)
+        cells = cells_of(value)
+        write(tmp_path / "to", cells + cells[::3], tasks, root=value.hash.hex(), pin="kept")
+        with CellStore.open(tmp_path / "to") as store:
+            assert store.load(value.hash) == value
+            assert store.check().is_clean
+        assert len(read(tmp_path / "to")) == len(cells)
+
+    def test_a_staged_cell_that_is_damaged_is_not_copied(self, tmp_path: Path) -> None:
+        value = value_of(1)
+        writer = writer_of(tmp_path / "to", root=value.hash.hex(), pin="kept")
+        staged = writer.write(iter([batch_of(cells_of(value))]))
+        (segment,) = (Path(staged.path) / "segments").iterdir()
+        data = bytearray(segment.read_bytes())
+        data[data.find(bytes([1, 5]) * 300)] ^= 4
+        segment.write_bytes(data)
+        with pytest.raises(Corruption):
+            writer.commit([staged])
+        with CellStore.open(tmp_path / "to") as store:
+            assert store.pins.all() == []
         assert list((tmp_path / "to.staging").iterdir()) == []
 
     def test_writing_again_changes_nothing(self, tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""Unsynced: the disk of stores that live for one job.
+
+What a crash of the machine takes away of them is made again with the job, so nothing waits for the
+disk, and most of it is removed before it ever gets there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from datalattice.store import CellStore, DiskFile, RealDisk
+
+READ_CACHE_BYTES: Final = 8 * 1024 * 1024
+
+
+def unsynced_store(folder: Path) -> CellStore:
+    """Return a new store in a folder, for as long as a job lasts."""
+    return CellStore.open(folder, cache_bytes=READ_CACHE_BYTES, disk=UnsyncedDisk())
+
+
+class UnsyncedDisk(RealDisk):
+    """The operating system's files, of which none is made durable."""
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
+        """Open a file; `create` makes a new, empty one."""
+        return _UnsyncedFile(super().open(path, create=create, write=write))
+
+    def sync_folder(self, path: str) -> None:
+        """Do nothing: names need not outlive the machine."""
+
+
+class _UnsyncedFile:
+    """A file that is as durable as the operating system pleases."""
+
+    def __init__(self, file: DiskFile) -> None:
+        self._file = file
+
+    def read(self, offset: int, count: int) -> bytes:
+        return self._file.read(offset, count)
+
+    def write(self, offset: int, data: bytes) -> None:
+        self._file.write(offset, data)
+
+    def sync(self) -> None:
+        pass
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
+
+    def close(self) -> None:
+        self._file.close()
