@@ -34,7 +34,6 @@ from datalattice.home import write_key
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline import end_session, register, spark_session
 from datalattice.pipeline.queue import leaves
-from datalattice.pipeline.session import session_settings
 from datalattice.store import CellStore
 
 if TYPE_CHECKING:
@@ -76,10 +75,7 @@ def build_queue(folder: Path, records: int, record_bytes: int = RECORD_BYTES) ->
 
 def session(cores: int, memory: str = "2g") -> SparkSession:
     """Return a session whose JVM compiles as far as it can."""
-    settings = session_settings("bench", cores=cores, memory=memory)
-    options = settings["spark.driver.extraJavaOptions"].replace("-XX:TieredStopAtLevel=1", "")
-    config = {"spark.driver.extraJavaOptions": options}
-    spark = spark_session("bench", cores=cores, memory=memory, config=config)
+    spark = spark_session("bench", cores=cores, memory=memory, quick_start=False)
     register(spark)
     return spark
 

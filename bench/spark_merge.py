@@ -30,7 +30,6 @@ from datalattice.home import Folder, write_key
 from datalattice.lattice import MergeContext, root_lattice, verify_did
 from datalattice.pipeline import end_session, register, spark_session
 from datalattice.pipeline.jobs import merge
-from datalattice.pipeline.session import session_settings
 from datalattice.store import CellStore
 
 if TYPE_CHECKING:
@@ -112,10 +111,7 @@ def on_cores(cores: int) -> Iterator[SparkSession]:
     if cores == 1:
         os.sched_setaffinity(0, {min(usable)})
     try:
-        settings = session_settings("bench", cores=cores, memory="1g")
-        options = settings["spark.driver.extraJavaOptions"].replace("-XX:TieredStopAtLevel=1", "")
-        config = {"spark.driver.extraJavaOptions": options}
-        spark = spark_session("bench", cores=cores, memory="1g", config=config)
+        spark = spark_session("bench", cores=cores, memory="1g", quick_start=False)
         try:
             register(spark)
             ids = spark.range(0, 4 * cores, 1, 4 * cores)

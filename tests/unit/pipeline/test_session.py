@@ -37,6 +37,13 @@ def test_the_settings_are_local_quiet_and_quick() -> None:
     assert settings["spark.ui.enabled"] == "false"
     assert settings["spark.sql.catalogImplementation"] == "in-memory"
     assert "-XX:+UseSerialGC" in settings["spark.driver.extraJavaOptions"]
+    assert "-XX:TieredStopAtLevel=1" in settings["spark.driver.extraJavaOptions"]
+
+
+def test_much_data_is_worth_a_slower_start() -> None:
+    settings = session_settings("name", cores=3, memory="1g", quick_start=False)
+    assert "-XX:+UseSerialGC" in settings["spark.driver.extraJavaOptions"]
+    assert "TieredStopAtLevel" not in settings["spark.driver.extraJavaOptions"]
 
 
 def test_by_default_all_cores_this_process_may_use() -> None:
