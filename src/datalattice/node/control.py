@@ -106,7 +106,7 @@ def _bind(folder: Path) -> tuple[socket.socket, str, str | None]:
     path = str(folder.absolute() / SOCKET_NAME)
     owned_folder = None
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
-        owned_folder = tempfile.mkdtemp(prefix="lattice-")
+        owned_folder = _short_folder(path)
         path = str(Path(owned_folder) / SOCKET_NAME)
     Path(path).unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -119,6 +119,28 @@ def _bind(folder: Path) -> tuple[socket.socket, str, str | None]:
         listening.close()
         raise UsageError(f"cannot make the control socket {path}: {error.strerror}") from error
     return listening, path, owned_folder
+
+
+def _short_folder(path: str) -> str:
+    """Return a new private folder whose path is short enough for a socket in it.
+
+    Raises: UsageError: none can be made.
+    """
+    reasons: list[str] = []
+    for base in (None, "/tmp"):  # noqa: S108 - made with a name that nobody knows, for us alone
+        try:
+            made = tempfile.mkdtemp(prefix="lattice-", dir=base)
+        except OSError as error:
+            reasons.append(str(error))
+            continue
+        if len(os.fsencode(f"{made}/{SOCKET_NAME}")) <= SOCKET_PATH_BYTES_MAX:
+            return made
+        Path(made).rmdir()
+        reasons.append(f"{made} is too long, too")
+    raise UsageError(
+        f"the path of the control socket {path} has more than {SOCKET_PATH_BYTES_MAX} bytes, and "
+        f"no short one can be had ({'; '.join(reasons)}): set TMPDIR to a folder with a short path"
+    )
 
 
 def _remove(path: str, owned_folder: str | None) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import Final
 
 from datalattice.cells import Map, Value, to_cell
@@ -34,6 +35,9 @@ def sweep_by(
 
     Raises: as `SweepList` and `CellStore.sweep`.
     """
+    found = Path(path)
+    if found.exists() and not found.is_file() and not found.is_dir():
+        raise UsageError(f"{path}: a sweep list is a file, this is none")  # a pipe holds us up
     with closing(SweepList(RealDisk(), path)) as plan:
         return store.sweep(plan, dry_run=is_dry, progress=progress)
 

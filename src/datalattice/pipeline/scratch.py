@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from datalattice.errors import UsageError
 from datalattice.pipeline.java import private_folder
 
 FOLDER_CHARS_MAX: Final = 60
@@ -47,12 +48,20 @@ _own: dict[int, _Folder] = {}
 def scratch_folder() -> Path | None:
     """Return the folder for the JVM of this process, made at the first call.
 
-    None: no temporary folder can be written to, or its path is too long; Java's own is used then.
+    None: none is this user's own, or their paths are too long; Java's own is used then.
+    Raises: UsageError: no temporary folder can be written to: Spark does not start without.
     """
     found = _own.get(os.getpid())
     if found is not None and found.path.is_dir():
         return found.path
-    for base in dict.fromkeys((tempfile.gettempdir(), "/tmp")):  # noqa: S108 - checked for its owner
+    try:
+        given = tempfile.gettempdir()
+    except OSError as error:
+        raise UsageError(
+            f"Spark needs a folder for temporary files ({error.strerror}): set TMPDIR to one that "
+            "can be written to, and has room"
+        ) from None
+    for base in dict.fromkeys((given, "/tmp")):  # noqa: S108 - checked for its owner
         try:
             root = private_folder(Path(base))
             room = len(str(root / _PREFIX)) + len("12345678") <= FOLDER_CHARS_MAX

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -264,12 +265,20 @@ class SweepList:
             at += live + dead
 
     def known(self) -> Known:
-        """Return what the list says of the cells. Memory: two bits for each 32 bytes."""
+        """Return what the list says of the cells. Memory: two bits for each 32 bytes.
+
+        Raises: Corruption: its checksum fits, and what is below it makes no marks.
+        """
         position = self.head.position
         known = Known(upper_bits(position.segment, position.offset), Marks(), Marks())
-        for number, live, dead in self.segments():
-            known.live.unpack(number, live)
-            known.dead.unpack(number, dead)
+        try:
+            for number, live, dead in self.segments():
+                known.live.unpack(number, live)
+                known.dead.unpack(number, dead)
+        except (struct.error, zlib.error) as error:
+            raise Corruption(
+                f"{self._path}: the marks of the sweep list are damaged ({error}); make a new one"
+            ) from error
         return known
 
     def check_fits(self, disk: Disk, folder: str, store_id: bytes, now_ms: int) -> None:

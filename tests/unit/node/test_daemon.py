@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,7 +21,7 @@ from datalattice.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from datalattice.node import Daemon, Node, NodeConfig, Running, connect, running
+from datalattice.node import Daemon, Node, NodeConfig, Running, connect, control, running
 from datalattice.node.daemon import SIGNAL_REST_S
 
 
@@ -64,6 +66,27 @@ def test_stop_ends_it_in_order_from_any_thread(tmp_path: Path) -> None:
 
     serving(tmp_path, work)
     assert connect(tmp_path) is None
+
+
+def test_a_socket_gets_a_short_path_wherever_node_and_temporary_folder_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("n" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+
+    async def work(_daemon: Daemon, _node: Node) -> None:
+        found = await asyncio.to_thread(running, long)
+        assert found is not None
+        assert len(found.control) <= control.SOCKET_PATH_BYTES_MAX
+        assert await asyncio.to_thread(asked, long, "node.status")
+
+    serving(long, work)
+    assert list(long.glob("lattice-*")) == []
+    refused = Mock(side_effect=OSError(28, "No space left on device"))
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    with pytest.raises(UsageError, match=r"No space left .* set TMPDIR to a folder with a short"):
+        asyncio.run(Daemon(long, NodeConfig(port=-1)).serve())
 
 
 def asked(folder: Path, operation: str, **arguments: object) -> Value:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from datalattice.errors import UsageError
 from datalattice.pipeline import scratch
 from datalattice.pipeline.java import private_folder
 from datalattice.pipeline.scratch import FOLDER_CHARS_MAX, remove_scratch, scratch_folder
@@ -110,6 +111,15 @@ def test_a_path_is_short_enough_for_sockets(
     assert folder is not None
     assert (long in folder.parents) == used
     assert len(str(folder)) <= FOLDER_CHARS_MAX
+
+
+def test_without_any_temporary_folder_it_is_said_what_to_do(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = [str(base / "gone"), str(base / "nor here")]
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: nowhere)
+    with pytest.raises(UsageError, match=r"No usable temporary directory .* set TMPDIR to one"):
+        scratch_folder()
 
 
 def test_without_a_folder_to_write_to_java_uses_its_own(
