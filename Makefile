@@ -19,7 +19,10 @@ PYTEST := $(BIN)/python -m pytest
 PYTEST_ARGS ?=
 # Processes that share the tests out, a file at a time; 0: this one runs them all.
 WORKERS ?= 2
-SUITE = $(PYTEST) --numprocesses=$(WORKERS) --dist=loadfile
+# Long files come first, as tests/conftest.py orders them: at the end no process waits for another.
+SUITE = $(PYTEST) --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+# What `make test` leaves out of the pure run, since the compiled one has it.
+PURE_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 SEEDS ?= 1000
@@ -51,12 +54,18 @@ demo: $(READY)
 
 # --- tests ------------------------------------------------------------------------------------
 
+# Both modes run everything about the kernel and what stands on it. Tests marked `once` are about whole
+# programs (Spark, the demo, kill -9, the command line as processes) or about text: they run compiled
+# where that can be done, else pure. `make test-pure` and `make test-compiled` leave nothing out.
+# The kernel is compiled beside the pure run: most of that is one process at work.
 test: $(READY)
-	@$(MAKE) --no-print-directory test-pure
 	@if $(HAS_COMPILER); then \
-		$(MAKE) --no-print-directory test-compiled && echo "make test: passed in both modes, pure and compiled"; \
+		$(MAKE) --no-print-directory --jobs=2 test-pure build/compiled/.ready PURE_ARGS='-m "not once"' \
+		&& $(MAKE) --no-print-directory test-compiled \
+		&& echo "make test: passed in both modes, pure and compiled"; \
 	else \
-		echo "make test: passed in pure mode; compiled mode not run, there is no C compiler with Python headers"; \
+		$(MAKE) --no-print-directory test-pure \
+		&& echo "make test: passed in pure mode; compiled mode not run, there is no C compiler with Python headers"; \
 	fi
 
 # After `make build` the compiled kernel lies in src and would be imported: then the tests get a copy without it.
@@ -68,7 +77,7 @@ test-pure: $(READY)
 	else \
 		path="$$PWD/src"; \
 	fi; \
-	DATALATTICE_EXPECT_COMPILED=0 PYTHONPATH="$$path" $(SUITE) $(PYTEST_ARGS)
+	DATALATTICE_EXPECT_COMPILED=0 PYTHONPATH="$$path" $(SUITE) $(PURE_ARGS) $(PYTEST_ARGS)
 
 test-compiled: build/compiled/.ready
 	@echo "make test: compiled mode"

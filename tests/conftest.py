@@ -16,10 +16,19 @@ settings.register_profile(
 PROFILE = os.environ.get("DATALATTICE_PROFILE", "quick")
 settings.load_profile(PROFILE)
 
+LONG = frozenset({"integration", "laws", "sim"})
+"""Folders whose files take many seconds each; a file is the least that a worker takes."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let hypothesis draw values whose printed form is long: texts at the borders of trees."""
     config.addinivalue_line("filterwarnings", "ignore:Generating overly large repr")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long files first, in their random order, so that no worker has one left at the end."""
+    items.sort(key=lambda item: item.path.parent.name not in LONG)
 
 
 def pytest_report_header() -> str:

@@ -31,7 +31,7 @@ PATIENCE_S = 50.0
 POLL_S = 0.2
 COMMAND = [sys.executable, "-m", "datalattice.cli"]
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.once, pytest.mark.processes]
 
 Start = Callable[..., subprocess.Popen[str]]
 

@@ -12,6 +12,7 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "chaos.py"
 
 
+@pytest.mark.once
 @pytest.mark.processes
 def test_five_processes_in_trouble_come_to_one_root_and_lose_nothing(tmp_path: Path) -> None:
     command = [sys.executable, SCRIPT, "--seconds", "6", "--topology", "ring", "--folder", tmp_path]

@@ -24,7 +24,7 @@ PATIENCE_S = 50.0
 COMMAND = [sys.executable, "-m", "datalattice.cli"]
 FULL = Path("/dev/full")
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.once, pytest.mark.processes]
 
 Ran = subprocess.CompletedProcess[str]
 

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
-pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.once, pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(120)]
 
 COMMAND = [sys.executable, "-m", "datalattice.cli", "demo"]
 FLIGHTS = 3_000

@@ -35,7 +35,7 @@ for _ in range(int(sys.argv[3])):
     edit(Folder(Path(sys.argv[1])), add_one)
 """
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.once, pytest.mark.processes]
 
 
 def add_one(cursor: RootLattice, keys: KeyPair) -> None:

@@ -12,6 +12,7 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gc_kill.py"
 
 
+@pytest.mark.once
 @pytest.mark.processes
 def test_a_collecting_store_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     command = [sys.executable, SCRIPT, "--rounds", "4", "--seed", "3", "--folder", tmp_path]

@@ -12,6 +12,7 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "kill9.py"
 
 
+@pytest.mark.once
 @pytest.mark.processes
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_nodes_lose_nothing_acknowledged_and_converge(seed: int, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 nbformat: Any = pytest.importorskip("nbformat")
 nbclient: Any = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(280)]
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "notebooks" / "flights.ipynb"
 NEW_EVERY_TIME = {5, 6, 14}

@@ -12,6 +12,7 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "scripts" / "offline.py"
 
 
+@pytest.mark.once
 @pytest.mark.processes
 def test_three_processes_agree_whatever_the_order_they_meet_in(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--operations", "500", "--folder", str(tmp_path)]

@@ -27,7 +27,7 @@ PATIENCE_S = 50.0
 POLL_S = 0.1
 COMMAND = [sys.executable, "-m", "datalattice.cli"]
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.once, pytest.mark.processes]
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:

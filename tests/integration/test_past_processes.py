@@ -43,6 +43,7 @@ def start(program: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.once
 @pytest.mark.processes
 def test_pins_of_many_processes_and_the_history_of_a_killed_writer(tmp_path: Path) -> None:
     path = str(tmp_path / "store")

@@ -25,7 +25,7 @@ from datalattice.home import Folder, edit, reading, write_key
 from datalattice.lattice import MergeContext, root_lattice
 
 pytest.importorskip("pyspark")
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(300)]
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "examples" / "cluster"

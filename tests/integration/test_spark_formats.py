@@ -21,7 +21,7 @@ from datalattice.pipeline import clear_errors, read_cells, read_files, read_grid
 from datalattice.store import CellStore
 
 pytest.importorskip("pyspark")
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.timeout(120)]
 
 ALICE = KeyPair(bytes([1]) * 32)
 

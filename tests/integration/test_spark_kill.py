@@ -14,6 +14,7 @@ pytest.importorskip("pyspark")
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "spark_kill.py"
 
 
+@pytest.mark.once
 @pytest.mark.processes
 @pytest.mark.spark
 @pytest.mark.timeout(300)
@@ -33,6 +34,7 @@ def test_a_stream_into_a_queue_loses_and_doubles_nothing(tmp_path: Path) -> None
     assert (report["faults"], report["left"]) == ([], [])
 
 
+@pytest.mark.once
 @pytest.mark.processes
 @pytest.mark.spark
 @pytest.mark.timeout(300)

@@ -36,7 +36,7 @@ from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline import clear_errors
 
 pytest.importorskip("pyspark")
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.timeout(120)]
 
 KEYS = KeyPair(bytes([7]) * 32)
 

@@ -20,7 +20,7 @@ from datalattice.testing.replicas import ALICE, BOB, Replica, merged
 
 pytest.importorskip("pyspark")
 merging = importlib.import_module("datalattice.pipeline.jobs.merge")  # the package shows its job
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.timeout(120)]
 
 
 def replicas() -> list[Replica]:

@@ -22,7 +22,7 @@ from datalattice.pipeline.jobs import audit, gc, merge
 from datalattice.testing.replicas import ALICE, BOB, Replica, merged
 
 pytest.importorskip("pyspark")
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.timeout(120)]
 
 COMMAND = [sys.executable, "-m", "datalattice.cli"]
 PATIENCE_S = 30

@@ -16,7 +16,7 @@ from datalattice.lattice import root_lattice
 from datalattice.pipeline import clear_errors
 
 pytest.importorskip("pyspark")
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.timeout(120)]
 
 KEYS = KeyPair(bytes(32))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pyspark")
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(280)]
 
 FILE = Path(__file__).resolve().parents[2] / "examples" / "weather.py"
 
