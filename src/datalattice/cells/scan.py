@@ -133,7 +133,7 @@ def branch_hashes(data: bytes) -> list[bytes]:
 def may_refer(data: bytes) -> bool:
     """Return whether the encoding of one cell may have references; False: it surely has none.
 
-    Bytes that are no encoding give either answer.
+    It has no signed values inside it either then. Bytes that are no encoding give either answer.
     Cost: far less than `branch_hashes`; sees at once what records and chunks consist of.
     Source: CAD003 "Branches"; docs/cells.md "Embedding".
     """

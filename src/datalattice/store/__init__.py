@@ -6,7 +6,12 @@ import os
 
 from datalattice.engine import MEMORY_URL
 from datalattice.errors import UsageError
-from datalattice.store.archive import announce_cells, export_cells, import_cells
+from datalattice.store.archive import (
+    announce_cells,
+    export_cells,
+    import_cells,
+    place_at_opening,
+)
 from datalattice.store.base import ANY, Commit, Damage, Store
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 from datalattice.store.cellstore import CellStore
@@ -35,10 +40,12 @@ from datalattice.store.stretches import (
     Stretch,
     StretchMarker,
     StretchReader,
+    Tops,
     beginning_of,
     check_extent,
     entry_count,
     extent_of,
+    mark_tops,
     missing_before,
     record_damage,
     upper_bits,
@@ -114,6 +121,7 @@ __all__ = [
     "SweepHead",
     "SweepList",
     "SweptSegment",
+    "Tops",
     "View",
     "announce_cells",
     "beginning_of",
@@ -125,10 +133,12 @@ __all__ = [
     "heal_store",
     "import_cells",
     "locate",
+    "mark_tops",
     "missing_before",
     "open_damaged",
     "open_store",
     "parse_time",
+    "place_at_opening",
     "record_damage",
     "store_in",
     "sweep_head",

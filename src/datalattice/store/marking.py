@@ -109,7 +109,7 @@ class Follower:
             batch.sort()  # neighbours in the index
             for hash, place in zip(batch, self._find(batch), strict=True):
                 if place < 0:
-                    raise damaged(f"the cell 0x{hash.hex()}, which others refer to, is not here")
+                    raise absent(hash)
                 if self._is_ours(hash, place) and self.marks.add(place):
                     self._count(hash, place)
                     stack += branch_hashes(self.read(hash, place))
@@ -262,6 +262,11 @@ class Marker(Follower):
             elif not known.dead.has(place):
                 unknown.append(hash)
         self.follow(unknown)
+
+
+def absent(hash: bytes) -> StoreFailed:
+    """Return the refusal to collect a store without a cell that others refer to."""
+    return damaged(f"the cell 0x{hash.hex()}, which others refer to, is not here")
 
 
 def damaged(what: str) -> StoreFailed:

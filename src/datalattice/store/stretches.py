@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from datalattice.cells import branch_hashes
 from datalattice.errors import StoreFailed, UsageError
 from datalattice.store.base import Damage
 from datalattice.store.disk import Disk
 from datalattice.store.garbage import GARBAGE_FILE, REMOVED_NOTHING, Removed, Sieve, first_pack
 from datalattice.store.hashindex import Position
-from datalattice.store.marking import PLACE_SHIFT, Follower, Roots, damaged
+from datalattice.store.marking import MARK_CELLS, PLACE_SHIFT, Follower, Roots, absent, damaged
+from datalattice.store.packing import SEGMENTS_MAX
 from datalattice.store.reading import CHECK_RESIDENT_BYTES, CHECK_RESIDENT_READS, Reading
 from datalattice.store.recovery import Gap, LogReader, Pack
 from datalattice.store.segments import SegmentReader, segment_numbers, segment_path
@@ -281,8 +283,10 @@ class StretchReader:
 
     def cells(self, pack: Pack) -> list[tuple[bytes, int]]:
         """Return (hash, place) of the cells of a pack that count: the index leads to them here."""
-        found = []
         known = self._store._index.find_many(pack.hashes)
+        if known == pack.places and self._sieve.removed is REMOVED_NOTHING:
+            return list(zip(pack.hashes, known, strict=True))
+        found = []
         for hash, place, at in zip(pack.hashes, pack.places, known, strict=True):
             if at >> 1 == place >> 1 and not self._sieve.condemns(place):
                 found.append((hash, at))
@@ -421,3 +425,45 @@ def beginning_of(store: Reading, extent: Extent, roots: Roots) -> Beginning:
                 f"the root 0x{hash.hex()}, which is the present one or is kept, is not here"
             )
     return found
+
+
+WAITING_MIN: Final = 4_096
+"""With so many cells waiting there is enough for several processes to do."""
+
+TOPS_MAX: Final = 16_384
+"""Cells that one process marks before it shares the work out, and a thousand more at most."""
+
+
+class Tops(NamedTuple):
+    """How far one process came with a mark before it shares the rest out."""
+
+    marked: list[int]
+    """Places of cells that stay, whose children are all marked too, or waiting."""
+    waiting: list[tuple[bytes, int]]
+    """(hash, place) of cells that are yet to be marked."""
+
+
+def mark_tops(store: Reading, extent: Extent, hashes: Iterable[bytes]) -> Tops:
+    """Follow cells with these hashes, level by level, to the end or until many wait.
+
+    Raises: StoreFailed: the store is damaged.
+    Memory: bounded, whatever the size of the store.
+    """
+    marker = StretchMarker(store, extent, Stretch(0, 0, SEGMENTS_MAX, 0))
+    new = sorted(set(hashes))
+    met = set(new)
+    waiting = list(zip(new, marker._find(new), strict=True))
+    marked: list[int] = []
+    while waiting and len(waiting) < WAITING_MIN and len(marked) < TOPS_MAX:
+        batch, waiting = waiting[:MARK_CELLS], waiting[MARK_CELLS:]
+        below: set[bytes] = set()
+        for hash, place in batch:
+            if place < 0:
+                raise absent(hash)
+            if marker._is_ours(hash, place):
+                marked.append(place)
+                below.update(branch_hashes(marker.read(hash, place)))
+        new = sorted(below - met)
+        met.update(new)
+        waiting += zip(new, marker._find(new), strict=True)
+    return Tops(marked, waiting)

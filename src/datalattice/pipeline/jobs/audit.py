@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -141,12 +141,12 @@ def audit(
         tasks = _SparkTasks(spark, progress)
         sums, rows = examine(reader, work, tasks)
         check_extent(reader, extent)
-        if tasks.found:
-            faults = _faults(spark, tasks.frames, rows)
+        faults = _faults(spark, tasks.frames, rows)
+        if tasks.found or rows:
+            faults = faults.distinct().localCheckpoint()
             counts = {row[0]: row[1] for row in faults.groupBy("kind").count().collect()}
         else:  # of a store that is whole, as most are, nothing has to be gone through again
-            faults = _faults(spark, [], rows)
-            counts = dict(Counter(one.kind.value for one in set(rows)))
+            counts = {}
         scars = counts.pop(Fault.SCAR.value, 0)
         return AuditReport(
             folder,
@@ -208,9 +208,10 @@ class _SparkTasks:
         """Run a step; see `RunTasks`."""
         with watching_tasks(self._spark, step, self._progress):
             ids = self._spark.range(0, count, 1, max(1, count))
-            found = ids.mapInArrow(task, COLUMNS).localCheckpoint()
+            # Not at once: what tells of the tasks makes them run, and keeps the faults.
+            found = ids.mapInArrow(task, COLUMNS).localCheckpoint(eager=False)
+            rows = found.where(f"kind = '{FACTS}'").select("detail").collect()
         self.frames.append(found)
-        rows = found.where(f"kind = '{FACTS}'").select("detail").collect()
         told = read_facts(row[0] for row in rows)
         self.found += sum(fact["faults"] for fact in told)
         return told
@@ -309,12 +310,12 @@ def _lost_roots(reader: CellStore, extent: Extent) -> Iterator[Found]:
 
 
 def _faults(spark: SparkSession, frames: list[DataFrame], rows: list[Found]) -> DataFrame:
-    """Return the faults of all tasks, each once."""
-    made = {(one.kind.value, one.hash, one.file, one.offset, one.detail) for one in rows}
-    out = spark.createDataFrame(list(made), COLUMNS)
-    for frame in frames:
-        out = out.unionByName(frame.where(f"kind <> '{FACTS}'"))
-    return out.distinct().localCheckpoint() if frames else out
+    """Return the faults of all tasks, and others."""
+    found = [frame.where(f"kind <> '{FACTS}'") for frame in frames]
+    if rows:
+        made = [(one.kind.value, one.hash, one.file, one.offset, one.detail) for one in rows]
+        found.append(spark.createDataFrame(made, COLUMNS))
+    return reduce(type(found[0]).unionByName, found)
 
 
 # --- in tasks -------------------------------------------------------------------------------------

@@ -2,16 +2,20 @@
 
     report = gc(spark, "data/store", "data/sweep.list")      # then: lattice store sweep
 
-Theory of operation. The store is cut into stretches of segments, a part each. In a round every part
-joins what it has marked so far with the *leads* that others found: cells of it that stay. It
-follows them as the store's own mark does (`datalattice.store.marking`), as long as they stay in the
-part; what leads out is a lead for the next round. With no leads left, what is marked is closed. The
-rounds are as many as the most often that a way from a root leaves a part for another, which is
-about the depth of the trees and not the number of cells.
+Theory of operation. The driver marks the top of the trees, where there is little to share out, and
+stops when many cells wait. The store is cut into stretches of segments, a part each. In a round
+every part joins what it has marked so far with the *leads* that others found: cells of it that
+stay. It follows them as the store's own mark does (`datalattice.store.marking`), as long as they
+stay in the part; what leads out is a lead for the next round. With no leads left, what is marked is
+closed. The rounds are as many as the most often that a way from a root leaves a part for another,
+which is about the depth of the trees and not the number of cells.
 
-A state of the rounds is a few bytes for each cell, kept by Spark; the driver has a segment at a
-time. Nothing is changed in the store, which may be written to meanwhile: a sweep follows what is
-new since. A collection that removes cells meanwhile ends the job.
+Marks stay where they were made from round to round. A few leads go through the driver, which
+follows them as it began, and hands on what waits then. Only when there are many of them are leads
+and marks shuffled. A state of the rounds is a few bytes for each cell, kept by Spark; the driver
+has a segment at a time, or a small list. Nothing is changed in the
+store, which may be written to meanwhile: a sweep follows what is new since. A collection that
+removes cells meanwhile ends the job.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from datalattice.clock import Clock, SystemClock
+from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.failures import clear_errors
 from datalattice.pipeline.jobs.report import Report
 from datalattice.pipeline.jobs.stores import for_tasks, opened, parts_of, store_folder
@@ -40,10 +45,12 @@ from datalattice.store import (
     StretchMarker,
     StretchReader,
     SweptSegment,
+    Tops,
     beginning_of,
     check_extent,
     extent_of,
     locate,
+    mark_tops,
     sweep_head,
     write_sweep_list,
 )
@@ -52,15 +59,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-BATCH_ROWS: Final = 8_192
+LEADS_MAX: Final = 8_192
 """Leads that are followed together, and handed on together."""
 
-STATE: Final = "part INT, segment INT, marks BINARY, hash BINARY"
-"""A row of a part: marks of a segment, or a lead, or nothing but a word that the part is there."""
+HANDED_MAX: Final = 65_536
+"""As many leads of a round the driver takes, all parts together; more of them are shuffled."""
 
-FOUND: Final = (
-    "segment INT, live BINARY, dead BINARY, cells_live BIGINT, cells_dead BIGINT, bytes_dead BIGINT"
-)
+SEGMENTS_COLLECTED: Final = 64
+"""What is found in as many segments the driver has at once: 32 MB, as segments are."""
+
+STATE: Final = "part INT, segment INT, marks BINARY, hash BINARY"
+"""A row of a part: marks of a segment, or leads, as hashes one behind the other, or nothing but a
+word that the part is there. Leads for the driver have no marks, those to be shuffled empty ones,
+and beside them the part has no leads for the driver."""
+
+COUNTS: Final = ("cells_live", "cells_dead", "bytes_dead")
+FOUND: Final = "segment INT, live BINARY, dead BINARY, " + ", ".join(f"{n} BIGINT" for n in COUNTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +93,7 @@ class GcReport(Report):
     bytes_dead: int
     parts: int
     rounds: int
+    """How often cells were followed: once in the driver, then in tasks."""
 
 
 def gc(
@@ -109,15 +124,19 @@ def gc(
         extent = extent_of(reader)
         plan = parts_of(extent, parts)
         beginning = beginning_of(reader, extent, reader.roots_kept(grace_ms))
-        state, rounds = _mark(spark, folder, extent, plan, beginning, progress)
-        task = SortTask(folder, for_tasks(extent), plan)
+        state, handed, rounds = _mark(spark, reader, extent, plan, beginning, progress)
+        task = SortTask(folder, for_tasks(extent), plan, handed)
         with watching_tasks(spark, "sort out", progress):
-            found = _in_parts(_all_parts(spark, plan).unionByName(state), plan)
-            found = found.mapInArrow(task, FOUND).localCheckpoint()
-            sums = found.groupBy().sum("cells_live", "cells_dead", "bytes_dead").collect()[0]
-            segments = found.count()
+            found = state.mapInArrow(task, FOUND)
+            if len(extent.segments) <= SEGMENTS_COLLECTED:
+                counts = found.collect()
+                rows = iter(counts)
+            else:
+                found = found.localCheckpoint(eager=False)
+                counts = found.select(*COUNTS).collect()
+                rows = found.toLocalIterator()
         check_extent(reader, extent)
-        live, dead, bytes_dead = (value or 0 for value in sums)
+        live, dead, bytes_dead = (sum(row[name] for row in counts) for name in COUNTS)
         head = sweep_head(
             extent,
             beginning.roots,
@@ -125,88 +144,124 @@ def gc(
             grace_ms=grace_ms,
             cells=(live, dead),
             bytes_dead=bytes_dead,
-            segments=segments,
+            segments=len(counts),
         )
-        rows = found.select("segment", "live", "dead").toLocalIterator()
         lists = (SweptSegment(row[0], bytes(row[1]), bytes(row[2])) for row in rows)
         write_sweep_list(RealDisk(), out, head, lists)
         root = None if extent.root is None else "0x" + extent.root.hex()
-        return GcReport(folder, out, root, segments, live, dead, bytes_dead, len(plan), rounds)
+        return GcReport(folder, out, root, len(counts), live, dead, bytes_dead, len(plan), rounds)
 
 
 def _mark(
     spark: SparkSession,
-    folder: str,
+    reader: CellStore,
     extent: Extent,
     plan: tuple[Stretch, ...],
     beginning: Beginning,
     progress: Progress | None,
-) -> tuple[DataFrame, int]:
-    """Return the marks of all parts as rows, and how many rounds they took."""
-    task = MarkTask(folder, for_tasks(extent), plan, beginning.start)
+) -> tuple[DataFrame, Handed | None, int]:
+    """Return the marks of all parts as rows, those beside them, and how many rounds they took."""
+    folder = reader.path
     parts = Plan(folder, plan)
-    leads = [
-        (parts.number(place), None, None, hash)
-        for hash, place in zip(beginning.roots, beginning.places, strict=True)
-    ]
-    state = _all_parts(spark, plan)
-    if leads:
-        state = state.unionByName(spark.createDataFrame(leads, STATE))
-    rounds = 0
+    tops = mark_tops(reader, extent, beginning.roots)
+    handed: Handed | None = Handed.of(tops, parts)
+    state = spark.range(0, len(plan), 1, max(1, len(plan)))
+    rounds = 1
+    start: Position | None = beginning.start
+    if not tops.waiting and beginning.start.sequence >= extent.position.sequence:
+        return state, handed, rounds
+    most = HANDED_MAX // len(plan)
     while True:
+        task = MarkTask(folder, for_tasks(extent), plan, start, handed, most)
+        start = None
         rounds += 1
         with watching_tasks(spark, f"mark, round {rounds}", progress):
             # Without its past: each round would else begin with all those before it.
-            state = _in_parts(state, plan).mapInArrow(task, STATE).localCheckpoint()
-            left = state.where("hash IS NOT NULL").limit(1).count()
-        if not left:
-            return state, rounds
-        task = MarkTask(folder, for_tasks(extent), plan, None)
+            state = state.mapInArrow(task, STATE).localCheckpoint(eager=False)
+            leads = state.where("hash IS NOT NULL AND marks IS NULL").select("hash").collect()
+        if any(not row[0] for row in leads):
+            state = state.repartitionById(len(plan), "part")
+            state = state.sortWithinPartitions("part", state["segment"].asc_nulls_last())
+            handed = None
+            continue
+        tops = mark_tops(reader, extent, (hash for row in leads for hash in hashes_in(row[0])))
+        handed = Handed.of(tops, parts)
+        if not tops.waiting:
+            return state, handed, rounds
 
 
-def _all_parts(spark: SparkSession, plan: tuple[Stretch, ...]) -> DataFrame:
-    rows = [(stretch.number, None, None, None) for stretch in plan]
-    return spark.createDataFrame(rows, STATE)
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What the driver hands to the parts of a round, by their numbers, beside what they have."""
+
+    leads: dict[int, bytes]
+    """Hashes, one behind the other."""
+    marked: dict[int, list[int]]
+    """Places that are marked."""
+
+    @staticmethod
+    def of(tops: Tops, parts: Plan) -> Handed:
+        """Return what the driver found."""
+        marked: dict[int, list[int]] = {}
+        for place in tops.marked:
+            marked.setdefault(parts.number(place), []).append(place)
+        return Handed(by_part(tops.waiting, parts), marked)
 
 
-def _in_parts(state: DataFrame, plan: tuple[Stretch, ...]) -> DataFrame:
-    """Return the rows with each part in a task, its marks before its leads."""
-    rows = state.repartitionById(max(1, len(plan)), "part")
-    return rows.sortWithinPartitions("part", rows["segment"].asc_nulls_last())
+def by_part(cells: Iterable[tuple[bytes, int]], parts: Plan) -> dict[int, bytes]:
+    """Return the hashes of cells, given as (hash, place), one behind the other, by their parts."""
+    found: dict[int, list[bytes]] = {}
+    for hash, place in cells:
+        found.setdefault(parts.number(place), []).append(hash)
+    return {number: b"".join(hashes) for number, hashes in found.items()}
+
+
+def hashes_in(packed: bytes) -> list[bytes]:
+    """Return the hashes that stand one behind the other."""
+    return [bytes(packed[i : i + HASH_BYTES]) for i in range(0, len(packed), HASH_BYTES)]
 
 
 class _Part:
     """What came to a task of one part."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, handed: Handed | None) -> None:
         self.number = number
         self.packed: dict[int, bytes] = {}
         """Marks of segments."""
-        self.leads: list[bytes] = []
+        self.marked = [] if handed is None else handed.marked.get(number, [])
+        self.leads = [] if handed is None else hashes_in(handed.leads.get(number, b""))
 
     def marks(self) -> Marks:
         """Return the marks of all segments."""
         marks = Marks()
         for segment, packed in self.packed.items():
             marks.unpack(segment, packed)
+        for place in self.marked:
+            marks.add(place)
         return marks
 
 
-def _parts_in(batches: Iterable[pa.RecordBatch]) -> Iterator[_Part]:
-    """Yield the parts in the rows of a task, each one again and again with its next leads."""
+def _parts_in(batches: Iterable[pa.RecordBatch], handed: Handed | None) -> Iterator[_Part]:
+    """Yield the parts in the rows of a task, each one again and again with its next leads.
+
+    handed: leads that take the place of those in the rows, which are old.
+    """
     part: _Part | None = None
     for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in ("part", "segment", "marks", "hash")]
-        for number, segment, marks, hash in zip(*columns, strict=True):
+        columns = [column.to_pylist() for column in batch.columns]
+        nothing = [None] * batch.num_rows  # of the first round, which has but numbers of parts
+        for number, segment, marks, hashes in zip(*[*columns, *[nothing] * 3][:4], strict=True):
+            if handed is not None and hashes is not None:
+                continue
             if part is None or part.number != number:
                 if part is not None:
                     yield part
-                part = _Part(number)
+                part = _Part(number, handed)
             if segment is not None:
                 part.packed[segment] = marks
-            elif hash is not None:
-                part.leads.append(hash)
-                if len(part.leads) >= BATCH_ROWS:
+            elif hashes is not None:
+                part.leads += hashes_in(hashes)
+                if len(part.leads) >= LEADS_MAX:
                     yield part
                     part.leads = []
     if part is not None:
@@ -222,12 +277,15 @@ class MarkTask:
     plan: tuple[Stretch, ...]
     start: Position | None
     """In the first round: all packs behind this are young, and stay."""
+    handed: Handed | None = None
+    most: int = 0
+    """So many leads a part may leave to the driver."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do the work of a task."""
         with ExitStack() as held:
             marking: _Marking | None = None
-            for part in _parts_in(batches):
+            for part in _parts_in(batches, self.handed):
                 if marking is None or marking.part is not part:
                     if marking is not None:
                         yield from marking.state()
@@ -247,6 +305,8 @@ class _Marking:
         self._held = held
         self._parts = Plan(task.folder, task.plan)
         self._marker: StretchMarker | None = None
+        self._has_many = False
+        """Whether leads were given away already, to be shuffled."""
 
     def _open(self) -> StretchMarker:
         if self._marker is None:
@@ -261,30 +321,35 @@ class _Marking:
         start = self._task.start
         if start is not None and start.segment <= self._task.plan[self.part.number].last:
             for _ in self._open().follow_young(start):
-                yield from self._leads(BATCH_ROWS)
+                yield from self._shuffled()
 
     def follow(self) -> Iterator[pa.RecordBatch]:
         """Follow the leads that came."""
         if self.part.leads:
             self._open().follow(self.part.leads)
-            yield from self._leads(BATCH_ROWS)
+            yield from self._shuffled()
 
-    def _leads(self, least: int) -> Iterator[pa.RecordBatch]:
-        """Yield what leads to other parts, when it is at least so much."""
+    def _shuffled(self) -> Iterator[pa.RecordBatch]:
+        """Yield what leads to other parts, when it is too much to keep."""
         marker = self._marker
-        if marker is None or len(marker.leads) < least:
+        if marker is None or len(marker.leads) < LEADS_MAX:
             return
+        self._has_many = True
         leads = marker.take_leads()
-        for first in range(0, len(leads), BATCH_ROWS):
-            rows = leads[first : first + BATCH_ROWS]
-            yield _batch([(self._parts.number(at), None, None, hash) for hash, at in rows])
+        for first in range(0, len(leads), LEADS_MAX):
+            packed = by_part(leads[first : first + LEADS_MAX], self._parts)
+            yield _batch([(number, None, b"", hashes) for number, hashes in packed.items()])
 
     def state(self) -> Iterator[pa.RecordBatch]:
         """Yield the leads that are left, and the marks."""
-        yield from self._leads(1)
-        packed = self.part.packed
-        if self._marker is not None:
-            marks = self._marker.marks
+        marker, packed = self._marker, self.part.packed
+        leads = [] if marker is None else marker.take_leads()
+        is_much = self._has_many or len(leads) > self._task.most
+        kind = b"" if is_much else None
+        rows = [(to, None, kind, hashes) for to, hashes in by_part(leads, self._parts).items()]
+        yield _batch([*rows, (self.part.number, None, None, kind)])
+        if marker is not None or self.part.marked:
+            marks = marker.marks if marker is not None else self.part.marks()
             packed = {segment: marks.pack(segment) for segment in marks.segments()}
         for segment, data in packed.items():
             yield _batch([(self.part.number, segment, data, None)])
@@ -307,11 +372,12 @@ class SortTask:
     folder: str
     extent: Extent
     plan: tuple[Stretch, ...]
+    handed: Handed | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do the work of a task."""
         done: _Part | None = None
-        for part in _parts_in(batches):
+        for part in _parts_in(batches, self.handed):
             if part is not done:
                 done = part
                 yield from self._sort_out(part)
@@ -319,19 +385,22 @@ class SortTask:
     def _sort_out(self, part: _Part) -> Iterator[pa.RecordBatch]:
         live = part.marks()
         dead = Marks()
-        counts: dict[int, list[int]] = {number: [0, 0, 0] for number in part.packed}
+        counts: dict[int, list[int]] = {number: [0, 0, 0] for number in live.segments()}
         with opened(self.folder, self.extent) as store:
             reader = StretchReader(store, self.extent, self.plan[part.number])
             for pack in reader.packs():
                 if isinstance(pack, Hole):
                     continue  # what the index finds there is on no list, and stays
-                for _, place in reader.cells(pack):
-                    count = counts.setdefault(place >> 42, [0, 0, 0])
-                    if live.has(place):
-                        count[0] += 1
-                    elif dead.add(place):
-                        count[1] += 1
-                        count[2] += locate(place)[2]
+                places = [place for _, place in reader.cells(pack)]
+                if not places:
+                    continue
+                gone = [place for place in places if not live.has(place)]
+                count = counts.setdefault(places[0] >> 42, [0, 0, 0])
+                count[0] += len(places) - len(gone)
+                for place in gone:
+                    dead.add(place)
+                    count[2] += locate(place)[2]
+                count[1] += len(gone)
         for segment, count in counts.items():
             yield _found(segment, live.pack(segment), dead.pack(segment), *count)
 

@@ -20,6 +20,7 @@ from datalattice.cells import (
     decode,
     encode,
     inline_signed,
+    may_refer,
 )
 from datalattice.errors import BadFormat, Corruption
 from datalattice.limits import EMBEDDED_BYTES_MAX
@@ -91,32 +92,32 @@ class Inspector:
             if self._waiting_bytes >= INSPECTED_BYTES:
                 yield from self.finish()
 
-    def _inspect(self, hash: bytes, place: int) -> Iterator[Found]:
+    def _inspect(self, hash: bytes, place: int) -> Iterable[Found]:
         self.cells += 1
         try:
             data = self._reader.read(place)
         except Corruption as error:
-            yield self._found(Fault.HASH, hash, place, str(error))
-            return
+            return (self._found(Fault.HASH, hash, place, str(error)),)
         self.bytes += len(data)
         self._waiting_bytes += len(data)
         if _sha3(data).digest() != hash:
-            yield self._found(Fault.HASH, hash, place, "the cell does not fit its hash")
-            return
+            return (self._found(Fault.HASH, hash, place, "the cell does not fit its hash"),)
         try:
             value = decode(data)
             again = encode(value)
         except BadFormat as error:
-            yield self._found(Fault.ENCODING, hash, place, str(error))
-            return
+            return (self._found(Fault.ENCODING, hash, place, str(error)),)
         if again != data:
-            yield self._found(Fault.ENCODING, hash, place, "its value is encoded otherwise")
-            return
+            text = "its value is encoded otherwise"
+            return (self._found(Fault.ENCODING, hash, place, text),)
+        if not may_refer(data):  # as most cells: neither references nor signed values
+            return ()
         refs = branch_hashes(data)
         if refs:
             self._waiting.append((hash, place, refs))
         if _MAYBE_SIGNED.search(data) is not None:
-            yield from self._check_signed(hash, place, value)
+            return self._check_signed(hash, place, value)
+        return ()
 
     def _check_signed(self, hash: bytes, place: int, value: Value) -> Iterator[Found]:
         if not isinstance(value, Cell):
@@ -133,14 +134,23 @@ class Inspector:
         waiting, self._waiting = self._waiting, []
         self._waiting_bytes = 0
         wanted = sorted({ref for _, _, refs in waiting for ref in refs})
-        places = dict(zip(wanted, self._reader.places(wanted), strict=True))
+        places = self._reader.places(wanted)
+        wrong = {
+            ref: at
+            for ref, at in zip(wanted, places, strict=True)
+            if at < 0 or locate(at)[2] <= EMBEDDED_BYTES_MAX
+        }
+        if not wrong:
+            return
         for hash, place, refs in waiting:
             for ref in dict.fromkeys(refs):
-                at = places[ref]
+                at = wrong.get(ref)
+                if at is None:
+                    continue
                 if at < 0:
                     text = f"refers to 0x{ref.hex()}, which is not here"
                     yield self._found(Fault.REFERENCE, hash, place, text)
-                elif locate(at)[2] <= EMBEDDED_BYTES_MAX:
+                else:
                     text = (
                         f"refers by hash to 0x{ref.hex()}, a cell of {locate(at)[2]} bytes, "
                         "which belongs inside it"

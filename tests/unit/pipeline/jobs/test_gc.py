@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import random
 import shutil
 import threading
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +34,7 @@ from datalattice.store import (
     collecting,
     extent_of,
     locate,
+    stretches,
     sweep_head,
     write_sweep_list,
 )
@@ -44,6 +48,7 @@ pa = pytest.importorskip("pyarrow")
 from datalattice.pipeline.jobs.gc import MarkTask, SortTask  # noqa: E402
 from datalattice.pipeline.jobs.stores import for_tasks, parts_of  # noqa: E402
 
+job = importlib.import_module("datalattice.pipeline.jobs.gc")  # not its namesake
 HOUR_MS = 3_600_000
 
 
@@ -118,10 +123,7 @@ class Marked:
 
     @staticmethod
     def run(task: Any, rows: list[tuple[Any, ...]], together: bool) -> list[tuple[Any, ...]]:
-        def key(row: tuple[Any, ...]) -> tuple[Any, ...]:
-            return row[0], row[1] is None, row[1] or 0
-
-        rows = sorted(rows, key=key)
+        rows = sorted(rows, key=in_order)
         numbers = [None] if together else sorted({row[0] for row in rows})
         out: list[tuple[Any, ...]] = []
         for number in numbers:
@@ -134,6 +136,66 @@ class Marked:
     def write(self, path: Path) -> Path:
         write_sweep_list(RealDisk(), str(path), self.head, self.segments)
         return path
+
+
+class Frame:
+    """A frame of Spark as far as the job needs it: rows in partitions, each one through a task."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+
+    def __getitem__(self, name: str) -> Any:
+        return SimpleNamespace(asc_nulls_last=lambda: name)
+
+    def mapInArrow(self, task: Any, _schema: str) -> Frame:  # noqa: N802 - as Spark has it
+        return Frame([list(pickle.loads(pickle.dumps(task))(part)) for part in self.parts])
+
+    def localCheckpoint(self, *, eager: bool) -> Frame:  # noqa: N802 - as Spark has it
+        assert not eager
+        return self
+
+    def where(self, text: str) -> Frame:
+        assert text == "hash IS NOT NULL AND marks IS NULL"
+        rows = [row for row in self.collect() if row["hash"] is not None and row["marks"] is None]
+        return Frame([[pa.RecordBatch.from_pylist(rows)]] if rows else [])
+
+    def select(self, *names: str) -> Frame:
+        return Frame([[batch.select(list(names)) for batch in part] for part in self.parts])
+
+    def repartitionById(self, count: int, _name: str) -> Frame:  # noqa: N802 - as Spark has it
+        rows = [tuple(row.values()) for row in self.collect()]
+        mine = [[row for row in rows if row[0] == number] for number in range(count)]
+        return Frame([list(batches(sorted(one, key=in_order))) for one in mine])
+
+    def sortWithinPartitions(self, *_names: Any) -> Frame:  # noqa: N802 - as Spark has it
+        return self
+
+    def collect(self) -> list[Any]:
+        rows = [row for part in self.parts for batch in part for row in batch.to_pylist()]
+        return [Row(row) for row in rows]
+
+    def toLocalIterator(self) -> Iterator[Any]:  # noqa: N802 - as Spark has it
+        return iter(self.collect())
+
+
+class Row(dict[str, Any]):
+    """A row, by names and by numbers."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return list(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
+
+
+class Session:
+    """A session of Spark as far as the job needs it."""
+
+    def range(self, first: int, behind: int, _step: int, _parts: int) -> Frame:
+        ids = [pa.array([number], pa.int64()) for number in range(first, behind)]
+        return Frame([[pa.RecordBatch.from_arrays([one], names=["id"])] for one in ids])
+
+
+def in_order(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what rows of a task are sorted by: parts, then marks before leads."""
+    return row[0], row[1] is None, row[1] or 0
 
 
 def places_kept(store: CellStore, grace_ms: int = 0) -> set[int]:
@@ -212,6 +274,48 @@ def test_the_mark_is_the_stores_own(
             or sweep(store, path, dry_run=True).cells_live == dry.cells_live
         )
         lease.release()
+
+
+@pytest.mark.parametrize(
+    ("waiting", "tops", "handed", "rounds", "collected"),
+    [
+        (4_096, 16_384, 65_536, 1, 0),  # all by the driver
+        (3, 16_384, 65_536, 2, 64),
+        (4_096, 9, 65_536, 2, 0),
+        (3, 9, 0, 3, 64),  # all shuffled
+        (3, 9, 60, 2, 0),  # now and then
+        (0, 0, 65_536, 3, 64),  # nothing by the driver
+    ],
+)
+def test_a_mark_is_the_same_whoever_follows(
+    tmp_path: Path,
+    clock: StoppedClock,
+    monkeypatch: pytest.MonkeyPatch,
+    waiting: int,
+    tops: int,
+    handed: int,
+    rounds: int,
+    collected: int,
+) -> None:
+    monkeypatch.setattr(stretches, "WAITING_MIN", waiting)
+    monkeypatch.setattr(stretches, "TOPS_MAX", tops)
+    monkeypatch.setattr(stretches, "MARK_CELLS", 8)
+    monkeypatch.setattr(job, "HANDED_MAX", handed)
+    monkeypatch.setattr(job, "SEGMENTS_COLLECTED", collected)
+    monkeypatch.setattr(job, "LEADS_MAX", 16)
+    with opened(tmp_path / "s", clock) as store:
+        history_of(store, 10)
+        store.pins.pin(store.root_hash() or b"", "pinned")
+        history_of(store, 20, start=40)
+        own = places_kept(store)
+        session: Any = Session()
+        path = tmp_path / "list"
+        found = job.gc(session, str(tmp_path / "s"), str(path), grace_ms=0, parts=5, clock=clock)
+        assert places_listed(store, path) == own
+        assert found.cells_live == len(own)
+        assert found.cells_live + found.cells_dead == store.stats().cells
+        assert found.segments == found.as_json()["segments"] > 5
+        assert found.rounds == 1 if rounds == 1 else found.rounds >= rounds
 
 
 def test_what_is_young_and_what_is_remembered_stays(tmp_path: Path, clock: StoppedClock) -> None:
@@ -516,6 +620,21 @@ def test_files_that_are_no_lists_are_refused(tmp_path: Path, listed: Path) -> No
     listed.write_bytes(bytes(data))
     with pytest.raises(StoreVersion, match="format version 2; this package reads up to 1"):
         SweepList(RealDisk(), str(listed))
+
+
+@pytest.mark.parametrize("marks", [b"", b"none", zlib.compress(b"short")])
+def test_marks_that_are_none_are_refused(
+    tmp_path: Path, clock: StoppedClock, listed: Path, marks: bytes
+) -> None:
+    plan = SweepList(RealDisk(), str(listed))
+    first, *rest = plan.segments()
+    plan.close()
+    write_sweep_list(RealDisk(), str(listed), plan.head, [first._replace(dead=marks), *rest])
+    with opened(tmp_path / "s", clock) as store:
+        before = store.stats()
+        with pytest.raises(Corruption, match="the marks of the sweep list are damaged"):
+            sweep(store, listed)
+        assert store.stats() == before
 
 
 def test_a_list_says_what_it_was_made_of(tmp_path: Path, clock: StoppedClock) -> None:
