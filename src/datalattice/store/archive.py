@@ -126,8 +126,16 @@ def _children_first(store: Store, top: bytes, receiver: Store | None) -> Iterato
 def _is_in(store: Store, hash: bytes) -> bool:
     """Return whether a store has a cell; a reader does not look at the log for each of them."""
     if isinstance(store, Reading) and store.read_only:
-        return store._index.find(hash) >= 0
+        return place_at_opening(store, hash) >= 0
     return store.has(hash)
+
+
+def place_at_opening(store: Reading, hash: bytes) -> int:
+    """Return a number for the place of a cell of a store that only reads, negative for none.
+
+    The store is not asked whether it got the cell since it was opened, which costs much.
+    """
+    return store._index.find(hash)
 
 
 def _nowhere(_hash: bytes) -> int:

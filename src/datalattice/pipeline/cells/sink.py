@@ -30,7 +30,14 @@ from datalattice.pipeline.columns import check_type, listed, type_name
 from datalattice.pipeline.leftovers import remove, remove_stale
 from datalattice.pipeline.staging import STAGE_BYTES_MAX, Job, Staged, Target
 from datalattice.pipeline.unsynced import unsynced_store
-from datalattice.store import STORE_FILE, CellStore, Seen, export_cells, extent_of
+from datalattice.store import (
+    STORE_FILE,
+    CellStore,
+    Seen,
+    export_cells,
+    extent_of,
+    place_at_opening,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -200,7 +207,7 @@ def _below(
     stack = [root]
     while stack:
         hash = stack.pop()
-        places = ((n, source.place_of(hash)) for n, source in enumerate(sources))
+        places = ((n, place_at_opening(source, hash)) for n, source in enumerate(sources))
         number, place = next((found for found in places if found[1] >= 0), (-1, -1))
         if target.has(hash) or (place >= 0 and not seen[number].add(place)):
             continue
@@ -234,18 +241,13 @@ def _together(staged: Sequence[Path], folder: Path) -> CellStore:
     """Return a store that has the cells of all tasks: that of the one task, or a new one."""
     if len(staged) == 1:
         return CellStore.open(staged[0], read_only=True)
-    together = unsynced_store(folder)
-    try:
+    with unsynced_store(folder) as together:
         for path in staged:
             with CellStore.open(path, read_only=True) as store:
                 extent = extent_of(store)
                 for stretch in extent.stretches(1):
                     together.put_encodings(cells(store, extent, stretch, verify=True))
-        together.sync()
-    except BaseException:
-        together.close()
-        raise
-    return together
+    return CellStore.open(folder, read_only=True)
 
 
 def _export(options: WriteOptions, together: CellStore, archive: Path) -> None:
