@@ -165,7 +165,11 @@ def test_a_port_that_there_is_not_is_refused(master: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["spark", "sc"])
-def test_a_server_that_is_not_there_is_told_at_once(kind: str) -> None:
+def test_a_server_that_is_not_there_is_told_at_once(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A session of other tests may be running, and would be returned as it is.
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = server.getsockname()[1]
         reach(parse_master(f"spark://127.0.0.1:1,127.0.0.1:{free}"))
