@@ -47,7 +47,7 @@ def merge(
         ),
     ] = None,
     fan_in: Annotated[
-        int | None, typer.Option("--fan-in", min=2, help="Inputs that one task merges.")
+        int | None, typer.Option("--fan-in", min=2, max=64, help="Inputs that one task merges.")
     ] = None,
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,

@@ -165,7 +165,7 @@ def _batches(
     """Yield the rows of a task."""
     if task >= len(tasks):
         return
-    open_stores.trim()
+    open_stores.done()
     own, other = (open_stores.get(one.path) for one in inputs)
     rows: list[dict[str, Any]] = []
     for item in tasks[task]:

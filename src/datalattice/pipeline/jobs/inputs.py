@@ -26,8 +26,12 @@ from datalattice.store import CellStore, store_in
 HOLD_SECONDS: Final = 24 * 60 * 60
 """How long the root of an input is leased; the lease is given back when the job is done."""
 
-OPEN_MAX: Final = 128
-"""Stores that one process of a job keeps open; the one used longest ago goes."""
+OPEN_MAX: Final = 96
+"""Stores that one process of a job keeps open; the one used longest ago goes. The address space of
+a process has room for the indexes of about 127, at a terabyte each."""
+
+STAGED_MAX: Final = 16
+"""Stores of tasks that are kept open besides."""
 
 CACHE_BYTES: Final = 4 * 1024 * 1024
 """Decoded cells kept of each of them."""
@@ -104,40 +108,59 @@ def leased(inputs: Sequence[Input]) -> Iterator[None]:
 
 
 class OpenStores:
-    """Stores open for reading, by path: at most `OPEN_MAX`, the one used longest ago is closed.
+    """Stores open for reading, by path: about `most`, the one used longest ago is closed.
 
-    A process of Spark runs many tasks, and most of them need the same stores.
+    A process of Spark runs many tasks, and most of them need the same stores. What a task has asked
+    for stays open until it says that it is done.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._process = os.getpid()
         self._stores: OrderedDict[str, CellStore] = OrderedDict()
+        self._needed: set[str] = set()
 
     def get(self, path: str) -> CellStore:
-        """Return the store at a path, opened read-only."""
+        """Return the store at a path, opened read-only, for the work that is going on."""
         if self._process != os.getpid():  # what was inherited through a fork is not ours
-            self._process, self._stores = os.getpid(), OrderedDict()
+            self._process, self._stores, self._needed = os.getpid(), OrderedDict(), set()
         store = self._stores.get(path)
         if store is None:
+            self._make_room()
             store = CellStore.open(path, read_only=True, cache_bytes=CACHE_BYTES)
             self._stores[path] = store
         self._stores.move_to_end(path)
+        self._needed.add(path)
         return store
 
-    def trim(self) -> None:
-        """Close what is too much: between tasks, when no value of them is in use."""
-        while len(self._stores) > OPEN_MAX:
-            _, store = self._stores.popitem(last=False)
-            store.close()
+    def _make_room(self) -> None:
+        idle = [path for path in self._stores if path not in self._needed]
+        for path in idle[: max(0, len(self._stores) - self._most + 1)]:
+            self._stores.pop(path).close()
+
+    def done(self) -> None:
+        """Take note that no value is in use any more, of any of them."""
+        self._needed.clear()
 
     def close(self) -> None:
         """Close all."""
+        self.done()
         while self._stores:
             self._stores.popitem()[1].close()
 
 
-open_stores: Final = OpenStores()
-"""Those of this process."""
+open_stores: Final = OpenStores(OPEN_MAX)
+"""Those of this process that jobs are given."""
+
+staged_stores: Final = OpenStores(STAGED_MAX)
+"""Those that tasks made. They are asked for at each cell, so that any number can be read from."""
+
+
+def staged_encoding(path: str, hash: bytes) -> bytes | None:
+    """Return the encoding of a cell of a store that a task made."""
+    found = staged_stores.get(path).get_encoding(hash)
+    staged_stores.done()
+    return found
 
 
 def root_of(one: Input) -> Value:

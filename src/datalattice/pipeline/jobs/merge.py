@@ -52,6 +52,7 @@ from datalattice.pipeline.jobs.inputs import (
     open_stores,
     resolve_input,
     root_of,
+    staged_stores,
 )
 from datalattice.pipeline.jobs.output import Output, Result
 from datalattice.pipeline.jobs.partials import (
@@ -70,7 +71,7 @@ from datalattice.pipeline.jobs.reduction import (
     Reduction,
     add_tally,
     input_document,
-    partials_of,
+    read_partial,
     reduce_some,
     unit_document,
     unpack,
@@ -84,7 +85,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FAN_IN: Final = 64
-"""Inputs, or partials, that one task merges."""
+"""Inputs, or partials, that one task merges, at most."""
 
 RANGE_KEYS: Final = 16_384
 """A database of more keys is merged by ranges of about as many: what a task holds in memory."""
@@ -149,8 +150,8 @@ def merge(
     """
     began = time.monotonic()
     output = Output.of(into, store, archive)
-    if fan_in < 2:
-        raise UsageError(f"fan_in is a number of at least 2, got {fan_in!r}")
+    if not 2 <= fan_in <= FAN_IN:
+        raise UsageError(f"fan_in is a number of 2 to {FAN_IN}, got {fan_in!r}")
     if not inputs:
         raise UsageError("there is nothing to merge: name archives, stores or folders of nodes")
     if output.folder is not None:
@@ -180,6 +181,7 @@ def _staging_folder(place: Path) -> Iterator[str]:
         yield str(folder)
     finally:
         open_stores.close()
+        staged_stores.close()
         shutil.rmtree(folder, ignore_errors=True)
         if is_new:
             shutil.rmtree(place, ignore_errors=True)
@@ -215,10 +217,8 @@ class _Merge:
             public_key = None if self.key is None else self.key.public_key
             reduction = Reduction(self.staging, sources[0].path, public_key, tuple(ranges))
             documents = self._reduced(reduction, units, sources)
-            with (
-                CellStore.open(reduction.base, read_only=True, cache_bytes=CACHE_BYTES) as base,
-                partials_of(documents, base) as partials,
-            ):
+            with CellStore.open(reduction.base, read_only=True, cache_bytes=CACHE_BYTES) as base:
+                partials = [read_partial(document, base) for document in documents]
                 merger = Merger(public_key, ranges)
                 root, forks = self._whole(merger, list(zip(units, partials, strict=True)))
                 result = Result(root, merger, self.key)

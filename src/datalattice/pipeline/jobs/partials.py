@@ -434,7 +434,7 @@ def _falls_in(path: Path, bucket: Bucket) -> bool:
 class Delta:
     """The cells of a staged value: what its own store has, else what the base has. A `Loader`."""
 
-    def __init__(self, own: CellStore, base: CellStore) -> None:
+    def __init__(self, own: Callable[[bytes], bytes | None], base: CellStore) -> None:
         self._own = own
         self._base = base
 
@@ -443,7 +443,7 @@ class Delta:
 
         Raises: MissingData: neither has it; the base has lost what it was taken to have.
         """
-        encoding = self._own.get_encoding(hash)
+        encoding = self._own(hash)
         if encoding is None:
             return self._base.load(hash)
         return decode_trusted(encoding, hash, self)

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from datalattice.cells import Value, Vector, decode_message, encode_message, value_hash
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import UsageError
-from datalattice.pipeline.jobs.inputs import CACHE_BYTES, Input, open_stores, root_of
+from datalattice.pipeline.jobs.inputs import (
+    CACHE_BYTES,
+    Input,
+    open_stores,
+    root_of,
+    staged_encoding,
+)
 from datalattice.pipeline.jobs.partials import (
     Bucket,
     Delta,
@@ -93,6 +100,7 @@ def staged_store(staging: str, entropy: Entropy | None = None) -> Iterator[tuple
 
 def reduce_some(reduction: Reduction, payload: bytes) -> bytes:
     """Merge some inputs or partials of one unit; the work of a task."""
+    open_stores.done()  # whatever became of the task before
     document = json.loads(payload)
     unit = read_unit(document["unit"])
     merger = Merger(reduction.public_key, reduction.ranges)
@@ -100,7 +108,7 @@ def reduce_some(reduction: Reduction, payload: bytes) -> bytes:
     made = merger.merge(unit, _operands(merger, unit, document["of"], base))
     with staged_store(reduction.staging) as (store, folder):
         answer = _staged(made, store, base)
-    open_stores.trim()
+    open_stores.done()
     tally = merger.tally
     return json.dumps(
         {
@@ -121,10 +129,10 @@ def _operands(
             one = Input(document["name"], document["path"], bytes.fromhex(document["root"]))
             yield merger.take(root_of(one), unit)
         else:
-            partial = read_partial(document, open_stores.get(document["path"]), base)
+            made = read_partial(document, base)
             if isinstance(unit, Bucket):
-                partial.value = merger.resealed(partial.value)
-            yield partial
+                made.value = merger.resealed(made.value)
+            yield made
 
 
 def input_document(one: Input) -> dict[str, Any]:
@@ -148,9 +156,9 @@ def _staged(made: Partial, store: CellStore, base: CellStore) -> dict[str, Any]:
     return {"root": root, "staged": count, "forks": forks, "seals": seals}
 
 
-def read_partial(document: dict[str, Any], store: CellStore, base: CellStore) -> Partial:
+def read_partial(document: dict[str, Any], base: CellStore) -> Partial:
     """Return what a task staged; cells are loaded from its store, else from the base."""
-    delta = Delta(store, base)
+    delta = Delta(partial(staged_encoding, document["path"]), base)
     forks = {
         read_path(path): [delta.load(bytes.fromhex(one)) for one in values]
         for path, values in document["forks"].items()
@@ -205,14 +213,3 @@ def read_path(text: str) -> tuple[Value, ...]:
     found = decode_message(bytes.fromhex(text))
     assert isinstance(found, Vector)
     return tuple(found)
-
-
-@contextmanager
-def partials_of(documents: list[dict[str, Any]], base: CellStore) -> Iterator[list[Partial]]:
-    """Give what tasks staged, open while the block runs."""
-    with ExitStack() as held:
-        made = []
-        for document in documents:
-            store = CellStore.open(document["path"], read_only=True, cache_bytes=CACHE_BYTES)
-            made.append(read_partial(document, held.enter_context(store), base))
-        yield made

@@ -16,7 +16,8 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, NoSigningKey, UsageError
 from datalattice.home import Folder, write_key
 from datalattice.lattice import assoc_in, get_in, root_lattice, set_local
-from datalattice.pipeline.jobs import MergeReport, merge, output
+from datalattice.pipeline.jobs import MergeReport, inputs, merge, output
+from datalattice.pipeline.jobs.inputs import OpenStores
 from datalattice.store import CellStore, import_cells
 from datalattice.testing.replicas import ALICE, BOB, CAROL, Replica, merged, run_here
 
@@ -116,6 +117,33 @@ def test_large_databases_are_merged_by_ranges_to_the_same_hash(
     report = run(saved(replicas, tmp_path), store=str(tmp_path / "made"), key=ALICE, fan_in=fan_in)
     assert report.root == value_hash(wanted).hex() == hash_of(tmp_path / "made")
     assert report.tasks >= 10
+
+
+def test_any_number_of_ranges_is_put_together_with_few_stores_open(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RANGE_KEYS", 1)
+    few = OpenStores(2)
+    monkeypatch.setattr(inputs, "staged_stores", few)
+    replicas = same_owner(2, keys=10)
+    wanted = merged([one.root for one in replicas], ALICE)
+    report = run(saved(replicas, tmp_path), store=str(tmp_path / "made"), key=ALICE)
+    assert report.root == value_hash(wanted).hex() == hash_of(tmp_path / "made")
+    assert report.tasks > 10
+    assert len(few._stores) <= 2
+    few.close()
+
+
+def test_stores_that_work_needs_stay_open_and_others_make_room(tmp_path: Path) -> None:
+    paths = [Replica().set(ALICE, {"k": i}).save(tmp_path / f"r{i}") for i in range(4)]
+    stores = OpenStores(2)
+    first = [stores.get(path) for path in paths[:3]]
+    assert [store.root_hash() is not None for store in first] == [True] * 3
+    stores.done()
+    stores.get(paths[1])
+    stores.get(paths[3])
+    assert list(stores._stores) == [paths[1], paths[3]]
+    stores.close()
 
 
 @pytest.mark.parametrize("limit", [9, 10])
@@ -276,7 +304,8 @@ def test_progress_and_report(run: Run, tmp_path: Path) -> None:
         ({"store": "made", "archive": "made2"}, "name one place for the result"),
         ({"store": "there"}, "is there already"),
         ({"store": "no/such/made"}, "is not a folder"),
-        ({"store": "made", "fan_in": 1}, "fan_in is a number of at least 2"),
+        ({"store": "made", "fan_in": 1}, "fan_in is a number of 2 to 64, got 1"),
+        ({"store": "made", "fan_in": 65}, "fan_in is a number of 2 to 64, got 65"),
     ],
 )
 def test_wrong_calls(options: dict[str, Any], text: str, run: Run, tmp_path: Path) -> None:
