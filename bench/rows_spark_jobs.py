@@ -66,6 +66,8 @@ class Bench:
     def __init__(self, place: Path, quick: bool) -> None:
         self.place = place
         self.records = 100_000 if quick else 1_500_000
+        self.stored = 100_000 if quick else 4_500_000
+        """Records of the store that is audited and marked; those above are copied into others."""
         self.loaded = 20_000 if quick else 1_000_000
         self.keys, self.replicas, self.changes = (20_000, 8, 500) if quick else (200_000, 32, 1_000)
         self.store = place / "store"
@@ -74,7 +76,7 @@ class Bench:
         self.cells = place / "cells.parquet"
         self.root = b""
         self.count = 0
-        """Cells that the root of the store leads to."""
+        """Cells that are copied."""
         self.inputs: list[str] = []
         self.merged = ""
         self.one_process: dict[str, float] = {}
@@ -92,7 +94,7 @@ class Bench:
         root = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS))
         queue = LatticeMQ.at(root, KEYS.public_key).partition("bench", 0)
         with CellStore.open(self.store, segment_bytes=SEGMENT_BYTES) as store:
-            for first in range(0, self.records, BATCH_RECORDS):
+            for first in range(0, self.stored, BATCH_RECORDS):
                 queue.offer_many(
                     [
                         sha3_256(i.to_bytes(8, "big")) * 3
@@ -100,7 +102,8 @@ class Bench:
                     ]
                 )
                 store.commit(root.get())
-            self.root = value_hash(root.get())
+                if first + BATCH_RECORDS == self.records:
+                    self.root = value_hash(root.get())
             found = list(cells_below(store, self.root))
         self.count = len(found)
         made = [pa.array(column, pa.binary()) for column in zip(*found, strict=True)]
