@@ -57,6 +57,7 @@ file.
 """
 
 DATA_FILE: Final = "data.mdb"
+LOCK_FILE: Final = "lock.mdb"
 
 _FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -73,6 +74,8 @@ def _translate(error: lmdb.Error, where: str) -> StoreError:
         error, lmdb.CorruptedError | lmdb.InvalidError | lmdb.PageNotFoundError | lmdb.PanicError
     ):
         return Corruption(text)
+    if "ermission denied" in reason:
+        text += f" (readers, too, have to write to {LOCK_FILE} there: they note what they read)"
     return StoreFailed(text)
 
 
@@ -103,6 +106,16 @@ class _Environment:
             )
         except lmdb.Error as error:
             raise _translate(error, str(path)) from error
+        self.file = _file_of(path)
+
+
+def _file_of(path: Path) -> tuple[int, int] | None:
+    """Return what tells the tables of a folder from others that take their place; None: none."""
+    try:
+        status = (path / DATA_FILE).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 _shared: dict[str, _Environment] = {}
@@ -121,6 +134,8 @@ def _acquire(path: Path, *, durable: bool, create: bool) -> _Environment:
         if found is not None and found.pid != os.getpid():
             found.env.close()  # inherited over a fork, where LMDB must not be used
             found = None
+        if found is not None and found.file != _file_of(path):
+            found = None  # the folder was made again: who has the old one open keeps that
         if found is None:
             found = _shared[name] = _Environment(path, durable=durable, create=create)
         elif found.durable != durable:
@@ -133,7 +148,9 @@ def _release(shared: _Environment) -> None:
     with _shared_lock:
         shared.users -= 1
         if shared.users == 0 and shared.pid == os.getpid():
-            del _shared[os.path.realpath(shared.path)]
+            name = os.path.realpath(shared.path)
+            if _shared.get(name) is shared:
+                del _shared[name]
             shared.env.close()
 
 

@@ -272,10 +272,17 @@ def open_place(place: Place, clock: Clock | None = None) -> Source:
     if found is None:
         while len(_open) >= OPEN_MAX:
             _close(_open.pop(next(iter(_open))))
-        cells = CellStore.open(folder, read_only=True) if folder else _node_cells(place)
+        cells = _store_cells(folder, place) if folder else _node_cells(place)
         found = _Opened(os.getpid(), identity, cells)
     _open[name] = found
     return Source(place, found.cells, clock or SystemClock())
+
+
+def _store_cells(folder: str, place: Place) -> CellStore:
+    try:
+        return CellStore.open(folder, read_only=True)
+    except PermissionError as error:
+        raise _no_store(place.store, error) from None
 
 
 def _node_cells(place: Place) -> RemoteCells:

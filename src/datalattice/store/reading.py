@@ -278,9 +278,13 @@ class Reading(Store):
         return False
 
     def _reopen(self, identity: str) -> None:
-        """Follow a writer that made the index again."""
-        old, self._opened = self._index, open_reader(self._disk, self._folder)
-        self._index, self._state = self._opened.index, self._opened.state
+        """Follow a writer that made the index again, or the store."""
+        before, self._opened = self._opened, open_reader(self._disk, self._folder)
+        old, self._index, self._state = self._index, self._opened.index, self._opened.state
+        if self._opened.store_id != before.store_id:
+            self._segments.forget()
+            self._cache.clear()
+            self._damage.clear()
         self._identity = identity
         old.close()
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import Mock
 
+import lmdb
 import pytest
 
 from datalattice.engine import (
@@ -19,7 +22,7 @@ from datalattice.engine import (
     MemoryEngine,
     open_engine,
 )
-from datalattice.errors import Corruption, ReadOnly, StoreClosed, UsageError
+from datalattice.errors import Corruption, ReadOnly, StoreClosed, StoreFailed, UsageError
 from datalattice.testing.engine_kit import TABLES, check_engine
 
 
@@ -164,6 +167,32 @@ def test_a_reader_without_write_permission(tmp_path: Path) -> None:
     LmdbEngine(tmp_path, ("one",)).close()
     (tmp_path / "data.mdb").chmod(0o444)
     LmdbEngine(tmp_path, ("one",), read_only=True).close()
+
+
+def test_a_reader_that_may_not_note_what_it_reads_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LmdbEngine(tmp_path, ("one",)).close()
+    monkeypatch.setattr(lmdb, "open", Mock(side_effect=lmdb.Error("d: Permission denied")))
+    with pytest.raises(StoreFailed, match=r"readers, too, have to write to lock\.mdb there"):
+        LmdbEngine(tmp_path, ("one",), read_only=True)
+
+
+def test_tables_made_anew_are_not_those_that_somebody_has_open(tmp_path: Path) -> None:
+    first = LmdbEngine(tmp_path / "e", ("one",))
+    with first.write() as txn:
+        txn.put("one", b"k", b"old")
+    shutil.rmtree(tmp_path / "e")
+    second = LmdbEngine(tmp_path / "e", ("one",))
+    with second.write() as txn:
+        txn.put("one", b"k", b"new")
+    third = LmdbEngine(tmp_path / "e", ("one",), read_only=True)
+    first.close()
+    with ExitStack() as stack:
+        views = [stack.enter_context(engine.read()) for engine in (second, third)]
+        assert [view.get("one", b"k") for view in views] == [b"new", b"new"]
+    third.close()
+    second.close()
 
 
 def test_a_renewed_snapshot_of_a_reader_still_knows_the_tables(tmp_path: Path) -> None:

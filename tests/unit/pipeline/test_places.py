@@ -123,6 +123,43 @@ def test_a_folder_made_anew_is_another_place(tmp_path: Path) -> None:
     assert same(open_place(Place(str(folder))).root(), value(2))
 
 
+@pytest.mark.parametrize(("first", "second"), [(1, 30), (30, 1)])
+def test_a_store_made_anew_under_readers_is_read_as_it_is_now(
+    tmp_path: Path, first: int, second: int
+) -> None:
+    folder = store_of(tmp_path / "s", *map(value, range(first)))
+    asked = place(store=str(folder), leaseSeconds="0")
+    with CellStore.open(folder, read_only=True) as other:  # holds the old index in this process
+        source = open_place(asked)
+        gone = source.root_hash()
+        assert gone is not None
+        assert same(source.root(), other.root())
+        shutil.rmtree(folder)
+        present = Vector.of(map(value, range(100, 100 + second)))
+        store_of(folder, present)
+        for reader in (source, other):
+            assert reader.root_hash() == value_hash(present)
+            assert reader.get_encoding(gone) is None
+            assert same(reader.root(), present)
+        assert same(open_place(asked).root(), present)
+
+
+def test_a_store_that_this_user_may_not_read_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = store_of(tmp_path / "s", value(1))
+    real = os.open
+
+    def refused(path: str, *given: int) -> int:  # as root may read everything
+        if str(path).endswith("STORE"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, *given)
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(UsageError, match="is not the folder of a store: Permission denied"):
+        open_place(place(store=str(folder)))
+
+
 def test_a_copy_that_only_looks_like_what_was_there_is_another_place(tmp_path: Path) -> None:
     """A file system may give the number of a removed file to the next, `cp -a` keeps its time."""
     folder = store_of(tmp_path / "s", value(1))
