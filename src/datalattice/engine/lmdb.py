@@ -9,6 +9,8 @@ join later.
 the process, since the pages are in the system's memory, but after a power failure the file may be
 unusable, not merely old. It is for tables that can be rebuilt, whose owner knows when not to trust
 them.
+
+Length: one engine and the environments that its readers and writers share.
 """
 
 from __future__ import annotations
