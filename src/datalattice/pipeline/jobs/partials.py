@@ -184,7 +184,7 @@ class Merger:
     def take(self, root: Value, unit: Unit) -> Partial:
         """Return what one input has of a unit."""
         if isinstance(unit, Range):
-            databases = self.databases(get_in(root, unit.slot), unit.slot)
+            databases = self.databases(_cell_at(root, unit.slot), unit.slot)
             index = None if databases is None else databases.get(unit.name)
             if not isinstance(index, Index):
                 return Partial(None)
@@ -192,7 +192,7 @@ class Merger:
         made = self._share(replicable(root), unit)
         seals: dict[Path, set[Seal]] = {}
         for slot in self.split:
-            cell = get_in(made, slot)
+            cell = _cell_at(made, slot)
             databases = self.databases(cell, slot)
             if databases is not None:
                 assert isinstance(cell, Signed)
@@ -367,11 +367,18 @@ def slots_of(
         lattice = root_lattice()
     if isinstance(root, Signed):
         yield path, root
-    elif isinstance(lattice, (KeyedLattice, OwnerLattice)) and isinstance(root, (Map, Index)):
+    elif (isinstance(lattice, KeyedLattice) and isinstance(root, Index)) or (
+        isinstance(lattice, OwnerLattice) and isinstance(root, Map)
+    ):
         for key, value in root.entries():
             below = lattice.child(key)
             if below is not None:
                 yield from slots_of(value, below, (*path, key))
+
+
+def _cell_at(root: Value, slot: Path) -> Value:
+    """Return what an owner has; nothing where their section is of a kind that no merge takes."""
+    return get_in(root, slot) if isinstance(get_in(root, slot[:-1]), Map) else None
 
 
 def with_databases(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from datalattice.apps.dlfs import Drive
-from datalattice.cells import Index, Keyword, Signed, Value, same, value_hash
+from datalattice.cells import Index, Keyword, Map, Signed, Value, same, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, NoSigningKey, UsageError
 from datalattice.home import Folder, write_key
@@ -270,6 +270,22 @@ def test_what_is_private_or_not_signed_by_its_owner_is_left_out(run: Run, tmp_pa
     assert report.dropped == 1
     assert report.dropped_at == (f":kv 0x{BOB.public_key.hex()}",)
     assert report.root == hash_of(tmp_path / "made")
+
+
+def test_a_section_that_is_none_has_no_databases(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RANGE_KEYS", 10)
+    honest = Replica().set(ALICE, {f"k{i}": i for i in range(30)})
+    section = get_in(honest.root, [Keyword("kv")])
+    assert isinstance(section, Map)
+    strange = Replica(assoc_in(honest.root, [Keyword("kv")], Index.of(section.entries())))
+    other = Replica().set(BOB, {"b": 1})
+    for number, replicas in enumerate(([strange, other], [other, honest, strange])):
+        made = tmp_path / f"made{number}"
+        wanted = merged([one.root for one in replicas], ALICE)
+        report = run(saved(replicas, tmp_path / f"in{number}"), store=str(made), key=ALICE)
+        assert report.root == value_hash(wanted).hex() == hash_of(made)
 
 
 def test_only_what_differs_is_staged(run: Run, tmp_path: Path) -> None:
