@@ -160,19 +160,24 @@ class Source:
         hash = self.root_hash()
         return None if hash is None else self.load(hash)
 
-    def get_encoding(self, hash: bytes) -> bytes | None:
+    def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
         """Return the encoding of a cell, compared with its hash; None: it is not here.
 
+        verify: False: as the disk has it. What a node sends is compared all the same.
         Raises: Corruption: the stored bytes are damaged. PeerUnavailable: the node is not there.
         """
-        return self._cells.get_encoding(hash)
+        if verify or not isinstance(self._cells, CellStore):
+            return self._cells.get_encoding(hash)
+        return self._cells.get_encoding(hash, verify=False)
 
-    def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
+    def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
         """Return the encodings of cells in the order of `hashes`, None for the absent ones.
 
-        From a node they come in few messages.
+        From a node they come in few messages. Else as `get_encoding`.
         """
-        return self._cells.get_encodings(hashes)
+        if verify or not isinstance(self._cells, CellStore):
+            return self._cells.get_encodings(hashes)
+        return self._cells.get_encodings(hashes, verify=False)
 
     def load(self, hash: bytes) -> Value:
         """Return the value with this hash; what is below it is loaded when it is looked at.
@@ -324,11 +329,11 @@ def _no_store(given: str, error: OSError | ValueError) -> UsageError:
     return UsageError(f"option store={shown!r} is not the folder of a store: {reason}")
 
 
-def encodings(source: Source) -> Fetch:
+def encodings(source: Source, *, verify: bool = True) -> Fetch:
     """Return the function that gets the encoding of a cell by its hash."""
 
     def fetch(hash: bytes) -> bytes:
-        encoding = source.get_encoding(hash)
+        encoding = source.get_encoding(hash, verify=verify)
         if encoding is None:
             raise MissingData([hash])
         return encoding
@@ -336,11 +341,11 @@ def encodings(source: Source) -> Fetch:
     return fetch
 
 
-def many_encodings(source: Source) -> FetchMany:
+def many_encodings(source: Source, *, verify: bool = True) -> FetchMany:
     """Return the function that gets the encodings of several cells by their hashes."""
 
     def fetch(hashes: list[bytes]) -> list[bytes]:
-        found = source.get_encodings(hashes)
+        found = source.get_encodings(hashes, verify=verify)
         encodings = [encoding for encoding in found if encoding is not None]
         if len(encodings) < len(found):
             raise MissingData([hashes[found.index(None)]])

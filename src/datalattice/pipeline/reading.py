@@ -62,6 +62,7 @@ def read_queue(
     max_offsets_per_trigger: int | None = None,
     min_partitions: int | None = None,
     fail_on_data_loss: bool | None = None,
+    verify: bool | None = None,
     stream: bool = False,
 ) -> DataFrame:
     """Return records of queues: owner, topic, partition, offset, timestamp, key, value.
@@ -99,6 +100,7 @@ def read_queue(
         max_offsets_per_trigger=max_offsets_per_trigger,
         min_partitions=min_partitions,
         fail_on_data_loss=fail_on_data_loss,
+        verify=verify,
     )
 
 

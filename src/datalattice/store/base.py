@@ -134,7 +134,7 @@ class Store(Taking):
         """
 
     @abstractmethod
-    def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
+    def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
         """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
 
     @abstractmethod

@@ -37,9 +37,9 @@ class MemoryStore(Store):
         self._check_open()
         return self._encodings.get(check_hash(hash))
 
-    def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
+    def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
         """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
-        return [self.get_encoding(hash) for hash in hashes]
+        return [self.get_encoding(hash, verify=verify) for hash in hashes]
 
     def has(self, hash: bytes) -> bool:
         """Return whether the cell is here."""

@@ -137,13 +137,15 @@ class Reading(Store):
             return self._find_pending(hash)
         return self._read(hash, place, verify=verify)
 
-    def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
+    def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
         """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
         self._check_open()
         wanted = [check_hash(hash) for hash in hashes]
         places = self._index.find_many(wanted)
         return [
-            self._read(hash, place, verify=True) if place >= 0 else self.get_encoding(hash)
+            self._read(hash, place, verify=verify)
+            if place >= 0
+            else self.get_encoding(hash, verify=verify)
             for hash, place in zip(wanted, places, strict=True)
         ]
 

@@ -12,6 +12,7 @@ from datalattice.limits import COUNT_MAX
 from datalattice.pipeline.options import (
     Given,
     Refused,
+    bad_option,
     check_agreed,
     choice_option,
     columns_option,
@@ -94,6 +95,7 @@ class QueueOptions:
     max_offsets_per_trigger: int | None
     min_partitions: int | None
     fail_on_data_loss: bool
+    verify: bool
 
     @property
     def types(self) -> dict[str, str]:
@@ -132,6 +134,7 @@ ACCEPTED: Final = (
     "maxOffsetsPerTrigger",
     "minPartitions",
     "failOnDataLoss",
+    "verify",
 )
 """Every option's name."""
 
@@ -143,8 +146,9 @@ def parse_options(given: Mapping[str, str]) -> QueueOptions:
     """
     options = Given(given, ACCEPTED)
     value_format = options.get("valueFormat", choice_option(ValueFormat), ValueFormat.CELL)
+    place = place_option(options)
     return QueueOptions(
-        place=place_option(options),
+        place=place,
         owners=options.get("owner", owners_option, ()),
         topics=options.get("topic", names_option, ()),
         columns=_columns(options),
@@ -161,7 +165,15 @@ def parse_options(given: Mapping[str, str]) -> QueueOptions:
         max_offsets_per_trigger=options.get("maxOffsetsPerTrigger", positive_option(), None),
         min_partitions=options.get("minPartitions", min_partitions_option, None),
         fail_on_data_loss=options.get("failOnDataLoss", flag_option, True),
+        verify=_verify(options, place),
     )
+
+
+def _verify(options: Given, place: Place) -> bool:
+    verify = options.get("verify", flag_option, True)
+    if place.node and not verify:
+        raise bad_option("verify", "false", "what a node sends is always compared with its hash")
+    return verify
 
 
 def _columns(options: Given) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from datalattice.errors import UsageError
+from datalattice.errors import BadFormat, UsageError
 from datalattice.limits import FAN_OUT
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.places import Fetch, FetchMany
@@ -82,6 +82,13 @@ def batches(
             yield batch(columns)
     except Unfit as unfit:
         raise _refused(part, options, unfit) from None
+    except IndexError as error:
+        if options.verify:
+            raise
+        raise BadFormat(
+            f"{part.name}: a cell of records {part.first} to {part.stop - 1} is damaged; with "
+            "verify=true, the default, it is named"
+        ) from error
 
 
 def _refused(part: Slice, options: QueueOptions, unfit: Unfit) -> UsageError:

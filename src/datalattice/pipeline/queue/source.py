@@ -103,6 +103,8 @@ class QueueSource(QueueSink):
     * `endingOffsets`: where a batch ends (exclusive), in the same forms. Default: latest.
     * `maxOffsetsPerTrigger`: most records in one batch of a stream. Default: no limit.
     * `minPartitions`: least number of tasks, records permitting. Long ranges are cut anyway.
+    * `verify`: false: cells of a folder are not compared with their hashes when they are read. What
+      the disk damaged becomes wrong records then, or an error. Default: true.
     * `failOnDataLoss`: false: records that were truncated before they were read are skipped, with
       a warning. Default: true, they are an error.
     """
@@ -184,7 +186,9 @@ class _Reading:
         return read_part(partition, self.options.place, self.schema, self._batches)
 
     def _batches(self, part: Slice, source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        return batches(part, self.options, schema, encodings(source), many_encodings(source))
+        verify = self.options.verify
+        fetch, many = encodings(source, verify=verify), many_encodings(source, verify=verify)
+        return batches(part, self.options, schema, fetch, many)
 
 
 class QueueReader(DataSourceReader):

@@ -12,7 +12,7 @@ from typing import Final
 from librt.strings import BytesWriter, write_i32_le, write_i64_le
 from mypy_extensions import i32, i64
 
-from datalattice.errors import LimitExceeded
+from datalattice.errors import BadFormat, LimitExceeded
 
 TEXT_BYTES_MAX: Final = 2**31 - 1
 """Bytes of one text: Arrow counts the bytes of a column in 32 bits, and so does Spark."""
@@ -87,8 +87,10 @@ class Sheet:
     def add_range(self, spans: Spans, data: bytes, first: i64, end: i64) -> None:
         """Append the byte string that stands at `first` .. `end` of a cell.
 
-        Raises: LimitExceeded: the text gets too long.
+        Raises: LimitExceeded: the text gets too long. BadFormat: the cell ends before.
         """
+        if end > len(data):
+            raise BadFormat(f"a cell of {len(data)} bytes ends inside a text or blob")
         if data is self._leaf:
             if self._leaf_at < 0:
                 self._leaf_at = self._lay(data)

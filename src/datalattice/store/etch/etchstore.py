@@ -127,9 +127,9 @@ class EtchStore(Store):
         check_hash(hash)
         return None if hash in self._damaged else self._file.get(hash)
 
-    def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
+    def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
         """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
-        return [self.get_encoding(hash) for hash in hashes]
+        return [self.get_encoding(hash, verify=verify) for hash in hashes]
 
     def has(self, hash: bytes) -> bool:
         """Return whether the cell is here."""

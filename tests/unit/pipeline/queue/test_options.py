@@ -37,6 +37,14 @@ def test_the_defaults() -> None:
     assert options.max_offsets_per_trigger is None
     assert options.min_partitions is None
     assert options.fail_on_data_loss
+    assert options.verify
+
+
+def test_only_a_folder_is_read_without_comparing_hashes() -> None:
+    assert not parse_options({"store": "folder", "verify": "false"}).verify
+    assert parse_options({"node": "tcp://127.0.0.1:1", "verify": "true"}).verify
+    with pytest.raises(UsageError, match="what a node sends is always compared"):
+        parse_options({"node": "tcp://127.0.0.1:1", "verify": "false"})
 
 
 def test_names_are_case_insensitive_and_words_too() -> None:
@@ -134,6 +142,7 @@ def test_the_longest_name_counts() -> None:
         ("keyFormat", "cells"),
         ("partitionFormat", "int"),
         ("failOnDataLoss", "yes"),
+        ("verify", "no"),
         ("includeHeaders", "1"),
         ("maxOffsetsPerTrigger", "0"),
         ("maxOffsetsPerTrigger", "-5"),

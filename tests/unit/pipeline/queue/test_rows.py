@@ -25,8 +25,9 @@ from datalattice.cells import (
     make_blob,
     make_text,
     novelty,
+    value_hash,
 )
-from datalattice.errors import LimitExceeded, UsageError
+from datalattice.errors import DataLatticeError, LimitExceeded, MissingData, UsageError
 from datalattice.pipeline.queue import rows
 from datalattice.pipeline.queue.options import COLUMNS, QueueOptions, parse_options
 from datalattice.pipeline.queue.plan import Log, PartitionName, Slice
@@ -103,6 +104,34 @@ VALUES: list[Value] = [
     Char(0xD800),
     Vector.of([Char(0xDC80), "é", List([decode(b"\x30\x02\xc3a")])]),
 ]
+
+
+@given(data=st.data(), mode=st.sampled_from(list(ValueFormat)))
+def test_damaged_cells_make_wrong_rows_or_an_error_that_says_so(
+    data: st.DataObject, mode: ValueFormat
+) -> None:
+    """Read without being verified, as they may be on request."""
+    vector = Vector.of([make_entry(value, b"k", 5, {"h": "v"}) for value in VALUES * 3])
+    cells = {hash: encoding for hash, encoding, _ in novelty(vector)}
+    hash = data.draw(st.sampled_from(sorted(cells)))
+    damaged = bytearray(cells[hash])
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    cells[hash] = bytes(damaged[: data.draw(st.integers(1, len(damaged)) | st.just(len(damaged)))])
+    chosen = options(valueFormat=mode.value, columns=",".join(COLUMNS), verify="false")
+    top = cells.get(value_hash(vector), encode(vector))
+    part = Slice(PartitionName("0xaa", "t", "0"), Log(0, len(vector), top), 0, len(vector))
+
+    def fetch(hash: bytes) -> bytes:
+        if hash not in cells:
+            raise MissingData([hash])
+        return cells[hash]
+
+    try:
+        for batch in batches(part, chosen, schema_of(chosen), fetch):
+            batch.validate(full=True)
+    except DataLatticeError:
+        return
 
 
 @st.composite

@@ -16,6 +16,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import Corruption, DataLoss, MissingData, PeerUnavailable, UsageError
 from datalattice.lattice import MergeContext, root_lattice
+from datalattice.limits import FAN_OUT
 from datalattice.pipeline import remote
 from datalattice.pipeline.leasing import Lease
 from datalattice.pipeline.places import MOVED_MAX, Place, Source, encodings, open_place
@@ -162,6 +163,11 @@ def test_a_leaf_that_is_damaged_is_told_with_its_hash(writer: Writer) -> None:
     leaf = asked[-1]
     segment, offset, _ = locate(writer.store.place_of(leaf))
     flip(Path(segment_path(str(writer.folder), segment)), offset + len(run.data) - 10)
+    trusting = batch(writer, verify="false")
+    found = rows(trusting, trusting.partitions())
+    assert len(found) == 600
+    wrong = {number % FAN_OUT for number, value in enumerate(found) if value != "x" * 100}
+    assert wrong == {FAN_OUT - 1}  # the last record of the leaf, wherever that stands
     with pytest.raises(Corruption, match=leaf.hex()):
         rows(reader, tasks)
 

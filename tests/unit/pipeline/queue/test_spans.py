@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from datalattice.errors import LimitExceeded
+from datalattice.errors import BadFormat, LimitExceeded
 from datalattice.pipeline.queue.spans import TEXT_BYTES_MAX, Longs, Sheet, Spans
 
 
@@ -45,6 +45,17 @@ def test_a_leaf_is_laid_down_once_whatever_comes_between() -> None:
     assert read(sheet, values) == [b"one", b"far away", None, b"two", b"another"]
     assert sheet.text().count(leaf) == 1
     assert values.absent == 1
+
+
+def test_a_range_ends_where_its_cell_does() -> None:
+    sheet, values = Sheet(), Spans()
+    for leaf, other in ((b"leaf", b""), (b"", b"other")):
+        sheet.turn_to(leaf)
+        cell = leaf or other
+        sheet.add_range(values, cell, 1, len(cell))
+        with pytest.raises(BadFormat, match="ends inside"):
+            sheet.add_range(values, cell, 1, len(cell) + 1)
+    assert read(sheet, values) == [b"eaf", b"ther"]
 
 
 def test_a_leaf_of_which_nothing_is_taken_takes_no_room() -> None:
