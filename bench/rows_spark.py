@@ -9,8 +9,8 @@ processors' time that is not Python's.
 On one core means one core of the machine: driver, JVM and Python's workers are bound to it. What
 Spark calls one core, local[1], is one task at a time, whose JVM and Python run beside each other;
 it is the row spark-read-task. Rows "unverified" are read with verify=false: Parquet's pages are
-not checked either, unless that is asked for. What a second core can give at most is the peer "machine": two
-processes that hash beside each other, against one.
+not checked either, unless that is asked for. What a second core can give at most is the peer
+"machine": two processes that hash beside each other, against one.
 """
 
 from __future__ import annotations
