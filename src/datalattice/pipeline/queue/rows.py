@@ -82,7 +82,7 @@ def batches(
             yield batch(columns)
     except Unfit as unfit:
         raise _refused(part, options, unfit) from None
-    except IndexError as error:
+    except (IndexError, UsageError) as error:  # the latter: a reference is cut off
         if options.verify:
             raise
         raise BadFormat(

@@ -27,12 +27,20 @@ from datalattice.cells import (
     novelty,
     value_hash,
 )
-from datalattice.errors import DataLatticeError, LimitExceeded, MissingData, UsageError
+from datalattice.errors import (
+    BadFormat,
+    DataLatticeError,
+    LimitExceeded,
+    MissingData,
+    UsageError,
+)
+from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.queue import rows
 from datalattice.pipeline.queue.options import COLUMNS, QueueOptions, parse_options
 from datalattice.pipeline.queue.plan import Log, PartitionName, Slice
 from datalattice.pipeline.queue.rows import batches
 from datalattice.pipeline.values import ValueFormat, render
+from datalattice.store.base import check_hash
 
 pa: Any = pytest.importorskip("pyarrow")
 
@@ -132,6 +140,18 @@ def test_damaged_cells_make_wrong_rows_or_an_error_that_says_so(
             batch.validate(full=True)
     except DataLatticeError:
         return
+
+
+def test_a_reference_that_is_cut_off_is_damage_and_no_wrong_use() -> None:
+    log = Log(0, 1, b"\x80\x01\x20" + bytes(HASH_BYTES - 1))  # a vector of one entry
+    part = Slice(PartitionName("0xaa", "t", "0"), log, 0, 1)
+    chosen = options(columns="value", verify="false")
+
+    def fetch(hash: bytes) -> bytes:
+        raise MissingData([check_hash(hash)])
+
+    with pytest.raises(BadFormat, match="records 0 to 0 is damaged; with verify=true"):
+        list(batches(part, chosen, schema_of(chosen), fetch))
 
 
 @st.composite
