@@ -305,10 +305,10 @@ class Shape:
 def shape_of(names: Sequence[str]) -> Shape | None:
     """Return the shape of maps with these names, each there once.
 
-    None: a name is so long that it is a cell of its own.
+    None: a name is so long that it is a cell of its own, or has cells below it.
     Source: CAD003 "Map"; docs/cells.md "Map and Set".
     """
-    if any(len(encode(name)) > EMBEDDED_BYTES_MAX for name in names):
+    if any(len(name.encode()) + 3 > EMBEDDED_BYTES_MAX for name in names):
         return None
     return Shape(_part(Map.of({name: place for place, name in enumerate(names)})))
 

@@ -31,10 +31,13 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
     """
     found: list[Part] = []
     seen: set[bytes] = set()
-    # (kid, whether all below it is done)
-    stack: list[tuple[object, bool]] = [(value, False)]
+    # Kids, and cells whose kids are all done.
+    stack: list[Value | Ref | Part] = [value]
     while stack:
-        kid, done = stack.pop()
+        kid = stack.pop()
+        if isinstance(kid, tuple):
+            found.append(kid)
+            continue
         known: bytes | None = None
         if isinstance(kid, Ref):
             if home is not None and kid.loader is home:
@@ -45,30 +48,21 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
             kid = kid.resolve()
         if isinstance(kid, Cell):
             encoding = kid.encoding
-            if len(encoding) > EMBEDDED_BYTES_MAX:
-                digest = kid.hash
-                if not done:
-                    if digest in seen:
-                        continue
-                    seen.add(digest)
-                below = [] if done else _wide_kids(kid, encoding)
-                if not below:
-                    found.append((digest, encoding, kid))
-                    continue
-                stack.append((kid, True))
-            else:
-                below = _wide_kids(kid, encoding)
-            for child in below:
-                stack.append((child, False))
+            digest = kid.hash if len(encoding) > EMBEDDED_BYTES_MAX else None
         elif _is_wide(kid):
             encoding = encode(kid)
-            stack.extend((child, False) for child in cell_children(kid))
+            # A chunk of a blob was hashed when the node above it was encoded.
+            digest = None
             if len(encoding) > EMBEDDED_BYTES_MAX:
-                # A chunk of a blob was hashed when the node above it was encoded.
                 digest = value_hash(kid) if known is None else known
-                if digest not in seen:
-                    seen.add(digest)
-                    found.append((digest, encoding, kid))
+        else:
+            continue
+        if digest is not None:
+            if digest in seen:
+                continue
+            seen.add(digest)
+            stack.append((digest, encoding, kid))
+        stack += _wide_kids(kid, encoding) if isinstance(kid, Cell) else cell_children(kid)
     return found
 
 

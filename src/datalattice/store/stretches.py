@@ -450,20 +450,22 @@ def mark_tops(store: Reading, extent: Extent, hashes: Iterable[bytes]) -> Tops:
     Memory: bounded, whatever the size of the store.
     """
     marker = StretchMarker(store, extent, Stretch(0, 0, SEGMENTS_MAX, 0))
-    new = sorted(set(hashes))
-    met = set(new)
-    waiting = list(zip(new, marker._find(new), strict=True))
+    met: set[bytes] = set()
+    waiting: list[tuple[bytes, int]] = []
     marked: list[int] = []
-    while waiting and len(waiting) < WAITING_MIN and len(marked) < TOPS_MAX:
-        batch, waiting = waiting[:MARK_CELLS], waiting[MARK_CELLS:]
-        below: set[bytes] = set()
-        for hash, place in batch:
+    below = set(hashes)
+    while True:
+        new = sorted(below - met)
+        met.update(new)
+        for hash, place in zip(new, marker._find(new), strict=True):
             if place < 0:
                 raise absent(hash)
             if marker._is_ours(hash, place):
-                marked.append(place)
-                below.update(branch_hashes(marker.read(hash, place)))
-        new = sorted(below - met)
-        met.update(new)
-        waiting += zip(new, marker._find(new), strict=True)
-    return Tops(marked, waiting)
+                waiting.append((hash, place))
+        if not waiting or len(waiting) >= WAITING_MIN or len(marked) >= TOPS_MAX:
+            return Tops(marked, waiting)
+        batch, waiting = waiting[:MARK_CELLS], waiting[MARK_CELLS:]
+        below = set()
+        for hash, place in batch:
+            marked.append(place)
+            below.update(branch_hashes(marker.read(hash, place)))

@@ -34,6 +34,7 @@ from datalattice.cells import (
 )
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
+from datalattice.limits import CHUNK_BYTES
 
 COUNT = 20_000
 
@@ -219,6 +220,17 @@ def test_novelty_stops_at_what_home_already_has(mapping: Map, shelf: Shelf) -> N
     assert len(news) < 10
     elsewhere = Shelf()
     assert len(novelty(lazy, elsewhere)) == len(novelty(mapping))
+
+
+@pytest.mark.parametrize("size", [CHUNK_BYTES * 5, CHUNK_BYTES * 16, CHUNK_BYTES * 40])
+def test_novelty_has_children_before_parents(size: int) -> None:
+    data = bytes(i * i % 251 for i in range(size))
+    for value in (data, "".join(map(chr, data))[: size // 2], Vector.of([data, 1])):
+        met: set[bytes] = set()
+        for digest, encoding, _ in novelty(value):
+            assert met.issuperset(branch_hashes(encoding))
+            met.add(digest)
+        assert len(met) > 3
 
 
 def test_novelty_of_what_is_not_here_says_so(mapping: Map) -> None:

@@ -104,6 +104,12 @@ def test_names_that_are_cells_of_their_own() -> None:
     check(pa.record_batch({"n" * 137: pa.array([1, 2]), "": pa.array([None, "y"])}))
 
 
+def test_names_that_have_cells_below_them() -> None:
+    for size in (CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES):
+        check(pa.record_batch({"ü" * (size // 2) + "n": pa.array([1, None])}), DROPPING)
+        check(pa.record_batch({"n" * size: pa.array([1, None]), "x": pa.array([2, 3])}))
+
+
 def test_numbers_are_made_of_their_types() -> None:
     rows = pa.record_batch({"a": pa.array([1.0]), "b": pa.array([1]), "c": pa.array([True])})
     cells: list[tuple[bytes, bytes]] = []

@@ -34,6 +34,7 @@ from datalattice.store import (
     collecting,
     extent_of,
     locate,
+    mark_tops,
     stretches,
     sweep_head,
     write_sweep_list,
@@ -675,6 +676,37 @@ def test_a_damaged_store_is_not_marked(tmp_path: Path, clock: StoppedClock) -> N
     flip(segment_file(tmp_path / "s", segment), offset + 40)
     with pytest.raises(StoreFailed, match="does not fit its hash; nothing was collected"):
         Marked(tmp_path / "s", clock)
+
+
+@pytest.mark.parametrize("waiting", [0, 4, 10_000])
+def test_a_lost_cell_is_named_whoever_meets_it(
+    tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch, waiting: int
+) -> None:
+    monkeypatch.setattr(stretches, "WAITING_MIN", waiting)
+    lost = value_hash(text(3))
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(Vector.of([text(n) for n in range(9)]))
+        store.discard([lost])
+    session: Any = Session()
+    with pytest.raises(StoreFailed, match=f"0x{lost.hex()}, which others refer to, is not here"):
+        job.gc(session, str(tmp_path / "s"), str(tmp_path / "list"), grace_ms=0, clock=clock)
+    assert not (tmp_path / "list").exists()
+
+
+def test_what_is_younger_than_a_mark_is_handed_to_nobody(
+    tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stretches, "WAITING_MIN", 0)
+    with opened(tmp_path / "s", clock) as store:
+        history_of(store, 3)
+        old = store.root_hash() or b""
+        with opened(tmp_path / "s", clock, read_only=True) as reader:
+            extent = extent_of(reader)
+            history_of(store, 9, start=30)  # in segments that no part has
+            new = store.root_hash() or b""
+            found = mark_tops(reader, extent, [old, new])
+    assert found.marked == []
+    assert [hash for hash, _ in found.waiting] == [old]
 
 
 def test_a_damaged_young_pack_is_not_passed_over(tmp_path: Path, clock: StoppedClock) -> None:
