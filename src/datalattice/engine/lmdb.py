@@ -84,8 +84,8 @@ def _translate(error: lmdb.Error, where: str) -> StoreError:
 class _Environment:
     """One LMDB environment of this process, shared by the engines that name its folder."""
 
-    def __init__(self, path: Path, *, durable: bool, create: bool) -> None:
-        self.path = path
+    def __init__(self, path: Path, name: str, *, durable: bool, create: bool) -> None:
+        self.name = name  # as it was found: where the path leads to may change meanwhile
         self.durable = durable
         self.users = 0
         self.pid = os.getpid()
@@ -139,7 +139,7 @@ def _acquire(path: Path, *, durable: bool, create: bool) -> _Environment:
         if found is not None and found.file != _file_of(path):
             found = None  # the folder was made again: who has the old one open keeps that
         if found is None:
-            found = _shared[name] = _Environment(path, durable=durable, create=create)
+            found = _shared[name] = _Environment(path, name, durable=durable, create=create)
         elif found.durable != durable:
             raise UsageError(f"{path}: already open in this process with durable={found.durable}")
         found.users += 1
@@ -150,9 +150,8 @@ def _release(shared: _Environment) -> None:
     with _shared_lock:
         shared.users -= 1
         if shared.users == 0 and shared.pid == os.getpid():
-            name = os.path.realpath(shared.path)
-            if _shared.get(name) is shared:
-                del _shared[name]
+            if _shared.get(shared.name) is shared:
+                del _shared[shared.name]
             shared.env.close()
 
 

@@ -195,6 +195,22 @@ def test_tables_made_anew_are_not_those_that_somebody_has_open(tmp_path: Path) -
     second.close()
 
 
+def test_a_link_that_leads_elsewhere_meanwhile_leaves_no_closed_tables_behind(
+    tmp_path: Path,
+) -> None:
+    LmdbEngine(tmp_path / "e", ("one",)).close()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "e")
+    linked = LmdbEngine(link, ("one",))
+    link.unlink()
+    link.symlink_to(tmp_path / "other")
+    linked.close()
+    again = LmdbEngine(tmp_path / "e", ("one",))
+    with again.write() as txn:
+        txn.put("one", b"k", b"v")
+    again.close()
+
+
 def test_a_renewed_snapshot_of_a_reader_still_knows_the_tables(tmp_path: Path) -> None:
     with_one = LmdbEngine(tmp_path, ("one",))
     with with_one.write() as txn:
