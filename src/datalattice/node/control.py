@@ -117,6 +117,8 @@ def _bind(folder: Path) -> tuple[socket.socket, str, str | None]:
         Path(path).chmod(SOCKET_MODE)
     except OSError as error:
         listening.close()
+        if owned_folder is not None:
+            _remove(path, owned_folder)
         raise UsageError(f"cannot make the control socket {path}: {error.strerror}") from error
     return listening, path, owned_folder
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -87,6 +88,26 @@ def test_a_socket_gets_a_short_path_wherever_node_and_temporary_folder_are(
     monkeypatch.setattr(tempfile, "mkdtemp", refused)
     with pytest.raises(UsageError, match=r"No space left .* set TMPDIR to a folder with a short"):
         asyncio.run(Daemon(long, NodeConfig(port=-1)).serve())
+
+
+def test_a_socket_that_cannot_be_made_leaves_no_folder_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("n" * 100)
+    long.mkdir()
+    made: list[str] = []
+    make = tempfile.mkdtemp
+
+    def noted(**given: str | None) -> str:
+        made.append(make(**given))
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", noted)
+    monkeypatch.setattr(socket.socket, "bind", Mock(side_effect=OSError(28, "no room")))
+    with pytest.raises(UsageError, match=r"cannot make the control socket .*: no room"):
+        asyncio.run(Daemon(long, NodeConfig(port=-1)).serve())
+    assert made
+    assert not [folder for folder in made if Path(folder).exists()]
 
 
 def asked(folder: Path, operation: str, **arguments: object) -> Value:
