@@ -201,12 +201,16 @@ def _below(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (number of a source, hash) of the cells below a root that the target does not have.
 
+    Each once, after those below it: whatever the target has is complete, wherever a copy ends.
     Raises: MissingData: one is nowhere.
     """
     seen = [Seen() for _ in sources]
-    stack = [root]
+    stack = [(root, -1)]  # hash, number of its source once all below it is done
     while stack:
-        hash = stack.pop()
+        hash, number = stack.pop()
+        if number >= 0:
+            yield number, hash
+            continue
         places = ((n, place_at_opening(source, hash)) for n, source in enumerate(sources))
         number, place = next((found for found in places if found[1] >= 0), (-1, -1))
         if target.has(hash) or (place >= 0 and not seen[number].add(place)):
@@ -216,22 +220,26 @@ def _below(
         encoding = sources[number].get_encoding(hash, verify=False)  # it is when it is copied
         if encoding is None:
             raise MissingData([hash])
-        yield number, hash
-        stack += branch_hashes(encoding)
+        stack.append((hash, number))
+        stack += [(below, -1) for below in branch_hashes(encoding)]
 
 
 def _copy(notes: BinaryIO, sources: Sequence[CellStore], target: CellStore) -> None:
     while found := notes.read(NOTES_MAX * _NOTE.size):
+        order = list(_NOTE.iter_unpack(found))
         wanted: dict[int, list[bytes]] = {}
-        for number, hash in _NOTE.iter_unpack(found):
+        for number, hash in order:
             wanted.setdefault(number, []).append(hash)
+        encodings: dict[bytes, bytes | None] = {}
         for number, hashes in wanted.items():
-            copied: list[tuple[bytes, bytes]] = []
-            for hash, encoding in zip(hashes, sources[number].get_encodings(hashes), strict=True):
-                if encoding is None:
-                    raise MissingData([hash])
-                copied.append((hash, encoding))
-            target.put_encodings(copied)
+            encodings.update(zip(hashes, sources[number].get_encodings(hashes), strict=True))
+        copied: list[tuple[bytes, bytes]] = []
+        for _, hash in order:
+            encoding = encodings[hash]
+            if encoding is None:
+                raise MissingData([hash])
+            copied.append((hash, encoding))
+        target.put_encodings(copied)
 
 
 # --- beside a node --------------------------------------------------------------------------

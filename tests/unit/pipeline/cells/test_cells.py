@@ -33,6 +33,7 @@ from datalattice.store import CellStore
 pa: Any = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
+from datalattice.pipeline.cells import sink  # noqa: E402 - needs Spark
 from datalattice.pipeline.cells.sink import STORES_MAX  # noqa: E402 - needs Spark
 from datalattice.pipeline.cells.source import CellsSource  # noqa: E402 - needs Spark
 from datalattice.testing.spark_kit import rows_of, struct_of  # noqa: E402 - needs Spark
@@ -190,6 +191,37 @@ class TestWriting:
             assert store.load(value.hash) == value
             assert store.check().is_clean
         assert len(read(tmp_path / "to")) == len(cells)
+
+    @pytest.mark.parametrize("tasks", [1, 3, STORES_MAX + 1])
+    @pytest.mark.parametrize("copies", [0, 1, 5, 12])
+    def test_what_a_copy_left_when_it_ended_is_complete(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int, copies: int
+    ) -> None:
+        monkeypatch.setattr(sink, "NOTES_MAX", 3)
+        value = Map.of({name: value_of(n) for n, name in enumerate("abc")})
+        options = {"root": value.hash.hex(), "pin": "kept"}
+        real = CellStore.put_encodings
+        calls = 0
+
+        def ending(store: CellStore, cells: Any) -> Any:
+            nonlocal calls
+            if store.path == str(tmp_path / "to"):
+                calls += 1
+                if calls > copies:
+                    raise StoreFailed("the disk is full")
+            return real(store, cells)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(CellStore, "put_encodings", ending)
+            with pytest.raises(StoreFailed, match="the disk is full"):
+                write(tmp_path / "to", cells_of(value), tasks, **options)
+        with CellStore.open(tmp_path / "to") as store:
+            for row in read(tmp_path / "to"):
+                assert all(store.has(below) for below in row["refs"])
+        write(tmp_path / "to", cells_of(value), tasks, **options)
+        with CellStore.open(tmp_path / "to") as store:
+            assert store.load(value.hash) == value
+            assert store.check().is_clean
 
     def test_a_staged_cell_that_is_damaged_is_not_copied(self, tmp_path: Path) -> None:
         value = value_of(1)
