@@ -43,8 +43,10 @@ def diff(
 ) -> None:
     """Tell which keys differ between two roots, whose they are, and who signed them."""
     from datalattice.pipeline.jobs import diff as job
-    from datalattice.pipeline.jobs import watching_tasks
+    from datalattice.pipeline.jobs import resolve_input, watching_tasks
 
+    for one in (before, after):
+        resolve_input(one)  # what is not there is told at once, not when Spark has started
     with spark_job("diff", master, memory, package, quiet=json) as run:
         with watching_tasks(run.spark, "plan and count", run.progress):
             frame = job(run.spark, before, after)

@@ -58,9 +58,11 @@ def merge(
 
     The result goes into a node's folder (through the node, if it runs), a new store, or a new file.
     """
-    from datalattice.pipeline.jobs import FAN_IN
+    from datalattice.pipeline.jobs import FAN_IN, resolve_input
     from datalattice.pipeline.jobs import merge as job
 
+    for one in inputs:
+        resolve_input(one)  # what is not there is told at once, not when Spark has started
     with spark_job("merge", master, memory, package, quiet=json) as run:
         report = job(
             run.spark,

@@ -12,6 +12,7 @@ from datalattice.pipeline.jobs.compact import CompactReport, Keyless, compact
 from datalattice.pipeline.jobs.diff import diff
 from datalattice.pipeline.jobs.export import ExportReport, export
 from datalattice.pipeline.jobs.gc import GcReport, gc
+from datalattice.pipeline.jobs.inputs import resolve_input
 from datalattice.pipeline.jobs.load import LoadReport, load
 from datalattice.pipeline.jobs.merge import FAN_IN, MergeReport, merge
 from datalattice.pipeline.jobs.running import job_session
@@ -34,5 +35,6 @@ __all__ = [
     "job_session",
     "load",
     "merge",
+    "resolve_input",
     "watching_tasks",
 ]
