@@ -29,7 +29,13 @@ from datalattice.clock import Clock, SystemClock
 from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.failures import clear_errors
 from datalattice.pipeline.jobs.report import Report
-from datalattice.pipeline.jobs.stores import for_tasks, opened, parts_of, store_folder
+from datalattice.pipeline.jobs.stores import (
+    for_tasks,
+    opened,
+    parts_of,
+    store_folder,
+    telling_removal,
+)
 from datalattice.pipeline.progress import Progress, watching_tasks
 from datalattice.store import (
     GRACE_MS,
@@ -124,7 +130,8 @@ def gc(
         extent = extent_of(reader)
         plan = parts_of(extent, parts)
         beginning = beginning_of(reader, extent, reader.roots_kept(grace_ms))
-        state, handed, rounds = _mark(spark, reader, extent, plan, beginning, progress)
+        with telling_removal(reader, extent):
+            state, handed, rounds = _mark(spark, reader, extent, plan, beginning, progress)
         task = SortTask(folder, for_tasks(extent), plan, handed)
         with watching_tasks(spark, "sort out", progress):
             found = state.mapInArrow(task, FOUND)

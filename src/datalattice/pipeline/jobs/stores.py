@@ -62,8 +62,18 @@ def opened(folder: str, extent: Extent) -> Iterator[CellStore]:
     """
     with CellStore.open(folder, read_only=True) as store:
         check_extent(store, extent)
-        try:
+        with telling_removal(store, extent):
             yield store
-        except (DataLatticeError, FileNotFoundError):
-            check_extent(store, extent)
-            raise
+
+
+@contextmanager
+def telling_removal(store: CellStore, extent: Extent) -> Iterator[None]:
+    """Tell what fails because cells were removed meanwhile from what is damaged.
+
+    Raises: StoreFailed: they were, whatever else this made fail.
+    """
+    try:
+        yield
+    except (DataLatticeError, FileNotFoundError):
+        check_extent(store, extent)
+        raise

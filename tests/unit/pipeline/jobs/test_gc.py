@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.cells import Map, Value, Vector, missing, same, value_hash
+from datalattice.cells import Map, Value, Vector, branch_hashes, missing, same, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import Corruption, ReadOnly, StoreFailed, StoreVersion, UsageError
 from datalattice.store import (
@@ -743,6 +743,24 @@ def test_a_collection_meanwhile_ends_the_mark(tmp_path: Path, clock: StoppedCloc
         rows = [(0, None, None, extent.root)]
         with pytest.raises(StoreFailed, match="cells were removed from it meanwhile; begin again"):
             Marked.run(task, rows, together=True)
+
+
+def test_a_collection_while_the_driver_marks_is_told_as_that(
+    tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        history_of(store)
+
+        def collecting_first(data: bytes) -> list[bytes]:
+            monkeypatch.setattr(stretches, "branch_hashes", branch_hashes)
+            history_of(store, 20, start=60)
+            store.collect(grace_ms=0)
+            return branch_hashes(data)
+
+        monkeypatch.setattr(stretches, "branch_hashes", collecting_first)
+        session: Any = Session()
+        with pytest.raises(StoreFailed, match="cells were removed from it meanwhile; begin again"):
+            job.gc(session, str(tmp_path / "s"), str(tmp_path / "l"), grace_ms=0, clock=clock)
 
 
 @pytest.mark.parametrize("lost", [0, 3, -1])
