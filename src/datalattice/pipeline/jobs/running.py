@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from datalattice.errors import DataLatticeError, UsageError
 from datalattice.pipeline import clear_errors, end_session, register, spark_session
 
 if TYPE_CHECKING:
@@ -23,18 +24,33 @@ def job_session(
 ) -> Iterator[SparkSession]:
     """Give a session that knows this package's formats; it ends with the block if it began here.
 
-    Errors of tasks leave the block as what they are, not as Spark's.
-    Raises: UsageError: PySpark or Java is not to be had, or an argument is not of its form.
+    Errors of tasks leave the block as what they are, not as Spark's; its own in one line.
+    Raises: UsageError: PySpark or Java is not to be had, or an argument is not of its form, also by
+            what Spark says of it. DataLatticeError: Spark failed.
     """
     began = _active() is None
     spark = spark_session(name, memory=memory, master=master, package=package)
     try:
         register(spark)
-        with clear_errors():
+        with _in_one_line(), clear_errors():
             yield spark
     finally:
         if began:
             end_session(spark)
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Raise Spark's own error as one of ours: its text is gone when the session has ended."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        reason = str(getattr(error, "java_exception", "") or error).strip().partition("\n")[0]
+        is_wrong_use = isinstance(error, (AnalysisException, IllegalArgumentException))
+        raise (UsageError if is_wrong_use else DataLatticeError)(f"Spark: {reason}") from error
 
 
 def _active() -> SparkSession | None:
