@@ -71,7 +71,7 @@ def maps_of(rows: pa.RecordBatch, plan: MapPlan, cells: CellList) -> list[bytes]
     if shape is None or (dropped and not shape.is_leaf):
         return _one_by_one(rows, plan, cells)
     columns = [column_of(rows, name, plan, cells) for name in names]
-    return shape.encodings(columns, rows.num_rows, cells, drop_nils=plan.drop_nulls and dropped)
+    return shape.encodings(columns, rows.num_rows, cells, drop_nils=dropped)
 
 
 @lru_cache(_SHAPES)

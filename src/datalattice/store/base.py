@@ -135,7 +135,10 @@ class Store(Taking):
 
     @abstractmethod
     def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
-        """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
+        """Return the encodings of cells in the order of `hashes`, None for the absent ones.
+
+        verify, Raises: as `get_encoding`.
+        """
 
     @abstractmethod
     def has(self, hash: bytes) -> bool:
