@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Final, Protocol
 
 from nacl import bindings
 from nacl.exceptions import CryptoError
@@ -92,6 +93,50 @@ class KeyPair:
 
     def __repr__(self) -> str:
         return f"KeyPair({self.public_key.hex()})"  # never the seed
+
+
+class KeyRing:
+    """The key pairs of the owners this machine writes for, in the order of their public keys."""
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, *pairs: KeyPair) -> None:
+        found: dict[bytes, KeyPair] = {}
+        for pair in pairs:
+            given: object = pair
+            if not isinstance(given, KeyPair):
+                raise UsageError(f"a key ring holds KeyPairs, got {type(given).__name__}")
+            found[pair.public_key] = pair
+        self._pairs = dict(sorted(found.items()))
+
+    def get(self, public_key: bytes) -> KeyPair | None:
+        """Return the pair with this public key, or None."""
+        return self._pairs.get(public_key)
+
+    def __iter__(self) -> Iterator[KeyPair]:
+        return iter(self._pairs.values())
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __contains__(self, public_key: object) -> bool:
+        return public_key in self._pairs
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return KeyRing, tuple(self._pairs.values())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeyRing) and other._pairs == self._pairs
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._pairs))
+
+    def __repr__(self) -> str:
+        return f"KeyRing({', '.join(key.hex() for key in self._pairs)})"  # never the seeds
+
+
+NO_KEYS: Final = KeyRing()
+"""The ring of whoever writes for no owner."""
 
 
 def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:

@@ -140,6 +140,12 @@ class LimitExceeded(PeerError):
     code = "limit"
 
 
+class WorkExceeded(LimitExceeded):
+    """A foreign value asks for more work than its size allows; the part in question is dropped."""
+
+    code = "work-exceeded"
+
+
 class ProtocolViolation(PeerError):
     """A message that is well formed but not allowed here."""
 

@@ -80,6 +80,9 @@ MERGE_RECORDS_MAX: Final = 1 << 24
 A log of 2**60 records may be a dozen cells, sent by anybody. Logs of one leader are only compared.
 """
 
+WORK_START_TICKS: Final = 8_000
+"""Work that a merge of foreign data may do before it has read a byte, in ticks of about 1 us."""
+
 assert FAN_OUT * (HASH_BYTES + 1) < CELL_BYTES_MAX
 assert CHUNK_BYTES < CELL_BYTES_MAX
 assert INTEGER_BYTES_MAX <= CHUNK_BYTES

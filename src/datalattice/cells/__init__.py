@@ -91,6 +91,7 @@ from datalattice.cells.walk import (
     novelty,
     settle,
 )
+from datalattice.cells.work import Work
 
 NIL_HASH = value_hash(None)
 """The value hash of nil."""
@@ -142,6 +143,7 @@ __all__ = [
     "TruthColumn",
     "Value",
     "Vector",
+    "Work",
     "as_kid",
     "blob_from",
     "blob_length",

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from datalattice.cells import Value, brief, same
-from datalattice.crypto import PUBLIC_KEY_BYTES, KeyPair
+from datalattice.cells import Value, Work, brief, same
+from datalattice.crypto import NO_KEYS, PUBLIC_KEY_BYTES, KeyPair, KeyRing
 
 ENTRY_DROPPED: Final = "entry-dropped"
 BAD_SIGNATURE: Final = "bad-signature"
@@ -157,9 +157,11 @@ def discard(_report: Report) -> None:
 class MergeContext:
     """What a merge knows beside its two values. Never changed; the methods return new ones.
 
-    Shapes: timestamp, when given, Unix milliseconds; owner, the identity whose signed value is
-            being merged, or nil; prefer, "own" or "other" when one side wins what nothing else
-            decides (last-write-preferred), else nil.
+    Shapes: timestamp, when given, Unix milliseconds; key_pair, the identity of this machine, which
+            may sign like a key of the ring; keys, the ring of owners' keys; owner, the identity
+            whose signed value is being merged, or nil; prefer, "own" or "other" when one side wins
+            what nothing else decides (last-write-preferred), else nil; work, the account of a merge
+            of foreign data, nil for a local one.
     Source: CAD024 "Lattice context"; CAD038; docs/lattices.md "Context", "Owners";
             docs/design/decisions.md "D7".
     """
@@ -174,6 +176,8 @@ class MergeContext:
         report: Reporter = discard,
         owner: Value = None,
         prefer: str | None = None,
+        keys: KeyRing = NO_KEYS,
+        work: Work | None = None,
     ) -> None:
         self.timestamp: Final = timestamp
         self.key_pair: Final = key_pair
@@ -182,6 +186,8 @@ class MergeContext:
         self.report: Final = report
         self.owner: Final = owner
         self.prefer: Final = prefer
+        self.keys: Final = keys
+        self.work: Final = work
 
     def child(self, key: Value) -> MergeContext:
         """Return the context one key further down.
@@ -203,6 +209,8 @@ class MergeContext:
             report=self.report,
             owner=owner,
             prefer=self.prefer,
+            keys=self.keys,
+            work=self.work,
         )
 
     def preferring(self, side: str | None) -> MergeContext:
@@ -219,6 +227,8 @@ class MergeContext:
             report=self.report,
             owner=self.owner,
             prefer=side,
+            keys=self.keys,
+            work=self.work,
         )
 
     def verified_by(self, verifier: Verifier) -> MergeContext:
@@ -234,6 +244,22 @@ class MergeContext:
             report=self.report,
             owner=self.owner,
             prefer=self.prefer,
+            keys=self.keys,
+            work=self.work,
+        )
+
+    def for_foreign(self, report: Reporter, work: Work) -> MergeContext:
+        """Return the context for one merge of foreign data: its reports, its account of work."""
+        return MergeContext(
+            self.timestamp,
+            self.key_pair,
+            self.verifier,
+            path=self.path,
+            report=report,
+            owner=self.owner,
+            prefer=self.prefer,
+            keys=self.keys,
+            work=work,
         )
 
     def verify_owner(self, owner: Value, signer: bytes) -> bool:
@@ -260,6 +286,25 @@ class MergeContext:
         verifier = self.verifier
         return False if verifier is None else verifier(owner, signer)
 
+    def signer(self, owner: Value) -> KeyPair | None:
+        """Return the key pair here that may sign new values of `owner`, or None.
+
+        The identity counts as a key of the ring. Of several that may, the one with the least
+        public key signs, so that all calls choose alike.
+        Source: docs/design/forks.md "Keys".
+        """
+        identity = self.key_pair
+        if is_public_key(owner):
+            if identity is not None and identity.public_key == owner:
+                return identity
+            assert isinstance(owner, bytes)
+            return self.keys.get(owner)
+        pairs = self.keys if identity is None else KeyRing(*self.keys, identity)
+        for pair in pairs:
+            if self.authorises(owner, pair.public_key):
+                return pair
+        return None
+
     def __repr__(self) -> str:
         key = None if self.key_pair is None else self.key_pair.public_key.hex()
         return (
@@ -269,18 +314,25 @@ class MergeContext:
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        fields = (self.timestamp, self.key_pair, self.verifier, self.report, self.prefer)
+        fields = (self.timestamp, self.key_pair, self.verifier, self.report, self.prefer, self.keys)
         return _restore, (fields, self.path, self.owner)
 
 
 def _restore(
-    fields: tuple[int | None, KeyPair | None, Verifier | None, Reporter, str | None],
+    fields: tuple[int | None, KeyPair | None, Verifier | None, Reporter, str | None, KeyRing],
     path: Path,
     owner: Value,
 ) -> MergeContext:
-    timestamp, key_pair, verifier, report, prefer = fields
+    timestamp, key_pair, verifier, report, prefer, keys = fields
     return MergeContext(
-        timestamp, key_pair, verifier, path=path, report=report, owner=owner, prefer=prefer
+        timestamp,
+        key_pair,
+        verifier,
+        path=path,
+        report=report,
+        owner=owner,
+        prefer=prefer,
+        keys=keys,
     )
 
 
