@@ -56,8 +56,12 @@ def python_files() -> list[Path]:
 
 
 def text_files() -> list[Path]:
-    """Return every text file people write here; test data is not among them."""
-    found = [path for path in ROOT.iterdir() if path.is_file() and path.name != "LICENSE"]
+    """Return every text file people write here; test data is not among them.
+
+    Neither is `.git`, which is a file in a worktree.
+    """
+    others = {"LICENSE", ".git"}
+    found = [path for path in ROOT.iterdir() if path.is_file() and path.name not in others]
     found.append(ROOT / ".ci" / "run")
     for folder in ("src", "tests", "bench", "examples", "docs", "changelog.d"):
         found += (ROOT / folder).rglob("*")

@@ -217,7 +217,7 @@ class Healer:
             interval_s = self._check_interval_s
             is_due = 0 < interval_s <= loop.time() - checked_s
             self._ask()
-            if self._store.has_failed:
+            if self._store.has_failed or self._observer.has(WRITES):
                 self._worker.submit(self._resume)
 
     def _resume(self, replicator: Replicator, now_ms: int) -> None:

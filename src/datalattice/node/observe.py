@@ -152,6 +152,10 @@ class Observer:
                 self._troubles.pop(key, None)
             log_event(logging.WARNING, "recovered", key=key)
 
+    def has(self, key: str) -> bool:
+        """Return whether this reason was given, and is not gone."""
+        return key in self._troubles
+
     @property
     def reasons(self) -> dict[str, str]:
         """Why the node is degraded, by key; nothing when it is well."""

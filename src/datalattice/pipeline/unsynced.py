@@ -16,7 +16,7 @@ READ_CACHE_BYTES: Final = 8 * 1024 * 1024
 
 def unsynced_store(folder: Path) -> CellStore:
     """Return a new store in a folder, for as long as a job lasts."""
-    return CellStore.open(folder, cache_bytes=READ_CACHE_BYTES, disk=UnsyncedDisk())
+    return CellStore.open(folder, cache_bytes=READ_CACHE_BYTES, disk=UnsyncedDisk(), spare_bytes=0)
 
 
 class UnsyncedDisk(RealDisk):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from datalattice.clock import Clock
@@ -26,6 +27,7 @@ from datalattice.store.leases import Leases
 from datalattice.store.marking import Begin, Known, Progress, Roots
 from datalattice.store.opening import Opened
 from datalattice.store.pins import Pins
+from datalattice.store.room import Room
 from datalattice.store.segments import SegmentReader
 from datalattice.store.sweeping import CLOCK_SKEW_MS, SweepList
 
@@ -46,6 +48,7 @@ class Caretaker:
         cache: CellCache,
         clock: Clock,
         segment_bytes: int,
+        room: Room,
         keepers: tuple[History, Pins, Leases],
     ) -> None:
         self._disk = disk
@@ -56,6 +59,7 @@ class Caretaker:
         self._cache = cache
         self._clock = clock
         self._segment_bytes = segment_bytes
+        self._room = room
         self._history, self._pins, self._leases = keepers
         self._collecting = threading.Lock()
         self._stopped = False
@@ -89,14 +93,20 @@ class Caretaker:
         progress: Progress | None,
         damage: Sequence[Damage],
         write_pending: Callable[[], None],
+        resume: Callable[[], None],
     ) -> Collected:
         """Do the work of `CellStore.collect` and `sweep`; without a committer only a dry run.
 
         `begin` says what to follow from, and what is known already; nobody else collects from then.
+        `resume` lets a store go on whose writes failed, as those do that find the disk full.
         """
         if not self._collecting.acquire(blocking=False):
             raise UsageError("a collection is going on already; wait for its end")
+        is_run = committer is not None and not dry_run
         try:
+            if is_run:
+                self._room.hold()  # the copies may need what is kept in reserve
+                resume()
             self._go_on()
             if damage:
                 raise StoreFailed(f"{damage[0]}; heal the store first, then collect")
@@ -107,22 +117,42 @@ class Caretaker:
             if committer is not None and self._unswept is not None:
                 with self._pins.frozen():
                     self._finish(self._unswept, committer)
-            collector = self._collector(*begin(), progress)
             if committer is None or dry_run:
-                return collector.look()
+                return self._collector(*begin(), progress).look()
             with self._pins.frozen():  # a lease that is just renewed stays
                 ended = self._leases.tidy()
+            report = self._rounds(committer, begin, progress, write_pending)
+            return replace(report, leases_ended=ended)
+        finally:
+            if is_run:
+                self._room.let_go()
+            self._collecting.release()
+
+    def _rounds(
+        self,
+        committer: Committer,
+        begin: Begin,
+        progress: Progress | None,
+        write_pending: Callable[[], None],
+    ) -> Collected:
+        """Collect, again as long as only the room for copies stopped the round before."""
+        done: Collected | None = None
+        while True:
+            roots, known = begin()
+            collector = self._collector(roots, known, progress)
             report = collector.run(
                 committer,
                 frozen=self._pins.frozen,
                 write_pending=write_pending,
-                swept=lambda: self._swept(collector),
+                swept=partial(self._swept, collector),
+                room_bytes=self._room.ask,
             )
             self._segments.drop(collector.dropped)
             self._unswept = None
-            return replace(report, leases_ended=ended)
-        finally:
-            self._collecting.release()
+            done = report if done is None else done.followed_by(report)
+            # A list that was made elsewhere is stale once segments are gone.
+            if known is not None or not (collector.is_partial and report.dropped):
+                return done
 
     def begin_sweep(self, plan: SweepList) -> tuple[Roots, Known]:
         """Return what a sweep by a list follows from, and what the list says.

@@ -3,6 +3,8 @@
 The rules and the layout are told module by module: `packing` the bytes, `segments` the files,
 `recovery` what is read back after a crash, `hashindex` and `folder` the derived index and when it
 is believed, `committer` the order of write, sync and publication.
+
+Length: all that writes to one store, in one object.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from datalattice.store.opening import Opened, open_reader, open_writer
 from datalattice.store.packing import seed_of
 from datalattice.store.reading import Reading
 from datalattice.store.recovery import Pack
+from datalattice.store.room import SPARE_BYTES, Room
 from datalattice.store.segments import SEGMENT_BYTES
 from datalattice.store.sweeping import SweepList
 
@@ -69,6 +72,7 @@ class CellStore(Reading):
         cache_bytes: int,
         pending_bytes: int,
         segment_bytes: int,
+        room: Room,
         clock: Clock,
         retention: Retention,
     ) -> None:
@@ -83,6 +87,8 @@ class CellStore(Reading):
         )
         self._pending_max = pending_bytes
         self._pending_bytes = 0
+        self.room = room
+        """How much is free on the disk."""
         self._caretaker = Caretaker(
             disk=disk,
             folder=folder,
@@ -91,6 +97,7 @@ class CellStore(Reading):
             cache=self._cache,
             clock=clock,
             segment_bytes=segment_bytes,
+            room=room,
             keepers=(self.history, self.pins, self.leases),
         )
         self._committer: Committer | None = None
@@ -106,6 +113,7 @@ class CellStore(Reading):
             self._caretaker.note()
             opened.index.ages = self._caretaker.ages.pack
             self.history.begin(opened.state.root, self.has)
+            room.ask()
         if read_only:
             self.refresh()
 
@@ -121,6 +129,7 @@ class CellStore(Reading):
         pending_bytes: int = PENDING_BYTES_MAX,
         segment_bytes: int = SEGMENT_BYTES,
         recent_entries: int = RECENT_ENTRIES_MAX,
+        spare_bytes: int = SPARE_BYTES,
         disk: Disk | None = None,
         entropy: Entropy | None = None,
         clock: Clock | None = None,
@@ -130,6 +139,7 @@ class CellStore(Reading):
 
         `repair`: open a log whose acknowledged end is lost, at the last good root, and make the
         index again; with `keep_root` at the root that the index knows, though cells of it are lost.
+        `spare_bytes`: room of the disk that is kept for starts and collections; 0: none.
         Raises: UsageError: something else is there, or nothing and `read_only`.
                 StoreLocked: another writer has it open; the text names the process.
                 StoreVersion: a newer version made it. Corruption: acknowledged commits are lost.
@@ -142,12 +152,18 @@ class CellStore(Reading):
             raise UsageError(
                 f"segment_bytes is {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES}, got {segment_bytes}"
             )
+        if spare_bytes < 0:
+            raise UsageError(f"spare_bytes is at least 0, got {spare_bytes}")
         if not 0 <= pending_bytes <= PENDING_BYTES_MAX:
             raise UsageError(f"pending_bytes is 0 to {PENDING_BYTES_MAX}, got {pending_bytes}")
         folder = os.fspath(path)
         if not folder or "\0" in folder:
             raise UsageError(f"a store is opened at the path of a folder, got {folder!r}")
         disk = disk or RealDisk()
+        clock = clock or SystemClock()
+        room = Room(
+            disk, folder, clock.now_ms, spare_bytes=spare_bytes, segment_bytes=segment_bytes
+        )
         if read_only:
             opened = open_reader(disk, folder)
         else:
@@ -159,6 +175,7 @@ class CellStore(Reading):
                 recent_max=recent_entries,
                 repair=repair,
                 keep_root=keep_root,
+                room=room,
             )
         return cls(
             disk,
@@ -168,7 +185,8 @@ class CellStore(Reading):
             cache_bytes=cache_bytes,
             pending_bytes=pending_bytes,
             segment_bytes=segment_bytes,
-            clock=clock or SystemClock(),
+            room=room,
+            clock=clock,
             retention=retention,
         )
 
@@ -179,6 +197,7 @@ class CellStore(Reading):
         root = value_hash(value)
         if not isinstance(expected, Any_) and expected != committer.head:
             return None
+        self.room.check()
         parts = novelty(value, self)
         with committer.lock:
             self._check_open()
@@ -270,6 +289,7 @@ class CellStore(Reading):
 
     def _published(self, pack: Pack) -> None:
         self._caretaker.note()
+        self.room.wrote(pack.length)
         if pack.root is not None:
             self.history.note(pack.root)
         if self._writing:
@@ -299,6 +319,7 @@ class CellStore(Reading):
         `sync`.
         """
         committer = self._writer()
+        self.room.check()
         count = sequence = 0
         with committer.lock:
             self._check_open()
@@ -445,6 +466,7 @@ class CellStore(Reading):
             progress=progress,
             damage=self.damage,
             write_pending=self._write_pending,
+            resume=self.resume,
         )
 
     def _write_pending(self) -> None:

@@ -23,7 +23,11 @@ it, or fails with `MissingData` (`CellStore`); it cannot lean on it unnoticed. P
 made under the lock that is held from step 5 to 7.
 
 A process that ends before step 6 leaves a store in which everything is as it was, and some cells
-are there twice. After step 6 the next opening does steps 7 and 8. Nothing is done to a store that
+are there twice. After step 6 the next opening does steps 7 and 8. Copies take room before any is
+given back: where the disk has little, the segments with the least alive are dropped first, no more
+than half of the free room has copies of, and then it begins again with the others.
+
+Nothing is done to a store that
 is damaged: behind a hole nobody can tell what is reached.
 """
 
@@ -71,6 +75,9 @@ COPY_CELLS_MAX: Final = 256
 """Cells that are copied at a time where their lengths are not known: a pack has room for so many of
 any length."""
 
+ROOM_PARTS: Final = 2
+"""Copies take one part in so many of the free room; what the index writes takes room, too."""
+
 FREED_BYTES_MIN: Final = 4_096
 """Less is not worth the trouble."""
 
@@ -100,6 +107,18 @@ class Collected:
     seconds: float = 0.0
     is_dry: bool = False
     """Whether nothing was changed: `dropped` is what would be."""
+
+    def followed_by(self, other: Collected) -> Collected:
+        """Return this one and a later round of it as one."""
+        return replace(
+            other,
+            cells_dead=self.cells_dead + other.cells_dead,
+            bytes_before=self.bytes_before,
+            segments=max(self.segments, other.segments),
+            dropped=self.dropped + other.dropped,
+            copied=self.copied + other.copied,
+            seconds=self.seconds + other.seconds,
+        )
 
 
 @dataclass(slots=True)
@@ -146,6 +165,9 @@ class Collector:
         """The record, the one before until the new one is written."""
         self.dropped: list[int] = []
         """Segments whose files were removed."""
+        self.is_partial = False
+        """Whether segments that are worth dropping were left because their copies need room."""
+        self._room_bytes: Callable[[], int] | None = None
         self._is_recorded = False
         self._now_ms = now_ms
         self._segment_bytes = segment_bytes
@@ -185,15 +207,19 @@ class Collector:
         frozen: Callable[[], AbstractContextManager[None]],
         write_pending: Callable[[], None],
         swept: Callable[[], None],
+        room_bytes: Callable[[], int],
     ) -> Collected:
         """Collect.
 
-        `frozen` keeps pins and leases from changing. Called under the lock: `write_pending`, which
-        writes what is staged in memory, and `swept`, when unmarked cells are gone.
+        `room_bytes` returns how much is free on the disk; copies take half of it at most, or those
+        of one segment. `frozen` keeps pins and leases from changing. Called under the lock:
+        `write_pending`, which writes what is staged in memory, and `swept`, when unmarked cells
+        are gone.
         Raises: StoreFailed: cells are damaged or missing, heal the store first; or the disk
                 refuses. StoreFull: there is no room for the copies.
         """
         work = self._work
+        self._room_bytes = room_bytes
         before = sum(self._file_sizes(self._numbers()).values())
         self._marker.mark()
         self._choose()
@@ -294,8 +320,23 @@ class Collector:
         freed = sum(work.sizes[number] - self._marker.live.get(number, 0) for number in work.chosen)
         if freed < FREED_BYTES_MIN:
             work.chosen.clear()
+        if self._room_bytes is not None:
+            self._leave_what_has_no_room(self._room_bytes() // ROOM_PARTS)
         self._marker.watched = work.chosen
         work.bytes_live = sum(self._marker.live.values())
+
+    def _leave_what_has_no_room(self, room_bytes: int) -> None:
+        """Leave the chosen segments with the most alive for later, until the copies have room."""
+        work, live = self._work, self._marker.live
+        order = sorted(work.chosen, key=lambda n: (live.get(n, 0) / work.sizes[n], n))
+        self.is_partial = False
+        size = 0
+        for place, number in enumerate(order):
+            size += live.get(number, 0)
+            if place and size > room_bytes:
+                work.chosen.difference_update(order[place:])
+                self.is_partial = True
+                return
 
     def _survey(self) -> Iterator[list[bytes]]:
         """Go through the index: count dead cells, note staged ones, yield those to be copied."""

@@ -22,6 +22,7 @@ from datalattice.errors import StoreError, StoreFailed, StoreFull
 from datalattice.store.lockfile import ContentLock, FileLock
 
 _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_ZEROS_BYTES = 1 << 20
 
 
 class DiskFile(Protocol):
@@ -113,6 +114,14 @@ class Disk(Protocol):
 
     def sync_folder(self, path: str) -> None:
         """Return when the names in a folder are durable."""
+        ...
+
+    def free_bytes(self, path: str) -> int:
+        """Return how many bytes the disk that has this folder can still take."""
+        ...
+
+    def allocate(self, path: str, size: int) -> None:
+        """Make a file of `size` bytes for which the disk sets room aside; nobody reads it."""
         ...
 
     def boot_id(self) -> str:
@@ -253,6 +262,24 @@ class RealDisk:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        """Return how many bytes the file system that has this folder can still take from us."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+    def allocate(self, path: str, size: int) -> None:
+        """Make a file of `size` bytes for which the file system sets room aside."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(fd, 0, size)
+            else:
+                file = RealFile(fd)
+                for offset in range(0, size, _ZEROS_BYTES):
+                    file.write(offset, bytes(min(_ZEROS_BYTES, size - offset)))
         finally:
             os.close(fd)
 

@@ -36,6 +36,7 @@ from datalattice.store.packing import (
     read_segment_header,
 )
 from datalattice.store.recovery import LogReader, Recovery
+from datalattice.store.room import Room
 from datalattice.store.segments import FOLDER as SEGMENTS
 from datalattice.store.segments import SegmentWriter, segment_numbers, segment_path
 
@@ -101,6 +102,7 @@ def open_writer(
     recent_max: int,
     repair: bool,
     keep_root: bool = False,
+    room: Room,
 ) -> Opened:
     """Open a store for writing: make it if needed, lock it, read its tail, cut what was torn.
 
@@ -113,7 +115,8 @@ def open_writer(
         if not exists:
             disk.create_folder(folder)
         lock = disk.lock(f"{folder}/{LOCK_FILE}")
-        try:
+
+        def attempt() -> Opened:
             return _open_locked(
                 disk,
                 folder,
@@ -123,7 +126,11 @@ def open_writer(
                 repair=repair,
                 keep_root=keep_root,
                 lock=lock,
+                room=room,
             )
+
+        try:
+            return room.spend_reserve(attempt)
         except BaseException:
             lock.release()
             raise
@@ -143,9 +150,11 @@ def _open_locked(
     repair: bool,
     keep_root: bool,
     lock: Lock,
+    room: Room,
 ) -> Opened:
     if not check_folder(disk, folder, must_exist=False):
         make_store(disk, folder, entropy)
+        room.ask()  # it makes the reserve
     store_id = read_store_id(disk, folder)
     renew_store(disk, folder, store_id)
     try:

@@ -9,8 +9,13 @@ without a power failure in between:
   every new, replaced or removed name since the folder's last sync either state, and tables that
   were not synced are garbage.
 
+With a `capacity` it fills: what needs more room than there is fails with ENOSPC, half done, until
+something is removed. Room is counted in bytes of files and tables.
+
 A sync that fails leaves the writes before it neither on the disk nor in line for the next sync, as
 Linux does.
+
+Length: one disk, its files and its tables, which share its faults.
 """
 
 from __future__ import annotations
@@ -21,11 +26,14 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Final, overload
 
 from datalattice.crypto import SeededEntropy
-from datalattice.engine import Engine, MemoryEngine, Snapshot, WriteTxn
-from datalattice.errors import StoreLocked
+from datalattice.engine import Engine, MemoryEngine, ReadTxn, Snapshot, WriteTxn
+from datalattice.errors import StoreFull, StoreLocked
 from datalattice.store import DiskFile, Lock, View
 
 SECTOR_BYTES: Final = 512
+
+UNBOUNDED: Final = 1 << 60
+"""Free bytes of a disk without a capacity."""
 
 
 class SimulatedCrash(BaseException):
@@ -39,6 +47,11 @@ class _Content:
         self.now = bytearray()
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []  # None: cut to this size
+        self.reserved = 0  # bytes set aside that nobody reads
+
+    @property
+    def size(self) -> int:
+        return len(self.now) or self.reserved
 
     def do(self, offset: int, data: bytes | None) -> None:
         _apply(self.now, offset, data)
@@ -82,6 +95,10 @@ class SimDisk:
         """Number of the operation that is refused."""
         self.fail_errno = errno.EIO
         """With which error it is refused."""
+        self.capacity: int | None = None
+        """Bytes that the disk can hold; None: any number."""
+        self.fills_at: int | None = None
+        """Number of the operation from which on the disk has no more room than it uses by then."""
 
     # --- faults ---
 
@@ -91,7 +108,23 @@ class SimDisk:
         self.steps += 1
         if self.steps == self.crash_at:
             self._dead = True
+        if self.steps == self.fills_at:
+            self.capacity = self.used_bytes
         return self.steps == self.fail_at
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all files and tables."""
+        contents = {id(content): content.size for content in self._names.values()}
+        return sum(contents.values()) + sum(one.size_bytes for one in self._tables.values())
+
+    def take_room(self, growth: int) -> None:
+        """Check that there is room for so many bytes more.
+
+        Raises: OSError: there is none.
+        """
+        if self.capacity is not None and growth > max(0, self.capacity - self.used_bytes):
+            raise OSError(errno.ENOSPC, "simulated: the disk is full")
 
     def check_alive(self) -> None:
         """Check that the process has not ended."""
@@ -105,7 +138,7 @@ class SimDisk:
     def restart(self, *, power_failure: bool) -> None:
         """Begin a new process, after a power failure or not. No further fault is planned."""
         self._dead = False
-        self.crash_at = self.fail_at = None
+        self.crash_at = self.fail_at = self.fills_at = None
         self._locks.clear()
         if power_failure:
             self._boot += 1
@@ -249,6 +282,22 @@ class SimDisk:
         for name, tables in self._tables.items():
             tables.named = tables.named or name.rpartition("/")[0] == path
 
+    def free_bytes(self, path: str) -> int:
+        """Return how many bytes the disk can still take."""
+        self.check_alive()
+        return UNBOUNDED if self.capacity is None else max(0, self.capacity - self.used_bytes)
+
+    def allocate(self, path: str, size: int) -> None:
+        """Make a file of `size` bytes that is not read."""
+        if self.step():
+            self.refuse()
+        present = self._names.get(path)
+        self.take_room(size - (0 if present is None else present.size))
+        content = _Content()
+        content.reserved = size
+        self._rename(path, content)
+        self.check_alive()
+
     def boot_id(self) -> str:
         """Return the number of this boot."""
         return f"boot-{self._boot}"
@@ -364,6 +413,13 @@ class SimFile:
         if refused:
             self._content.do(offset, data[: len(data) // 2])
             self._disk.refuse()
+        growth = max(0, offset + len(data) - len(self._content.now))
+        if growth:
+            try:
+                self._disk.take_room(growth)
+            except OSError:
+                self._content.do(offset, data[: len(data) - growth])
+                raise
         self._content.do(offset, data)
 
     def sync(self) -> None:
@@ -377,7 +433,7 @@ class SimFile:
     def size(self) -> int:
         """Return the length of the file."""
         self._disk.check_alive()
-        return len(self._content.now)
+        return self._content.size
 
     def truncate(self, size: int) -> None:
         """Cut the file."""
@@ -398,6 +454,12 @@ class _Tables:
         self.identity = identity
         self.dirty = True
         self.named = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all entries."""
+        with self.engine.read() as view:
+            return _entries_bytes(view, self.engine.tables)
 
     def spoil(self, chance: Callable[[int], int]) -> None:
         """Make garbage of them that looks good: entries are gone or lead elsewhere."""
@@ -442,9 +504,19 @@ class SimEngine:
             yield txn
             self._disk.step()
             self._disk.check_alive()
+            self._grow(txn)
             self._tables.dirty = True
         self._disk.step()
         self._disk.check_alive()
+
+    def _grow(self, txn: WriteTxn) -> None:
+        """Take the room of a transaction; it is taken back when there is none."""
+        if self._disk.capacity is None:
+            return
+        try:
+            self._disk.take_room(_entries_bytes(txn, self.tables) - self._tables.size_bytes)
+        except OSError as error:
+            raise StoreFull(f"simulated tables: {error.strerror}") from error
 
     def sync(self) -> None:
         """Make everything committed durable."""
@@ -454,3 +526,7 @@ class SimEngine:
 
     def close(self) -> None:
         """Do nothing: the tables stay on the disk."""
+
+
+def _entries_bytes(view: ReadTxn, tables: Iterable[str]) -> int:
+    return sum(len(key) + len(value) for table in tables for key, value in view.scan(table))
