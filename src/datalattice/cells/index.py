@@ -37,7 +37,7 @@ from datalattice.cells.cell import (
 from datalattice.cells.parse import read_kids, wrappers
 from datalattice.cells.scalars import Scalar, need
 from datalattice.cells.scan import bit_count, read_vlq
-from datalattice.cells.trie import digit_at, pair_of, pairs_of
+from datalattice.cells.trie import agree, digit_at, pair_of, pairs_of
 from datalattice.cells.triejoin import ABSENT, Join
 from datalattice.errors import TypeMismatch
 from datalattice.limits import INDEX_KEY_BYTES
@@ -346,6 +346,8 @@ class Index(Cell):
             theirs_too = theirs_too and result is not ABSENT
             theirs_too = theirs_too and same_kid(result, value) and same_kid(key, theirs._open()[0])
         if theirs_too and joined:
+            if other._count != self._count + sum(not present for _, present, _, _ in joined):
+                raise broken("the counts of an index do not add up")
             return other
         made = self
         found: dict[bytes, tuple[object, object]] = {}
@@ -365,6 +367,15 @@ class Index(Cell):
 
     def __repr__(self) -> str:
         return f"<Index of {self._count}>"
+
+
+def need_place(key: bytes, like: bytes, depth: i64, digit: i64) -> None:
+    """Check that a key begins with the first `depth` digits of `like`, and goes on with `digit`.
+
+    Raises: BadFormat: it stands under digits that are not its own.
+    """
+    if not agree(key, like, depth) or 2 * len(key) <= depth or digit_at(key, depth) != digit:
+        raise broken("a key of an index stands under digits that are not its own")
 
 
 def _shown(mine: Index | None, theirs: Index | None) -> tuple[Value, bool, Value, bool, Value]:
@@ -664,45 +675,101 @@ def _build_range(
 Pair = tuple[bytes, "Index | None", "Index | None"]
 
 
+class _Place:
+    """Two subtrees of one position, nil for none.
+
+    Shapes: known: the digits that lead there. like: a key with all of them but the last, which is
+            `digit`; -1 where nothing is known of the keys, or all of it was compared. above: the
+            entries of the node over `other`, 0 for any.
+    """
+
+    __slots__ = ("above", "digit", "known", "like", "other", "own")
+
+    def __init__(
+        self, own: object, other: object, known: i64, like: bytes, digit: i64, above: i64 = 0
+    ) -> None:
+        self.own: Final = own
+        self.other: Final = other
+        self.above: Final[i64] = above
+        self.known: Final[i64] = known
+        self.like: Final = like
+        self.digit: Final[i64] = digit
+
+
 def differing_nodes(own: Index, other: Index, *, own_alone: bool = True) -> list[Pair]:
     """Return (key bytes, own node, other node) for each key where two indexes differ.
 
     Equal subtrees are not loaded. Without `own_alone`, a subtree that only own has is named by its
     top node and not entered.
+    Raises: BadFormat: a key stands under digits that are not its own, so that pairing by digits
+            would take it for another one.
     """
     found: list[Pair] = []
-    stack: list[tuple[object, object, int]] = []
+    stack: list[_Place] = []
     if own._count or other._count:
-        stack.append((own if own._count else None, other if other._count else None, 0))
+        stack.append(
+            _Place(own if own._count else None, other if other._count else None, 0, b"", -1)
+        )
     while stack:
-        a_kid, b_kid, known = stack.pop()
+        place = stack.pop()
+        a_kid, b_kid = place.own, place.other
         if a_kid is None or b_kid is None:
-            alone = index_node(b_kid if a_kid is None else a_kid, 0, known - 1)
-            if a_kid is None:
-                for node in alone._nodes():
-                    found.append((node._key(), None, node))
-            elif own_alone:
-                for node in alone._nodes():
-                    found.append((node._key(), node, None))
-            else:
-                found.append((b"", alone, None))
+            _add_alone(place, found, own_alone)
             continue
         if surely_same(a_kid, b_kid):
             continue
-        mine, theirs = index_node(a_kid, 0, known - 1), index_node(b_kid, 0, known - 1)
-        _pair_nodes(mine, theirs, known, stack, found)
+        mine = index_node(a_kid, 0, place.known - 1)
+        theirs = index_node(b_kid, place.above, place.known - 1)
+        # Some key of each agrees in all digits reached so far; what stands below either node is
+        # compared with that key.
+        if not agree(mine._any(), theirs._any(), place.known):
+            raise broken("a key of an index stands under digits that are not its own")
+        _pair_nodes(mine, theirs, place.known, stack, found)
     return found
 
 
-def _pair_nodes(
-    a: Index, b: Index, known: int, stack: list[tuple[object, object, int]], found: list[Pair]
-) -> None:
+def _add_alone(place: _Place, found: list[Pair], own_alone: bool) -> None:
+    """Add the entries of a subtree that one side alone has; each key must be in its position."""
+    is_own = place.other is None
+    top = index_node(
+        place.own if is_own else place.other, 0 if is_own else place.above, place.known - 1
+    )
+    if is_own and not own_alone:
+        found.append((b"", top, None))
+        return
+    if place.digit >= 0:
+        need_place(top._any(), place.like, place.known - 1, place.digit)
+    stack: list[Index] = [top]
+    while stack:
+        node = stack.pop()
+        if node._has_entry:
+            found.append((node._key(), node, None) if is_own else (node._key(), None, node))
+        if node._count == 1:
+            continue
+        # No subtree fits two positions, so this ends; keys in their positions are in order.
+        kids = node._open()
+        at: i64 = len(kids)
+        count: i64 = 1 if node._has_entry else 0
+        for digit in range(15, -1, -1):
+            if node._mask & (1 << digit):
+                at -= 1
+                below = index_node(kids[at], node._count, node._depth)
+                need_place(below._any(), node._any(), node._depth, digit)
+                count += below._count
+                stack.append(below)
+        if count != node._count:
+            raise broken("the counts of an index do not add up")
+
+
+def _pair_nodes(a: Index, b: Index, known: i64, stack: list[_Place], found: list[Pair]) -> None:
     """Add what two nodes hold themselves; push the subtrees that can share keys."""
-    a_end, b_end = _reach(a), _reach(b)
+    a_end: i64 = _reach(a)
+    b_end: i64 = _reach(b)
     low: i64 = min(a_end, b_end)
-    if common_key_digits(a._any(), b._any(), known) < low:
-        stack.append((a, None, known))
-        stack.append((None, b, known))
+    like = a._any()
+    if common_key_digits(like, b._any(), known) < low:
+        stack.append(_Place(a, None, known, like, -1))
+        stack.append(_Place(None, b, known, like, -1))
         return
     mine = a if a_end == low and a._has_entry else None
     theirs = b if b_end == low and b._has_entry else None
@@ -718,7 +785,8 @@ def _pair_nodes(
         own = _below(a, a_end, low, digit)
         other = _below(b, b_end, low, digit)
         if own is not None or other is not None:
-            stack.append((own, other, low + 1))
+            above: i64 = 0 if other is None or other is b else b._count
+            stack.append(_Place(own, other, low + 1, like, digit, above))
 
 
 def _reach(node: Index) -> int:

@@ -125,7 +125,7 @@ class Map(Trie):
         Cost:   proportional to the entries that differ.
         """
         need(other, Map, "a map is merged with a Map")
-        made = self if not other._count else Joiner(self, join).nodes(self, other, 0)
+        made = self if not other._count else Joiner(self, join).nodes(self, other, b"")
         assert isinstance(made, Map)
         return made
 
@@ -180,7 +180,7 @@ class Set(Trie):
         This set itself when `other` adds nothing, `other` itself when this one adds nothing.
         """
         need(other, Set, "a set is united with a Set")
-        made = self if not other._count else Joiner(self, None).nodes(self, other, 0)
+        made = self if not other._count else Joiner(self, None).nodes(self, other, b"")
         assert isinstance(made, Set)
         return made
 

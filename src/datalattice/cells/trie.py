@@ -83,6 +83,16 @@ def common_digits(a: bytes, b: bytes, start: i64) -> i64:
     return position
 
 
+def agree(a: bytes, b: bytes, digits: i64) -> bool:
+    """Return whether two keys both have the first `digits` digits, and the same ones."""
+    size: i64 = digits >> 1
+    if not digits & 1:
+        return len(a) >= size and len(b) >= size and a[:size] == b[:size]
+    if len(a) <= size or len(b) <= size:
+        return False
+    return a[size] >> 4 == b[size] >> 4 and a[:size] == b[:size]
+
+
 def key_at(hashes: bytes, entry: i64) -> bytes:
     """Return key hash number `entry` of a leaf's joined ones."""
     return hashes[32 * entry : 32 * entry + 32]
@@ -186,6 +196,9 @@ class Trie(Cell):
             else:
                 kids = self._kids
                 found = [kid_hash(kids[i]) for i in range(0, len(kids), width)]
+            for i in range(1, len(found)):
+                if found[i - 1] >= found[i]:
+                    raise broken("the keys of a map or set are not in order")
             hashes = b"".join(found)
             self._hashes = hashes
         return hashes

@@ -22,7 +22,7 @@ from datalattice.cells.trie import (
     remove,
     trie_of,
 )
-from datalattice.limits import MAP_LEAF_MAX
+from datalattice.limits import HASH_BYTES, MAP_LEAF_MAX
 
 
 class AbsentType:
@@ -38,6 +38,8 @@ ABSENT: Final = AbsentType()
 Join = Callable[[Value, Value, Value, bool, bool], object]
 """(key, own value, other value, own present, other present) -> the value to keep, or ABSENT."""
 
+_DIGITS: Final = [bytes((digit,)) for digit in range(16)]
+
 Entry = tuple[bytes, object, bool, object, bool, object]
 """(key hash, key kid, own present, own value kid, other present, other value kid)."""
 
@@ -49,27 +51,28 @@ def differing(own: Trie, other: Trie) -> Iterator[Entry]:
     few cells that refer to one another many times over could otherwise make a walk without end.
     """
     last = [b"", b""]
-    stack: list[tuple[object, object, int]] = [(own, other, 0)]
+    stack: list[tuple[object, object, bytes]] = [(own, other, b"")]
     while stack:
-        a_kid, b_kid, known = stack.pop()
+        a_kid, b_kid, path = stack.pop()
         if surely_same(a_kid, b_kid):
             continue
-        a = own if a_kid is own else _node_at(a_kid, own._tag, known)
-        b = other if b_kid is other else _node_at(b_kid, own._tag, known)
+        a = own if a_kid is own else _node_at(a_kid, own._tag, len(path))
+        b = other if b_kid is other else _node_at(b_kid, own._tag, len(path))
         if a is None or b is None or a._count <= MAP_LEAF_MAX or b._count <= MAP_LEAF_MAX:
-            _check_order(a, last, 0)
-            _check_order(b, last, 1)
+            _check_order(a, last, 0, path)
+            _check_order(b, last, 1, path)
             yield from _differing_entries(a, b)
         else:
-            _pair_children(a, b, known, stack)
+            _pair_children(a, b, path, stack)
 
 
-def _check_order(node: Trie | None, last: list[bytes], side: int) -> None:
-    """Check that the keys of `node` come after the last ones seen on its side."""
+def _check_order(node: Trie | None, last: list[bytes], side: int, path: bytes) -> None:
+    """Check that the keys of `node` are where they belong, after the last ones of their side."""
     if node is None or not node._count:
         return
     if node._any() <= last[side]:
         raise broken("the keys of a map or set are not in order")
+    need_path(node._any(), path)
     last[side] = node._any()
 
 
@@ -78,13 +81,17 @@ def _node_at(kid: object, tag: i64, known: i64) -> Trie | None:
     return None if kid is None else trie_of(kid, tag, 0, known - 1)
 
 
-def _pair_children(a: Trie, b: Trie, known: i64, stack: list[tuple[object, object, int]]) -> None:
+def _pair_children(
+    a: Trie, b: Trie, path: bytes, stack: list[tuple[object, object, bytes]]
+) -> None:
     """Push the pairs of subtrees of two nodes that can hold the same keys."""
+    known: i64 = len(path)
     low: i64 = min(a._shift, b._shift)
     if low > known and common_digits(a._any(), b._any(), known) < low:
-        stack.append((a, None, known))  # no key in common
-        stack.append((None, b, known))
+        stack.append((a, None, path))  # no key in common
+        stack.append((None, b, path))
         return
+    path = path_to(path, a, low)
     for digit in range(15, -1, -1):
         bit: i64 = 1 << digit
         left: object = None
@@ -100,7 +107,7 @@ def _pair_children(a: Trie, b: Trie, known: i64, stack: list[tuple[object, objec
         elif digit_at(b._any(), low) == digit:
             right = b
         if left is not None or right is not None:
-            stack.append((left, right, low + 1))
+            stack.append((left, right, path + _DIGITS[digit]))
 
 
 def _entries(node: Trie) -> Iterator[tuple[bytes, object, object]]:
@@ -148,29 +155,32 @@ class Joiner:
         self._join = join
         self._width: i64 = 2 if like._tag == TAG_MAP else 1
         self._changes: int = 0  # entries in which the result differs from own so far
-        self._last: bytes = b""  # the last key of other met so far
 
-    def nodes(self, a: Trie, b: Trie, known: i64) -> Trie:
-        """Return the join of two tries whose keys agree before digit `known`.
+    def nodes(self, a: Trie, b: Trie, path: bytes) -> Trie:
+        """Return the join of two tries whose keys all begin with the digits of `path`.
 
         `a` itself when b adds nothing.
+        Raises: BadFormat: a key of b begins with other digits, so that pairing by digits would take
+                it for another one.
         """
         if surely_same(a, b):
             return a
         if a._count <= MAP_LEAF_MAX:
-            return self._into_leaf(a, b)
+            return self._into_leaf(a, b, path)
         if b._count <= MAP_LEAF_MAX:
-            return self._put_leaf(a, b)
+            return self._put_leaf(a, b, path)
+        known: i64 = len(path)
         low: i64 = min(a._shift, b._shift)
         if low > known:
             fork: i64 = common_digits(a._any(), b._any(), known)
             if fork < low:
-                return self._apart(a, b, fork)
+                return self._apart(a, b, path, fork)
+            path = path_to(path, a, low)
         if a._shift == b._shift and a._mask == b._mask:
-            return self._aligned(a, b)
-        return self._pairwise(a, b, low)
+            return self._aligned(a, b, path)
+        return self._pairwise(a, b, path)
 
-    def _aligned(self, a: Trie, b: Trie) -> Trie:
+    def _aligned(self, a: Trie, b: Trie, path: bytes) -> Trie:
         """Return the join of two nodes with children under the same digits: the usual case."""
         mine = a._open()
         theirs = b._open()
@@ -180,14 +190,18 @@ class Joiner:
         count: i64 = a._count
         all_theirs = True
         some_gone = False
+        digit: i64 = -1
         for i in range(len(mine)):
+            digit += 1
+            while not a._mask & (1 << digit):
+                digit += 1
             x = mine[i]
             y = theirs[i]
             if x is y or surely_same(x, y):
                 continue
             mine_node = trie_of(x, self._like._tag, a._count, a._shift)
             theirs_node = trie_of(y, self._like._tag, b._count, b._shift)
-            made = self.nodes(mine_node, theirs_node, a._shift + 1)
+            made = self.nodes(mine_node, theirs_node, path + _DIGITS[digit])
             if made is mine_node:
                 # Equal trees that nobody encoded yet are told from unequal ones here.
                 all_theirs = all_theirs and same(mine_node, theirs_node)
@@ -208,14 +222,15 @@ class Joiner:
             return new_node(self._like, count, a._shift, a._mask, fresh, a._sample)
         slots: list[object] = [None] * 16
         at: i64 = 0
-        for digit in range(16):
-            if a._mask & (1 << digit):
+        for under in range(16):
+            if a._mask & (1 << under):
                 kid = fresh[at]
-                slots[digit] = None if isinstance(kid, Trie) and kid._count == 0 else kid
+                slots[under] = None if isinstance(kid, Trie) and kid._count == 0 else kid
                 at += 1
         return assemble(self._like, count, a._shift, slots)
 
-    def _pairwise(self, a: Trie, b: Trie, low: i64) -> Trie:
+    def _pairwise(self, a: Trie, b: Trie, path: bytes) -> Trie:
+        low: i64 = len(path)
         mine = _slots(a, low)
         theirs = _slots(b, low)
         count: i64 = a._count
@@ -229,12 +244,13 @@ class Joiner:
                 continue
             if x is not None and surely_same(x, y):
                 continue
-            theirs_node = trie_of(y, self._like._tag, 0, low)
+            theirs_node = trie_of(y, self._like._tag, 0 if y is b else b._count, low)
+            below = path + _DIGITS[digit]
             if x is None:
-                made = self.accept(theirs_node, None)
+                made = self.accept(theirs_node, None, below)
             else:
                 mine_node = trie_of(x, self._like._tag, 0, low)
-                made = self.nodes(mine_node, theirs_node, low + 1)
+                made = self.nodes(mine_node, theirs_node, below)
                 if made is mine_node:
                     # Equal trees that nobody encoded yet are told from unequal ones here.
                     all_theirs = all_theirs and same(mine_node, theirs_node)
@@ -254,9 +270,9 @@ class Joiner:
             return b
         return assemble(self._like, count, low, mine)
 
-    def _apart(self, a: Trie, b: Trie, fork: i64) -> Trie:
+    def _apart(self, a: Trie, b: Trie, path: bytes, fork: i64) -> Trie:
         """Return the join of two tries whose keys part at digit `fork`, before either's own one."""
-        made = self.accept(b, None)
+        made = self.accept(b, None, path)
         if not made._count:
             return a
         slots: list[object] = [None] * 16
@@ -279,26 +295,33 @@ class Joiner:
         self._changes += 1
         return other if result is value or same_kid(result, other) else result
 
-    def accept(self, b: Trie, own: Trie | None) -> Trie:
+    def accept(self, b: Trie, own: Trie | None, path: bytes) -> Trie:
         """Return what is kept of `b` beside a leaf `own` (none: an empty one).
 
         `b` itself when that is all of it.
         """
         if b._count > MAP_LEAF_MAX:
             slots = _slots(b, b._shift)
+            # All of b is read, so that its first key costs nothing more.
+            need_path(b._any(), path)
+            path = path_to(path, b, b._shift)
             count: i64 = 0
+            total: i64 = 0
             whole = True
             for digit in range(16):
                 kid = slots[digit]
                 if kid is not None:
                     child = trie_of(kid, self._like._tag, b._count, b._shift)
-                    made = self.accept(child, own)
+                    made = self.accept(child, own, path + _DIGITS[digit])
+                    total += child._count
                     count += made._count
                     if made is not child:
                         whole = False
                         slots[digit] = made if made._count else None
+            if total != b._count:
+                raise broken("the counts of a map or set do not add up")
             return b if whole else assemble(self._like, count, b._shift, slots)
-        hashes = self._next_keys(b)
+        hashes = leaf_keys(b, path)
         own_hashes = b"" if own is None else own._keys()
         aligned = own_hashes == hashes
         kids = b._open()
@@ -332,19 +355,6 @@ class Joiner:
                     entries.append(results[i])
         return new_leaf(self._like, b"".join(kept), entries)
 
-    def _next_keys(self, b: Trie) -> bytes:
-        """Return the key hashes of a leaf of other, which must come after all met before.
-
-        A few cells that refer to one another many times over could otherwise make a join without
-        end.
-        """
-        hashes = b._keys()
-        if hashes:
-            if key_at(hashes, 0) <= self._last:
-                raise broken("the keys of a map or set are not in order")
-            self._last = key_at(hashes, b._count - 1)
-        return hashes
-
     def _add_own(self, a: Trie, b: Trie, made: Trie) -> Trie:
         """Return `made`, what is kept of b, with the entries of leaf `a` that b has not."""
         hashes = a._keys()
@@ -358,16 +368,16 @@ class Joiner:
                 made = put(made, digest, kids[i * self._width], value, 0)
         return made
 
-    def _into_leaf(self, a: Trie, b: Trie) -> Trie:
+    def _into_leaf(self, a: Trie, b: Trie, path: bytes) -> Trie:
         before = self._changes
-        made = self.accept(b, a)
+        made = self.accept(b, a, path)
         if self._changes == before:
             return a
         return self._add_own(a, b, made)
 
-    def _put_leaf(self, a: Trie, b: Trie) -> Trie:
+    def _put_leaf(self, a: Trie, b: Trie, path: bytes) -> Trie:
         """Return node `a` with the entries of leaf `b` joined one by one."""
-        hashes = self._next_keys(b)
+        hashes = leaf_keys(b, path)
         kids = b._open()
         made = a
         for i in range(b._count):
@@ -386,6 +396,36 @@ class Joiner:
             else:
                 made = put(made, digest, kids[i * self._width], result, 0)
         return made
+
+
+def need_path(key: bytes, path: bytes) -> None:
+    """Check that a key begins with the digits of `path`.
+
+    Raises: BadFormat: it stands under digits that are not its own, where no search would find it.
+    """
+    for i in range(len(path)):
+        if digit_at(key, i) != path[i]:
+            raise broken("a key of a map or set stands under digits that are not its own")
+
+
+def path_to(path: bytes, node: Trie, shift: i64) -> bytes:
+    """Return `path` with the digits that all keys of `node` share before `shift`."""
+    if len(path) >= shift:
+        return path
+    key = node._any()
+    return path + bytes([digit_at(key, i) for i in range(len(path), shift)])
+
+
+def leaf_keys(leaf: Trie, path: bytes) -> bytes:
+    """Return the key hashes of a leaf, which all begin with `path`.
+
+    They are in order, so that the first and the last enclose the others.
+    """
+    hashes = leaf._keys()
+    if hashes:
+        need_path(hashes, path)
+        need_path(hashes[-HASH_BYTES:], path)
+    return hashes
 
 
 def _slots(node: Trie, shift: i64) -> list[object]:

@@ -32,7 +32,7 @@ class DataLattice(Lattice):
             return base
         assert isinstance(other, Index)
         filing = _Filing()
-        result = base.merge_with(other, filing.join, addressed=True)
+        result = base.merge_with(other, filing.join, addressed=True, own_keys=True)
         for value in filing.strays:
             digest = value_hash(value)
             if digest not in result:
