@@ -304,6 +304,19 @@ MUTATIONS: Final = (
         ),
     ),
     Mutation(
+        "serve cells that no committed root reaches",
+        "sync/lattice_replica.py",
+        "        if not self._store.announced(hash)"
+        " or self._private.withholds(hash, self._announced):\n",
+        "        if self._private.withholds(hash, self._announced):\n",
+        (
+            UNIT + "sync/test_announced.py"
+            "::test_cells_of_a_value_that_is_incomplete_are_given_to_nobody",
+            UNIT + "sync/test_announced.py"
+            "::test_cells_of_an_incomplete_value_stay_unserved_in_the_next_process",
+        ),
+    ),
+    Mutation(
         "give cells of :local by their hash",
         "sync/lattice_replica.py",
         "        if not self._store.announced(hash)"

@@ -1,0 +1,117 @@
+"""Peers are served cells that a committed root reaches, and no others, whoever brought them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from datalattice.cells import (
+    Index,
+    Map,
+    Parts,
+    Value,
+    decode_parts,
+    encode,
+    encode_message,
+    novelty,
+    references,
+    value_hash,
+)
+from datalattice.crypto import KeyPair
+from datalattice.lattice import (
+    LOCAL_KEY,
+    Lattice,
+    MapLattice,
+    MaxLattice,
+    MergeContext,
+    get_in,
+    root_lattice,
+    set_local,
+)
+from datalattice.store import CellStore, MemoryStore, Store
+from datalattice.sync import LatticeReplica, Offer, Part, Probe
+from datalattice.sync.incoming import Incoming
+from datalattice.wire import join_cells
+
+NUMBERS = MapLattice(MaxLattice())
+STRANGER = KeyPair(b"s" * 32)
+KINDS = ("memory", "folder")
+
+
+@contextmanager
+def opened(kind: str, folder: Path) -> Iterator[Store]:
+    if kind == "memory":
+        yield MemoryStore()
+    else:
+        with CellStore.open(folder / "store") as store:
+            yield store
+
+
+def stated(value: Value, left_out: set[bytes]) -> Offer:
+    """Return the message of a value that lacks some of its cells."""
+    _, parts = decode_parts(encode_message(value))
+    cells = [cell for hash, cell in parts.encodings().items() if hash not in left_out]
+    found, sent = decode_parts(join_cells(encode(value), cells))
+    return Offer(Probe(value_hash(value), Incoming((), found, sent)))
+
+
+def given(replica: LatticeReplica, hash: bytes, peer: str) -> bytes | None:
+    (part,) = replica.supply([hash], peer)
+    return None if part is None else part.data
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cells_of_a_value_that_is_incomplete_are_given_to_nobody(kind: str, tmp_path: Path) -> None:
+    value = Map.of([(f"key {number}", number) for number in range(300)])
+    branches = references(encode(value))
+    withheld, brought = branches[0], branches[1:]
+    with opened(kind, tmp_path) as store:
+        replica = LatticeReplica(store, NUMBERS)
+        absorbed = replica.absorb(stated(value, {withheld}), "mallory")
+        assert absorbed.missing == (withheld,)
+        # They are in the store, complete below, so that only the rule keeps them in.
+        assert store.has_many(brought) == set(brought)
+        for peer in ("alice", "mallory"):
+            assert [given(replica, hash, peer) for hash in brought] == [None] * len(brought)
+            assert given(replica, value_hash(value), peer) is None
+        cells = {hash: data for hash, data, _ in novelty(value, Parts(None))}
+        done = replica.absorb(Offer(None, (Part(withheld, cells[withheld]),)), "mallory")
+        assert done.changed
+        assert [given(replica, hash, "alice") for hash in brought] == [
+            cells[hash] for hash in brought
+        ]
+
+
+def test_cells_of_an_incomplete_value_stay_unserved_in_the_next_process(tmp_path: Path) -> None:
+    value = Map.of([(f"key {number}", number) for number in range(300)])
+    branches = references(encode(value))
+    with opened("folder", tmp_path) as store:
+        LatticeReplica(store, NUMBERS).absorb(stated(value, {branches[0]}), "mallory")
+        store.sync()
+    with opened("folder", tmp_path) as store:
+        replica = LatticeReplica(store, NUMBERS)
+        assert store.has_many(branches[1:]) == set(branches[1:])
+        assert [given(replica, hash, "alice") for hash in branches] == [None] * len(branches)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_peer_sends_below_local_is_given_to_nobody(kind: str, tmp_path: Path) -> None:
+    lattice: Lattice = root_lattice()
+    secret = "planted below :local ".ljust(400, "!")
+    slot = Map.of([("timestamp", 1), ("note", secret)])
+    foreign = set_local(lattice.zero(), STRANGER, slot)
+    open_text = "for everybody ".ljust(400, "?")
+    data = Index.of([(value_hash(open_text), open_text)])
+    assert isinstance(foreign, Index)
+    foreign = lattice.merge(foreign, Index.of([("data", data)]), MergeContext())
+    section: Value = get_in(foreign, [LOCAL_KEY])
+    planted = [hash for hash, _, _ in novelty(section, Parts(None))]
+    assert value_hash(secret) in planted
+    with opened(kind, tmp_path) as store:
+        replica = LatticeReplica(store, lattice)
+        assert replica.absorb(stated(foreign, set()), "mallory").changed
+        assert given(replica, value_hash(open_text), "alice") is not None
+        assert [given(replica, hash, "alice") for hash in planted] == [None] * len(planted)
