@@ -75,6 +75,7 @@ from datalattice.cells.shapes import (
     cell_as_kid,
     shape_of,
 )
+from datalattice.cells.sound import Fact, Facts, KnownFacts, check_cell
 from datalattice.cells.tagged import Coded, Record, Signed, Syntax
 from datalattice.cells.text import brief, to_json, to_text
 from datalattice.cells.textreader import from_text
@@ -116,12 +117,15 @@ __all__ = [
     "Column",
     "DoubleColumn",
     "Extension",
+    "Fact",
+    "Facts",
     "Flag",
     "Index",
     "IndexPart",
     "IntegerColumn",
     "Keyword",
     "KidColumn",
+    "KnownFacts",
     "List",
     "Loader",
     "Map",
@@ -156,6 +160,7 @@ __all__ = [
     "brief",
     "cell_as_kid",
     "changes",
+    "check_cell",
     "columns",
     "decode",
     "decode_message",

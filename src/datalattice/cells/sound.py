@@ -1,0 +1,537 @@
+"""Sound: whether one cell is well formed, given a few facts about the cells it is made of.
+
+A cell is sound when its bytes are canonical, its parts fit together and everything below it is
+sound. Every subtree of a map, set, index, vector or blob is itself a canonical value of that kind,
+because shifts and depths are absolute. So soundness belongs to the hash, holds in every position,
+and is decided one level at a time: by the bytes of the cell, and by kind, count, first and last key
+of each child that carries its structure. Two keys enclose all others: a sound child whose first and
+last key lie under a digit has every key there.
+
+What stands in a leaf of a vector, as a map value, an index value or a signed value is no structure:
+any kind is sound there, and what is expected is the business of lattices.
+
+Source: docs/design/foreign-data.md "Structure".
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from datalattice.cells.cell import broken
+from datalattice.cells.scan import (
+    bit_count,
+    block_size,
+    branch_hashes,
+    chunk_span,
+    key_hash_at,
+    read_vlq,
+    skip,
+)
+from datalattice.cells.trie import digit_at
+from datalattice.errors import MissingData
+from datalattice.limits import CHUNK_BYTES, INDEX_KEY_BYTES, MAP_LEAF_MAX
+
+FACTS_MAX: Final = 32_768
+"""Facts of cells that are remembered, about 300 bytes each."""
+
+NOTHING_SHORT: Final[frozenset[bytes]] = frozenset()
+
+_TEXT: Final = 0x30
+_BLOB: Final = 0x31
+_SYMBOL: Final = 0x32
+_KEYWORD: Final = 0x33
+_VECTOR: Final = 0x80
+_MAP: Final = 0x82
+_SET: Final = 0x83
+_INDEX: Final = 0x84
+_REF: Final = 0x20
+
+
+class Fact:
+    """What the check of a cell needs to know of a sound child.
+
+    kind:  its tag.
+    count: its entries, elements or bytes; -1 for kinds that have none.
+    low, high: its first and last key: key hashes of a map or set, key bytes of an index. `low` of a
+           blob or string is its first 32 bytes. None: it has none, or a cell on the way to it is
+           not here.
+    fork:  the digit at which the keys of a map, set or index node part; -1 for all else.
+    """
+
+    __slots__ = ("count", "fork", "high", "kind", "low")
+
+    def __init__(
+        self, kind: int, count: int, low: bytes | None, high: bytes | None, fork: int
+    ) -> None:
+        self.kind: Final[i64] = kind
+        self.count: Final[i64] = count
+        self.fork: Final[i64] = fork
+        self.low: Final[bytes | None] = low
+        self.high: Final[bytes | None] = high
+
+    def __repr__(self) -> str:
+        low = None if self.low is None else self.low.hex()
+        high = None if self.high is None else self.high.hex()
+        return f"Fact(kind={self.kind:#04x}, count={self.count}, low={low}, high={high})"
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Facts:
+    """Where `check_cell` learns about children. They are sound: checked before, or stored."""
+
+    @abstractmethod
+    def of(self, hash: bytes) -> Fact:
+        """Return the fact of the cell with this hash.
+
+        Raises: MissingData: it, or a cell that its keys are read from, is not here or damaged.
+        """
+
+
+def check_cell(encoding: bytes, facts: Facts, short: AbstractSet[bytes] = NOTHING_SHORT) -> Fact:
+    """Return the fact of a sound cell, whose children are sound and known to `facts`.
+
+    Shapes: the encoding was scanned (`decode`); the order of map keys is checked here.
+            short: hashes of cells of at most 140 bytes, which no cell may refer to.
+    Raises: BadFormat: the cell is not sound, wherever it stands. MissingData: it cannot be told,
+            because children are not here; faults that can be told without them are told.
+    Cost:   a fact for each child that carries structure, a hash for each map key.
+    Source: docs/design/foreign-data.md "Structure".
+    """
+    fact, absent = examine(encoding, facts, short)
+    if absent:
+        raise MissingData(absent)
+    return fact
+
+
+def examine(
+    encoding: bytes, facts: Facts, short: AbstractSet[bytes] = NOTHING_SHORT
+) -> tuple[Fact, list[bytes]]:
+    """Return (fact, hashes that are not here): as `check_cell`, with what is known of the fact."""
+    if short and not short.isdisjoint(branch_hashes(encoding)):
+        raise broken("a child that fits inside its parent is referenced by hash")
+    check = _Check(encoding, facts)
+    check.inline(0, True)
+    return Fact(check.kind, check.count, check.low, check.high, check.fork), check.absent
+
+
+class _Check:
+    """The check of one cell. What it passed last is described as in a `Fact`."""
+
+    def __init__(self, data: bytes, facts: Facts) -> None:
+        self.data: Final = data
+        self.facts: Final = facts
+        self.absent: Final[list[bytes]] = []
+        self.kind: i64 = 0
+        self.count: i64 = -1
+        self.low: bytes | None = None
+        self.high: bytes | None = None
+        self.fork: i64 = -1
+
+    def kids(self, pos: i64, number: i64) -> i64:
+        """Check kids of any kind; return the position after them."""
+        data = self.data
+        at: i64 = pos
+        for _ in range(number):
+            if data[at] == _REF:
+                at += 33
+            else:
+                at = self.inline(at, False)
+        return at
+
+    def inline(self, pos: i64, keyed: bool) -> i64:
+        """Check a value that stands here in full; return the position after it.
+
+        keyed: note its first and last key, too.
+        """
+        tag: i64 = self.data[pos]
+        if _TEXT <= tag <= _BLOB:
+            return self._blob(pos, keyed)
+        if tag == _VECTOR or tag == 0x81 or (tag & 0xF0) == 0xD0:
+            return self._vector(pos)
+        if _MAP <= tag <= _SET:
+            return self._trie(pos, keyed)
+        if tag == _INDEX:
+            return self._index(pos)
+        at: i64 = pos
+        if (tag & 0xF0) == 0xC0:
+            at = self.kids(pos + 1, 2)
+        elif tag == 0x90:
+            at = self.kids(pos + 97, 1)
+        elif tag == 0x91:
+            at = self.kids(pos + 65, 1)
+        elif tag == 0x88:
+            at = self.kids(self.kids(pos + 1, 1), 1)
+        else:
+            at = skip(self.data, pos)
+        self._pass(tag, -1, None, None)
+        return at
+
+    def _pass(
+        self, kind: i64, count: i64, low: bytes | None, high: bytes | None, fork: i64 = -1
+    ) -> None:
+        self.kind = kind
+        self.count = count
+        self.low = low
+        self.high = high
+        self.fork = fork
+
+    def _part(self, pos: i64) -> i64:
+        """Check a kid that carries the structure of the cell; return the position after it.
+
+        A kid that is not here is noted, and has kind -1.
+        """
+        data = self.data
+        if data[pos] != _REF:
+            return self.inline(pos, True)
+        hash = data[pos + 1 : pos + 33]
+        try:
+            fact = self.facts.of(hash)
+        except MissingData as error:
+            self.absent.extend(error.hashes)
+            self._pass(-1, -1, None, None)
+        else:
+            self._pass(fact.kind, fact.count, fact.low, fact.high, fact.fork)
+        return pos + 33
+
+    def _blob(self, pos: i64, keyed: bool) -> i64:
+        data = self.data
+        tag: i64 = data[pos]
+        length, at = read_vlq(data, pos + 1, len(data))
+        low: bytes | None = None
+        if length <= CHUNK_BYTES:
+            if keyed:
+                low = data[at : at + min(length, INDEX_KEY_BYTES)]
+            self._pass(tag, length, low, None)
+            return at + length
+        span: i64 = chunk_span(length)
+        base: i64 = 0
+        while base < length:
+            size: i64 = min(span, length - base)
+            at = self._part(at)
+            # Each chunk is a Blob of exactly min(span, rest) bytes, whatever the tag of the top.
+            if self.kind >= 0 and (self.kind != _BLOB or self.count != size):
+                raise broken(f"a blob chunk of {size} bytes is something else")
+            if base == 0:
+                low = self.low
+            base += span
+        self._pass(tag, length, low, None)
+        return at
+
+    def _vector(self, pos: i64) -> i64:
+        data = self.data
+        tag: i64 = data[pos]
+        count, at = read_vlq(data, pos + 1, len(data))
+        if count <= 16:
+            at = self.kids(at, count)
+        elif count & 15:
+            at = self.kids(at, count & 15)
+            at = self._vector_part(at, count - (count & 15))
+        else:
+            block: i64 = block_size(count)
+            base: i64 = 0
+            while base < count:
+                at = self._vector_part(at, min(block, count - base))
+                base += block
+        self._pass(tag, count, None, None)
+        return at
+
+    def _vector_part(self, pos: i64, count: i64) -> i64:
+        at: i64 = self._part(pos)
+        if self.kind >= 0 and (self.kind != _VECTOR or self.count != count):
+            raise broken(f"a vector child of {count} elements is something else")
+        return at
+
+    def _trie(self, pos: i64, keyed: bool) -> i64:
+        data = self.data
+        tag: i64 = data[pos]
+        count, at = read_vlq(data, pos + 1, len(data))
+        if count > MAP_LEAF_MAX:
+            return self._trie_node(at, tag, count)
+        first: bytes | None = None
+        last: bytes | None = None
+        for _ in range(count):
+            start: i64 = at
+            at = self.kids(at, 1)
+            if keyed or count > 1:
+                key = key_hash_at(data, start, at)
+                # Quoting CAD003: entries are ordered by the hashes of their keys.
+                if last is not None and key <= last:
+                    raise broken("map keys are not in strictly increasing order of their hashes")
+                last = key
+                if first is None:
+                    first = key
+            if tag == _MAP:
+                at = self.kids(at, 1)
+        self._pass(tag, count, first, last)
+        return at
+
+    def _trie_node(self, pos: i64, tag: i64, count: i64) -> i64:
+        data = self.data
+        shift: i64 = data[pos]
+        high: i64 = data[pos + 1]
+        low: i64 = data[pos + 2]
+        mask: i64 = (high << 8) | low
+        range_ = _Range(shift)
+        at: i64 = pos + 3
+        for digit in range(16):
+            if not mask & (1 << digit):
+                continue
+            at = self._part(at)
+            if self.kind >= 0 and (self.kind != tag or self.count < 1 or 0 <= self.fork <= shift):
+                raise broken("a map or set node is something else")
+            range_.add(digit, self.count, self.low, self.high, "a map")
+        range_.check(count, "a map")
+        self._pass(tag, count, range_.low, range_.high, shift)
+        return at
+
+    def _index(self, pos: i64) -> i64:
+        data = self.data
+        count, at = read_vlq(data, pos + 1, len(data))
+        if count == 0:
+            self._pass(_INDEX, 0, None, None)
+            return at
+        if count == 1:
+            at = self._key(at)
+            key = self.low
+            at = self.kids(at, 1)
+            self._pass(_INDEX, 1, key, key)
+            return at
+        has_entry = data[at] == 0x80
+        at += 1
+        own: bytes | None = None
+        if has_entry:
+            at = self._key(at)
+            own = self.low
+            at = self.kids(at, 1)
+        depth: i64 = data[at]
+        high: i64 = data[at + 1]
+        low: i64 = data[at + 2]
+        mask: i64 = (high << 8) | low
+        at += 3
+        range_ = _Range(depth)
+        if has_entry:
+            if own is not None and 2 * len(own) != depth:
+                raise broken("the entry of an index node does not end at its depth")
+            range_.begin(own)
+        for digit in range(16):
+            if not mask & (1 << digit):
+                continue
+            at = self._part(at)
+            if self.kind >= 0 and (
+                self.kind != _INDEX or self.count < 1 or 0 <= self.fork <= depth
+            ):
+                raise broken("an index node is something else")
+            range_.add(digit, self.count, self.low, self.high, "an index")
+        range_.check(count, "an index")
+        self._pass(_INDEX, count, range_.low, range_.high, depth)
+        return at
+
+    def _key(self, pos: i64) -> i64:
+        """Check the key of an index entry, note its bytes as `low`; return the position after."""
+        data = self.data
+        tag: i64 = data[pos]
+        at: i64 = self._part(pos)
+        if _SYMBOL <= tag <= _KEYWORD:
+            self.low = data[pos + 2 : min(at, pos + 2 + INDEX_KEY_BYTES)]
+        elif (tag & 0xF0) == 0xE0:
+            number: int = read_vlq(data, pos + 1, at)[0]
+            self.low = number.to_bytes(8, "big")
+        elif self.kind >= 0 and not _TEXT <= self.kind <= _BLOB:
+            raise broken("an index key that is referenced by hash is neither blob nor string")
+        return at
+
+
+class _Range:
+    """The keys below a node of a map, set or index, child by child."""
+
+    def __init__(self, position: i64) -> None:
+        self._position: Final[i64] = position  # of the digit by which the children are told apart
+        self._total: i64 = 0
+        self._unknown: i64 = 0
+        self._is_begun = False
+        self.low: bytes | None = None
+        self.high: bytes | None = None
+        self._last: bytes | None = None  # the greatest key known so far
+        self._first: bytes | None = None
+
+    def begin(self, key: bytes | None) -> None:
+        """Take an index node's own entry, which precedes its children."""
+        self._total = 1
+        self._is_begun = True
+        self.low = self.high = self._first = self._last = key
+
+    def add(self, digit: i64, count: i64, low: bytes | None, high: bytes | None, what: str) -> None:
+        """Take the child under `digit`; a count below zero is one that is not here."""
+        if count < 0:
+            self._unknown += 1
+        else:
+            self._total += count
+        if low is not None:
+            self._check_key(low, digit, what)
+            if self._last is not None and low <= self._last:
+                raise broken(f"the keys of {what} are not in order")
+            self._last = low
+            if self._first is None:
+                self._first = low
+        if high is not None:
+            self._check_key(high, digit, what)
+            self._last = high
+        if not self._is_begun:
+            self._is_begun = True
+            self.low = low
+        self.high = high
+
+    def _check_key(self, key: bytes, digit: i64, what: str) -> None:
+        if 2 * len(key) <= self._position or digit_at(key, self._position) != digit:
+            raise broken(f"a key stands under the wrong digit of {what}")
+
+    def check(self, count: i64, what: str) -> None:
+        """Check what concerns all children together: how many keys, and what they share."""
+        if self._total + self._unknown > count or (not self._unknown and self._total != count):
+            raise broken(f"{what} node of {count} entries holds {self._total}")
+        first = self._first
+        last = self._last
+        if first is None or last is None:
+            return
+        # All keys lie between the first and the last, so what these share all of them share.
+        half: i64 = self._position >> 1
+        if first[:half] != last[:half] or (
+            self._position & 1
+            and digit_at(first, self._position - 1) != digit_at(last, self._position - 1)
+        ):
+            raise broken(f"the keys of {what} node share fewer digits than it says")
+
+
+Load = Callable[[bytes], "bytes | None"]
+"""Returns the encoding of a cell that is here, or None."""
+
+
+class KnownFacts(Facts):
+    """Facts that were just found out, and those of cells that are stored.
+
+    load: returns the encoding of a stored cell, which is sound; None when it is not here.
+    """
+
+    def __init__(self, load: Load, facts_max: int = FACTS_MAX) -> None:
+        self._load: Final = load
+        self._max: Final = facts_max
+        self._facts: Final[dict[bytes, Fact]] = {}
+
+    def of(self, hash: bytes) -> Fact:
+        """Return the fact of a cell: remembered, else read from the stored encoding.
+
+        Raises: MissingData: it, or a cell that its keys are read from, is not here.
+        Cost:   one cell for vectors and blobs; of tries the chain of first and last children.
+        """
+        fact = self._facts.get(hash)
+        if fact is None:
+            fact = self._facts[hash] = self._stored(hash)
+        return fact
+
+    def add(self, hash: bytes, fact: Fact) -> None:
+        """Remember the fact of a cell that was checked."""
+        if fact.count >= 0:  # others are no structure of anything
+            self._facts[hash] = fact
+
+    def trim(self) -> None:
+        """Forget the oldest facts beyond the bound."""
+        facts = self._facts
+        while len(facts) > self._max:
+            del facts[next(iter(facts))]
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def _stored(self, hash: bytes) -> Fact:
+        data = self._encoding(hash)
+        kind: i64 = data[0]
+        is_counted = _TEXT <= kind <= _BLOB or 0x80 <= kind <= _INDEX
+        if not is_counted and (kind & 0xF0) != 0xD0:
+            return Fact(kind, -1, None, None, -1)
+        count, at = read_vlq(data, 1, len(data))
+        low: bytes | None = None
+        high: bytes | None = None
+        fork: i64 = -1
+        if _TEXT <= kind <= _BLOB:
+            low = self._edge(data, False)
+        elif count and _MAP <= kind <= _INDEX:
+            low = self._edge(data, False)
+            high = self._edge(data, True)
+            if kind != _INDEX:
+                fork = data[at] if count > MAP_LEAF_MAX else -1
+            elif count > 1:
+                fork = data[at + 1 if data[at] != 0x80 else _after(data, at + 1, 2)]
+        return Fact(kind, count, low, high, fork)
+
+    def _encoding(self, hash: bytes) -> bytes:
+        data = self._load(hash)
+        if data is None:
+            raise MissingData([hash])
+        return data
+
+    def _edge(self, data: bytes, is_last: bool) -> bytes:
+        """Return the first or last key of a sound cell, of a blob its first bytes."""
+        pos: i64 = 0
+        while True:
+            kind: i64 = data[pos]
+            count, at = read_vlq(data, pos + 1, len(data))
+            child: i64 = -1
+            if _TEXT <= kind <= _BLOB:
+                if count <= CHUNK_BYTES:
+                    return data[at : at + min(count, INDEX_KEY_BYTES)]
+                child = at
+            elif kind == _INDEX:
+                key_at: i64 = -1
+                if count == 1:
+                    key_at = at
+                else:
+                    has_entry = data[at] == 0x80
+                    at += 1
+                    if has_entry and not is_last:
+                        key_at = at
+                    else:
+                        if has_entry:
+                            at = _after(data, at, 2)
+                        child = _child_at(data, at, is_last)
+                if key_at >= 0:
+                    tag: i64 = data[key_at]
+                    if _SYMBOL <= tag <= _KEYWORD:
+                        length: i64 = data[key_at + 1]
+                        return data[key_at + 2 : key_at + 2 + min(length, INDEX_KEY_BYTES)]
+                    if (tag & 0xF0) == 0xE0:
+                        number: int = read_vlq(data, key_at + 1, len(data))[0]
+                        return number.to_bytes(8, "big")
+                    child = key_at
+            elif count > MAP_LEAF_MAX:
+                child = _child_at(data, at, is_last)
+            else:
+                width: i64 = 2 if kind == _MAP else 1
+                if is_last:
+                    at = _after(data, at, (count - 1) * width)
+                return key_hash_at(data, at, _after(data, at, 1))
+            if data[child] == _REF:
+                data = self._encoding(data[child + 1 : child + 33])
+                pos = 0
+            else:
+                pos = child
+
+
+def _after(data: bytes, pos: i64, kids: i64) -> i64:
+    """Return the position after so many kids of a sound cell."""
+    at: i64 = pos
+    for _ in range(kids):
+        at = at + 33 if data[at] == _REF else skip(data, at)
+    return at
+
+
+def _child_at(data: bytes, pos: i64, is_last: bool) -> i64:
+    """Return where the first or last child of a trie node begins; `pos` is at its digit."""
+    high: i64 = data[pos + 1]
+    low: i64 = data[pos + 2]
+    children: i64 = bit_count((high << 8) | low)
+    return _after(data, pos + 3, children - 1 if is_last else 0)

@@ -1,0 +1,118 @@
+"""Malformed: values whose cells are each well formed, and that are malformed across cells.
+
+What a hostile peer signs and sends: a cell somewhere below the top is replaced, and every cell
+above it is written anew, so that all hashes are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from datalattice.cells import Parts, Ref, Value, branch_kids, decode, encode, references
+from datalattice.crypto import sha3_256
+from datalattice.errors import BadFormat
+from datalattice.limits import EMBEDDED_BYTES_MAX
+from datalattice.testing.sim.dice import Dice
+
+Below = dict[bytes, bytes]
+"""Encodings by hash of the cells below a top."""
+
+
+def cells_of(value: Value) -> tuple[bytes, Below]:
+    """Return the encoding of a value, and those of the cells below it."""
+    below: Below = {}
+    front = list(branch_kids(value))
+    while front:
+        hash, kid = front.pop()
+        if hash not in below:
+            cell = kid.resolve() if isinstance(kid, Ref) else kid
+            below[hash] = encode(cell)
+            front += branch_kids(cell)
+    return encode(value), below
+
+
+def value_of(top: bytes, below: Mapping[bytes, bytes]) -> Value:
+    """Return the value of these cells; others are missing.
+
+    Raises: BadFormat: a single cell is not well formed.
+    """
+    parts = Parts(None)
+    for encoding in below.values():
+        decode(encoding)
+        parts.add(encoding)
+    return decode(top, parts)
+
+
+def with_cell(top: bytes, below: Below, old: bytes, new: bytes) -> tuple[bytes, Below]:
+    """Return the cells with the encoding `new` for the cell with the hash `old`, as if true."""
+    found: Below = {}
+    renamed: dict[bytes, bytes] = {}
+    done: set[bytes] = set()
+    stack: list[tuple[bytes, bool]] = [(hash, False) for hash in references(top)]
+    while stack:
+        hash, is_done = stack.pop()
+        if not is_done:
+            if hash not in done and hash in below:
+                done.add(hash)
+                stack.append((hash, True))
+                if hash != old:
+                    stack += [(ref, False) for ref in references(below[hash])]
+            continue
+        encoding = new if hash == old else _renamed(below[hash], renamed)
+        made = sha3_256(encoding)
+        found[made] = encoding
+        if made != hash:
+            renamed[hash] = made
+    if old in renamed or old not in below:  # what replaces it may refer to cells of its own
+        found |= {hash: cell for hash, cell in below.items() if hash in references(new)}
+    return _renamed(top, renamed), found
+
+
+def _renamed(encoding: bytes, names: Mapping[bytes, bytes]) -> bytes:
+    for ref in references(encoding):
+        if ref in names:
+            encoding = encoding.replace(b"\x20" + ref, b"\x20" + names[ref])
+    return encoding
+
+
+def mutated(value: Value, dice: Dice, strangers: Mapping[bytes, bytes]) -> Value:
+    """Return a value with one of its cells changed at random; each cell is well formed by itself.
+
+    strangers: cells that may take the place of others.
+    """
+    top, below = cells_of(value)
+    pool = {**below, **strangers}
+    while True:
+        old = dice.pick([b"", *below])
+        new = _mutated_cell(below[old] if old else top, list(pool), dice)
+        try:
+            decode(new)
+        except BadFormat:
+            continue
+        if old and len(new) <= EMBEDDED_BYTES_MAX and dice.below(10):
+            continue
+        changed, cells = (new, below) if not old else with_cell(top, below, old, new)
+        used = set(references(changed)).union(*map(references, cells.values()))
+        cells |= {hash: cell for hash, cell in strangers.items() if hash in used}
+        try:
+            return value_of(changed, cells)
+        except BadFormat:  # a new hash moved a map key out of its order
+            continue
+
+
+def _mutated_cell(encoding: bytes, pool: list[bytes], dice: Dice) -> bytes:
+    refs = references(encoding)
+    kind = dice.below(4 if refs else 2)
+    if kind == 0:
+        draft = bytearray(encoding)
+        draft[dice.below(min(12, len(draft)))] ^= 1 << dice.below(8)
+        return bytes(draft)
+    if kind == 1:
+        draft = bytearray(encoding)
+        position = dice.below(4 if dice.chance(0.5) else len(draft))
+        draft[position] = (draft[position] + dice.pick((1, -1))) % 256
+        return bytes(draft)
+    if kind == 2 and pool:
+        return encoding.replace(dice.pick(refs), dice.pick(pool))
+    first, second = dice.pick(refs), dice.pick(refs)
+    return encoding.replace(first, bytes(32)).replace(second, first).replace(bytes(32), second)
