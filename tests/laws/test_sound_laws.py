@@ -67,7 +67,6 @@ MAKERS: list[Callable[[], Value]] = [
     lambda: Index.of([(pattern_bytes(n % 7, n), n) for n in range(90)]),
     lambda: Index.of([(f"{n}{LONG}", n) for n in range(40)]),
     lambda: Index.of([(key, 1) for key in (b"a" * 5000, b"a" * 20, Keyword("a"), Address(7))]),
-    lambda: vectors(300),
     lambda: Vector.of(range(700)),
     lambda: List.of(range(100)),
     lambda: Record(1, range(40)),

@@ -33,6 +33,7 @@ from datalattice.cells.cell import (
 from datalattice.cells.columnar import columns
 from datalattice.cells.comparing import Change, changes
 from datalattice.cells.convert import to_cell, to_python
+from datalattice.cells.facts import Fact, Facts, KnownFacts
 from datalattice.cells.html import html_table, html_words, to_html
 from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
 from datalattice.cells.indexparts import IndexPart
@@ -75,7 +76,7 @@ from datalattice.cells.shapes import (
     cell_as_kid,
     shape_of,
 )
-from datalattice.cells.sound import Fact, Facts, KnownFacts, check_cell
+from datalattice.cells.sound import check_cell
 from datalattice.cells.tagged import Coded, Record, Signed, Syntax
 from datalattice.cells.text import brief, to_json, to_text
 from datalattice.cells.textreader import from_text

@@ -15,16 +15,14 @@ Source: docs/design/foreign-data.md "Structure".
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
 from datalattice.cells.cell import broken
+from datalattice.cells.facts import Fact, Facts
 from datalattice.cells.scan import (
-    bit_count,
     block_size,
     branch_hashes,
     chunk_span,
@@ -35,9 +33,6 @@ from datalattice.cells.scan import (
 from datalattice.cells.trie import digit_at
 from datalattice.errors import MissingData
 from datalattice.limits import CHUNK_BYTES, INDEX_KEY_BYTES, MAP_LEAF_MAX
-
-FACTS_MAX: Final = 32_768
-"""Facts of cells that are remembered, about 300 bytes each."""
 
 NOTHING_SHORT: Final[frozenset[bytes]] = frozenset()
 
@@ -50,46 +45,6 @@ _MAP: Final = 0x82
 _SET: Final = 0x83
 _INDEX: Final = 0x84
 _REF: Final = 0x20
-
-
-class Fact:
-    """What the check of a cell needs to know of a sound child.
-
-    kind:  its tag.
-    count: its entries, elements or bytes; -1 for kinds that have none.
-    low, high: its first and last key: key hashes of a map or set, key bytes of an index. `low` of a
-           blob or string is its first 32 bytes. None: it has none, or a cell on the way to it is
-           not here.
-    fork:  the digit at which the keys of a map, set or index node part; -1 for all else.
-    """
-
-    __slots__ = ("count", "fork", "high", "kind", "low")
-
-    def __init__(
-        self, kind: int, count: int, low: bytes | None, high: bytes | None, fork: int
-    ) -> None:
-        self.kind: Final[i64] = kind
-        self.count: Final[i64] = count
-        self.fork: Final[i64] = fork
-        self.low: Final[bytes | None] = low
-        self.high: Final[bytes | None] = high
-
-    def __repr__(self) -> str:
-        low = None if self.low is None else self.low.hex()
-        high = None if self.high is None else self.high.hex()
-        return f"Fact(kind={self.kind:#04x}, count={self.count}, low={low}, high={high})"
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Facts:
-    """Where `check_cell` learns about children. They are sound: checked before, or stored."""
-
-    @abstractmethod
-    def of(self, hash: bytes) -> Fact:
-        """Return the fact of the cell with this hash.
-
-        Raises: MissingData: it, or a cell that its keys are read from, is not here or damaged.
-        """
 
 
 def check_cell(encoding: bytes, facts: Facts, short: AbstractSet[bytes] = NOTHING_SHORT) -> Fact:
@@ -405,133 +360,3 @@ class _Range:
             and digit_at(first, self._position - 1) != digit_at(last, self._position - 1)
         ):
             raise broken(f"the keys of {what} node share fewer digits than it says")
-
-
-Load = Callable[[bytes], "bytes | None"]
-"""Returns the encoding of a cell that is here, or None."""
-
-
-class KnownFacts(Facts):
-    """Facts that were just found out, and those of cells that are stored.
-
-    load: returns the encoding of a stored cell, which is sound; None when it is not here.
-    """
-
-    def __init__(self, load: Load, facts_max: int = FACTS_MAX) -> None:
-        self._load: Final = load
-        self._max: Final = facts_max
-        self._facts: Final[dict[bytes, Fact]] = {}
-
-    def of(self, hash: bytes) -> Fact:
-        """Return the fact of a cell: remembered, else read from the stored encoding.
-
-        Raises: MissingData: it, or a cell that its keys are read from, is not here.
-        Cost:   one cell for vectors and blobs; of tries the chain of first and last children.
-        """
-        fact = self._facts.get(hash)
-        if fact is None:
-            fact = self._facts[hash] = self._stored(hash)
-        return fact
-
-    def add(self, hash: bytes, fact: Fact) -> None:
-        """Remember the fact of a cell that was checked."""
-        if fact.count >= 0:  # others are no structure of anything
-            self._facts[hash] = fact
-
-    def trim(self) -> None:
-        """Forget the oldest facts beyond the bound."""
-        facts = self._facts
-        while len(facts) > self._max:
-            del facts[next(iter(facts))]
-
-    def __len__(self) -> int:
-        return len(self._facts)
-
-    def _stored(self, hash: bytes) -> Fact:
-        data = self._encoding(hash)
-        kind: i64 = data[0]
-        is_counted = _TEXT <= kind <= _BLOB or 0x80 <= kind <= _INDEX
-        if not is_counted and (kind & 0xF0) != 0xD0:
-            return Fact(kind, -1, None, None, -1)
-        count, at = read_vlq(data, 1, len(data))
-        low: bytes | None = None
-        high: bytes | None = None
-        fork: i64 = -1
-        if _TEXT <= kind <= _BLOB:
-            low = self._edge(data, False)
-        elif count and _MAP <= kind <= _INDEX:
-            low = self._edge(data, False)
-            high = self._edge(data, True)
-            if kind != _INDEX:
-                fork = data[at] if count > MAP_LEAF_MAX else -1
-            elif count > 1:
-                fork = data[at + 1 if data[at] != 0x80 else _after(data, at + 1, 2)]
-        return Fact(kind, count, low, high, fork)
-
-    def _encoding(self, hash: bytes) -> bytes:
-        data = self._load(hash)
-        if data is None:
-            raise MissingData([hash])
-        return data
-
-    def _edge(self, data: bytes, is_last: bool) -> bytes:
-        """Return the first or last key of a sound cell, of a blob its first bytes."""
-        pos: i64 = 0
-        while True:
-            kind: i64 = data[pos]
-            count, at = read_vlq(data, pos + 1, len(data))
-            child: i64 = -1
-            if _TEXT <= kind <= _BLOB:
-                if count <= CHUNK_BYTES:
-                    return data[at : at + min(count, INDEX_KEY_BYTES)]
-                child = at
-            elif kind == _INDEX:
-                key_at: i64 = -1
-                if count == 1:
-                    key_at = at
-                else:
-                    has_entry = data[at] == 0x80
-                    at += 1
-                    if has_entry and not is_last:
-                        key_at = at
-                    else:
-                        if has_entry:
-                            at = _after(data, at, 2)
-                        child = _child_at(data, at, is_last)
-                if key_at >= 0:
-                    tag: i64 = data[key_at]
-                    if _SYMBOL <= tag <= _KEYWORD:
-                        length: i64 = data[key_at + 1]
-                        return data[key_at + 2 : key_at + 2 + min(length, INDEX_KEY_BYTES)]
-                    if (tag & 0xF0) == 0xE0:
-                        number: int = read_vlq(data, key_at + 1, len(data))[0]
-                        return number.to_bytes(8, "big")
-                    child = key_at
-            elif count > MAP_LEAF_MAX:
-                child = _child_at(data, at, is_last)
-            else:
-                width: i64 = 2 if kind == _MAP else 1
-                if is_last:
-                    at = _after(data, at, (count - 1) * width)
-                return key_hash_at(data, at, _after(data, at, 1))
-            if data[child] == _REF:
-                data = self._encoding(data[child + 1 : child + 33])
-                pos = 0
-            else:
-                pos = child
-
-
-def _after(data: bytes, pos: i64, kids: i64) -> i64:
-    """Return the position after so many kids of a sound cell."""
-    at: i64 = pos
-    for _ in range(kids):
-        at = at + 33 if data[at] == _REF else skip(data, at)
-    return at
-
-
-def _child_at(data: bytes, pos: i64, is_last: bool) -> i64:
-    """Return where the first or last child of a trie node begins; `pos` is at its digit."""
-    high: i64 = data[pos + 1]
-    low: i64 = data[pos + 2]
-    children: i64 = bit_count((high << 8) | low)
-    return _after(data, pos + 3, children - 1 if is_last else 0)

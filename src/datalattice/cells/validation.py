@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.cells.cell import Ref, Value, encode, value_hash
+from datalattice.cells.facts import Fact, Facts
 from datalattice.cells.message import branch_kids
 from datalattice.cells.scan import scan_top
-from datalattice.cells.sound import Fact, Facts, examine
+from datalattice.cells.sound import examine
 from datalattice.errors import MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
