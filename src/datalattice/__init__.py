@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         value_hash,
     )
     from datalattice.crypto import KeyPair
-    from datalattice.cursors import Cursor, Root, RootLattice
+    from datalattice.cursors import Cursor, Root, RootLattice, open_store
     from datalattice.errors import (
         AlreadyExists,
         BadFormat,
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         NoSigningKey,
         NoSuchPath,
         NotADirectory,
+        NotContained,
         ReadOnly,
         StoreError,
         StoreLocked,
@@ -92,7 +93,6 @@ if TYPE_CHECKING:
         root_lattice,
     )
     from datalattice.node import follow, open_node
-    from datalattice.store import open_store
 
 __version__ = "0.1.0"
 
@@ -164,6 +164,7 @@ __all__ = [
     "NoSigningKey",
     "NoSuchPath",
     "NotADirectory",
+    "NotContained",
     "OwnerLattice",
     "Queue",
     "ReadOnly",

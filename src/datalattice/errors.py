@@ -81,6 +81,12 @@ class WrongType(UsageError):
     code = "wrong-type"
 
 
+class NotContained(UsageError):
+    """A commit would drop what the present root of the store has, without `contains=False`."""
+
+    code = "not-contained"
+
+
 class UnsupportedOperation(UsageError):
     """The object does not offer this: a merge without a lattice, a sync without a parent."""
 

@@ -10,6 +10,7 @@ from datalattice.cursors.lattices import (
     RootLattice,
     SignedCursor,
 )
+from datalattice.cursors.stores import open_store
 from datalattice.cursors.views import TimeCache, Transformer, View, cached_transform, chain
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "cached_transform",
     "chain",
     "collector_paused",
+    "open_store",
 ]

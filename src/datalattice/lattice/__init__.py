@@ -51,6 +51,7 @@ from datalattice.lattice.regions import (
     node_info,
     register_section,
     replicable,
+    root_contains,
     root_lattice,
     set_local,
 )
@@ -134,6 +135,7 @@ __all__ = [
     "register_section",
     "replicable",
     "resolving_verifier",
+    "root_contains",
     "root_lattice",
     "select",
     "set_local",

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector
+from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector, same
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadSignature, TypeMismatch, UsageError
 from datalattice.lattice.base import Lattice
 from datalattice.lattice.containers import MapLattice, need_lattice
 from datalattice.lattice.content import DataLattice
+from datalattice.lattice.context import MergeContext, OwnerForked, QueueForked, Report
+from datalattice.lattice.identity import verify_did
 from datalattice.lattice.keyed import KeyedLattice
 from datalattice.lattice.owned import OwnerLattice
 from datalattice.lattice.paths import assoc_in, get_in
@@ -73,6 +75,34 @@ def root_lattice() -> KeyedLattice:
 
 def _standard() -> dict[Keyword, Lattice]:
     return {DATA_KEY: _DATA, LOCAL_KEY: LOCAL, P2P_KEY: P2P}
+
+
+def root_contains(root: Value, other: Value) -> bool:
+    """Return whether `root` has all that the root `other` has.
+
+    Then a merge of the two is `root`, and no owner's value or queue forked. A section without a
+    lattice has to be equal. What is no Index of sections has nothing to be contained.
+    Cost:   a merge of what differs.
+    Source: docs/lattices.md "Standard root".
+    """
+    if not isinstance(other, Index):
+        return True
+    if not isinstance(root, Index):
+        return False
+    lattice = root_lattice()
+    for key, value in other.entries():
+        is_known = lattice.child(key) is not None
+        if not is_known and not (key in root and same(root.get(key), value)):
+            return False
+    forks: list[Report] = []
+
+    def note(report: Report) -> None:
+        # A fork keeps one of two values: what the other one has is not in it.
+        if isinstance(report, (OwnerForked, QueueForked)):
+            forks.append(report)
+
+    merged = lattice.merge(root, other, MergeContext(verifier=verify_did, report=note))
+    return same(merged, root) and not forks
 
 
 def replicable(root: Value) -> Value:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
-from datalattice.engine import MEMORY_URL
-from datalattice.errors import UsageError
 from datalattice.store.archive import (
     announce_cells,
     export_cells,
     import_cells,
     place_at_opening,
 )
-from datalattice.store.base import ANY, Commit, Damage, Store
+from datalattice.store.base import ANY, Commit, Contains, Damage, Store
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Missing, Report, Seen
@@ -58,22 +54,6 @@ from datalattice.store.sweeping import (
     write_sweep_list,
 )
 
-
-def open_store(where: str | os.PathLike[str], *, read_only: bool = False) -> Store:
-    """Open the store at `where`: a folder, made when needed, or `"memory://"` for a new one.
-
-    Raises: as `CellStore.open`.
-    """
-    text = os.fspath(where)
-    if text == MEMORY_URL:
-        if read_only:
-            raise UsageError("a store in memory starts empty: opening it read_only makes no sense")
-        return MemoryStore()
-    if "://" in text:
-        raise UsageError(f"a store is opened at a folder or at {MEMORY_URL!r}, got {text!r}")
-    return CellStore.open(text, read_only=read_only)
-
-
 __all__ = [
     "ANY",
     "CACHE_BYTES_MAX",
@@ -88,6 +68,7 @@ __all__ = [
     "CellStore",
     "Collected",
     "Commit",
+    "Contains",
     "Damage",
     "Disk",
     "DiskFile",
@@ -136,7 +117,6 @@ __all__ = [
     "mark_tops",
     "missing_before",
     "open_damaged",
-    "open_store",
     "parse_time",
     "place_at_opening",
     "record_damage",

@@ -9,9 +9,18 @@ from typing import Final, Self, overload
 
 from mypy_extensions import mypyc_attr
 
-from datalattice.cells import Part, Taking, Value, branch_hashes, decode, decode_trusted, encode
+from datalattice.cells import (
+    Part,
+    Taking,
+    Value,
+    branch_hashes,
+    decode,
+    decode_trusted,
+    encode,
+    value_hash,
+)
 from datalattice.crypto import sha3_256
-from datalattice.errors import BadFormat, MissingData, UsageError
+from datalattice.errors import BadFormat, MissingData, NotContained, UsageError
 from datalattice.limits import HASH_BYTES
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 
@@ -30,6 +39,10 @@ ANY: Final = Any_()
 
 Expected = bytes | None
 """The hash that the root must have for a commit to happen; None: the store has no root yet."""
+
+
+Contains = Callable[[Value, Value], bool]
+"""(new root, present root) -> whether the new one holds all that the present one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +130,11 @@ class Store(Taking):
 
     def __init__(self, cache_bytes: int = CACHE_BYTES_MAX) -> None:
         self._cache = CellCache(cache_bytes)
+        self.root_contains: Contains | None = None
+        """Compares a root with the present one in a commit, as the lattice of the roots has it.
+
+        None, the default: any value may replace any other. Set by whoever knows the lattice.
+        """
 
     @property
     def damage(self) -> tuple[Damage, ...]:
@@ -204,21 +222,52 @@ class Store(Taking):
     # --- shared ---
 
     @overload
-    def commit(self, value: Value, expected: Any_ = ANY) -> Commit: ...
+    def commit(self, value: Value, expected: Any_ = ANY, *, contains: bool = True) -> Commit: ...
 
     @overload
-    def commit(self, value: Value, expected: Expected) -> Commit | None: ...
+    def commit(
+        self, value: Value, expected: Expected, *, contains: bool = True
+    ) -> Commit | None: ...
 
-    def commit(self, value: Value, expected: Expected | Any_ = ANY) -> Commit | None:
+    def commit(
+        self, value: Value, expected: Expected | Any_ = ANY, *, contains: bool = True
+    ) -> Commit | None:
         """Make `value` the root: store its novelty and move the root, all or nothing, durably.
 
         With `expected` nothing happens, and None is returned, when the root has another hash.
+        In a store with `root_contains` the value must contain the present root; `contains=False`
+        replaces the root by whatever the value is.
         Afterwards the cells of `value` load their children from this store.
-        Raises: MissingData: a cell of `value` is not at hand. ReadOnly: the store was opened so.
+        Raises: NotContained: the present root has what `value` lacks; nothing was written.
+                MissingData: a cell of `value` is not at hand. ReadOnly: the store was opened so.
                 StoreFull, StoreFailed: it could not be written; the store must be opened again.
-        Cost:   one write and one sync, shared with commits that wait at the same time.
+        Cost:   one write and one sync, shared with commits that wait at the same time; and a merge
+                of `value` with the present root where they are compared.
         """
-        return self._commit(value, expected)
+        check = self.root_contains
+        if not contains or check is None:
+            return self._commit(value, expected)
+        present = self.root_hash()
+        while True:
+            if isinstance(expected, Any_) or expected == present:
+                self._check_contained(value, present, check)
+                done = self._commit(value, present)
+                if done is not None:
+                    return done
+            # Another thread's commit came between, or is on its way: look at what it leaves.
+            self.sync()
+            present = self.root_hash()
+            if not isinstance(expected, Any_) and expected != present:
+                return None
+
+    def _check_contained(self, value: Value, present: bytes | None, check: Contains) -> None:
+        if present is None or present == value_hash(value):
+            return
+        if not check(value, self.load(present)):
+            raise NotContained(
+                "the new root lacks something that the present root of the store has; start from "
+                "store.root() and merge, or replace it with contains=False"
+            )
 
     def load(self, hash: bytes) -> Value:
         """Return the value with this hash.

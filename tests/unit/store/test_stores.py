@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from datalattice.cursors import open_store
 from datalattice.engine import MEMORY_URL
 from datalattice.errors import UsageError
-from datalattice.store import CellStore, MemoryStore, Store, open_store
+from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.testing.disk import SimDisk
 from datalattice.testing.store_kit import check_store
 

@@ -1,0 +1,31 @@
+"""Stores: opening a store whose roots are those of the standard lattice."""
+
+from __future__ import annotations
+
+import os
+
+from datalattice.engine import MEMORY_URL
+from datalattice.errors import UsageError
+from datalattice.lattice import root_contains
+from datalattice.store import CellStore, MemoryStore, Store
+
+
+def open_store(where: str | os.PathLike[str], *, read_only: bool = False) -> Store:
+    """Open the store at `where`: a folder, made when needed, or `"memory://"` for a new one.
+
+    A commit of a root that lacks something of the present one raises `NotContained`: begin with
+    `RootLattice(root_lattice(), store.root(), ...)`, and commit what becomes of it.
+    Raises: as `CellStore.open`.
+    """
+    text = os.fspath(where)
+    store: Store
+    if text == MEMORY_URL:
+        if read_only:
+            raise UsageError("a store in memory starts empty: opening it read_only makes no sense")
+        store = MemoryStore()
+    elif "://" in text:
+        raise UsageError(f"a store is opened at a folder or at {MEMORY_URL!r}, got {text!r}")
+    else:
+        store = CellStore.open(text, read_only=read_only)
+    store.root_contains = root_contains
+    return store
