@@ -22,6 +22,8 @@ from datalattice.clock import SystemClock
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.testing.clocks import StoppedClock
 
+STAMPS = Keyword("meta-stamps")
+
 
 def queue_of(*values: object, clock: StoppedClock | None = None) -> Queue:
     queue = Queue.create(clock or StoppedClock())
@@ -207,18 +209,19 @@ def test_metadata_first_value_has_no_stamp_a_replacement_has() -> None:
     clock = StoppedClock(50)
     queue = queue_of(clock=clock)
     queue.set_meta("owner", "ann")
-    assert len(state_of(queue)) == 4
+    assert same(state_of(queue)[1], Map.of({"owner": "ann"}))
     assert queue.get_meta("owner") == "ann"
     queue.set_meta("owner", "ann")
-    assert len(state_of(queue)) == 4
+    assert same(state_of(queue)[1], Map.of({"owner": "ann"}))
     queue.set_meta("owner", "bob")
-    assert same(state_of(queue)[4], Map.of({"owner": 50}))
+    assert same(state_of(queue)[1], Map.of({"owner": "bob", STAMPS: {"owner": 50}}))
     queue.set_meta("owner", "cy")
-    assert same(state_of(queue)[4], Map.of({"owner": 51}))
+    assert same(state_of(queue)[1], Map.of({"owner": "cy", STAMPS: {"owner": 51}}))
     clock.now = 90
     queue.set_meta("owner", None)
     assert queue.get_meta("owner") is None
-    assert same(state_of(queue)[4], Map.of({"owner": 90}))
+    assert same(state_of(queue)[1], Map.of({"owner": None, STAMPS: {"owner": 90}}))
+    assert len(state_of(queue)) == 4
     queue.set_meta(Keyword("other"), 1)
     assert same(queue.state().meta.stamps, Map.of({"owner": 90}))
 
@@ -281,7 +284,7 @@ def test_a_bad_record_inside_a_log_keeps_its_place() -> None:
     assert queue.peek(1) is None
 
 
-def test_positions_past_the_fifth_stay() -> None:
+def test_positions_past_the_fourth_stay() -> None:
     queue = queue_of()
     queue.cursor.set(to_cell([[], {}, 0, 0, None, "x", "y"]))
     queue.offer("a")

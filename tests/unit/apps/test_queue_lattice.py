@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from datalattice.apps.queue import QueueLattice, TopicLattice, make_entry, topic_map_lattice
@@ -11,6 +13,7 @@ from datalattice.cells import (
     Address,
     Index,
     Keyword,
+    Map,
     Value,
     Vector,
     decode,
@@ -34,8 +37,13 @@ def log(first: int, last: int, name: str = "r") -> Vector:
 def state(
     first: int, last: int, meta: object = None, stamp: int = 0, stamps: object = None
 ) -> Vector:
-    fields = [log(first, last), to_cell(meta or {}), stamp, first]
-    return Vector.of(fields if stamps is None else [*fields, to_cell(stamps)])
+    return Vector.of([log(first, last), metadata(meta, stamps), stamp, first])
+
+
+def metadata(values: object = None, stamps: object = None) -> Map:
+    made = to_cell(values or {})
+    assert isinstance(made, Map)
+    return made if stamps is None else made.put(STAMPS, to_cell(stamps))
 
 
 def topic(**parts: object) -> Index:
@@ -155,9 +163,10 @@ def test_logs_without_a_common_offset_are_no_fork() -> None:
         ["x", {}, 0, 0],
         [{}, {}, 0, 0],
         [[], [], 0, 0],
-        [[], {}, 0, 0, 7],
-        [[], {}, 0, 0, {"k": "no stamp"}],
-        [[], {}, 0, 0, {"k": True}],
+        [[], {STAMPS: 7}, 0, 0],
+        [[], {STAMPS: None}, 0, 0],
+        [[], {STAMPS: {"k": "no stamp"}}, 0, 0],
+        [[], {STAMPS: {"k": True}}, 0, 0],
     ],
 )
 def test_a_state_of_the_wrong_shape_is_refused(value: object) -> None:
@@ -175,24 +184,32 @@ def test_a_state_of_the_wrong_shape_is_refused(value: object) -> None:
         [[], {}, 0, 0],
         [None, None, 0, 0],
         [[], {}, 2**63 - 1, 2**63 - 1],
-        [[], {}, 0, 0, None],
-        [[], {}, 0, 0, {}],
-        [[1, "not an entry"], {}, 0, 0, {"k": -(2**70)}],
-        [[], {}, 0, 0, None, "more"],
+        [[], {STAMPS: {}}, 0, 0],
+        [[1, "not an entry"], {STAMPS: {"k": -(2**70)}}, 0, 0],
+        [[], {"meta-stamps": "a String is a key like any other"}, 0, 0],
+        [[], {}, 0, 0, "more"],
     ],
 )
 def test_a_state_of_the_right_shape_is_accepted(value: object) -> None:
     assert QUEUE.check_foreign(to_cell(value))
 
 
-def test_two_spellings_of_one_state_settle_on_one() -> None:
-    spelled = [to_cell(s) for s in ([None, None, 5, 0], [[], {}, 5, 0], [[], {}, 5, 0, {}])]
-    for own in spelled:
-        for other in spelled:
-            both_ways(own, other)
+def test_spellings_of_one_state_settle_on_one_whatever_the_order() -> None:
+    states: list[object] = [
+        [None, None, 5, 0],
+        [[], {}, 5, 0],
+        [[], {STAMPS: {}}, 5, 0],
+        [None, {STAMPS: {}}, 5, 0],
+        [None, {}, 4, 0],
+        [[], {}, 0, 0],
+    ]
+    spelled = [to_cell(one) for one in states]
+    for a, b, c in product(spelled, repeat=3):
+        both_ways(a, b)
+        assert same(QUEUE.merge(QUEUE.merge(a, b), c), QUEUE.merge(a, QUEUE.merge(b, c)))
 
 
-def test_own_positions_past_the_fifth_stay_and_others_are_dropped() -> None:
+def test_own_positions_past_the_fourth_stay_and_others_are_dropped() -> None:
     own = to_cell([log(0, 1), {}, 0, 0, None, "mine"])
     assert same(QUEUE.merge(own, state(0, 2)), to_cell([log(0, 2), {}, 0, 0, None, "mine"]))
     theirs = to_cell([log(0, 3), {}, 0, 0, None, "theirs"])
@@ -240,7 +257,9 @@ def test_first_contact_checks_every_partition() -> None:
         ({"partitions": 5}, (PARTITIONS,)),
         ({"partitions": None}, (PARTITIONS,)),
         ({"meta": "x"}, (META,)),
-        ({"meta": {"k": "v"}, "meta_stamps": {"k": "x"}}, (STAMPS,)),
+        ({"meta": None}, (META,)),
+        ({"meta": {"k": "v", STAMPS: {"k": "x"}}}, (META,)),
+        ({"meta": {"k": "v", STAMPS: 7}}, (META,)),
     ],
 )
 def test_a_bad_part_of_a_topic_is_dropped_and_reported(
@@ -253,9 +272,24 @@ def test_a_bad_part_of_a_topic_is_dropped_and_reported(
 
 def test_topic_metadata_follows_the_stamps() -> None:
     own = topic(meta={"k": "own"})
-    other = topic(meta={"k": "other"}, meta_stamps={"k": 4})
+    other = topic(meta={"k": "other", STAMPS: {"k": 4}})
     assert TOPIC.merge(own, other) is other
     assert TOPIC.merge(other, own) is other
+
+
+def test_stamps_beside_the_metadata_are_unknown_keys() -> None:
+    other = topic(meta={"k": 1}, meta_stamps={"k": 4})
+    assert same(TOPIC.merge(topic(), other), topic(meta={"k": 1}))
+
+
+def test_spellings_of_one_topic_settle_on_one_whatever_the_order() -> None:
+    spelled = [topic(), topic(meta={}), topic(meta={STAMPS: {}}), topic(meta={STAMPS: {"k": 1}})]
+    for a, b, c in product(spelled, repeat=3):
+        assert same(TOPIC.merge(a, b), TOPIC.merge(b, a))
+        assert same(TOPIC.merge(TOPIC.merge(a, b), c), TOPIC.merge(a, TOPIC.merge(b, c)))
+    for one in spelled:
+        assert TOPIC.merge(topic(), one) is one
+        assert TOPIC.merge(one, topic()) is one
 
 
 def test_unknown_keys_of_own_stay_and_those_of_other_are_dropped() -> None:

@@ -13,6 +13,7 @@ from datalattice.lattice import MergeContext, root_lattice
 from datalattice.testing.clocks import StoppedClock
 
 KEYS = KeyPair(bytes(range(32)))
+STAMPS = Keyword("meta-stamps")
 
 
 def test_looking_writes_nothing() -> None:
@@ -87,12 +88,28 @@ def test_routing_refuses_what_it_cannot_route() -> None:
 def test_topic_metadata_stamps_what_it_replaces() -> None:
     clock = StoppedClock(10)
     topic = Topic.create(clock)
-    stamps = topic.cursor.path(Keyword("meta-stamps"))
+    stored = topic.cursor.path(Keyword("meta"))
     topic.set_meta("k", 1)
-    assert stamps.get() is None
+    assert same(stored.get(), Map.of({"k": 1}))
     topic.set_meta("k", 2)
     assert topic.get_meta("k") == 2
-    assert same(stamps.get(), Map.of({"k": 10}))
+    assert same(stored.get(), Map.of({"k": 2, STAMPS: Map.of({"k": 10})}))
+
+
+def test_the_stamps_of_metadata_are_hidden_and_not_written_by_hand() -> None:
+    topic = Topic.create(StoppedClock(10))
+    for one in (topic, topic.partition(0)):
+        one.set_meta("k", 1)
+        one.set_meta("k", 2)
+        before = topic.cursor.get()
+        assert one.get_meta(STAMPS) is None
+        with pytest.raises(UsageError, match="take another key"):
+            one.set_meta(STAMPS, {"k": 99})
+        assert topic.cursor.get() is before
+        one.set_meta("meta-stamps", "a String is a key like any other")
+        assert one.get_meta("meta-stamps") == "a String is a key like any other"
+    assert STAMPS not in topic.metadata()
+    assert STAMPS not in topic.partition(0).state().meta.values
 
 
 def test_a_partition_count_that_is_no_integer_reads_as_unset() -> None:

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.apps.queue.metadata import EMPTY_METADATA, Metadata, is_stamps, merge_metadata
+from datalattice.apps.queue.metadata import (
+    EMPTY_METADATA,
+    Metadata,
+    is_metadata,
+    merge_metadata,
+    read_metadata,
+    same_metadata,
+    write_metadata,
+)
 from datalattice.apps.queue.state import (
     ZERO_STATE,
     QueueState,
@@ -45,8 +53,7 @@ from datalattice.limits import FAN_OUT, MERGE_RECORDS_MAX
 QUEUE_SECTION: Final = Keyword("queue")
 PARTITIONS: Final = Keyword("partitions")
 META: Final = Keyword("meta")
-META_STAMPS: Final = Keyword("meta-stamps")
-_TOPIC_KEYS: Final = {key.name: key for key in (PARTITIONS, META, META_STAMPS)}
+_TOPIC_KEYS: Final = {key.name: key for key in (PARTITIONS, META)}
 
 
 class QueueLattice(Lattice):
@@ -153,8 +160,11 @@ def _first_difference(a: Vector, skip_a: int, b: Vector, skip_b: int, count: int
 
 
 def _spelling(state: Value) -> tuple[bool, bytes]:
-    """Return the rank of one spelling of a state: the zero last, then by hash."""
-    return (not same(state, ZERO_STATE), value_hash(state))
+    """Return the rank of one spelling of a state: the one that merges write last, then by hash.
+
+    Joins are spelled that way, so the spelling kept does not depend on the order of merges.
+    """
+    return (not same(state, write_state(read_state(state))), value_hash(state))
 
 
 class TopicLattice(Lattice):
@@ -203,7 +213,7 @@ class TopicLattice(Lattice):
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Merge partitions and metadata; unknown keys of own stay, those of other are dropped.
 
-        Shapes: own, other: nil or Index of the three topic keys.
+        Shapes: own, other: nil or Index of the two topic keys.
         Cost:   the partitions and metadata keys that differ.
         Source: CAD040 "Topic merge"; docs/queue.md "Merge"; docs/design/decisions.md "D2", "D4",
                 "D9".
@@ -241,47 +251,37 @@ def read_topic_meta(topic: Value) -> Metadata:
 
     Source: CAD040 "Topic"; docs/queue.md "Topics"; docs/design/decisions.md "D2".
     """
-    if not isinstance(topic, Index):
-        return EMPTY_METADATA
-    values, stamps = topic.get(META), topic.get(META_STAMPS)
-    return Metadata(
-        values if isinstance(values, Map) else EMPTY_MAP,
-        stamps if isinstance(stamps, Map) and is_stamps(stamps) else EMPTY_MAP,
-    )
+    return read_metadata(topic.get(META)) if isinstance(topic, Index) else EMPTY_METADATA
 
 
 def write_topic_meta(topic: Index, meta: Metadata) -> Index:
-    """Return `topic` with this metadata; keys that do not change are not written.
+    """Return `topic` with this metadata; what does not change is not written.
 
     Source: CAD040 "Topic"; docs/queue.md "Topics"; docs/design/decisions.md "D2".
     """
-    topic = _put_part(topic, META, meta.values)
-    return _put_part(topic, META_STAMPS, meta.stamps)
-
-
-def _put_part(topic: Index, key: Keyword, value: Map) -> Index:
-    if key not in topic:
-        return topic.put(key, value) if value else topic
-    return topic if same(topic.get(key), value) else topic.put(key, value)
+    written = write_metadata(meta)
+    if META not in topic and not written:
+        return topic
+    return topic if same(topic.get(META), written) else topic.put(META, written)
 
 
 def _merge_meta(merged: Index, own: Index, other: Index, context: MergeContext) -> Index:
-    for key in (META, META_STAMPS):
-        if key in other and not _is_meta_part(key, other.get(key)):
-            context.report(EntryDropped(context.child(key).path))
-            return merged
-    merged = write_topic_meta(merged, merge_metadata(read_topic_meta(own), read_topic_meta(other)))
-    for key in (
-        META,
-        META_STAMPS,
-    ):  # an empty Map that other spells out is kept: zero merged with it gives it back
-        if key in other and key not in merged:
-            merged = merged.put(key, EMPTY_MAP)
-    return merged
+    if META not in other:
+        return merged
+    theirs = other.get(META)
+    if not is_metadata(theirs):
+        context.report(EntryDropped(context.child(META).path))
+        return merged
+    joined = merge_metadata(read_topic_meta(own), read_metadata(theirs))
+    # Both may spell the join with an empty Map of stamps, which merges do not write.
+    held = [own.get(META), theirs] if META in own else [theirs]
+    equal = [m for m in held if is_metadata(m) and same_metadata(read_metadata(m), joined)]
+    chosen = max(equal, key=_meta_spelling) if equal else write_metadata(joined)
+    return merged if META in own and same(own.get(META), chosen) else merged.put(META, chosen)
 
 
-def _is_meta_part(key: Keyword, value: Value) -> bool:
-    return is_stamps(value) if key is META_STAMPS else isinstance(value, Map)
+def _meta_spelling(meta: Value) -> tuple[bool, bytes]:
+    return (not same(meta, write_metadata(read_metadata(meta))), value_hash(meta))
 
 
 def topic_map_lattice() -> Lattice:

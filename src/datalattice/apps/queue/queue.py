@@ -8,6 +8,7 @@ from typing import Final, Self
 from datalattice.apps.queue import state as states
 from datalattice.apps.queue.entries import Batch, entry_stamp_ms, entry_value, entry_values
 from datalattice.apps.queue.lattice import QueueLattice
+from datalattice.apps.queue.metadata import checked_meta_key
 from datalattice.apps.queue.state import QueueState, checked_offset, read_state
 from datalattice.cells import EMPTY_VECTOR, Value, Vector, html_table, to_cell
 from datalattice.clock import Clock, SystemClock
@@ -251,10 +252,11 @@ class Queue:
     def set_meta(self, key: object, value: object) -> None:
         """Set the metadata value of `key`; the later write wins everywhere.
 
+        Raises: UsageError: `key` is the reserved `:meta-stamps`.
         Source: CAD040 "setMeta"; docs/queue.md "Metadata"; docs/design/decisions.md "D2".
         """
         now_ms = self._clock.now_ms()
-        key_cell, value_cell = to_cell(key), to_cell(value)
+        key_cell, value_cell = checked_meta_key(to_cell(key)), to_cell(value)
         self._cursor.update(lambda state: states.set_meta(state, key_cell, value_cell, now_ms))
 
     def truncate(self, start: int) -> int:

@@ -1,10 +1,10 @@
 """State: the value of one partition and the pure functions on it.
 
-A state is the Vector `[entries, metadata, time of the last change, start offset]`, with the stamps
-of replaced metadata as a fifth position when there are any. Offsets are absolute: `start` is the
-offset of the first entry still there. Reading takes nil in a slot as that slot's zero, and a value
-that is no queue state at all as the zero state: such a value can only come from the owner's own
-hand, inside a signed cell that a relay may not change.
+A state is the Vector `[entries, metadata, time of the last change, start offset]`; further
+positions are kept and not interpreted. Offsets are absolute: `start` is the offset of the first
+entry still there. Reading takes nil in a slot as that slot's zero, and a value that is no queue
+state at all as the zero state: such a value can only come from the owner's own hand, inside a
+signed cell that a relay may not change.
 """
 
 from __future__ import annotations
@@ -12,8 +12,16 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from datalattice.apps.queue.entries import Batch
-from datalattice.apps.queue.metadata import EMPTY_METADATA, Metadata, is_stamps, put_metadata
-from datalattice.cells import EMPTY_MAP, EMPTY_VECTOR, Map, Value, Vector, same
+from datalattice.apps.queue.metadata import (
+    EMPTY_METADATA,
+    Metadata,
+    is_metadata,
+    put_metadata,
+    read_metadata,
+    same_metadata,
+    write_metadata,
+)
+from datalattice.cells import EMPTY_MAP, EMPTY_VECTOR, Value, Vector, same
 from datalattice.errors import UsageError
 from datalattice.lattice import is_long
 
@@ -21,9 +29,7 @@ ENTRIES: Final = 0
 META: Final = 1
 STAMP: Final = 2
 START: Final = 3
-META_STAMPS: Final = 4
 STATE_COUNT: Final = 4
-STATE_COUNT_MAX: Final = 5
 
 
 class QueueState(NamedTuple):
@@ -56,10 +62,7 @@ def is_foreign_state(value: Value) -> bool:
         _is_offset(value[STAMP])
         and _is_offset(value[START])
         and (value[ENTRIES] is None or isinstance(value[ENTRIES], Vector))
-        and (value[META] is None or isinstance(value[META], Map))
-        and (
-            len(value) == STATE_COUNT or value[META_STAMPS] is None or is_stamps(value[META_STAMPS])
-        )
+        and (value[META] is None or is_metadata(value[META]))
     )
 
 
@@ -74,34 +77,25 @@ def read_state(value: Value) -> QueueState:
     """
     if not isinstance(value, Vector) or len(value) < STATE_COUNT:
         return EMPTY_STATE
-    entries, meta, stamp_ms, start = value[ENTRIES], value[META], value[STAMP], value[START]
-    stamps = value[META_STAMPS] if len(value) > STATE_COUNT else None
+    entries, stamp_ms, start = value[ENTRIES], value[STAMP], value[START]
     if not (stamp_ms is None or _is_offset(stamp_ms)) or not (start is None or _is_offset(start)):
         return EMPTY_STATE
     return QueueState(
         entries if isinstance(entries, Vector) else EMPTY_VECTOR,
-        Metadata(
-            meta if isinstance(meta, Map) else EMPTY_MAP,
-            stamps if isinstance(stamps, Map) and is_stamps(stamps) else EMPTY_MAP,
-        ),
+        read_metadata(value[META]),
         stamp_ms if isinstance(stamp_ms, int) else 0,
         start if isinstance(start, int) else 0,
-        tuple(value.to_list(STATE_COUNT_MAX)),
+        tuple(value.to_list(STATE_COUNT)),
     )
 
 
 def write_state(state: QueueState) -> Vector:
-    """Return the Vector of a state: four positions, five with stamps, more where there were more.
+    """Return the Vector of a state: four positions, more where there were more.
 
     Source: CAD040 "Queue"; docs/queue.md "State"; docs/design/decisions.md "D2".
     """
-    fields: list[Value] = [state.entries, state.meta.values, state.stamp_ms, state.start]
-    if state.meta.stamps:
-        fields.append(state.meta.stamps)
-    elif state.extra:
-        fields.append(None)
-    fields.extend(state.extra)
-    return Vector.of(fields)
+    meta = write_metadata(state.meta)
+    return Vector.of((state.entries, meta, state.stamp_ms, state.start, *state.extra))
 
 
 def same_state(left: QueueState, right: QueueState) -> bool:
@@ -115,8 +109,7 @@ def same_state(left: QueueState, right: QueueState) -> bool:
         and len(left.entries) == len(right.entries)
         and len(left.extra) == len(right.extra)
         and same(left.entries, right.entries)
-        and same(left.meta.values, right.meta.values)
-        and same(left.meta.stamps, right.meta.stamps)
+        and same_metadata(left.meta, right.meta)
         and all(same(a, b) for a, b in zip(left.extra, right.extra, strict=True))
     )
 

@@ -13,7 +13,7 @@ from datalattice.apps.queue.lattice import (
     topic_map_lattice,
     write_topic_meta,
 )
-from datalattice.apps.queue.metadata import put_metadata
+from datalattice.apps.queue.metadata import checked_meta_key, put_metadata
 from datalattice.apps.queue.queue import Queue
 from datalattice.cells import (
     EMPTY_INDEX,
@@ -129,10 +129,11 @@ class Topic:
     def set_meta(self, key: object, value: object) -> None:
         """Set the metadata value of `key`; the later write wins everywhere.
 
+        Raises: UsageError: `key` is the reserved `:meta-stamps`.
         Source: CAD040 "setMeta"; docs/queue.md "Metadata"; docs/design/decisions.md "D2".
         """
         now_ms = self._clock.now_ms()
-        key_cell, value_cell = to_cell(key), to_cell(value)
+        key_cell, value_cell = checked_meta_key(to_cell(key)), to_cell(value)
 
         def changed(topic: Value) -> Value:
             base = topic if isinstance(topic, Index) else EMPTY_INDEX
