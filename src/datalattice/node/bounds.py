@@ -33,6 +33,12 @@ ADDRESS_CONNECTIONS_MAX: Final = 64
 _IPV6_PREFIX: Final = 64
 """Leading bits of an IPv6 address that count: one customer has all addresses behind them."""
 
+_IPV6_SITE_PREFIX: Final = 48
+"""Leading bits that a larger customer has, with many networks of 64 bits behind them."""
+
+SITE_FACTOR: Final = 4
+"""So many times the connections of one network may come from the site it belongs to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -95,7 +101,8 @@ class Progress:
 class Addresses:
     """Inbound connections by where they come from.
 
-    This machine itself is not bounded: all its programs have one address.
+    This machine itself is not bounded: all its programs have one address. An IPv6 address counts by
+    the /64 it is in, and the /48 around that has a limit of its own, four times as high.
     """
 
     def __init__(self, limit: int) -> None:
@@ -104,32 +111,38 @@ class Addresses:
 
     def admit(self, remote: str) -> bool:
         """Count a connection from `host:port`; False when there are too many from there."""
-        name = _address(remote)
-        if name is None or not self._limit:
-            return True
-        count = self._counts.get(name, 0)
-        if count >= self._limit:
+        limits = self._limits(remote)
+        if any(self._counts.get(name, 0) >= limit for name, limit in limits):
             return False
-        self._counts[name] = count + 1
+        for name, _ in limits:
+            self._counts[name] = self._counts.get(name, 0) + 1
         return True
 
     def release(self, remote: str) -> None:
         """Note that an admitted connection has ended."""
-        name = _address(remote)
+        for name, _ in self._limits(remote):
+            left = self._counts[name] - 1
+            if left:
+                self._counts[name] = left
+            else:
+                del self._counts[name]
+
+    def _limits(self, remote: str) -> list[tuple[str, int]]:
+        """Return what `host:port` counts for, each with its limit."""
+        name = source_of(remote.rpartition(":")[0])
         if name is None or not self._limit:
-            return
-        left = self._counts[name] - 1
-        if left:
-            self._counts[name] = left
-        else:
-            del self._counts[name]
+            return []
+        found = [(name, self._limit)]
+        if "/" in name:
+            site = ipaddress.ip_network(name).supernet(new_prefix=_IPV6_SITE_PREFIX)
+            found.append((str(site), self._limit * SITE_FACTOR))
+        return found
 
 
-def _address(remote: str) -> str | None:
-    """Return what is counted for a remote end, None for this machine and what is no address."""
-    host = remote.rpartition(":")[0].strip("[]").partition("%")[0]
+def source_of(host: str) -> str | None:
+    """Return what connections from a host are counted by; None: this machine, or no address."""
     try:
-        address = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
     except ValueError:
         return None
     if isinstance(address, ipaddress.IPv6Address):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +34,7 @@ READ_TIMEOUT_MS: Final = 30_000
 DISCOVER: Final = ("none", "p2p", "mdns", "all")
 DID_WEB: Final = ("none", "https", "loopback")
 MESSAGE_BYTES_MIN: Final = 100_000
+_HOST_NAME: Final = re.compile(r"[0-9A-Za-z._-]{1,253}")
 
 
 def split_partial(text: str) -> tuple[bytes, list[str]]:
@@ -70,6 +72,7 @@ class NodeConfig:
            over HTTPS, or from loopback hosts over HTTP, too.
     ping_reply, strict_paths, accept_bare_values: see `datalattice.sync.Dialect`.
     http_port, http_bind: where /metrics and /health are served; None: nowhere, 0: any free port.
+    http_hosts: names by which monitors may ask for them, beside addresses and `localhost`.
     check_interval_ms: how often the whole store is checked; 0: only when it is asked for, or was
            opened with damage.
     cache_bytes: memory for decoded cells of a store that the node opens.
@@ -106,6 +109,7 @@ class NodeConfig:
     cache_bytes: int = CACHE_BYTES_MAX
     http_port: int | None = None
     http_bind: str = "127.0.0.1"
+    http_hosts: tuple[str, ...] = ()
     log_level: str = "warning"
     log_format: str = "text"
 
@@ -117,6 +121,9 @@ class NodeConfig:
         for name in ("bind", "http_bind"):
             if not getattr(self, name):
                 raise UsageError(f"{name} is a local address such as 127.0.0.1, got an empty text")
+        for host in self.http_hosts:
+            if not _HOST_NAME.fullmatch(host):
+                raise UsageError(f"http_hosts are names such as watch.example, got {host!r}")
         for peer in self.peers:
             parse_address(peer)
         for key in self.allow:

@@ -1,28 +1,47 @@
 """Http: a small listener for monitoring: GET and HEAD, one answer for each connection.
 
-It is for a monitor on the same machine or a trusted network, so it does little and bounds all of
-it: the size and time of a request, and the number of connections.
+It bounds everything a client can take: the size and time of a request, and the number of
+connections, some of which are kept for this machine. When all that a client may use are taken, the
+one that has waited longest to send its request or to take its answer ends, so that slow clients
+cannot keep a quick one out.
+
+The `Host` of a request has to be one that an operator gave or that names an address: a browser that
+was led here through a foreign name (DNS rebinding) gets nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+import ipaddress
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
 from datalattice.errors import UsageError
+from datalattice.node.bounds import source_of
 from datalattice.node.transport import system_reason
 
 REQUEST_BYTES_MAX: Final = 8_192
 """Request line and headers together."""
 
-REQUEST_TIMEOUT_S: Final = 5.0
-"""For the request to arrive; and again for the answer to be made, and to be taken."""
+REQUEST_TIMEOUT_S: Final = 2.0
+"""For the request line and headers to arrive."""
+
+EXCHANGE_TIMEOUT_S: Final = 10.0
+"""For all of it: the request, the answer being made, and its way to the client."""
 
 HTTP_CONNECTIONS_MAX: Final = 16
+LOOPBACK_CONNECTIONS: Final = 4
+"""Of these, the ones that only clients on this machine use."""
+
+ADDRESS_CONNECTIONS_MAX: Final = 4
+"""Connections from one address; this machine counts as one."""
+
+LOCALHOST: Final = "localhost"
+_LOOPBACK: Final = "loopback"
 
 VERSIONS: Final = ("HTTP/1.0", "HTTP/1.1")
 METHODS: Final = ("GET", "HEAD")
@@ -58,24 +77,48 @@ class Response:
 Page = Callable[[], Awaitable[Response]]
 
 
+@dataclass(eq=False, slots=True)
+class _Client:
+    """A connection: where it comes from, and since when the client is waited for."""
+
+    source: str
+    writer: asyncio.StreamWriter
+    waits_since_s: float | None
+    task: asyncio.Task[None] | None = None
+
+
 class HttpListener:
     """Serves pages by path until it is closed. Make it with `start`."""
 
-    def __init__(self, pages: Mapping[str, Page], count: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        pages: Mapping[str, Page],
+        count: Callable[[str], None],
+        hosts: Iterable[str] = (),
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._pages = pages
         self._count = count
+        self._hosts = frozenset(host.lower() for host in (LOCALHOST, *hosts))
+        self._now_s = now_s
         self._server: asyncio.Server | None = None
-        self._clients: set[asyncio.Task[None]] = set()
+        self._clients: dict[_Client, None] = {}
 
     @classmethod
     async def start(
-        cls, bind: str, port: int, pages: Mapping[str, Page], count: Callable[[str], None]
+        cls,
+        bind: str,
+        port: int,
+        pages: Mapping[str, Page],
+        count: Callable[[str], None],
+        hosts: Iterable[str] = (),
     ) -> HttpListener:
         """Listen; port 0 is any free one. Refused requests are counted by name.
 
+        hosts: names that a request may give as its host, beside addresses and `localhost`.
         Raises: UsageError: the address cannot be used here, or another process uses it.
         """
-        listener = cls(pages, count)
+        listener = cls(pages, count, hosts)
         try:
             listener._server = await asyncio.start_server(
                 listener._accept, bind, port, limit=REQUEST_BYTES_MAX
@@ -96,34 +139,62 @@ class HttpListener:
         """Accept no more, and leave the clients there are."""
         if self._server is not None:
             self._server.close()
-        for client in list(self._clients):
-            client.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
+        tasks = [client.task for client in self._clients if client.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._clients) >= HTTP_CONNECTIONS_MAX:
+        peer = writer.get_extra_info("peername")
+        source = (source_of(peer[0]) if peer else None) or _LOOPBACK
+        if not self._make_room(source):
             self._count("http-refused")
             writer.transport.abort()
             return
-        client = asyncio.ensure_future(self._serve(reader, writer))
-        self._clients.add(client)
+        client = _Client(source, writer, self._now_s())
+        self._clients[client] = None
+        client.task = asyncio.ensure_future(self._serve(client, reader))
 
-        def ended(client: asyncio.Task[None]) -> None:
-            self._clients.discard(client)
+        def ended(_task: asyncio.Task[None]) -> None:
+            self._clients.pop(client, None)
             writer.transport.abort()  # it may have been cancelled before it began
 
-        client.add_done_callback(ended)
+        client.task.add_done_callback(ended)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _make_room(self, source: str) -> bool:
+        """End the slowest of those a new client competes with; False when all are being served."""
+        rivals = [one for one in self._clients if one.source == source]
+        limit = LOOPBACK_CONNECTIONS if source == _LOOPBACK else ADDRESS_CONNECTIONS_MAX
+        if len(rivals) < limit:
+            if source == _LOOPBACK:
+                return True
+            rivals = [one for one in self._clients if one.source != _LOOPBACK]
+            if len(rivals) < HTTP_CONNECTIONS_MAX - LOOPBACK_CONNECTIONS:
+                return True
+        # A client that waits for us is not slow; of the others the one that took longest goes.
+        slow = [(one.waits_since_s, one) for one in rivals if one.waits_since_s is not None]
+        if not slow:
+            return False
+        slowest = min(slow, key=lambda one: one[0])[1]
+        del self._clients[slowest]
+        slowest.writer.transport.abort()
+        if slowest.task is not None:
+            slowest.task.cancel()
+        self._count("http-evicted")
+        return True
+
+    async def _serve(self, client: _Client, reader: asyncio.StreamReader) -> None:
+        writer = client.writer
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                head = await _request_head(reader)
-            if head is None:
-                return  # it went away
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
+                async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                    head = await _request_head(reader)
+                if head is None:
+                    return  # it went away
+                client.waits_since_s = None
                 answer = await self._answer(head)
-            writer.write(answer)
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                client.waits_since_s = self._now_s()
+                writer.write(answer)
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -146,10 +217,27 @@ class HttpListener:
             return self._refuse(
                 HTTPStatus.METHOD_NOT_ALLOWED, f"allowed: {allowed}", (("Allow", allowed),)
             )
+        hosts = _hosts(head)
+        if len(hosts) != 1 and (hosts or version != VERSIONS[0]):
+            return self._refuse(HTTPStatus.BAD_REQUEST, "a request names one Host")
+        if hosts and not self._is_ours(hosts[0]):
+            text = "Host has to be an address, localhost or one of http_hosts in node.toml"
+            return self._refuse(HTTPStatus.MISDIRECTED_REQUEST, text)
         page = self._pages.get(target.partition("?")[0])
         if page is None:
             return self._refuse(HTTPStatus.NOT_FOUND, f"pages: {', '.join(self._pages)}")
         return (await page()).encode(with_body=method == "GET")
+
+    def _is_ours(self, host: str) -> bool:
+        """Return whether `host`, with or without a port, may stand for this node."""
+        name, colon, port = host.rpartition(":")
+        if not colon or host.endswith("]"):
+            name = host
+        elif port and not (port.isascii() and port.isdigit()):
+            return False
+        if name.startswith("[") and name.endswith("]"):
+            return _is_address(name[1:-1], 6)
+        return name.lower() in self._hosts or _is_address(name, 4)
 
     def _refuse(
         self, status: HTTPStatus, text: str, headers: tuple[tuple[str, str], ...] = ()
@@ -169,3 +257,16 @@ async def _request_head(reader: asyncio.StreamReader) -> bytes | None:
         return b""
     except asyncio.IncompleteReadError as error:
         return b"" if error.partial else None
+
+
+def _hosts(head: bytes) -> list[str]:
+    """Return the values of the Host headers of a request."""
+    lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
+    return [value.strip().decode("latin-1") for name, _, value in lines if name.lower() == b"host"]
+
+
+def _is_address(text: str, version: int) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == version
+    except ValueError:
+        return False

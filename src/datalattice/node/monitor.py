@@ -102,8 +102,8 @@ class Monitor:
         node.observer.checks["damage"] = self._damaged
         node.observer.checks["peers"] = self._alone
 
-    async def start(self, bind: str, port: int | None) -> None:
-        """Serve /metrics and /health, unless `port` is None.
+    async def start(self, bind: str, port: int | None, hosts: Sequence[str] = ()) -> None:
+        """Serve /metrics and /health, unless `port` is None; `hosts` may stand for this node.
 
         Raises: UsageError: the address cannot be used.
         """
@@ -111,7 +111,8 @@ class Monitor:
         self._bind = bind
         if port is not None:
             pages = {PAGE_METRICS: self._metrics_page, PAGE_HEALTH: self._health_page}
-            self._http = await HttpListener.start(bind, port, pages, self._node.observer.count)
+            count = self._node.observer.count
+            self._http = await HttpListener.start(bind, port, pages, count, hosts)
 
     async def close(self) -> None:
         """Serve no more."""

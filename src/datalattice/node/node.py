@@ -191,7 +191,9 @@ class Node:
                 self._backing.append(backup)
             self._back_up()  # before the worker begins: what it commits is later
             await self._network.listen(self._worker)
-            await self.monitor.start(self.config.http_bind, self.config.http_port)
+            await self.monitor.start(
+                self.config.http_bind, self.config.http_port, self.config.http_hosts
+            )
         except BaseException:
             await self._network.close()
             await self._end_backups()

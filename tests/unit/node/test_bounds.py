@@ -16,6 +16,7 @@ from datalattice.node.bounds import (
     PEER_BYTES_MAX,
     PROGRESS_BYTES,
     PROGRESS_S,
+    SITE_FACTOR,
     Addresses,
     Bounds,
     Bucket,
@@ -130,6 +131,19 @@ def test_addresses_of_one_network_count_together_in_ipv6() -> None:
     assert not addresses.admit("10.0.0.1:5000")
     assert addresses.admit("fe80::1%eth0:5000")
     assert not addresses.admit("fe80::2%eth1:5000")
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_networks_of_one_site_count_together_four_times_as_high(more: int) -> None:
+    addresses = Addresses(2)
+    count = 2 * SITE_FACTOR + more
+    remotes = [f"[2001:db8:7:{number:x}::1]:5000" for number in range(count)]
+    assert [addresses.admit(one) for one in remotes] == [
+        number < 2 * SITE_FACTOR for number in range(count)
+    ]
+    assert addresses.admit("[2001:db8:8::1]:5000")
+    addresses.release(remotes[0])
+    assert addresses.admit("[2001:db8:7:ffff::1]:5000")
 
 
 # --- configuration --------------------------------------------------------------------------------
