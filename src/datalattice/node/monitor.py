@@ -18,6 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Protocol
 
+from datalattice.node.config import NodeConfig
 from datalattice.node.connection import Connection, Traffic
 from datalattice.node.http import HttpListener, Response
 from datalattice.node.metrics import CONTENT_TYPE, exposition
@@ -102,17 +103,19 @@ class Monitor:
         node.observer.checks["damage"] = self._damaged
         node.observer.checks["peers"] = self._alone
 
-    async def start(self, bind: str, port: int | None, hosts: Sequence[str] = ()) -> None:
-        """Serve /metrics and /health, unless `port` is None; `hosts` may stand for this node.
+    async def start(self, config: NodeConfig) -> None:
+        """Serve /metrics and /health, if and where the configuration says so.
 
         Raises: UsageError: the address cannot be used.
         """
         self._linked_s = self._now_s()
-        self._bind = bind
-        if port is not None:
+        self._bind = bind = config.http_bind
+        if config.http_port is not None:
             pages = {PAGE_METRICS: self._metrics_page, PAGE_HEALTH: self._health_page}
             count = self._node.observer.count
-            self._http = await HttpListener.start(bind, port, pages, count, hosts)
+            self._http = await HttpListener.start(
+                bind, config.http_port, pages, count, config.http_hosts
+            )
 
     async def close(self) -> None:
         """Serve no more."""

@@ -191,9 +191,7 @@ class Node:
                 self._backing.append(backup)
             self._back_up()  # before the worker begins: what it commits is later
             await self._network.listen(self._worker)
-            await self.monitor.start(
-                self.config.http_bind, self.config.http_port, self.config.http_hosts
-            )
+            await self.monitor.start(self.config)
         except BaseException:
             await self._network.close()
             await self._end_backups()

@@ -176,8 +176,8 @@ def test_slow_clients_of_this_machine_do_not_keep_a_quick_one_out() -> None:
 
 def test_a_client_that_does_not_take_its_answer_makes_room_for_a_quick_one() -> None:
     async def work(listener: HttpListener) -> None:
-        for _ in range(LOOPBACK_CONNECTIONS):
-            _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        slow = await silent(listener, LOOPBACK_CONNECTIONS, "127.0.0.1")
+        for writer in slow:
             writer.write(b"GET /large HTTP/1.0\r\n\r\n")
         while sum(one.writer.transport.get_write_buffer_size() > 0 for one in listener._clients) < (  # noqa: ASYNC110 - no event
             LOOPBACK_CONNECTIONS
@@ -185,6 +185,8 @@ def test_a_client_that_does_not_take_its_answer_makes_room_for_a_quick_one() -> 
             await asyncio.sleep(0)
         assert status_of(await exchange(listener, QUICK)) == HTTPStatus.OK
         assert COUNTS == {"http-evicted": 1}
+        for writer in slow:
+            writer.close()
 
     serving(work)
 
