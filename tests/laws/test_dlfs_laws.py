@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from datalattice.apps.dlfs import DLFSLattice, Drive, make_tombstone
 from datalattice.cells import Index, Value, Vector, encode, same, to_text
 from datalattice.errors import UsageError
+from datalattice.testing.lattice_kit import check_joins_rise, check_order
 
 LATTICE = DLFSLattice()
 TIMES = st.integers(0, 6)
@@ -87,6 +88,13 @@ def test_any_order_joins_to_the_same(a: Value, b: Value, c: Value) -> None:
     left = LATTICE.merge(LATTICE.merge(a, b), c)
     right = LATTICE.merge(a, LATTICE.merge(b, c))
     agree(left, right, a, b, c)
+
+
+@given(NODES | TREES, NODES | TREES, NODES | TREES)
+def test_trees_are_in_a_total_order(a: Value, b: Value, c: Value) -> None:
+    some = [a, b, c, LATTICE.merge(a, b)]
+    check_order(LATTICE, some)
+    check_joins_rise(LATTICE, some)
 
 
 STEPS = st.lists(

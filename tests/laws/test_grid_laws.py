@@ -25,7 +25,12 @@ from datalattice.apps.grid import (
 from datalattice.cells import EMPTY_INDEX, Index, Keyword, Map, Signed, Value, same, to_cell
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.lattice import Lattice, MergeContext, did_of
-from datalattice.testing.lattice_kit import check_foreign_merge, check_lattice
+from datalattice.testing.lattice_kit import (
+    check_foreign_merge,
+    check_joins_rise,
+    check_lattice,
+    check_order,
+)
 from datalattice.testing.strategies import values
 
 KEYS = [KeyPair.generate(SeededEntropy(number)) for number in range(3)]
@@ -107,6 +112,13 @@ LEVELS: dict[str, tuple[Lattice, st.SearchStrategy[Value]]] = {
 def test_every_level_is_a_lattice(level: str, data: st.DataObject) -> None:
     lattice, states = LEVELS[level]
     check_lattice(lattice, data.draw(st.lists(states, min_size=2, max_size=3)))
+
+
+@given(st.lists(VENUES, min_size=3, max_size=3))
+def test_venues_are_in_a_total_order(venues: list[Value]) -> None:
+    some = [*venues, VENUE.merge(venues[0], venues[1])]
+    check_order(VENUE, some)
+    check_joins_rise(VENUE, some)
 
 
 @given(st.lists(PLAIN_GRIDS, min_size=3, max_size=3))

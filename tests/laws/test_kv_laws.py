@@ -27,6 +27,7 @@ from datalattice.lattice import EntryDropped, Lattice, MergeContext, Report, Wri
 from datalattice.store import CellStore
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
+from datalattice.testing.lattice_kit import check_joins_rise, check_order
 
 ENTRY = KVEntryLattice()
 STORE = KVStoreLattice()
@@ -123,6 +124,22 @@ def test_entries_join_in_any_grouping(a: Value, b: Value, c: Value) -> None:
 )
 def test_stores_join_in_any_order(stores: list[dict[str, Vector]]) -> None:
     assert_join(STORE, [Index.of(store) for store in stores])
+
+
+@given(st.lists(entries(), min_size=3, max_size=4))
+def test_entries_are_in_a_total_order(values: list[Value]) -> None:
+    some = [*values, ENTRY.merge(values[0], values[1])]
+    check_order(ENTRY, some)
+    check_joins_rise(ENTRY, some)
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from("kl"), entries(), max_size=2), min_size=3, max_size=3)
+)
+def test_stores_are_in_a_total_order(stores: list[dict[str, Vector]]) -> None:
+    some = [Index.of(store) for store in stores]
+    check_order(STORE, some)
+    check_joins_rise(STORE, some)
 
 
 LONG_KEYS = st.sampled_from(["k" * 32, "k" * 32 + "a", "k" * 32 + "b", b"k" * 32, "k" * 31])

@@ -47,7 +47,13 @@ from datalattice.lattice import (
     VectorLattice,
     root_lattice,
 )
-from datalattice.testing.lattice_kit import check_foreign_merge, check_lattice, observed
+from datalattice.testing.lattice_kit import (
+    check_foreign_merge,
+    check_joins_rise,
+    check_lattice,
+    check_order,
+    observed,
+)
 from datalattice.testing.strategies import index_keys, map_keys, plain_scalars, values
 
 Strategy = st.SearchStrategy[Value]
@@ -236,6 +242,37 @@ LAWFUL: dict[str, tuple[Lattice, Strategy]] = {
 def test_laws(name: str, data: st.DataObject) -> None:
     lattice, states = LAWFUL[name]
     check_lattice(lattice, data.draw(st.lists(states, min_size=3, max_size=3)))
+
+
+ORDERED = [name for name in LAWFUL if LAWFUL[name][0].has_order()]
+
+
+def test_all_lattices_have_an_order_but_given_functions_and_what_is_owned() -> None:
+    unordered = set(LAWFUL) - set(ORDERED)
+    assert unordered == {"compare", "function", "owner", "local", "p2p", "signed", "root"}
+
+
+@pytest.mark.parametrize("name", ORDERED)
+@given(data=st.data())
+def test_forked_values_are_in_a_total_order(name: str, data: st.DataObject) -> None:
+    lattice, states = LAWFUL[name]
+    some = data.draw(st.lists(states, min_size=2, max_size=3))
+    joined = [lattice.merge(some[0], some[1])]
+    check_order(lattice, [*some, *joined])
+    check_joins_rise(lattice, [*some, *joined])
+
+
+@given(st.lists(TIMED_JSON, min_size=3, max_size=3))
+def test_last_write_preferred_json_has_a_total_order(states: list[Value]) -> None:
+    check_order(LWPLattice(JSONLattice()), states)
+
+
+@pytest.mark.parametrize("name", ORDERED)
+@given(data=st.data())
+def test_whatever_was_signed_is_in_the_order_too(name: str, data: st.DataObject) -> None:
+    lattice, states = LAWFUL[name]
+    anything = st.one_of(values(6), states, *[other for _, other in LAWFUL.values()])
+    check_order(lattice, data.draw(st.lists(anything, min_size=3, max_size=4)))
 
 
 @given(st.lists(TIMED_JSON, min_size=2, max_size=3))

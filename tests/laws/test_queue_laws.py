@@ -12,6 +12,7 @@ from datalattice.apps.queue import Queue, QueueLattice, TopicLattice, make_entry
 from datalattice.cells import Index, Keyword, Value, Vector, same, to_cell, value_hash
 from datalattice.lattice import Lattice
 from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.lattice_kit import check_joins_rise, check_order
 
 QUEUE = QueueLattice()
 TOPIC = TopicLattice()
@@ -85,6 +86,42 @@ def test_states_of_one_leader_form_a_chain(
     assert same(QUEUE.merge(oldest, newest), newest)
 
 
+FORKED = st.tuples(st.lists(STEPS, max_size=6), st.lists(st.lists(STEPS, max_size=5), max_size=4))
+
+
+def branches(
+    before: list[tuple[object, ...]], after: list[list[tuple[object, ...]]]
+) -> list[Value]:
+    """Return the states of devices that each went on alone after the same beginning."""
+    return [history([*before, *steps, ("offer", 1 + at)])[-1] for at, steps in enumerate(after)]
+
+
+@given(FORKED)
+def test_logs_that_fork_join_in_any_order_and_grouping(
+    forked: tuple[list[tuple[object, ...]], list[list[tuple[object, ...]]]],
+) -> None:
+    states = branches(*forked)[:3]
+    joined: Value = None
+    for order in permutations(states):
+        made: Value = None
+        for state in order:
+            made = QUEUE.merge(made, state)
+        joined = made if joined is None else joined
+        assert same(made, joined)
+    if len(states) == 3:
+        grouped = QUEUE.merge(states[0], QUEUE.merge(states[1], states[2]))
+        assert same(grouped, joined)
+
+
+@given(FORKED)
+def test_logs_that_fork_are_in_a_total_order(
+    forked: tuple[list[tuple[object, ...]], list[list[tuple[object, ...]]]],
+) -> None:
+    states = branches(*forked)
+    check_order(QUEUE, states)
+    check_joins_rise(QUEUE, states)
+
+
 STAMPS = st.dictionaries(st.sampled_from("abc"), st.integers(-2, 3), max_size=3)
 VALUES = st.dictionaries(st.sampled_from("abc"), META_VALUES, max_size=3)
 METAS = st.builds(
@@ -114,6 +151,12 @@ def test_foreign_states_of_one_log_join(states: list[Value]) -> None:
     assert_join(QUEUE, merged)
 
 
+@given(st.lists(foreign_states(), min_size=3, max_size=4))
+def test_foreign_states_are_in_a_total_order(states: list[Value]) -> None:
+    check_order(QUEUE, states)
+    check_joins_rise(QUEUE, states)
+
+
 @st.composite
 def topics(draw: st.DrawFn) -> Index:
     parts: dict[Keyword, Value] = {}
@@ -123,6 +166,13 @@ def topics(draw: st.DrawFn) -> Index:
     if draw(st.booleans()):
         parts[Keyword("meta")] = to_cell(draw(METAS))
     return Index.of(parts)
+
+
+@given(st.lists(topics(), min_size=3, max_size=3))
+def test_topics_are_in_a_total_order(values: list[Value]) -> None:
+    some = [*values, TOPIC.merge(values[0], values[1])]
+    check_order(TOPIC, some)
+    check_joins_rise(TOPIC, some)
 
 
 @given(st.lists(topics(), min_size=2, max_size=3))

@@ -82,7 +82,14 @@ from datalattice.cells.text import brief, to_json, to_text
 from datalattice.cells.textreader import from_text
 from datalattice.cells.triejoin import ABSENT
 from datalattice.cells.validation import validate
-from datalattice.cells.vectors import EMPTY_LIST, EMPTY_VECTOR, List, Vector, vector_fork_offset
+from datalattice.cells.vectors import (
+    EMPTY_LIST,
+    EMPTY_VECTOR,
+    List,
+    Vector,
+    vector_fork_offset,
+    vector_last_difference,
+)
 from datalattice.cells.walk import (
     Part,
     branch_count,
@@ -202,5 +209,6 @@ __all__ = [
     "validate",
     "value_hash",
     "vector_fork_offset",
+    "vector_last_difference",
     "write_json",
 ]

@@ -92,6 +92,19 @@ class IndexPart:
             )
         return found
 
+    def one_key(self) -> tuple[Value, Value, Value, Value] | None:
+        """Return (own key, own value, other key, other value) of a part with one key on both sides.
+
+        None for any other part.
+
+        Source: CAD003 "Index"; docs/cells.md "Index".
+        """
+        own, other = self.own, self.other
+        if own is None or other is None or not self._is_one_key():
+            return None
+        mine, theirs = own._open(), other._open()
+        return deref(mine[0]), deref(mine[1]), deref(theirs[0]), deref(theirs[1])
+
     def differences(self, *, apart: bool = False) -> Iterator[Difference]:
         """Yield what differs, in key order; a side that has nothing differs in all of it.
 

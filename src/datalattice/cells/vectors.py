@@ -797,7 +797,9 @@ def _block_at(whole: Vector, start: i64, size: i64) -> object:
         start -= child * block
 
 
-def _differing(a: Vector, b: Vector, shared: int, start: int, size: int) -> Iterator[int]:
+def _differing(
+    a: Vector, b: Vector, shared: int, start: int, size: int, *, backwards: bool = False
+) -> Iterator[int]:
     """Yield the positions where two vectors differ among `size` from `start`, below `shared`."""
     stack: list[tuple[int, int]] = [(start, size)]
     while stack:
@@ -810,9 +812,11 @@ def _differing(a: Vector, b: Vector, shared: int, start: int, size: int) -> Iter
                 continue
         if size > 16:
             part = size // 16
-            stack.extend((start + i * part, part) for i in range(15, -1, -1))
+            parts = range(16) if backwards else range(15, -1, -1)
+            stack.extend((start + i * part, part) for i in parts)
             continue
-        for i in range(start, min(start + 16, shared)):
+        positions = range(start, min(start + 16, shared))
+        for i in reversed(positions) if backwards else positions:
             if not same_kid(a._kid(i), b._kid(i)):
                 yield i
 
@@ -825,6 +829,19 @@ def vector_fork_offset(a: Vector, b: Vector) -> int | None:
     Cost: equal blocks are skipped without loading them.
     Source: docs/design/decisions.md "D-Q2".
     """
+    return _first_of(a, b, backwards=False)
+
+
+def vector_last_difference(a: Vector, b: Vector) -> int | None:
+    """Return the last position that both vectors have and where they differ; None for none.
+
+    Cost: equal blocks are skipped without loading them.
+    Source: docs/design/decisions.md "D-Q2".
+    """
+    return _first_of(a, b, backwards=True)
+
+
+def _first_of(a: Vector, b: Vector, *, backwards: bool) -> int | None:
     need(a, Vector, "a log is a Vector")
     need(b, Vector, "a log is a Vector")
     if a is b:
@@ -833,7 +850,7 @@ def vector_fork_offset(a: Vector, b: Vector) -> int | None:
     top = 16
     while top < shared:
         top *= 16
-    for i in _differing(a, b, shared, 0, top):
+    for i in _differing(a, b, shared, 0, top, backwards=backwards):
         return i
     return None
 

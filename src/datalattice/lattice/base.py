@@ -18,7 +18,9 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from datalattice.cells import ABSENT, Keyword, Value, same, to_cell, value_hash
+from datalattice.errors import UnsupportedOperation
 from datalattice.lattice.context import EMPTY_CONTEXT, EntryDropped, MergeContext
+from datalattice.lattice.order import Latest, Walk
 
 LONG_MIN: Final = -(2**63)
 LONG_MAX: Final = 2**63 - 1
@@ -58,6 +60,34 @@ class Lattice:
         Source: CAD024 "checkForeign"; docs/lattices.md "The contract".
         """
         return False
+
+    def has_order(self) -> bool:
+        """Return whether `latest` decides between values of this lattice.
+
+        Without an order, values below an owner that fork cannot be chosen alike by everybody.
+        Source: docs/design/forks.md "The order".
+        """
+        return False
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the greatest element that only `own` has, and the greatest that only `other` has.
+
+        Elements are `(time, key path, tail)`. The greater of the two returned is exact; the lesser
+        may be understated, or missing, for it decides nothing. Nil: a value that is not there.
+
+        Cost:   the difference of the two.
+        Raises: MissingData: a differing cell is not at hand. UnsupportedOperation: this lattice
+                has no order.
+        Source: docs/design/forks.md "The order".
+        """
+        raise UnsupportedOperation(f"{self!r} has no order between values that fork")
+
+    def within(self) -> tuple[Lattice, ...]:
+        """Return the lattices that this one is made of, one level down.
+
+        Source: CAD024 "Lattice"; docs/lattices.md "The contract".
+        """
+        return ()
 
     def child(self, key: Value) -> Lattice | None:
         """Return the lattice of the value at `key`, nil when there is none.

@@ -29,6 +29,21 @@ from datalattice.lattice.base import (
     join_entry,
 )
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
+from datalattice.lattice.order import (
+    PRESENT,
+    TICKS_ENTRY,
+    ChildOrder,
+    Element,
+    Latest,
+    Walk,
+    below,
+    child_latest,
+    contrast,
+    element,
+    malformed,
+    step_of,
+    wider,
+)
 from datalattice.limits import MERGE_RECORDS_MAX
 
 
@@ -37,6 +52,16 @@ def need_lattice(value: object, what: str) -> Lattice:
     if not isinstance(value, Lattice):
         raise TypeMismatch(f"{what} is a Lattice, got {type(value).__name__}")
     return value
+
+
+def present(value: Value, good: bool) -> Element | None:
+    """Return the element of a container itself; nil: it is not there.
+
+    Source: docs/design/forks.md "The order".
+    """
+    if value is None:
+        return None
+    return element(PRESENT) if good else malformed(value)
 
 
 class OfElements(Lattice):
@@ -48,6 +73,21 @@ class OfElements(Lattice):
     def __init__(self, element: Lattice) -> None:
         need_lattice(element, f"the child of {type(self).__name__}")
         self._element: Final = element
+        self._order: Final = ChildOrder(element)
+
+    def has_order(self) -> bool:
+        """Return whether the child lattice has an order.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return self._element.has_order()
+
+    def within(self) -> tuple[Lattice, ...]:
+        """Return the child lattice.
+
+        Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
+        """
+        return (self._element,)
 
     def child(self, key: Value) -> Lattice | None:
         """Return the child lattice, the same for every key.
@@ -80,6 +120,17 @@ class MapLattice(OfElements):
         if isinstance(own, Map):
             return own.merge_with(other, join)
         return as_operand(EMPTY_MAP.merge_with(other, join), other, other)
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the greatest elements of entries, and of the Map as such, by side.
+
+        Cost:   entries that differ.
+        Source: docs/design/forks.md "The order".
+        """
+        mine = own if isinstance(own, Map) else None
+        theirs = other if isinstance(other, Map) else None
+        top = contrast(present(own, mine is not None), present(other, theirs is not None))
+        return wider(top, self._order.of_map(mine, theirs, walk))
 
     def zero(self) -> Value:
         """Return the empty Map.
@@ -120,6 +171,17 @@ class IndexLattice(OfElements):
             return own.merge_with(other, join)
         return as_operand(EMPTY_INDEX.merge_with(other, join), other, other)
 
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the greatest elements of entries, and of the Index as such, by side.
+
+        Cost:   entries that differ.
+        Source: docs/design/forks.md "The order".
+        """
+        mine = own if isinstance(own, Index) else None
+        theirs = other if isinstance(other, Index) else None
+        top = contrast(present(own, mine is not None), present(other, theirs is not None))
+        return wider(top, self._order.of_index(mine, theirs, walk))
+
     def zero(self) -> Value:
         """Return the empty Index.
 
@@ -159,6 +221,24 @@ class VectorLattice(OfElements):
         if isinstance(own, Vector):
             return own.merge_with(other, join)
         return as_operand(EMPTY_VECTOR.merge_with(other, join), other, other)
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the greatest elements of positions, and of the Vector as such, by side.
+
+        Cost:   positions that differ.
+        Source: docs/design/forks.md "The order".
+        """
+        mine = own if isinstance(own, Vector) and self.check_foreign(own) else None
+        theirs = other if isinstance(other, Vector) and self.check_foreign(other) else None
+        found = contrast(present(own, mine is not None), present(other, theirs is not None))
+        left = EMPTY_VECTOR if mine is None else mine
+        right = EMPTY_VECTOR if theirs is None else theirs
+        for position, has, value, had, their_value in left.differences(right):
+            walk.spend(TICKS_ENTRY)
+            step = step_of(position)
+            made = child_latest(self._element, value, their_value, has, had, walk)
+            found = wider(found, below(step, made))
+        return found
 
     def zero(self) -> Value:
         """Return the empty Vector.
@@ -220,6 +300,37 @@ class TupleLattice(Lattice):
         if not changed and base is own:
             return own
         return as_operand(Vector.of(values), own, other)
+
+    def has_order(self) -> bool:
+        """Return whether all children have an order.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return all(child.has_order() for child in self._children)
+
+    def within(self) -> tuple[Lattice, ...]:
+        """Return the children.
+
+        Source: CAD024 "Tuple lattice"; docs/lattices.md "Vectors and tuples".
+        """
+        return self._children
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the greatest elements of the positions, by side.
+
+        Source: docs/design/forks.md "The order".
+        """
+        mine = own if isinstance(own, Vector) and self.check_foreign(own) else None
+        theirs = other if isinstance(other, Vector) and self.check_foreign(other) else None
+        found = contrast(present(own, mine is not None), present(other, theirs is not None))
+        for position, child in enumerate(self._children):
+            value = None if mine is None else mine[position]
+            their_value = None if theirs is None else theirs[position]
+            if not same(value, their_value):
+                has, had = mine is not None, theirs is not None
+                made = child_latest(child, value, their_value, has, had, walk)
+                found = wider(found, below(step_of(position), made))
+        return found
 
     def zero(self) -> Value:
         """Return the Vector of the children's zeros.

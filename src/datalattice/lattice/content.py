@@ -7,6 +7,61 @@ from typing import Final
 from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, value_hash
 from datalattice.lattice.base import Lattice, as_operand, greater
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
+from datalattice.lattice.order import (
+    PRESENT,
+    UNTIMED,
+    Element,
+    EntryOrder,
+    Latest,
+    Walk,
+    contrast,
+    element,
+    malformed,
+    number_tail,
+)
+
+
+class _ContentOrder(EntryOrder):
+    """The elements of content: each entry's hash, below the number of entries."""
+
+    def entry(
+        self,
+        key: Value,
+        own: Value,
+        other: Value,
+        own_present: bool,
+        other_present: bool,
+        walk: Walk,
+    ) -> Latest:
+        """Return the hash of each side's value."""
+        return contrast(
+            element(PRESENT, value_hash(own)) if own_present else None,
+            element(PRESENT, value_hash(other)) if other_present else None,
+        )
+
+
+_ORDER: Final = _ContentOrder()
+
+
+def content_latest(own: Value, other: Value, walk: Walk) -> Latest:
+    """Return by what two content stores differ: their sizes, else their greatest entry.
+
+    A store that contains another has more entries.
+    Cost:   entries that differ, if the sizes are equal.
+    Source: docs/design/forks.md "The order".
+    """
+    found = contrast(_size(own), _size(other))
+    if found[0] is None and isinstance(own, Index) and isinstance(other, Index):
+        return _ORDER.of_index(own, other, walk)
+    return found
+
+
+def _size(value: Value) -> Element | None:
+    if value is None:
+        return None
+    if not isinstance(value, Index):
+        return malformed(value)
+    return element(UNTIMED, number_tail(len(value)))
 
 
 class DataLattice(Lattice):
@@ -38,6 +93,20 @@ class DataLattice(Lattice):
             if digest not in result:
                 result = result.put(digest, value)
         return as_operand(result, other if own is None else own, other)
+
+    def has_order(self) -> bool:
+        """Return True.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the size of each side, of equal sizes the greatest entry.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return content_latest(own, other, walk)
 
     def zero(self) -> Value:
         """Return the empty Index.
@@ -93,6 +162,20 @@ class CASLattice(Lattice):
         if isinstance(own, Index):
             return own.merge_with(other, _keep_greater)
         return other
+
+    def has_order(self) -> bool:
+        """Return True.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the size of each side, of equal sizes the greatest entry.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return content_latest(own, other, walk)
 
     def zero(self) -> Value:
         """Return the empty Index.

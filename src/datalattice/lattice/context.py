@@ -21,6 +21,10 @@ NOT_OWNER: Final = "not-owner"
 OWN: Final = "own"
 OTHER: Final = "other"
 
+OWNER_BRANCH: Final = "owner"
+LOG_BRANCH: Final = "log"
+"""What a fork of an owner's slot leaves out: a value not joined, or records of a log."""
+
 Path = tuple[Value, ...]
 Verifier = Callable[[Value, bytes], bool]
 """Tells whether a signer (public key) may write for an owner.
@@ -75,14 +79,27 @@ class EntryDropped(Report):
 class QueueForked(Report):
     """Two leaders wrote one queue: the entries at `path` differ from `offset` on.
 
+    `lost` is the side whose records the join leaves out, "own" or "other", and `lost_end` the
+    offset behind the last of them; two reports are equal without.
+
     Source: docs/design/decisions.md "D-Q2".
     """
 
     kind = "queue-forked"
 
-    def __init__(self, path: Path, offset: int) -> None:
+    def __init__(self, path: Path, offset: int, lost: str = OTHER, lost_end: int = 0) -> None:
         super().__init__(path)
         self.offset: Final = offset
+        self.lost: Final = lost
+        self.lost_end: Final = lost_end
+
+    def swapped(self) -> QueueForked:
+        """Return the report as it reads with the sides exchanged.
+
+        Source: docs/design/decisions.md "D-Q2".
+        """
+        lost = OWN if self.lost == OTHER else OTHER
+        return QueueForked(self.path, self.offset, lost, self.lost_end)
 
     def _fields(self) -> Path:
         return (*self.path, self.offset)
@@ -91,22 +108,37 @@ class QueueForked(Report):
         return f"QueueForked(path={brief(self.path)}, offset={brief(self.offset)})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return QueueForked, (self.path, self.offset)
+        return QueueForked, (self.path, self.offset, self.lost, self.lost_end)
 
 
 class OwnerForked(Report):
-    """Two values signed for `owner` are concurrent and nobody here may sign their join.
+    """Two values signed for `owner` fork: `kept` stands now, `other` is not contained in it.
 
-    Own's was kept.
+    `branch` says what is missing: "owner" when the values were not joined, for no key here may sign
+    the join, and "log" when a join left out the records that `logs` name. Two reports are equal
+    when path and owner are.
 
-    Source: docs/design/decisions.md "D5".
+    Shapes: kept, other: Signed cells.
+    Source: docs/design/decisions.md "D5"; docs/design/forks.md "Evidence".
     """
 
     kind = "owner-forked"
 
-    def __init__(self, owner: Value, path: Path) -> None:
+    def __init__(
+        self,
+        owner: Value,
+        path: Path,
+        kept: Value = None,
+        other: Value = None,
+        branch: str = OWNER_BRANCH,
+        logs: tuple[QueueForked, ...] = (),
+    ) -> None:
         super().__init__(path)
         self.owner: Final = owner
+        self.kept: Final = kept
+        self.other: Final = other
+        self.branch: Final = branch
+        self.logs: Final = logs
 
     def _fields(self) -> Path:
         return (*self.path, self.owner)
@@ -115,7 +147,20 @@ class OwnerForked(Report):
         return f"OwnerForked(owner={brief(self.owner)}, path={brief(self.path)})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return OwnerForked, (self.owner, self.path)
+        fields = (self.owner, self.path, self.kept, self.other, self.branch, self.logs)
+        return OwnerForked, fields
+
+
+class MetadataUnstamped(Report):
+    """Two values of one metadata key at `path` carry no stamp; that of the greater branch stays.
+
+    Source: docs/design/forks.md "Merge of a slot".
+    """
+
+    kind = "metadata-unstamped"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MetadataUnstamped, (self.path,)
 
 
 class WriteSuperseded(Report):
@@ -132,6 +177,13 @@ class WriteSuperseded(Report):
     def __init__(self, path: Path, lost: str) -> None:
         super().__init__(path)
         self.lost: Final = lost
+
+    def swapped(self) -> WriteSuperseded:
+        """Return the report as it reads with the sides exchanged.
+
+        Source: docs/design/decisions.md "Base".
+        """
+        return WriteSuperseded(self.path, OWN if self.lost == OTHER else OTHER)
 
     def _fields(self) -> Path:
         return (*self.path, self.lost)
@@ -227,6 +279,23 @@ class MergeContext:
             report=self.report,
             owner=self.owner,
             prefer=side,
+            keys=self.keys,
+            work=self.work,
+        )
+
+    def reporting(self, report: Reporter) -> MergeContext:
+        """Return the context that reports to `report`.
+
+        Source: docs/design/decisions.md "D7".
+        """
+        return MergeContext(
+            self.timestamp,
+            self.key_pair,
+            self.verifier,
+            path=self.path,
+            report=report,
+            owner=self.owner,
+            prefer=self.prefer,
             keys=self.keys,
             work=self.work,
         )

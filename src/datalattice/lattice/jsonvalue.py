@@ -26,6 +26,19 @@ from datalattice.cells import (
 )
 from datalattice.lattice.base import Lattice, as_operand, greater
 from datalattice.lattice.context import EMPTY_CONTEXT, OWN, MergeContext
+from datalattice.lattice.order import (
+    UNTIMED,
+    Element,
+    EntryOrder,
+    Latest,
+    Walk,
+    contrast,
+    element,
+    malformed,
+)
+
+DEPTH_MAX: Final = 64
+"""Containers in one another that the order of forked values looks into; below, hashes decide."""
 
 NIL: Final = 0
 ZERO: Final = 1
@@ -66,6 +79,51 @@ class JSONLattice(Lattice):
         Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values".
         """
         return EMPTY_MAP
+
+    def has_order(self) -> bool:
+        """Return True.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the greatest rank, leaf or entry of each side.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return self._latest_at(own, other, own is not None, other is not None, walk, 0)
+
+    def _latest_at(
+        self, own: Value, other: Value, has: bool, had: bool, walk: Walk, depth: int
+    ) -> Latest:
+        # A container ranks above what is in it, so entries count only where both are of one kind.
+        top = contrast(
+            self._element(own, depth) if has else None, self._element(other, depth) if had else None
+        )
+        if top[0] is not None or top[1] is not None or depth >= DEPTH_MAX:
+            return top
+        if not _mergeable(own, other):
+            return top
+        pair = (depth, value_hash(own), value_hash(other))
+        known = walk.pairs.get(pair)
+        if known is None:
+            order = _JSONOrder(self, depth + 1)
+            if isinstance(own, Map) and isinstance(other, Map):
+                known = order.of_map(own, other, walk)
+            elif isinstance(own, Index) and isinstance(other, Index):
+                known = order.of_index(own, other, walk)
+            else:
+                known = top
+            walk.pairs[pair] = known
+        return known
+
+    def _element(self, value: Value, depth: int) -> Element:
+        rank = self._rank(value)
+        if rank > LEAF and depth >= DEPTH_MAX:
+            return malformed(value)
+        tail = bytes([rank])
+        return element(UNTIMED, tail + value_hash(value) if rank == LEAF else tail)
 
     def check_foreign(self, value: Value) -> bool:
         """Return True: any value is a leaf at least.
@@ -119,6 +177,27 @@ class JSONIndexLattice(JSONLattice):
         if isinstance(value, Index):
             return INDEX if len(value) else ZERO
         return MAP if isinstance(value, Map) else LEAF
+
+
+class _JSONOrder(EntryOrder):
+    """The elements of the entries of a JSON container, some levels down."""
+
+    def __init__(self, lattice: JSONLattice, depth: int) -> None:
+        super().__init__()
+        self._lattice: Final = lattice
+        self._depth: Final = depth
+
+    def entry(
+        self,
+        key: Value,
+        own: Value,
+        other: Value,
+        own_present: bool,
+        other_present: bool,
+        walk: Walk,
+    ) -> Latest:
+        """Return what the lattice says of one entry."""
+        return self._lattice._latest_at(own, other, own_present, other_present, walk, self._depth)
 
 
 def _mergeable(own: Value, other: Value) -> bool:

@@ -25,8 +25,18 @@ from datalattice.cells import (
 )
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.lattice.base import Lattice, as_operand, join_entry
-from datalattice.lattice.containers import need_lattice
+from datalattice.lattice.containers import need_lattice, present
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
+from datalattice.lattice.order import (
+    EntryOrder,
+    Latest,
+    Walk,
+    child_latest,
+    contrast,
+    malformed,
+    step_of,
+    wider,
+)
 from datalattice.limits import INDEX_KEY_BYTES
 
 Container = Map | Index
@@ -53,6 +63,44 @@ def _need_mapping(children: object) -> None:
         raise TypeMismatch(
             f"the children of a keyed lattice are a mapping of names to lattices, "
             f"got {type(children).__name__}"
+        )
+
+
+class NamedOrder(EntryOrder):
+    """The elements of named parts, each with its own lattice; other names are malformed.
+
+    Source: docs/design/forks.md "The order".
+    """
+
+    def __init__(self, lattice: Lattice) -> None:
+        super().__init__()
+        self._lattice: Final = lattice
+
+    def step(self, key: Value) -> bytes:
+        """Return the step of the canonical name.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return step_of(self._lattice.canonical_key(key))
+
+    def entry(
+        self,
+        key: Value,
+        own: Value,
+        other: Value,
+        own_present: bool,
+        other_present: bool,
+        walk: Walk,
+    ) -> Latest:
+        """Return what the lattice of the name says.
+
+        Source: docs/design/forks.md "The order".
+        """
+        child = self._lattice.child(key)
+        if child is not None:
+            return child_latest(child, own, other, own_present, other_present, walk)
+        return contrast(
+            malformed(own) if own_present else None, malformed(other) if other_present else None
         )
 
 
@@ -87,6 +135,31 @@ class KeyedLattice(Lattice):
                 )
             self._children[raw] = lattice
             self._keys[raw] = key
+        self._order: Final = NamedOrder(self)
+
+    def has_order(self) -> bool:
+        """Return whether all children have an order.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return all(child.has_order() for child in self._children.values())
+
+    def within(self) -> tuple[Lattice, ...]:
+        """Return the children.
+
+        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
+        """
+        return tuple(self._children.values())
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the greatest elements of the named parts, by side.
+
+        Source: docs/design/forks.md "The order".
+        """
+        mine = own if isinstance(own, Index) else None
+        theirs = other if isinstance(other, Index) else None
+        top = contrast(present(own, mine is not None), present(other, theirs is not None))
+        return wider(top, self._order.of_index(mine, theirs, walk))
 
     def add_lattice(self, key: Keyword, child: Lattice) -> KeyedLattice:
         """Return a lattice with one more child; an existing one under this key is replaced.
@@ -203,6 +276,31 @@ class StringKeyedLattice(Lattice):
                 )
             what = f"the child {name!r} of a StringKeyedLattice"
             self._by_name[name] = need_lattice(child, what)
+        self._order: Final = NamedOrder(self)
+
+    def has_order(self) -> bool:
+        """Return whether all children have an order.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return all(child.has_order() for child in self._by_name.values())
+
+    def within(self) -> tuple[Lattice, ...]:
+        """Return the children.
+
+        Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections".
+        """
+        return tuple(self._by_name.values())
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the greatest elements of the named parts, by side.
+
+        Source: docs/design/forks.md "The order".
+        """
+        mine = own if isinstance(own, Map) else None
+        theirs = other if isinstance(other, Map) else None
+        top = contrast(present(own, mine is not None), present(other, theirs is not None))
+        return wider(top, self._order.of_map(mine, theirs, walk))
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return own with each configured entry of other joined in.

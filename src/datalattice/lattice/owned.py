@@ -2,10 +2,11 @@
 
 The merge is the security boundary.
 
-Only incoming values are judged: a signature must verify, and the signer must be one the owner
-accepts. Own values were judged when they came in. A merged value that neither side signed is signed
-again only by a key that may speak for the owner; a relay that holds no such key keeps own and
-reports the fork, and the owner's next merge on one of its own nodes ends it.
+A signature must verify, and the signer must be one the owner accepts. Of two values of one owner
+every node takes the greater by one total order, so all choose alike; a node that holds a key of the
+owner signs their join, when that is greater than both. The rank of a slot thus never falls, and
+what was signed long ago changes nothing when it comes again. What the chosen value does not contain
+is reported, to be kept as evidence until the owner's join has it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from datalattice.cells import (
     Signed,
     Value,
     same,
+    value_hash,
 )
 from datalattice.crypto import KeyPair
 from datalattice.errors import TypeMismatch
@@ -31,14 +33,22 @@ from datalattice.lattice.context import (
     BAD_SIGNATURE,
     EMPTY_CONTEXT,
     ENTRY_DROPPED,
+    LOG_BRANCH,
     NOT_OWNER,
+    OTHER,
+    OWN,
     EntryDropped,
     MergeContext,
     OwnerForked,
+    QueueForked,
+    Report,
+    WriteSuperseded,
+    discard,
 )
 from datalattice.lattice.exact import Judge, merge_exact
 from datalattice.lattice.identity import DIDVerifier, is_bare_did
 from datalattice.lattice.keyed import name_bytes
+from datalattice.lattice.order import Walk, is_greater, same_elements
 
 VALUE: Final = Keyword("value")
 """The key that leads from a signed cell to the value inside."""
@@ -66,15 +76,17 @@ class SignedLattice(Lattice):
             )
         self.inner: Final = inner
         self._key_pair: Final = key_pair
-        self._whole: Final = whole
+        self.whole: Final = whole
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the side whose value covers the other's, or the join signed by a key that may.
+        """Return the greater of two signed values, or their join signed by a key that may.
 
-        When nobody here may sign, own is kept and `OwnerForked` reported.
-        Cost:   one signature check for a cell not checked before; then the inner merge.
+        Below an owner, the join is signed by a key of the owner and only when it is greater than
+        both; `OwnerForked` is reported when something of a side is left out. Without an owner, the
+        key of the context or of this lattice signs every join.
+        Cost:   one signature check for a cell not checked before; then the order and the merge.
         Source: CAD024 "Signed lattice"; docs/lattices.md "Signed values";
-                docs/design/decisions.md "D4", "D5".
+                docs/design/decisions.md "D4", "D5"; docs/design/forks.md "Merge of a slot".
         """
         if other is None or own is other:
             return own
@@ -82,32 +94,31 @@ class SignedLattice(Lattice):
             kind = BAD_SIGNATURE if isinstance(other, Signed) else ENTRY_DROPPED
             context.report(EntryDropped(context.path, kind))
             return own
-        theirs = other.value
-        mine = own.value if isinstance(own, Signed) else None
-        if isinstance(own, Signed) and same(mine, theirs):
-            return _one_cell(own, other)
-        if not self.inner.check_foreign(theirs):
+        if not _speaks(other, context):
+            context.report(EntryDropped(context.path, NOT_OWNER))
+            return own
+        if not self.inner.check_foreign(other.value):
             context.report(EntryDropped(context.path))
             return own
-        is_first = not isinstance(own, Signed)
-        if is_first and not self._whole:
-            return other
-        below = context.at((*context.path, VALUE), context.owner)
-        merged = self.inner.merge(self.inner.zero() if is_first else mine, theirs, below)
-        theirs = self._in_full(theirs, below)
-        if isinstance(own, Signed) and same(merged, self._in_full(mine, below)):
-            return _one_cell(own, other) if same(merged, theirs) else own
-        if same(merged, theirs):
-            return other
-        signer = self._signer(context)
-        if signer is not None:
-            return Signed.sign(signer, merged)
-        if isinstance(own, Signed):
-            owner = own.public_key if context.owner is None else context.owner
-            context.report(OwnerForked(owner, context.path))
-        else:
-            context.report(EntryDropped(context.path))
-        return own
+        # "own is never preferred for being own": it was judged when it came, or is judged now.
+        if not isinstance(own, Signed) or not own.verify() or not _speaks(own, context):
+            return self._first(own, other, context)
+        if same(own.value, other.value):
+            return greater(own, other)
+        return _SlotMerge(self, context).joined(own, other)
+
+    def _first(self, own: Value, other: Signed, context: MergeContext) -> Value:
+        """Return the first sound value of a slot, which is taken as its signer made it."""
+        if self.whole:
+            below = context.at((*context.path, VALUE), context.owner)
+            merged = self.inner.merge(self.inner.zero(), other.value, below)
+            if not same(merged, self._in_full(other.value, below)):
+                signer = self.signer(context)
+                if signer is not None:
+                    return Signed.sign(signer, merged)
+                context.report(EntryDropped(context.path))
+                return own
+        return other
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Signed cell whose signature verifies.
@@ -139,33 +150,142 @@ class SignedLattice(Lattice):
 
     def _in_full(self, value: Value, context: MergeContext) -> Value:
         """Return a value as a merge would write it: what stands for nothing need not be there."""
-        return self.inner.merge(value, self.inner.zero(), context) if self._whole else value
+        return self.inner.merge(value, self.inner.zero(), context)
 
-    def _signer(self, context: MergeContext) -> KeyPair | None:
-        for key_pair in (context.key_pair, self._key_pair):
-            if key_pair is not None and (
-                context.owner is None or context.authorises(context.owner, key_pair.public_key)
-            ):
-                return key_pair
-        return None
+    def signer(self, context: MergeContext) -> KeyPair | None:
+        """Return the key pair that may sign a join: the owner's, or any where there is no owner.
+
+        Source: docs/design/decisions.md "D5"; docs/design/forks.md "Keys".
+        """
+        own = self._key_pair
+        if context.owner is None:
+            return own if context.key_pair is None else context.key_pair
+        found = context.signer(context.owner)
+        if found is None and own is not None and context.authorises(context.owner, own.public_key):
+            return own
+        return found
 
     def _arguments(self) -> tuple[object, ...]:
         return self.inner, self._key_pair
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _signed_lattice, (self.inner, self._key_pair, self._whole)
+        return _signed_lattice, (self.inner, self._key_pair, self.whole)
 
 
 def _signed_lattice(inner: Lattice, key_pair: KeyPair | None, whole: bool) -> SignedLattice:
     return SignedLattice(inner, key_pair, whole=whole)
 
 
-def _one_cell(own: Signed, other: Signed) -> Value:
-    """Return the one cell of two that sign the same value.
+def _speaks(cell: Signed, context: MergeContext) -> bool:
+    """Return whether a cell is signed by a key of the owner, if it stands below one."""
+    return context.owner is None or context.verify_owner(context.owner, cell.public_key)
 
-    The one that verifies, of two such the greater hash (D5).
-    """
-    return greater(own, other) if own.verify() else other
+
+class _SlotMerge:
+    """One merge of two sound values of a slot: the order, then what the greater one leaves out."""
+
+    def __init__(self, lattice: SignedLattice, context: MergeContext) -> None:
+        self._lattice: Final = lattice
+        self._inner: Final = lattice.inner
+        self._context: Final = context
+        below = context.at((*context.path, VALUE), context.owner)
+        self._below: Final = below.preferring(OWN).reporting(self._note)
+        self._reports: Final[list[Report]] = []
+        self._walk: Final = Walk(context.work)
+
+    def _note(self, report: Report) -> None:
+        self._reports.append(report)
+
+    def joined(self, own: Signed, other: Signed) -> Value:
+        """Return the value that the slot has afterwards."""
+        # "A value is taken whole or not at all": what stands in the slot was judged when it came.
+        if self._lattice.whole and self._is_partly_bad(own, other):
+            return own
+        own_greater = self._is_greater(own, other)
+        high, low = (own, other) if own_greater else (other, own)
+        # "merge(greater, lesser)": the same cell on every node, whatever is malformed inside.
+        value = self._inner.merge(high.value, low.value, self._below)
+        logs = [report for report in self._reports if isinstance(report, QueueForked)]
+        contained = self._says_the_same(value, high.value)
+        if contained and not logs:
+            self._tell(own_greater)
+            return high
+        signed = high if contained else self._signed_join(high, value)
+        if signed is high and not contained:
+            # The join was made only to see what is missing; nothing of it was taken.
+            self._reports[:] = [r for r in self._reports if not isinstance(r, WriteSuperseded)]
+        self._tell(own_greater)
+        self._tell_forks(high, low, signed, contained, logs)
+        return signed
+
+    def _is_greater(self, own: Signed, other: Signed) -> bool:
+        """Return whether `own` is the greater of two cells with different values."""
+        inner = self._inner
+        if inner.has_order():
+            hashes = value_hash(own), value_hash(other)
+            return is_greater(inner, own.value, hashes[0], other.value, hashes[1], self._walk)
+        # A lattice without an order: "the side that covers from both directions".
+        silent = self._below.reporting(discard)
+        one = inner.merge(own.value, other.value, silent)
+        two = inner.merge(other.value, own.value, silent)
+        if same(one, two) and same(one, own.value):
+            return True
+        if same(one, two) and same(one, other.value):
+            return False
+        return value_hash(own) > value_hash(other)
+
+    def _is_partly_bad(self, own: Signed, other: Signed) -> bool:
+        """Return whether anything of the newcomer `other` would be left out; report it then."""
+        joined = self._inner.merge(own.value, other.value, self._below)
+        found = [report for report in self._reports if isinstance(report, EntryDropped)]
+        # The newcomer as own keeps whatever a join would leave out of it.
+        back = self._inner.merge(other.value, joined, self._below)
+        self._reports.clear()
+        if same(back, joined):
+            return False
+        for report in found or [EntryDropped(self._context.path)]:
+            self._context.report(report)
+        return True
+
+    def _says_the_same(self, joined: Value, high: Value) -> bool:
+        return same_elements(self._inner, joined, high, self._walk)
+
+    def _signed_join(self, high: Signed, value: Value) -> Signed:
+        """Return the join signed by a key of the owner; `high` when there is none, or it is less.
+
+        "The rank never falls."
+        """
+        context = self._context
+        key = self._lattice.signer(context)
+        if key is None:
+            return high
+        cell = Signed.sign(key, value)
+        return cell if context.owner is None or self._is_greater(cell, high) else high
+
+    def _tell(self, own_greater: bool) -> None:
+        """Report what the join found, as it reads with own in the first place."""
+        for report in self._reports:
+            if own_greater:
+                self._context.report(report)
+            elif isinstance(report, (QueueForked, WriteSuperseded)):
+                self._context.report(report.swapped())
+            else:
+                self._context.report(report)
+
+    def _tell_forks(
+        self, high: Signed, low: Signed, kept: Signed, contained: bool, logs: list[QueueForked]
+    ) -> None:
+        """Report each side that the kept value leaves out."""
+        context = self._context
+        owner = high.public_key if context.owner is None else context.owner
+        path = context.path
+        if kept is high and not contained:
+            context.report(OwnerForked(owner, path, high, low))
+            return
+        for side, cell in ((OTHER, low), (OWN, high)):
+            lost = tuple([report for report in logs if report.lost == side])
+            if lost and cell is not kept:
+                context.report(OwnerForked(owner, path, kept, cell, LOG_BRANCH, lost))
 
 
 class OwnerLattice(Lattice):
@@ -180,6 +300,13 @@ class OwnerLattice(Lattice):
         need_lattice(inner, f"the child of an {type(self).__name__}")
         self._inner: Final = inner
         self._signed_child: Final = self._signed(inner)
+
+    def within(self) -> tuple[Lattice, ...]:
+        """Return the lattice of what owners sign.
+
+        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
+        """
+        return (self._inner,)
 
     def _signed(self, inner: Lattice) -> SignedLattice:
         return SignedLattice(inner)

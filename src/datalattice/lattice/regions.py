@@ -45,24 +45,45 @@ _DATA: Final = DataLattice()
 _SECTIONS: Final[dict[Keyword, Lattice]] = {}
 
 
-def register_section(key: Keyword, lattice: Lattice) -> None:
+def register_section(key: Keyword, lattice: Lattice, *, ordered: bool = True) -> None:
     """Add a section to every root lattice made from now on.
 
-    Registering the same lattice again changes nothing.
+    Registering the same lattice again changes nothing. Below an owner a lattice needs an order, so
+    that all nodes choose alike between values that fork; with `ordered=False` one without is taken,
+    and nodes that hold no key of the owner may then go on exchanging such values for ever.
 
-    Raises: UsageError: the key has another lattice already. TypeMismatch: not a Keyword, not a
-            Lattice.
-    Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
+    Raises: UsageError: the key has another lattice already; or a lattice below an owner has no
+            order. TypeMismatch: not a Keyword, not a Lattice.
+    Source: CAD024 "Root layout"; docs/lattices.md "Standard root";
+            docs/design/forks.md "The order".
     """
     if not isinstance(key, Keyword):
         raise TypeMismatch(f"the key of a section is a Keyword, got {type(key).__name__}")
     need_lattice(lattice, f"the section {key.text()}")
+    found = _unordered(lattice) if ordered else None
+    if found is not None:
+        raise UsageError(
+            f"the section {key.text()} has {found!r} below an owner, which has no order between "
+            "values that fork: give it `has_order` and `latest`, or pass ordered=False"
+        )
     known = _standard().get(key, _SECTIONS.get(key))
     if known is lattice:
         return
     if known is not None:
         raise UsageError(f"the section {key.text()} is taken by {known!r}")
     _SECTIONS[key] = lattice
+
+
+def _unordered(lattice: Lattice) -> Lattice | None:
+    """Return a lattice below an owner that has no order, nil when all have one."""
+    waiting = [lattice]
+    while waiting:
+        found = waiting.pop()
+        for inner in found.within():
+            if isinstance(found, OwnerLattice) and not inner.has_order():
+                return inner
+            waiting.append(inner)
+    return None
 
 
 def root_lattice() -> KeyedLattice:

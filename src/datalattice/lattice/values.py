@@ -9,10 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from datalattice.cells import EMPTY_SET, Keyword, Map, Set, Value, same
+from datalattice.cells import EMPTY_SET, Keyword, Map, Set, Value, same, value_hash
 from datalattice.errors import TypeMismatch
 from datalattice.lattice.base import Lattice, as_integer, greater, is_integer, is_long
 from datalattice.lattice.context import EMPTY_CONTEXT, OTHER, OWN, EntryDropped, MergeContext
+from datalattice.lattice.order import (
+    UNTIMED,
+    Element,
+    Latest,
+    Walk,
+    contrast,
+    element,
+    malformed,
+    number_tail,
+    wider,
+)
 
 TIMESTAMP: Final = Keyword("timestamp")
 
@@ -61,6 +72,27 @@ class SetLattice(Lattice):
         """
         return EMPTY_SET
 
+    def has_order(self) -> bool:
+        """Return True.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the element of each side: its size, for a superset has more.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return contrast(self._element(own), self._element(other))
+
+    def _element(self, value: Value) -> Element | None:
+        if value is None:
+            return None
+        if not isinstance(value, Set):
+            return malformed(value)
+        return element(UNTIMED, number_tail(len(value)))
+
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Set.
 
@@ -107,6 +139,28 @@ class MaxLattice(Lattice):
         """
         return self._zero
 
+    def has_order(self) -> bool:
+        """Return True.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the element of each side: its number.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return contrast(self._element(own), self._element(other))
+
+    def _element(self, value: Value) -> Element | None:
+        if value is None:
+            return None
+        number = as_integer(value)
+        if number is None or not self.check_foreign(value):
+            return malformed(value)
+        return element(UNTIMED, number_tail(number))
+
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is an Integer and not below the zero.
 
@@ -136,6 +190,26 @@ class MinLattice(Lattice):
         mine, theirs = as_integer(own), as_integer(other)
         assert theirs is not None
         return other if mine is None or theirs < mine else own
+
+    def has_order(self) -> bool:
+        """Return True.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the element of each side: its number, negated.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return contrast(self._element(own), self._element(other))
+
+    def _element(self, value: Value) -> Element | None:
+        if value is None:
+            return None
+        number = as_integer(value)
+        return malformed(value) if number is None else element(UNTIMED, number_tail(-number))
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is an Integer.
@@ -174,6 +248,23 @@ class LWWLattice(Lattice):
         if mine != theirs:
             return own if mine > theirs else other
         return greater(own, other)
+
+    def has_order(self) -> bool:
+        """Return True.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the element of each side: its time and hash.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return contrast(self._element(own), self._element(other))
+
+    def _element(self, value: Value) -> Element | None:
+        return None if value is None else element(self._timestamp(value), value_hash(value))
 
     def check_foreign(self, value: Value) -> bool:
         """Return True: any value may be written.
@@ -226,6 +317,32 @@ class LWPLattice(Lattice):
         Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred".
         """
         return self._inner.zero()
+
+    def has_order(self) -> bool:
+        """Return whether the inner lattice has an order.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return self._inner.has_order()
+
+    def within(self) -> tuple[Lattice, ...]:
+        """Return the inner lattice.
+
+        Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred".
+        """
+        return (self._inner,)
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the time of each side, and what the inner lattice says.
+
+        Source: docs/design/forks.md "The order".
+        """
+        stamp = self._timestamp
+        top = contrast(
+            None if own is None else element(stamp(own)),
+            None if other is None else element(stamp(other)),
+        )
+        return wider(top, self._inner.latest(own, other, walk))
 
     def check_foreign(self, value: Value) -> bool:
         """Return what the inner lattice says.

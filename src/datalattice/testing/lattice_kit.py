@@ -15,8 +15,10 @@ from datalattice.lattice import (
     Lattice,
     MergeContext,
     Report,
+    Walk,
     get_in,
     to_json_key,
+    verdict,
 )
 
 
@@ -53,6 +55,41 @@ def check_lattice(
     assert not reports, f"reported on good values: {reports}"
 
 
+def check_order(lattice: Lattice, values: Sequence[Value]) -> None:
+    """Check the order of values that fork: total, and greater wherever a value covers another.
+
+    Values may be malformed inside; covering is then asked only of what joins alike both ways.
+    """
+    assert lattice.has_order()
+    ranks: dict[tuple[int, int], int] = {}
+    for at, own in enumerate(values):
+        for position, other in enumerate(values):
+            found = verdict(lattice.latest(own, other, Walk()))
+            back = verdict(lattice.latest(copy_of(other), copy_of(own), Walk()))
+            assert found == -back, _say("both are the greater", own, other)
+            ranks[at, position] = found
+            if same(own, other):
+                assert found == 0, _say("unlike itself", own)
+                continue
+            joined = lattice.merge(own, other)
+            if same(joined, own) and same(lattice.merge(other, own), own):
+                assert found >= 0, _say("covers, and is the lesser", own, other)
+    for a, b, c in permutations(range(len(values)), 3):
+        if ranks[a, b] >= 0 and ranks[b, c] >= 0:
+            assert ranks[a, c] >= 0, _say("a cycle", values[a], values[b], values[c])
+            strict = ranks[a, b] > 0 or ranks[b, c] > 0
+            assert not strict or ranks[a, c] > 0, _say("a tie", values[a], values[b], values[c])
+
+
+def check_joins_rise(lattice: Lattice, values: Sequence[Value]) -> None:
+    """Check that the join of two sound values is as great as each, and greater where it adds."""
+    for own in values:
+        for other in values:
+            joined = lattice.merge(own, other)
+            found = verdict(lattice.latest(joined, own, Walk()))
+            assert found >= 0, _say("the join is the lesser", own, other, joined)
+
+
 def check_paths(
     lattice: Lattice, own: Value, other: Value, paths: Iterable[Sequence[Value]]
 ) -> None:
@@ -86,15 +123,7 @@ def check_foreign_merge(
 
 def observed(context: MergeContext, reports: list[Report]) -> MergeContext:
     """Return the context with its reports going to a list."""
-    return MergeContext(
-        context.timestamp,
-        context.key_pair,
-        context.verifier,
-        path=context.path,
-        report=reports.append,
-        owner=context.owner,
-        prefer=context.prefer,
-    )
+    return context.reporting(reports.append)
 
 
 def copy_of(value: Value) -> Value:

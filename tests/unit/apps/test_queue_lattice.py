@@ -23,7 +23,14 @@ from datalattice.cells import (
     to_cell,
     value_hash,
 )
-from datalattice.lattice import EntryDropped, MergeContext, QueueForked, root_lattice
+from datalattice.lattice import (
+    EntryDropped,
+    MergeContext,
+    MetadataUnstamped,
+    QueueForked,
+    Report,
+    root_lattice,
+)
 
 QUEUE = QueueLattice()
 TOPIC = TopicLattice()
@@ -122,12 +129,42 @@ def test_a_nil_value_is_a_value_and_a_value_beats_a_lone_stamp() -> None:
     assert same(lone, state(0, 1, {"a": 1}))
 
 
-def test_equal_long_logs_that_differ_keep_own_and_are_reported() -> None:
+@pytest.mark.parametrize("last", [39, 25])
+def test_of_equally_long_logs_the_greater_record_where_they_last_differ_decides(last: int) -> None:
     own = Vector.of((log(0, 40, "a"), EMPTY_MAP, 5, 0))
-    other = Vector.of((log(0, 20, "a").concat(log(20, 40, "b")), EMPTY_MAP, 5, 0))
-    assert QUEUE.merge(own, other) is own
-    assert QUEUE.merge(other, own) is other
-    assert reports(QUEUE, own, other) == [QueueForked((), 20)]
+    forked = log(0, 20, "a").concat(log(20, last + 1, "b")).concat(log(last + 1, 40, "a"))
+    other = Vector.of((forked, EMPTY_MAP, 5, 0))
+    mine, theirs = (value_hash(entries[last]) for entries in (log(0, 40, "a"), forked))
+    winner, lost = (own, "other") if mine > theirs else (other, "own")
+    assert QUEUE.merge(own, other) is winner
+    assert QUEUE.merge(other, own) is winner
+    (report,) = reports(QUEUE, own, other)
+    assert report == QueueForked((), 20)
+    assert isinstance(report, QueueForked)
+    assert (report.lost, report.lost_end) == (lost, 40)
+    assert report.swapped().lost != lost
+
+
+def test_equally_long_logs_of_different_starts_are_decided_and_cut_alike() -> None:
+    own = Vector.of((log(0, 40, "a"), EMPTY_MAP, 5, 0))
+    other = Vector.of((log(7, 20, "a").concat(log(20, 40, "b")), EMPTY_MAP, 5, 7))
+    merged = QUEUE.merge(own, other)
+    assert same(merged, QUEUE.merge(other, own))
+    assert isinstance(merged, Vector)
+    mine = value_hash(log(39, 40, "a")[0]) > value_hash(log(39, 40, "b")[0])
+    assert same(merged[0], log(7, 40, "a") if mine else other[0])
+    assert merged[3] == 7
+
+
+def test_below_a_slot_unstamped_metadata_of_the_greater_side_stays_and_is_reported() -> None:
+    own, other = state(0, 1, {"a": "x", "b": 1}), state(0, 1, {"a": "y", "b": 1})
+    found: list[Report] = []
+    context = MergeContext(report=found.append).preferring("own")
+    assert QUEUE.merge(own, other, context) is own
+    assert QUEUE.merge(other, own, context) is other
+    assert found == [MetadataUnstamped(("a",)), MetadataUnstamped(("a",))]
+    stamped = state(0, 1, {"a": "z", "b": 1}, stamps={"a": 4})
+    assert QUEUE.merge(own, stamped, context) is stamped
 
 
 @pytest.mark.parametrize("start", [3, 16])

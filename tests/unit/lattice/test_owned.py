@@ -22,12 +22,15 @@ from datalattice.cells import (
     to_cell,
     value_hash,
 )
-from datalattice.crypto import KeyPair
+from datalattice.crypto import KeyPair, KeyRing
 from datalattice.errors import MissingData
 from datalattice.lattice import (
     EMPTY_CONTEXT,
     VALUE,
     EntryDropped,
+    FunctionLattice,
+    Latest,
+    Lattice,
     MapLattice,
     MaxLattice,
     MergeContext,
@@ -36,6 +39,7 @@ from datalattice.lattice import (
     Report,
     SetLattice,
     SignedLattice,
+    Walk,
 )
 from datalattice.testing.lattice_kit import observed
 
@@ -186,19 +190,24 @@ def test_the_owner_signs_the_join_and_every_node_of_it_alike() -> None:
 
 
 @pytest.mark.parametrize("context", [EMPTY_CONTEXT, MergeContext(key_pair=BOB)])
-def test_a_relay_keeps_own_and_reports_the_fork(context: MergeContext) -> None:
-    own = owner_map(A)
-    result, reports = merged(OWNER, own, owner_map(B), context)
-    assert result is own
-    assert reports == [OwnerForked(ALICE.public_key, (ALICE.public_key,))]
-    assert merged(OWNER, own, owner_map(JOIN), context) == (owner_map(JOIN), [])
+def test_all_relays_keep_the_same_branch_and_report_the_other(context: MergeContext) -> None:
+    kept, lost = sorted([A, B], key=value_hash, reverse=True)
+    for own, other in ((A, B), (B, A)):
+        result, reports = merged(OWNER, owner_map(own), owner_map(other), context)
+        assert result == owner_map(kept)
+        (report,) = reports
+        assert report == OwnerForked(ALICE.public_key, (ALICE.public_key,))
+        assert isinstance(report, OwnerForked)
+        assert (report.kept, report.other, report.branch) == (kept, lost, "owner")
+        assert merged(OWNER, owner_map(own), owner_map(JOIN), context) == (owner_map(JOIN), [])
 
 
 def test_for_an_owner_that_is_no_key_signing_needs_the_verifiers_word() -> None:
     own, other = owner_map(said(BOB, 1), DID), owner_map(said(BOB, 2), DID)
     unsure = MergeContext(key_pair=BOB)
     result, reports = merged(OWNER, own, other, unsure)
-    assert result is own
+    greatest = max(said(BOB, 1), said(BOB, 2), key=value_hash)
+    assert same(result, owner_map(greatest, DID))
     assert reports == [OwnerForked(DID, (DID,))]
     sure = MergeContext(key_pair=BOB, verifier=lambda _who, key: key == BOB.public_key)
     assert merged(OWNER, own, other, sure) == (owner_map(said(BOB, 1, 2), DID), [])
@@ -210,7 +219,7 @@ def test_a_bare_signed_value_is_signed_by_the_context_or_by_the_lattice() -> Non
     own_key = SignedLattice(SetLattice(), BOB)
     assert own_key.merge(A, B, MergeContext(key_pair=EVE)) == said(EVE, "a", "b")
     result, reports = merged(SIGNED, A, B)
-    assert result is A
+    assert result is max(A, B, key=value_hash)
     assert reports == [OwnerForked(ALICE.public_key, ())]
 
 
@@ -218,7 +227,9 @@ def test_below_an_owner_the_key_of_the_lattice_must_be_authorised_as_well() -> N
     lattice = SignedLattice(SetLattice(), ALICE)
     context = MergeContext(key_pair=EVE, owner=ALICE.public_key)
     assert lattice.merge(A, B, context) == JOIN
-    assert lattice.merge(A, B, MergeContext(owner=BOB.public_key)) is A
+    assert lattice.merge(A, B, MergeContext(owner=BOB.public_key)) is A  # none of it is Bob's
+    other = KeyRing(KeyPair(b"\x09" * 32), ALICE)
+    assert SIGNED.merge(A, B, MergeContext(owner=ALICE.public_key, keys=other)) == JOIN
 
 
 def test_signatures_of_a_side_that_covers_the_other_survive() -> None:
@@ -241,6 +252,72 @@ def test_a_broken_own_value_gives_way_to_a_signed_one() -> None:
     assert SIGNED.merge("broken", GOOD) is GOOD
     full = owner_map(GOOD)
     assert OWNER.merge("broken", full) is full
+
+
+def test_an_own_value_that_the_owner_never_signed_gives_way() -> None:
+    for bad in (said(EVE, "a", "b"), forged(JOIN, signature=bytes(64)), "unsigned"):
+        assert same(OWNER.merge(owner_map(bad), owner_map(GOOD)), owner_map(GOOD))
+
+
+def test_a_replayed_cell_of_long_ago_changes_nothing() -> None:
+    slot: Value = owner_map(JOIN)
+    for old in (A, B, JOIN, A):
+        result, reports = merged(OWNER, slot, owner_map(old))
+        assert result is slot
+        assert reports == []
+
+
+def test_the_owner_signs_the_same_join_whichever_side_was_own_and_whatever_is_malformed() -> None:
+    lattice = OwnerLattice(MapLattice(MaxLattice()))
+    one = Signed.sign(ALICE, to_cell({"n": 1, "m": 5, "bad": "x"}))
+    two = Signed.sign(ALICE, to_cell({"n": 2, "m": 1, "worse": "y"}))
+    context = MergeContext(key_pair=ALICE)
+    left = lattice.merge(owner_map(one), owner_map(two), context)
+    assert same(left, lattice.merge(owner_map(two), owner_map(one), context))
+    assert isinstance(left, Map)
+    joined = left[ALICE.public_key]
+    assert isinstance(joined, Signed)
+    assert isinstance(joined.value, Map)
+    assert (joined.value["n"], joined.value["m"]) == (2, 5)
+
+
+def test_a_join_is_signed_only_when_it_is_greater_than_both() -> None:
+    """A lattice whose joins are the lesser by its own order: the slot keeps the greater side."""
+
+    class Falling(Lattice):
+        def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+            return 0
+
+        def check_foreign(self, value: Value) -> bool:
+            return True
+
+        def has_order(self) -> bool:
+            return True
+
+        def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+            return MaxLattice().latest(own, other, walk)
+
+    lattice = OwnerLattice(Falling())
+    high, low = Signed.sign(ALICE, 7), Signed.sign(ALICE, 4)
+    result, reports = merged(lattice, owner_map(low), owner_map(high), MergeContext(key_pair=ALICE))
+    assert result == owner_map(high)
+    assert reports == [OwnerForked(ALICE.public_key, (ALICE.public_key,))]
+
+
+def _larger(a: Value, b: Value) -> Value:
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else a
+
+
+def test_without_an_order_the_side_that_covers_stays_else_the_greater_hash() -> None:
+    lattice = OwnerLattice(MapLattice(FunctionLattice(_larger)))
+    assert not lattice.within()[0].has_order()
+    small, large = Signed.sign(ALICE, to_cell({"n": 1})), Signed.sign(ALICE, to_cell({"n": 2}))
+    other = Signed.sign(ALICE, to_cell({"m": 1}))
+    for own, theirs in ((small, large), (large, small)):
+        assert merged(lattice, owner_map(own), owner_map(theirs)) == (owner_map(large), [])
+    for own, theirs in ((small, other), (other, small)):
+        result, _ = merged(lattice, owner_map(own), owner_map(theirs))
+        assert result == owner_map(max(small, other, key=value_hash))
 
 
 # --- inside -----------------------------------------------------------------------------------

@@ -15,10 +15,13 @@ from datalattice.lattice import (
     LOCAL_KEY,
     P2P,
     DataLattice,
+    FunctionLattice,
+    KeyedLattice,
     LWWLattice,
     MapLattice,
     MaxLattice,
     MergeContext,
+    OwnerLattice,
     Report,
     SignedLattice,
     local_slot,
@@ -68,6 +71,16 @@ def test_an_application_registers_its_section_once() -> None:
         register_section("mine", lattice)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="got None"):
         register_section(Keyword("more"), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("sections")
+def test_a_section_below_an_owner_needs_an_order_unless_told_otherwise() -> None:
+    joining = FunctionLattice(lambda a, _b: a)
+    for lattice in (OwnerLattice(joining), KeyedLattice({"x": OwnerLattice(MapLattice(joining))})):
+        with pytest.raises(UsageError, match=r":unordered has .*FunctionLattice.* below an owner"):
+            register_section(Keyword("unordered"), lattice)
+    register_section(Keyword("unordered"), OwnerLattice(joining), ordered=False)
+    register_section(Keyword("not-owned"), MapLattice(joining))
 
 
 @pytest.mark.parametrize("name", ["fs", "kv", "queue"])

@@ -6,14 +6,17 @@ from typing import Final
 
 from datalattice.apps.dlfs.merging import Merging, is_well_formed
 from datalattice.apps.dlfs.node import ENTRIES, ZERO_NODE
+from datalattice.apps.dlfs.order import latest_of_nodes
 from datalattice.cells import Keyword, Value
 from datalattice.lattice import (
     EMPTY_CONTEXT,
     IndexLattice,
+    Latest,
     Lattice,
     MapLattice,
     MergeContext,
     OwnerLattice,
+    Walk,
     as_integer,
     is_integer,
     is_long,
@@ -30,6 +33,21 @@ class DLFSLattice(Lattice):
         Source: CAD028 "Node"; docs/dlfs.md "Nodes".
         """
         return ZERO_NODE
+
+    def has_order(self) -> bool:
+        """Return True.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the newest write of each tree that the other lacks.
+
+        Cost:   the directories that differ.
+        Source: docs/design/forks.md "The order".
+        """
+        return latest_of_nodes(own, other, walk)
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether `value` has the shape of a node.

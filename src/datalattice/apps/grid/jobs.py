@@ -10,10 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from datalattice.cells import Map, Text, Value, to_cell
+from datalattice.cells import Map, Text, Value, to_cell, value_hash
 from datalattice.crypto import Entropy
 from datalattice.errors import UsageError
-from datalattice.lattice import as_integer, is_long
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    UNTIMED,
+    Element,
+    Latest,
+    Lattice,
+    MergeContext,
+    Walk,
+    as_integer,
+    contrast,
+    element,
+    greater,
+    is_long,
+    number_tail,
+)
 from datalattice.limits import INDEX_KEY_BYTES
 
 ID: Final = "id"
@@ -45,6 +59,19 @@ def job_time(record: Value) -> int | None:
     """
     stamp = record.get(UPDATED) if isinstance(record, Map) else None
     return as_integer(stamp) if is_long(stamp) else None
+
+
+def job_element(record: Value) -> Element | None:
+    """Return the element of a version in the order of forked venues, nil for no record.
+
+    Source: docs/design/forks.md "The order".
+    """
+    if record is None:
+        return None
+    time = job_time(record)
+    # Times may be negative, and no time is older than every time.
+    tail = b"\x00" if time is None else b"\x01" + number_tail(time)
+    return element(UNTIMED if time is None else max(time, UNTIMED), tail + value_hash(record))
 
 
 def job_status(record: Value) -> str | None:
@@ -128,3 +155,47 @@ def _hex(text: Value | object) -> bytes | None:
     if len(digits) % 2 or not all(c in "0123456789abcdefABCDEF" for c in digits):
         return None
     return bytes.fromhex(digits)
+
+
+class JobLattice(Lattice):
+    """One job: the version with the later `updated`, as a whole.
+
+    No time is older than every time; on equal times the greater value hash stays.
+    """
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the later of two versions.
+
+        Source: COG-4 "Jobs"; docs/grid.md "Merge"; docs/design/decisions.md "D1".
+        """
+        if other is None or own is other:
+            return own
+        if own is None:
+            return other
+        mine, theirs = job_time(own), job_time(other)
+        if mine == theirs:
+            return greater(own, other)
+        if mine is None or (theirs is not None and theirs > mine):
+            return other
+        return own
+
+    def has_order(self) -> bool:
+        """Return True.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return time and hash of each version.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return contrast(job_element(own), job_element(other))
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return True: what an entry must be, the collection knows.
+
+        Source: COG-4 "Jobs"; docs/grid.md "What is checked".
+        """
+        return True

@@ -15,7 +15,7 @@ from typing import Final
 
 from datalattice.apps.grid.assets import METADATA, SHA256_BYTES, content_hash
 from datalattice.apps.grid.dids import is_venue_did
-from datalattice.apps.grid.jobs import is_job_entry, job_time
+from datalattice.apps.grid.jobs import JobLattice, is_job_entry
 from datalattice.cells import (
     EMPTY_INDEX,
     Blob,
@@ -31,18 +31,26 @@ from datalattice.lattice import (
     EMPTY_CONTEXT,
     ENTRY_DROPPED,
     NOT_OWNER,
+    ChildOrder,
     DIDOwnerLattice,
     DIDVerifier,
     EntryDropped,
     Judge,
     KeyedLattice,
+    Latest,
     Lattice,
     MergeContext,
+    NamedOrder,
     Report,
+    Walk,
     as_operand,
+    content_latest,
+    contrast,
     greater,
     merge_exact,
+    present,
     register_section,
+    wider,
 )
 
 GRID_SECTION: Final = Keyword("grid")
@@ -60,36 +68,6 @@ BAD_CONTENT: Final = "bad-content"
 
 EntryCheck = Callable[[Value, Value], bool]
 """Tells whether an entry, key and value, is sound. It answers for any cells and does not raise."""
-
-
-class JobLattice(Lattice):
-    """One job: the version with the later `updated`, as a whole.
-
-    No time is older than every time; on equal times the greater value hash stays.
-    """
-
-    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the later of two versions.
-
-        Source: COG-4 "Jobs"; docs/grid.md "Merge"; docs/design/decisions.md "D1".
-        """
-        if other is None or own is other:
-            return own
-        if own is None:
-            return other
-        mine, theirs = job_time(own), job_time(other)
-        if mine == theirs:
-            return greater(own, other)
-        if mine is None or (theirs is not None and theirs > mine):
-            return other
-        return own
-
-    def check_foreign(self, value: Value) -> bool:
-        """Return True: what an entry must be, the collection knows.
-
-        Source: COG-4 "Jobs"; docs/grid.md "What is checked".
-        """
-        return True
 
 
 class _Judged(Lattice):
@@ -172,6 +150,28 @@ class Collection(_Judged):
         super().__init__(kind)
         self.check: Final = check
         self._record: Final = record
+        self._order: Final = None if record is None else ChildOrder(record)
+
+    def has_order(self) -> bool:
+        """Return True of content, and of records that have an order.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return self._record is None or self._record.has_order()
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the newest record of each side; of content, which side has more.
+
+        Source: docs/design/forks.md "The order".
+        """
+        mine, theirs = as_index(own), as_index(other)
+        order = self._order
+        if order is None:
+            return content_latest(
+                own if mine is None else mine, other if theirs is None else theirs, walk
+            )
+        found = contrast(present(own, mine is not None), present(other, theirs is not None))
+        return wider(found, order.of_index(mine, theirs, walk))
 
     def judge(self, context: MergeContext) -> Judge:
         """Return the judge of one merge.
@@ -203,6 +203,25 @@ class Parts(KeyedLattice):
         super().__init__({**parts, **(more or {})})
         self._parts: Final = dict(parts)
         self._more: Final = dict(more or {})
+        self._named: Final = NamedOrder(self)
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the greatest elements of the parts, by side.
+
+        Source: docs/design/forks.md "The order".
+        """
+        mine, theirs = self._spelled_out(own), self._spelled_out(other)
+        found = contrast(present(own, mine is not None), present(other, theirs is not None))
+        return wider(found, self._named.of_index(mine, theirs, walk))
+
+    def _spelled_out(self, value: Value) -> Index | None:
+        """Return a value with a zero for each part that it leaves out; nil for a malformed one."""
+        found = as_index(value)
+        if found is not None:
+            for key, lattice in self._parts.items():
+                if found.get(key) is None:
+                    found = found.put(key, lattice.zero())
+        return found
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the join, part by part; unknown keys of other are left out, those of own stay.

@@ -6,15 +6,18 @@ from typing import Final
 
 from datalattice.apps.kv.entries import ZERO_ENTRY, is_entry, read_entry
 from datalattice.apps.kv.joining import merge_entries
+from datalattice.apps.kv.order import latest_of_entries
 from datalattice.cells import Keyword, Value
 from datalattice.lattice import (
     EMPTY_CONTEXT,
     EntryDropped,
     IndexLattice,
+    Latest,
     Lattice,
     MapLattice,
     MergeContext,
     OwnerLattice,
+    Walk,
     register_section,
 )
 
@@ -30,6 +33,20 @@ class KVEntryLattice(Lattice):
         Source: CAD037 "Entry"; docs/kv.md "Entries".
         """
         return ZERO_ENTRY
+
+    def has_order(self) -> bool:
+        """Return True.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the newest write of each entry that the other lacks.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return latest_of_entries(own, other, walk)
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether `value` is an entry, all its members well formed.
@@ -76,6 +93,21 @@ class KVStoreLattice(Lattice):
         Source: CAD037 "Store"; docs/kv.md "Layout".
         """
         return self._entries.zero()
+
+    def has_order(self) -> bool:
+        """Return True.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the newest write of each store that the other lacks.
+
+        Cost:   the entries that differ.
+        Source: docs/design/forks.md "The order".
+        """
+        return self._entries.latest(own, other, walk)
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether `value` is an Index.

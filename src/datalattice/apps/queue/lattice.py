@@ -1,8 +1,8 @@
 """Lattices of the queue: one partition, a topic of partitions, topics by name.
 
 A partition has one leader, so its states form a chain and the greater end offset is simply the
-newer state. Two leaders are outside the model: the longer log then wins as a whole (the own one
-when equally long) and the fork is reported.
+newer state. Two leaders are outside the model: the longer log then wins as a whole, of two that end
+alike the one whose record has the greater hash where they last differ, and the fork is reported.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datalattice.apps.queue.metadata import (
     EMPTY_METADATA,
     Metadata,
     is_metadata,
+    latest_of_metadata,
     merge_metadata,
     read_metadata,
     same_metadata,
@@ -37,16 +38,34 @@ from datalattice.cells import (
     same,
     value_hash,
     vector_fork_offset,
+    vector_last_difference,
 )
 from datalattice.lattice import (
     EMPTY_CONTEXT,
+    NOTHING,
+    OTHER,
+    OWN,
+    UNTIMED,
+    Element,
     EntryDropped,
+    EntryOrder,
+    Latest,
     Lattice,
     MapLattice,
     MergeContext,
+    MetadataUnstamped,
     OwnerLattice,
     QueueForked,
+    Walk,
+    below,
+    contrast,
+    element,
+    malformed,
+    number_tail,
+    present,
     register_section,
+    step_of,
+    wider,
 )
 from datalattice.limits import FAN_OUT, MERGE_RECORDS_MAX
 
@@ -72,6 +91,38 @@ class QueueLattice(Lattice):
         Source: CAD040 "checkForeign"; docs/queue.md "What foreigners may send".
         """
         return is_foreign_state(value)
+
+    def has_order(self) -> bool:
+        """Return True.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return True
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return time, end and start of each side, its metadata, and the last record that differs.
+
+        Records are compared only where nothing else differs: they rank below all of it.
+        Cost:   the metadata and records that differ.
+        Source: docs/design/forks.md "The order".
+        """
+        mine, theirs = _sound_state(own), _sound_state(other)
+        found = contrast(_reach_element(own, mine), _reach_element(other, theirs))
+        empty = EMPTY_METADATA
+        metadata = latest_of_metadata(
+            empty if mine is None else mine.meta, empty if theirs is None else theirs.meta, walk
+        )
+        found = wider(found, metadata)
+        if found != NOTHING or mine is None or theirs is None:
+            return found
+        at = vector_last_difference(mine.entries, theirs.entries)
+        if at is None:
+            return NOTHING
+        offset = number_tail(mine.start + at)
+        return contrast(
+            element(UNTIMED, offset + value_hash(mine.entries[at])),
+            element(UNTIMED, offset + value_hash(theirs.entries[at])),
+        )
 
     def child(self, key: Value) -> Lattice | None:
         """Return None: a queue has no children of its own.
@@ -113,35 +164,51 @@ class QueueLattice(Lattice):
 def _join(a: QueueState, b: QueueState, context: MergeContext) -> QueueState | None:
     """Return the join of two states; None when more records would move than a merge may move."""
     start = max(a.start, b.start)
-    forked = _report_fork(a, b, start, context)
-    # "entries = the longer aligned vector; own's when equal length": both begin at `start`, so the
-    # longer reaches further.
-    own_count, other_count = max(a.end - start, 0), max(b.end - start, 0)
-    winner = b if other_count > own_count else a
-    if own_count == other_count and not forked and b.start == start:
-        winner = b  # equal logs: this one is cut already
+    winner = _longer(a, b, start, context)
     entries = winner.entries
     if winner.start < start:
         if winner.end - start > MERGE_RECORDS_MAX:
             return None
         entries = entries.drop(min(start - winner.start, len(entries)))
-    return QueueState(
-        entries, merge_metadata(a.meta, b.meta), max(a.stamp_ms, b.stamp_ms), start, a.extra
-    )
+    meta = _join_metadata(a.meta, b.meta, context)
+    return QueueState(entries, meta, max(a.stamp_ms, b.stamp_ms), start, a.extra)
 
 
-def _report_fork(a: QueueState, b: QueueState, start: int, context: MergeContext) -> bool:
-    """Report the first offset from `start` on at which two logs differ; return whether one does.
+def _longer(a: QueueState, b: QueueState, start: int, context: MergeContext) -> QueueState:
+    """Return the state whose log the join takes; report the first offset at which the two differ.
 
+    "The greater (end, record hash at the last offset where they differ), cut at the greater start."
     Very long logs with different starts are not compared: each record would be looked at.
     """
-    count = min(a.end, b.end) - start
-    if count <= 0 or (a.start != b.start and count > MERGE_RECORDS_MAX):
-        return False
-    offset = _first_difference(a.entries, start - a.start, b.entries, start - b.start, count)
-    if offset is not None:
-        context.report(QueueForked(context.path, start + offset))
-    return offset is not None
+    # Both logs begin at `start`, and one that ends before it has nothing left.
+    own_end, other_end = max(a.end, start), max(b.end, start)
+    winner = b if other_end > own_end else a
+    count = min(own_end, other_end) - start
+    first: int | None = None
+    if count > 0 and (a.start == b.start or count <= MERGE_RECORDS_MAX):
+        skips = start - a.start, start - b.start
+        first = _first_difference(a.entries, skips[0], b.entries, skips[1], count)
+        if first is not None and own_end == other_end:
+            last = _last_difference(a.entries, skips[0], b.entries, skips[1], count)
+            mine, theirs = a.entries[skips[0] + last], b.entries[skips[1] + last]
+            winner = a if value_hash(mine) > value_hash(theirs) else b
+    if first is None:
+        return b if own_end == other_end and b.start == start else winner  # this one is cut already
+    lost = OTHER if winner is a else OWN
+    lost_end = b.end if winner is a else a.end
+    context.report(QueueForked(context.path, start + first, lost, lost_end))
+    return winner
+
+
+def _join_metadata(own: Metadata, other: Metadata, context: MergeContext) -> Metadata:
+    """Return the join of metadata; below a slot the greater branch keeps what carries no stamp."""
+    if context.prefer != OWN:
+        return merge_metadata(own, other)
+    unstamped: list[Value] = []
+    merged = merge_metadata(own, other, unstamped)
+    for key in unstamped:
+        context.report(MetadataUnstamped((*context.path, key)))
+    return merged
 
 
 def _first_difference(a: Vector, skip_a: int, b: Vector, skip_b: int, count: int) -> int | None:
@@ -159,6 +226,20 @@ def _first_difference(a: Vector, skip_a: int, b: Vector, skip_b: int, count: int
     return None
 
 
+def _last_difference(a: Vector, skip_a: int, b: Vector, skip_b: int, count: int) -> int:
+    """Return the last of `count` positions at which two logs that differ do so."""
+    if skip_a % FAN_OUT == 0 and skip_b % FAN_OUT == 0:
+        found = vector_last_difference(
+            a.drop(skip_a) if skip_a else a, b.drop(skip_b) if skip_b else b
+        )
+        assert found is not None
+        return found
+    pairs = zip(
+        a.iter_range(skip_a, skip_a + count), b.iter_range(skip_b, skip_b + count), strict=True
+    )
+    return max(offset for offset, (ours, theirs) in enumerate(pairs) if not same(ours, theirs))
+
+
 def _spelling(state: Value) -> tuple[bool, bytes]:
     """Return the rank of one spelling of a state: the one that merges write last, then by hash.
 
@@ -167,11 +248,80 @@ def _spelling(state: Value) -> tuple[bool, bytes]:
     return (not same(state, write_state(read_state(state))), value_hash(state))
 
 
+def _sound_state(value: Value) -> QueueState | None:
+    return read_state(value) if is_foreign_state(value) else None
+
+
+def _reach_element(value: Value, state: QueueState | None) -> Element | None:
+    if value is None:
+        return None
+    if state is None:
+        return malformed(value)
+    return element(state.stamp_ms, number_tail(state.end) + number_tail(state.start))
+
+
+class _TopicOrder(EntryOrder):
+    """The elements of a topic's parts, its metadata apart."""
+
+    def __init__(self, topic: TopicLattice) -> None:
+        super().__init__()
+        self._topic = topic
+
+    def entry(
+        self,
+        key: Value,
+        own: Value,
+        other: Value,
+        own_present: bool,
+        other_present: bool,
+        walk: Walk,
+    ) -> Latest:
+        """Return what differs in one part of a topic; other names are malformed."""
+        name = self._topic.resolve_key(key)
+        if name is PARTITIONS:
+            child = self._topic.child(name)
+            assert child is not None
+            return child.latest(own, other, walk)
+        is_meta = name is META
+        return contrast(
+            malformed(own) if own_present and not (is_meta and is_metadata(own)) else None,
+            malformed(other) if other_present and not (is_meta and is_metadata(other)) else None,
+        )
+
+
 class TopicLattice(Lattice):
     """A topic: partitions by id, and metadata."""
 
     def __init__(self) -> None:
         self._partitions = MapLattice(QueueLattice())
+        self._order = _TopicOrder(self)
+
+    def has_order(self) -> bool:
+        """Return True.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return True
+
+    def within(self) -> tuple[Lattice, ...]:
+        """Return the lattice of the partitions.
+
+        Source: CAD040 "Topic"; docs/queue.md "Topics".
+        """
+        return (self._partitions,)
+
+    def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
+        """Return the newest write of each topic that the other lacks.
+
+        Cost:   the partitions and metadata keys that differ.
+        Source: docs/design/forks.md "The order".
+        """
+        mine = own if isinstance(own, Index) else None
+        theirs = other if isinstance(other, Index) else None
+        found = contrast(present(own, mine is not None), present(other, theirs is not None))
+        found = wider(found, self._order.of_index(mine, theirs, walk))
+        metadata = latest_of_metadata(read_topic_meta(mine), read_topic_meta(theirs), walk)
+        return wider(found, below(step_of(META), metadata))
 
     def zero(self) -> Value:
         """Return the empty Index.
@@ -272,7 +422,8 @@ def _merge_meta(merged: Index, own: Index, other: Index, context: MergeContext) 
     if not is_metadata(theirs):
         context.report(EntryDropped(context.child(META).path))
         return merged
-    joined = merge_metadata(read_topic_meta(own), read_metadata(theirs))
+    inner = context.child(META)
+    joined = _join_metadata(read_topic_meta(own), read_metadata(theirs), inner)
     # Both may spell the join with an empty Map of stamps, which merges do not write.
     held = [own.get(META), theirs] if META in own else [theirs]
     equal = [m for m in held if is_metadata(m) and same_metadata(read_metadata(m), joined)]

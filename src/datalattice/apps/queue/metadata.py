@@ -18,6 +18,20 @@ from typing import Final, NamedTuple
 from datalattice.cells import EMPTY_MAP, Keyword, Map, Value, same, value_hash
 from datalattice.clock import next_stamp
 from datalattice.errors import UsageError
+from datalattice.lattice import (
+    NOTHING,
+    TICKS_ENTRY,
+    UNTIMED,
+    Element,
+    Latest,
+    Walk,
+    below,
+    contrast,
+    element,
+    number_tail,
+    step_of,
+    wider,
+)
 
 META_STAMPS: Final = Keyword("meta-stamps")
 """Key of a metadata Map that is reserved for the stamps of the other keys."""
@@ -110,8 +124,13 @@ def put_metadata(metadata: Metadata, key: Value, value: Value, now_ms: int) -> M
     return Metadata(values.put(key, value), stamps.put(key, stamp))
 
 
-def merge_metadata(own: Metadata, other: Metadata) -> Metadata:
+def merge_metadata(
+    own: Metadata, other: Metadata, unstamped: list[Value] | None = None
+) -> Metadata:
     """Return the greater register of every key; parts of `own` itself where nothing changes.
+
+    With `unstamped`, own's value stays where neither side carries a stamp, and the key is added to
+    that list: writers that replace values without stamps leave nothing to tell old from new.
 
     Cost:   the keys that differ.
     Source: docs/queue.md "Metadata"; docs/design/decisions.md "D2".
@@ -123,13 +142,47 @@ def merge_metadata(own: Metadata, other: Metadata) -> Metadata:
     differing = [d[0] for d in own.values.differences(other.values)]
     differing += [d[0] for d in own.stamps.differences(other.stamps)]
     for key in differing:
-        if _rank(other, key) > _rank(own, key):
+        mine, theirs = _rank(own, key), _rank(other, key)
+        if (
+            unstamped is not None
+            and mine[:2] == theirs[:2] == (2, 0)
+            and not (mine[3] or theirs[3])
+        ):
+            unstamped.append(key)
+        elif theirs > mine:
             values = _copy_entry(values, other.values, key)
             stamps = _copy_entry(stamps, other.stamps, key)
     return Metadata(
         other.values if same(values, other.values) else values,
         other.stamps if same(stamps, other.stamps) else stamps,
     )
+
+
+def latest_of_metadata(own: Metadata, other: Metadata, walk: Walk) -> Latest:
+    """Return the greatest register of each side that the other lacks.
+
+    A value ranks above a lone stamp, as in a merge, so a lone stamp counts as untimed.
+
+    Cost:   the keys that differ.
+    Source: docs/design/forks.md "The order".
+    """
+    found = NOTHING
+    differing = [d[0] for d in own.values.differences(other.values)]
+    differing += [d[0] for d in own.stamps.differences(other.stamps)]
+    for key in differing:
+        walk.spend(TICKS_ENTRY)
+        made = contrast(_element(_rank(own, key)), _element(_rank(other, key)))
+        found = wider(found, below(step_of(key), made))
+    return found
+
+
+def _element(rank: _Rank) -> Element | None:
+    kind, stamp, digest, stamped = rank
+    if kind == 0:
+        return None
+    # Foreign stamps may be negative; the tail orders those.
+    time = max(stamp, 0) if kind > 1 else UNTIMED
+    return element(time, number_tail(stamp) + digest + bytes([stamped]))
 
 
 def _copy_entry(target: Map, source: Map, key: Value) -> Map:

@@ -1,0 +1,110 @@
+"""Order of drives: by which of two forked drives has the newest write.
+
+A directory ranks above what is in it at the same time, so a base ranks above what it cleared.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datalattice.apps.dlfs.merging import entries_of, is_well_formed
+from datalattice.apps.dlfs.node import DEPTH_MAX, NO_TIME, Node, is_name, read_node
+from datalattice.cells import Index, Value, Vector, value_hash
+from datalattice.lattice import (
+    Element,
+    EntryOrder,
+    Latest,
+    Walk,
+    contrast_all,
+    element,
+    malformed,
+    wider,
+)
+
+TICKS_DIRECTORY: Final = 16
+
+_DIRECTORY: Final = b"\x01"
+_BASE: Final = b"\x02"
+_REGISTER: Final = b"\x09"
+_PLAIN: Final = b"\x00"
+_DESCRIBED: Final = b"\x01"
+
+
+class _NameOrder(EntryOrder):
+    """The elements of the names of a directory, some levels below the drive."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self._depth: Final = depth
+
+    def entry(
+        self,
+        key: Value,
+        own: Value,
+        other: Value,
+        own_present: bool,
+        other_present: bool,
+        walk: Walk,
+    ) -> Latest:
+        """Return the greatest elements of what a name holds on each side."""
+        return _compare(own, other, own_present, other_present, is_name(key), self._depth, walk)
+
+
+_NAMES: Final = [_NameOrder(depth) for depth in range(1, DEPTH_MAX + 2)]
+"""By depth, for what is deeper than any name may be is malformed."""
+
+
+def latest_of_nodes(own: Value, other: Value, walk: Walk) -> Latest:
+    """Return the greatest elements that each of two trees has alone; nil: not there.
+
+    Cost:   the directories that differ; what one side alone has is remembered.
+    Source: docs/design/forks.md "The order"; docs/dlfs.md "Merge".
+    """
+    return _compare(own, other, own is not None, other is not None, True, 0, walk)
+
+
+def _compare(
+    own: Value, other: Value, has: bool, had: bool, named: bool, depth: int, walk: Walk
+) -> Latest:
+    a = _read(own, named, depth) if has else None
+    b = _read(other, named, depth) if had else None
+    found = contrast_all(_elements(own, a, has), _elements(other, b, had))
+    mine, theirs = _entries(a), _entries(b)
+    if mine is None and theirs is None:
+        return found
+    walk.spend(TICKS_DIRECTORY)
+    # A few cells can stand for any number of pairs of directories: each pair is compared once.
+    pair = (
+        -1 - depth,
+        b"" if mine is None else value_hash(mine),
+        b"" if theirs is None else value_hash(theirs),
+    )
+    known = walk.pairs.get(pair)
+    if known is None:
+        known = walk.pairs[pair] = _NAMES[depth].of_index(mine, theirs, walk)
+    return wider(found, known)
+
+
+def _read(value: Value, named: bool, depth: int) -> Node | None:
+    return read_node(value) if named and depth <= DEPTH_MAX and is_well_formed(value) else None
+
+
+def _entries(node: Node | None) -> Index | None:
+    return None if node is None or node.entries is None else entries_of(node)
+
+
+def _elements(value: Value, node: Node | None, present: bool) -> list[Element]:
+    if not present:
+        return []
+    if node is None:
+        return [malformed(value)]
+    if not node.is_directory:
+        return [element(node.utime, _REGISTER + value_hash(value))]
+    plain = node.metadata is None and not node.further
+    shown = _PLAIN
+    if not plain:
+        shown = _DESCRIBED + value_hash(Vector.of([node.metadata, *node.further]))
+    found = [element(node.utime, _DIRECTORY + shown)]
+    if node.base != NO_TIME:
+        found.append(element(node.base, _BASE))
+    return found

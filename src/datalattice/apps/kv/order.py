@@ -1,0 +1,124 @@
+"""Order of database entries: by which of two forked databases has the newest write.
+
+An entry's own element carries the greatest time in it and ranks above its members. So members are
+compared only where two structures say the same of themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datalattice.apps.kv.entries import NO_TIME, Entry, read_entry
+from datalattice.apps.kv.kinds import COUNTER_TAG, KINDS, SET_TAG, ZSET_TAG, Kind
+from datalattice.cells import Value, Vector, value_hash
+from datalattice.lattice import (
+    NOTHING,
+    UNTIMED,
+    Element,
+    EntryOrder,
+    Latest,
+    Walk,
+    as_integer,
+    contrast,
+    contrast_all,
+    element,
+    malformed,
+    number_tail,
+    wider,
+)
+
+TICKS_DATABASE_ENTRY: Final = 16
+
+_ADDED: Final = b"\x01"
+_REMOVED: Final = b"\x00"
+_NO_EXPIRY: Final = b"\xff"
+"""Ranks above every number, as nil does in a merge."""
+
+
+class _MemberOrder(EntryOrder):
+    """The elements of the members of one kind of structure, of what is later than its base."""
+
+    def __init__(self, kind: Kind, base: int = NO_TIME) -> None:
+        super().__init__()
+        self._kind: Final = kind
+        self._base: Final = base
+
+    def entry(
+        self,
+        key: Value,
+        own: Value,
+        other: Value,
+        own_present: bool,
+        other_present: bool,
+        walk: Walk,
+    ) -> Latest:
+        """Return the newest of each side's times, or columns, that the other lacks."""
+        mine = self._elements(key, own) if own_present else []
+        theirs = self._elements(key, other) if other_present else []
+        return contrast_all(mine, theirs)
+
+    def _elements(self, key: Value, member: Value) -> list[Element]:
+        kind = self._kind
+        if not isinstance(member, Vector) or not kind.holds(key, member):
+            return [malformed(member)]
+        if self._base >= 0 and not kind.untimed:
+            # "Nothing in it is as old as its base": strangers may write such members all the same.
+            member = kind.cut(member, self._base)
+            if not isinstance(member, Vector):
+                return []
+        parts = member.to_list()
+        if kind.tag == COUNTER_TAG:
+            return [
+                element(UNTIMED, _ADDED + number_tail(_number(parts[0]))),
+                element(UNTIMED, _REMOVED + number_tail(_number(parts[1]))),
+            ]
+        if kind.tag == SET_TAG:
+            return [element(_number(parts[1]), _ADDED), element(_number(parts[2]), _REMOVED)]
+        if kind.tag == ZSET_TAG:
+            score = value_hash(Vector.of((parts[0], parts[1])))
+            return [
+                element(_number(parts[2]), _ADDED + score),
+                element(_number(parts[3]), _REMOVED),
+            ]
+        return [element(_number(parts[1]), value_hash(member))]
+
+
+_MEMBERS: Final = {tag: _MemberOrder(kind) for tag, kind in KINDS.items()}
+
+
+def latest_of_entries(own: Value, other: Value, walk: Walk) -> Latest:
+    """Return the greatest elements that each of two entries has alone; nil: not there.
+
+    Cost:   the members that differ; the times of large structures are remembered.
+    Source: docs/design/forks.md "The order"; docs/kv.md "Merge".
+    """
+    walk.spend(TICKS_DATABASE_ENTRY)
+    a, b = read_entry(own), read_entry(other)
+    found = contrast(_element(own, a), _element(other, b))
+    if a is None or b is None or found[0] is not None or found[1] is not None:
+        return found
+    kind = a.kind
+    if kind is None or b.kind is not kind:
+        return NOTHING
+    order = _MEMBERS[kind.tag] if a.base < 0 else _MemberOrder(kind, a.base)
+    return wider(found, order.of_index(a.members, b.members, walk))
+
+
+def _element(cell: Value, entry: Entry | None) -> Element | None:
+    if cell is None:
+        return None
+    if entry is None:
+        return malformed(cell)
+    if entry.is_zero():
+        return element(UNTIMED)
+    rank = bytes([entry.rank])
+    if entry.kind is None:
+        return element(entry.utime, rank + value_hash(cell))
+    expiry = _NO_EXPIRY if entry.expire is None else number_tail(entry.expire)
+    return element(entry.time(), rank + number_tail(entry.base) + expiry)
+
+
+def _number(value: Value) -> int:
+    number = as_integer(value)
+    assert number is not None
+    return number

@@ -1,0 +1,399 @@
+"""Order: of two values of one owner, which one every node takes when neither contains the other.
+
+A value is a set of elements `(time, key path, tail)`, and of two values the one that has the
+greatest element that the other lacks is the greater. That is a total order, as that of binary
+numbers whose digits are the elements, so it has no cycles, whatever bytes were signed; and a value
+that contains another has elements that the other lacks, so it is the greater one.
+
+Only what differs is looked at. The greatest element of a large subtree that one side alone has is
+remembered by the hash of the subtree.
+
+Source: docs/design/forks.md "The order".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import mypyc_attr
+
+from datalattice.cells import Index, IndexPart, Map, Value, Work, same, value_hash
+from datalattice.errors import BadFormat
+
+if TYPE_CHECKING:
+    from datalattice.lattice.base import Lattice
+
+Element = tuple[int, int, bytes, bytes]
+"""(1, or 0 of what is malformed; time; key path; tail). Elements are compared from the left."""
+
+Latest = tuple[Element | None, Element | None]
+"""The greatest element that only the first value has, and the greatest that only the second has."""
+
+NOTHING: Final[Latest] = (None, None)
+
+UNTIMED: Final = -1
+"""Time of elements that carry none: below every time."""
+
+PRESENT: Final = -2
+"""Time of the element that says that a container is there."""
+
+NIL: Final = -3
+"""Time of the element that says that a nil is there."""
+
+REMEMBERED_MIN: Final = 64
+"""Fewest entries of a subtree whose greatest element is remembered."""
+
+REMEMBERED_MAX: Final = 4_096
+"""Most subtrees that one container's order remembers; then it begins anew."""
+
+TICKS_NODE: Final = 2
+TICKS_ENTRY: Final = 1
+"""What a node entered and an entry compared cost."""
+
+_STEP: Final = b"\x00"
+_END: Final = b"\x01"
+"""A path ends with a mark above every step: a parent ranks above what is below it."""
+
+
+class Walk:
+    """What one comparison knows: its account, if it has one, and what it found out already.
+
+    Shapes: pairs: answers for pairs of subtrees, by whatever names them. times: of subtrees by
+            hash.
+    """
+
+    def __init__(self, work: Work | None = None) -> None:
+        self._work: Final = work
+        self.pairs: Final[dict[tuple[int, bytes, bytes], Latest]] = {}
+        self.times: Final[dict[bytes, int]] = {}
+
+    def spend(self, ticks: int) -> None:
+        """Pay for a step of foreign data.
+
+        Raises: WorkExceeded: the account is empty.
+        Source: docs/design/foreign-data.md "Work".
+        """
+        work = self._work
+        if work is not None:
+            work.spend(ticks)
+
+
+def element(time: int, tail: bytes = b"") -> Element:
+    """Return the element of a value itself.
+
+    Source: docs/design/forks.md "The order".
+    """
+    return 1, time, _END, tail
+
+
+def malformed(value: Value) -> Element:
+    """Return the element of a value of the wrong kind: having one more makes a value the lesser.
+
+    Source: docs/design/forks.md "The order".
+    """
+    return 0, 0, _END, value_hash(value)
+
+
+def number_tail(number: int) -> bytes:
+    """Return bytes that are ordered as integers of any size are.
+
+    Source: docs/design/forks.md "The order".
+    """
+    size = (abs(number).bit_length() + 7) // 8
+    if number >= 0:
+        return b"\x01" + size.to_bytes(8, "big") + number.to_bytes(size, "big")
+    # Of two negative numbers the one with more digits is the lesser: everything is complemented.
+    positive = size.to_bytes(8, "big") + (-number).to_bytes(size, "big")
+    return b"\x00" + bytes([255 - byte for byte in positive])
+
+
+def step_of(key: Value) -> bytes:
+    """Return one step of a key path.
+
+    Source: docs/design/forks.md "The order".
+    """
+    return _STEP + value_hash(key)
+
+
+def below(step: bytes, found: Latest) -> Latest:
+    """Return the elements as they are named one step further up.
+
+    Source: docs/design/forks.md "The order".
+    """
+    return _under(step, found[0]), _under(step, found[1])
+
+
+def _under(step: bytes, found: Element | None) -> Element | None:
+    return None if found is None else (found[0], found[1], step + found[2], found[3])
+
+
+def later(a: Element | None, b: Element | None) -> Element | None:
+    """Return the greater of two elements, one of which may be absent.
+
+    Source: docs/design/forks.md "The order".
+    """
+    if a is None or b is None:
+        return b if a is None else a
+    return max(a, b)
+
+
+def wider(a: Latest, b: Latest) -> Latest:
+    """Return the greatest elements of two parts of the values.
+
+    Source: docs/design/forks.md "The order".
+    """
+    return later(a[0], b[0]), later(a[1], b[1])
+
+
+def contrast(own: Element | None, other: Element | None) -> Latest:
+    """Return what two values of one element each have alone; an absent value has none.
+
+    Source: docs/design/forks.md "The order".
+    """
+    return NOTHING if own == other else (own, other)
+
+
+def contrast_all(own: list[Element], other: list[Element]) -> Latest:
+    """Return what two values of a few elements have alone.
+
+    Source: docs/design/forks.md "The order".
+    """
+    mine: Element | None = None
+    theirs: Element | None = None
+    for one in own:
+        if one not in other:
+            mine = later(mine, one)
+    for one in other:
+        if one not in own:
+            theirs = later(theirs, one)
+    return mine, theirs
+
+
+def verdict(found: Latest) -> int:
+    """Return 1 if the first value is the greater, -1 if the second is, 0 for equal elements.
+
+    Source: docs/design/forks.md "The order".
+    """
+    own, other = found
+    if own == other:
+        return 0
+    greatest = later(own, other)
+    assert greatest is not None
+    # "The side that has the greatest differing bad element is the lesser one."
+    has = 1 if greatest == own else -1
+    return has if greatest[0] else -has
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class EntryOrder:
+    """The elements of a container's entries; subclasses say what an entry's own elements are.
+
+    Source: docs/design/forks.md "The order".
+    """
+
+    def __init__(self) -> None:
+        self._known: Final[dict[bytes, Element | None]] = {}
+
+    def entry(
+        self,
+        key: Value,
+        own: Value,
+        other: Value,
+        own_present: bool,
+        other_present: bool,
+        walk: Walk,
+    ) -> Latest:
+        """Return the greatest elements that each side's value of one key has alone.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return NOTHING
+
+    def step(self, key: Value) -> bytes:
+        """Return the step of a key path that leads to an entry.
+
+        Source: docs/design/forks.md "The order".
+        """
+        return step_of(key)
+
+    def of_index(self, own: Index | None, other: Index | None, walk: Walk) -> Latest:
+        """Return the greatest elements that the entries of each Index have alone.
+
+        Cost:   the entries that differ.
+        Raises: MissingData: a differing cell is not at hand. BadFormat: malformed across cells.
+        Source: docs/design/forks.md "The order".
+        """
+        found = NOTHING
+        waiting = [IndexPart(own, other)]
+        while waiting:
+            part = waiting.pop()
+            walk.spend(TICKS_NODE)
+            mine, theirs = part.own, part.other
+            if mine is None or theirs is None:
+                if mine is not None:
+                    found = later(found[0], self._alone(mine, walk)), found[1]
+                elif theirs is not None:
+                    found = found[0], later(found[1], self._alone(theirs, walk))
+                continue
+            pair = part.one_key()
+            if pair is None:
+                waiting.extend(part.split())
+            else:
+                key, value, other_key, other_value = pair
+                found = wider(found, self._one_key(key, value, other_key, other_value, walk))
+        return found
+
+    def _one_key(
+        self, key: Value, own: Value, other_key: Value, other: Value, walk: Walk
+    ) -> Latest:
+        """Compare entries of one position; keys of one beginning may still be two keys."""
+        step = self.step(key)
+        if same(key, other_key) or step == self.step(other_key):
+            if same(own, other):
+                return NOTHING
+            return below(step, self.entry(key, own, other, True, True, walk))
+        return wider(
+            below(step, self.entry(key, own, None, True, False, walk)),
+            below(self.step(other_key), self.entry(other_key, None, other, False, True, walk)),
+        )
+
+    def of_map(self, own: Map | None, other: Map | None, walk: Walk) -> Latest:
+        """Return the greatest elements that the entries of each Map have alone.
+
+        Cost:   the entries that differ.
+        Raises: MissingData: a differing cell is not at hand. BadFormat: malformed across cells.
+        Source: docs/design/forks.md "The order".
+        """
+        if own is None or other is None or not own or not other:
+            mine = self._alone(own, walk) if own is not None else None
+            return mine, self._alone(other, walk) if other is not None else None
+        found = NOTHING
+        for key, has, mine_value, had, theirs in own.differences(other):
+            walk.spend(TICKS_ENTRY)
+            made = self.entry(key, mine_value, theirs, has, had, walk)
+            found = wider(found, below(self.step(key), made))
+        return found
+
+    def _alone(self, entries: Map | Index, walk: Walk) -> Element | None:
+        """Return the greatest element of entries that one side alone has."""
+        if len(entries) < REMEMBERED_MIN:
+            return self._walked(entries, walk)
+        known = self._known
+        hash = value_hash(entries)
+        if hash in known:
+            return known[hash]
+        if isinstance(entries, Map):
+            return self._remember(hash, self._walked(entries, walk))
+        stack = [_Subtree(entries)]
+        while True:
+            top = stack[-1]
+            if not top.waiting:
+                found = self._remember(value_hash(top.index), top.greatest)
+                stack.pop()
+                if not stack:
+                    return found
+                stack[-1].greatest = later(stack[-1].greatest, found)
+                continue
+            child = top.waiting.pop()
+            walk.spend(TICKS_NODE)
+            if len(child) < REMEMBERED_MIN:
+                top.greatest = later(top.greatest, self._walked(child, walk))
+            elif value_hash(child) in known:
+                top.greatest = later(top.greatest, known[value_hash(child)])
+            else:
+                stack.append(_Subtree(child))
+
+    def _remember(self, hash: bytes, found: Element | None) -> Element | None:
+        if len(self._known) >= REMEMBERED_MAX:
+            self._known.clear()
+        self._known[hash] = found
+        return found
+
+    def _walked(self, entries: Map | Index, walk: Walk) -> Element | None:
+        found: Element | None = None
+        left = len(entries)
+        for key, value in entries.entries():
+            # A few cells that refer to one another could otherwise make a walk without end.
+            left -= 1
+            if left < 0:
+                raise BadFormat("a container has more entries than it counts")
+            walk.spend(TICKS_ENTRY)
+            made = self.entry(key, value, None, True, False, walk)[0]
+            found = later(found, _under(self.step(key), made))
+        return found
+
+
+class _Subtree:
+    """A subtree of an Index on the way down: the children still to be looked at."""
+
+    def __init__(self, index: Index) -> None:
+        self.index: Final = index
+        parts = [part.own for part in IndexPart(index, None).split()]
+        self.waiting: Final = [part for part in parts if part is not None]
+        self.greatest: Element | None = None
+        if sum([len(part) for part in self.waiting]) != len(index):
+            raise BadFormat("the entries of an index are not as many as it counts")
+
+
+class ChildOrder(EntryOrder):
+    """The elements of entries that share a lattice.
+
+    Source: docs/design/forks.md "The order".
+    """
+
+    def __init__(self, child: Lattice) -> None:
+        super().__init__()
+        self._child: Final = child
+
+    def entry(
+        self,
+        key: Value,
+        own: Value,
+        other: Value,
+        own_present: bool,
+        other_present: bool,
+        walk: Walk,
+    ) -> Latest:
+        """Return what the child lattice says; a nil that is there ranks below every value.
+
+        Source: docs/design/forks.md "The order"; docs/design/decisions.md "Law domain".
+        """
+        return child_latest(self._child, own, other, own_present, other_present, walk)
+
+
+def child_latest(
+    child: Lattice, own: Value, other: Value, own_present: bool, other_present: bool, walk: Walk
+) -> Latest:
+    """Return the greatest elements of an entry of a container by its lattice.
+
+    Source: docs/design/forks.md "The order".
+    """
+    found = contrast(
+        element(NIL) if own is None and own_present else None,
+        element(NIL) if other is None and other_present else None,
+    )
+    return found if own is None and other is None else wider(found, child.latest(own, other, walk))
+
+
+def is_greater(
+    lattice: Lattice, own: Value, own_hash: bytes, other: Value, other_hash: bytes, walk: Walk
+) -> bool:
+    """Return whether `own` is the greater of two values; of equal elements the hashes decide.
+
+    Shapes: the hashes are those of the Signed cells around the values. The lattice has an order.
+    Cost:   the difference of the two.
+    Raises: MissingData: a differing cell is not at hand.
+    Source: docs/design/forks.md "The order".
+    """
+    found = 0 if same(own, other) else verdict(lattice.latest(own, other, walk))
+    return own_hash > other_hash if found == 0 else found > 0
+
+
+def same_elements(lattice: Lattice, own: Value, other: Value, walk: Walk) -> bool:
+    """Return whether two values have the same elements: they say the same, spelled differently.
+
+    Source: docs/design/forks.md "The order".
+    """
+    if same(own, other):
+        return True
+    return lattice.has_order() and lattice.latest(own, other, walk) == NOTHING
