@@ -33,6 +33,7 @@ PUBLIC = {
     "lattice-signed.json": 59,
 }
 
+
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_vector_passes(name: str) -> None:
     report = run_file(VECTORS / name)

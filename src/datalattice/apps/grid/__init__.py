@@ -35,7 +35,14 @@ from datalattice.apps.grid.dids import (
 )
 from datalattice.apps.grid.files import FilePlace
 from datalattice.apps.grid.hidden import hidden_entries
-from datalattice.apps.grid.jobs import STATUSES, TERMINAL, job_time, make_job_id, parse_job_id
+from datalattice.apps.grid.jobs import (
+    STATUSES,
+    TERMINAL,
+    JobLattice,
+    job_time,
+    make_job_id,
+    parse_job_id,
+)
 from datalattice.apps.grid.lattice import (
     ASSETS,
     GRID,
@@ -48,7 +55,6 @@ from datalattice.apps.grid.lattice import (
     STORAGE,
     VENUE,
     Collection,
-    JobLattice,
     check_foreign,
     initial_root,
     plain_grid,
