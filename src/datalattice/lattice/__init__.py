@@ -1,10 +1,12 @@
 """Lattice: joins of values of every kind, the standard root, and paths into values."""
 
 from datalattice.lattice.base import (
+    ChildOrder,
     Lattice,
     as_integer,
     as_operand,
     greater,
+    is_greater,
     is_integer,
     is_long,
     join_entry,
@@ -55,7 +57,6 @@ from datalattice.lattice.order import (
     TICKS_ENTRY,
     TICKS_NODE,
     UNTIMED,
-    ChildOrder,
     Element,
     EntryOrder,
     Latest,
@@ -64,7 +65,6 @@ from datalattice.lattice.order import (
     contrast,
     contrast_all,
     element,
-    is_greater,
     malformed,
     number_tail,
     step_of,

@@ -20,7 +20,17 @@ from mypy_extensions import mypyc_attr
 from datalattice.cells import ABSENT, Keyword, Value, same, to_cell, value_hash
 from datalattice.errors import UnsupportedOperation
 from datalattice.lattice.context import EMPTY_CONTEXT, EntryDropped, MergeContext
-from datalattice.lattice.order import Latest, Walk
+from datalattice.lattice.order import (
+    NIL,
+    NOTHING,
+    EntryOrder,
+    Latest,
+    Walk,
+    contrast,
+    element,
+    verdict,
+    wider,
+)
 
 LONG_MIN: Final = -(2**63)
 LONG_MAX: Final = 2**63 - 1
@@ -163,6 +173,70 @@ class Lattice:
 
     def __repr__(self) -> str:
         return type(self).__name__ + "(" + ", ".join([repr(a) for a in self._arguments()]) + ")"
+
+
+class ChildOrder(EntryOrder):
+    """The elements of entries that share a lattice.
+
+    Source: docs/design/forks.md "The order".
+    """
+
+    def __init__(self, child: Lattice) -> None:
+        super().__init__()
+        self._child: Final = child
+
+    def entry(
+        self,
+        key: Value,
+        own: Value,
+        other: Value,
+        own_present: bool,
+        other_present: bool,
+        walk: Walk,
+    ) -> Latest:
+        """Return what the child lattice says; a nil that is there ranks below every value.
+
+        Source: docs/design/forks.md "The order"; docs/design/decisions.md "Law domain".
+        """
+        return child_latest(self._child, own, other, own_present, other_present, walk)
+
+
+def child_latest(
+    child: Lattice, own: Value, other: Value, own_present: bool, other_present: bool, walk: Walk
+) -> Latest:
+    """Return the greatest elements of an entry of a container by its lattice.
+
+    Source: docs/design/forks.md "The order".
+    """
+    found = contrast(
+        element(NIL) if own is None and own_present else None,
+        element(NIL) if other is None and other_present else None,
+    )
+    return found if own is None and other is None else wider(found, child.latest(own, other, walk))
+
+
+def is_greater(
+    lattice: Lattice, own: Value, own_hash: bytes, other: Value, other_hash: bytes, walk: Walk
+) -> bool:
+    """Return whether `own` is the greater of two values; of equal elements the hashes decide.
+
+    Shapes: the hashes are those of the Signed cells around the values. The lattice has an order.
+    Cost:   the difference of the two.
+    Raises: MissingData: a differing cell is not at hand.
+    Source: docs/design/forks.md "The order".
+    """
+    found = 0 if same(own, other) else verdict(lattice.latest(own, other, walk))
+    return own_hash > other_hash if found == 0 else found > 0
+
+
+def same_elements(lattice: Lattice, own: Value, other: Value, walk: Walk) -> bool:
+    """Return whether two values have the same elements: they say the same, spelled differently.
+
+    Source: docs/design/forks.md "The order".
+    """
+    if same(own, other):
+        return True
+    return lattice.has_order() and lattice.latest(own, other, walk) == NOTHING
 
 
 class EntryMerge:

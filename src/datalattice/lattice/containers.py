@@ -21,10 +21,12 @@ from datalattice.cells import (
 )
 from datalattice.errors import TypeMismatch
 from datalattice.lattice.base import (
+    ChildOrder,
     EntryMerge,
     Lattice,
     as_integer,
     as_operand,
+    child_latest,
     is_integer,
     join_entry,
 )
@@ -32,12 +34,10 @@ from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
 from datalattice.lattice.order import (
     PRESENT,
     TICKS_ENTRY,
-    ChildOrder,
     Element,
     Latest,
     Walk,
     below,
-    child_latest,
     contrast,
     element,
     malformed,

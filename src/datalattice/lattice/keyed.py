@@ -24,14 +24,13 @@ from datalattice.cells import (
     same,
 )
 from datalattice.errors import TypeMismatch, UsageError
-from datalattice.lattice.base import Lattice, as_operand, join_entry
+from datalattice.lattice.base import Lattice, as_operand, child_latest, join_entry
 from datalattice.lattice.containers import need_lattice, present
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
 from datalattice.lattice.order import (
     EntryOrder,
     Latest,
     Walk,
-    child_latest,
     contrast,
     malformed,
     step_of,

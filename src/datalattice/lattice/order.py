@@ -13,15 +13,12 @@ Source: docs/design/forks.md "The order".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 from datalattice.cells import Index, IndexPart, Map, Value, Work, same, value_hash
 from datalattice.errors import BadFormat
-
-if TYPE_CHECKING:
-    from datalattice.lattice.base import Lattice
 
 Element = tuple[int, int, bytes, bytes]
 """(1, or 0 of what is malformed; time; key path; tail). Elements are compared from the left."""
@@ -333,67 +330,3 @@ class _Subtree:
         self.greatest: Element | None = None
         if sum([len(part) for part in self.waiting]) != len(index):
             raise BadFormat("the entries of an index are not as many as it counts")
-
-
-class ChildOrder(EntryOrder):
-    """The elements of entries that share a lattice.
-
-    Source: docs/design/forks.md "The order".
-    """
-
-    def __init__(self, child: Lattice) -> None:
-        super().__init__()
-        self._child: Final = child
-
-    def entry(
-        self,
-        key: Value,
-        own: Value,
-        other: Value,
-        own_present: bool,
-        other_present: bool,
-        walk: Walk,
-    ) -> Latest:
-        """Return what the child lattice says; a nil that is there ranks below every value.
-
-        Source: docs/design/forks.md "The order"; docs/design/decisions.md "Law domain".
-        """
-        return child_latest(self._child, own, other, own_present, other_present, walk)
-
-
-def child_latest(
-    child: Lattice, own: Value, other: Value, own_present: bool, other_present: bool, walk: Walk
-) -> Latest:
-    """Return the greatest elements of an entry of a container by its lattice.
-
-    Source: docs/design/forks.md "The order".
-    """
-    found = contrast(
-        element(NIL) if own is None and own_present else None,
-        element(NIL) if other is None and other_present else None,
-    )
-    return found if own is None and other is None else wider(found, child.latest(own, other, walk))
-
-
-def is_greater(
-    lattice: Lattice, own: Value, own_hash: bytes, other: Value, other_hash: bytes, walk: Walk
-) -> bool:
-    """Return whether `own` is the greater of two values; of equal elements the hashes decide.
-
-    Shapes: the hashes are those of the Signed cells around the values. The lattice has an order.
-    Cost:   the difference of the two.
-    Raises: MissingData: a differing cell is not at hand.
-    Source: docs/design/forks.md "The order".
-    """
-    found = 0 if same(own, other) else verdict(lattice.latest(own, other, walk))
-    return own_hash > other_hash if found == 0 else found > 0
-
-
-def same_elements(lattice: Lattice, own: Value, other: Value, walk: Walk) -> bool:
-    """Return whether two values have the same elements: they say the same, spelled differently.
-
-    Source: docs/design/forks.md "The order".
-    """
-    if same(own, other):
-        return True
-    return lattice.has_order() and lattice.latest(own, other, walk) == NOTHING

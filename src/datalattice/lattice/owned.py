@@ -27,7 +27,7 @@ from datalattice.cells import (
 )
 from datalattice.crypto import KeyPair
 from datalattice.errors import TypeMismatch
-from datalattice.lattice.base import Lattice, as_operand, greater
+from datalattice.lattice.base import Lattice, as_operand, greater, is_greater, same_elements
 from datalattice.lattice.containers import need_lattice
 from datalattice.lattice.context import (
     BAD_SIGNATURE,
@@ -48,7 +48,7 @@ from datalattice.lattice.context import (
 from datalattice.lattice.exact import Judge, merge_exact
 from datalattice.lattice.identity import DIDVerifier, is_bare_did
 from datalattice.lattice.keyed import name_bytes
-from datalattice.lattice.order import Walk, is_greater, same_elements
+from datalattice.lattice.order import Walk
 
 VALUE: Final = Keyword("value")
 """The key that leads from a signed cell to the value inside."""
