@@ -22,6 +22,7 @@ from datalattice.store.history import NOTHING, RETENTION, History, Moment, Reten
 from datalattice.store.leases import LEASE_SECONDS_MAX, Lease
 from datalattice.store.marking import PLACE_SHIFT
 from datalattice.store.memory import MemoryStore
+from datalattice.store.notes import Notes
 from datalattice.store.packing import locate
 from datalattice.store.pins import Pin, Pins
 from datalattice.store.pins import check_name as check_pin_name
@@ -84,6 +85,7 @@ __all__ = [
     "MemoryStore",
     "Missing",
     "Moment",
+    "Notes",
     "Pin",
     "Pins",
     "Plan",

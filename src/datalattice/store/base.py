@@ -23,6 +23,7 @@ from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, MissingData, NotContained, UsageError
 from datalattice.limits import HASH_BYTES
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
+from datalattice.store.notes import Notes
 
 
 class Any_:  # noqa: N801 - the type of ANY and nothing else
@@ -135,6 +136,8 @@ class Store(Taking):
 
         None, the default: any value may replace any other. Set by whoever knows the lattice.
         """
+        self.notes = Notes()
+        """What is kept beside the cells for whoever runs the store."""
 
     @property
     def damage(self) -> tuple[Damage, ...]:
@@ -201,6 +204,10 @@ class Store(Taking):
         They are durable on return, and announced unless they were staged.
         Raises: BadFormat: an encoding is not canonical or has another hash; nothing is kept.
         """
+
+    def free_bytes(self) -> int | None:
+        """Return how many bytes the disk can still take, about; None: there is no disk."""
+        return None
 
     @property
     def has_failed(self) -> bool:

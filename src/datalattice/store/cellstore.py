@@ -419,6 +419,10 @@ class CellStore(Reading):
                 self._cache.forget(hash)
         return len(gone)
 
+    def free_bytes(self) -> int:
+        """Return how many bytes the disk can still take, as of the last 8 MB or 30 s."""
+        return self.room.free_bytes()
+
     # --- garbage ---
 
     def collect(

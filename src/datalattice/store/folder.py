@@ -7,6 +7,7 @@
     index.state   whether the tables may be believed
     pins          names of roots that stay (pins.py)
     history       which root was when (history.py)
+    hosting       whose data is taken, as the operator decided (notes.py)
     reserve       room that is kept for a full disk (room.py)
 
 The tables of the index are never synced while a store is open. The death of the process does not

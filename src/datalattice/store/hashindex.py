@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from datalattice.cells import Cell
@@ -33,6 +33,8 @@ NOWHERE: Final = -1
 
 _WATERMARK_KEY: Final = b"watermark"
 _AGES_KEY: Final = b"ages"
+_ROWS_PREFIX: Final = b"row/"
+_ROWS_BEHIND: Final = b"row0"
 _WATERMARK: Final = struct.Struct(">QIIIQH32s")
 
 
@@ -225,6 +227,29 @@ class HashIndex:
                     txn.delete("places", hash)
                     count += 1
         return count
+
+    # --- rows of others, which share the fate of the index ---
+
+    def rows(self) -> dict[bytes, bytes]:
+        """Return the rows that were kept, by key."""
+        with self._engine.read() as view:
+            return {
+                key[len(_ROWS_PREFIX) :]: row
+                for key, row in view.scan("meta", _ROWS_PREFIX, _ROWS_BEHIND)
+            }
+
+    def keep_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Put rows, and remove those that are None.
+
+        Raises: StoreFull, StoreFailed: they cannot be written.
+        """
+        with self._engine.write() as txn:
+            for key, row in rows.items():
+                if row is None:
+                    txn.delete("meta", _ROWS_PREFIX + key)
+                else:
+                    txn.put("meta", _ROWS_PREFIX + key, row)
+        self.look_again()
 
     def kept_ages(self) -> bytes | None:
         """Return what `ages` returned at the last flush."""

@@ -22,6 +22,7 @@ from datalattice.store.history import History, Retention
 from datalattice.store.leases import Lease, Leases
 from datalattice.store.opening import Opened, check_reach, open_reader
 from datalattice.store.packing import locate
+from datalattice.store.notes import FolderNotes
 from datalattice.store.pins import Pins
 from datalattice.store.recovery import LogReader, Recovery
 from datalattice.store.refs import check_whole, moment_at, resolve
@@ -90,6 +91,7 @@ class Reading(Store):
         self._refresh_lock = threading.Lock()
         self._sieve: Sieve | None = None
         self._identity = disk.engine_identity(f"{folder}/{INDEX}")
+        self.notes = FolderNotes(disk, folder, lambda: self._index)
         self.clock = clock
         """Dates the history, and says which pins have expired."""
         self.history = History(

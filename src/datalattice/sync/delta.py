@@ -54,6 +54,35 @@ def beyond(
     return found
 
 
+def growth(known: Value, value: Value, fetch: Fetch, bytes_max: int) -> tuple[int, int] | None:
+    """Return (bytes, cells) of the cells of `value` that are not met in `known`, each once.
+
+    None: they have more than `bytes_max` bytes. What is not here counts nothing.
+
+    Cost: as `beyond`; memory for the hashes.
+    """
+    front = _Front([] if known is None else [known], fetch, bytes_max)
+    hash, top = value_hash(value), encode(value)
+    if hash in front.have:
+        return 0, 0
+    seen = {hash}
+    size, count = (0, 0) if is_embedded(value) else (len(top), 1)
+    names = dict.fromkeys(references(top))
+    while names:
+        front.meet(names)
+        fresh = [name for name in names if name not in front.have and name not in seen]
+        seen.update(fresh)
+        names = {}
+        for _, encoding in _fetched(fresh, fetch):
+            if encoding is not None:
+                size += len(encoding)
+                count += 1
+                names.update(dict.fromkeys(references(encoding)))
+            if size > bytes_max:
+                return None
+    return (size, count) if size <= bytes_max else None
+
+
 class _Front:
     """What the other side holds, known one level at a time.
 

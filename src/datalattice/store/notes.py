@@ -1,0 +1,120 @@
+"""Notes: what a store keeps beside its cells for whoever runs it, never sent and no lattice value.
+
+A *text* is durable when `write` returns: what an operator decided. *Rows* are figures that can be
+counted again: they lie with the derived index, and may be lost with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from datalattice.errors import Corruption
+from datalattice.store.disk import Disk, write_error
+from datalattice.store.hashindex import HashIndex
+
+NOTE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class Notes:
+    """The notes of one store; these are in memory and end with the object."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._rows: dict[bytes, bytes] = {}
+
+    def read(self, name: str) -> str | None:
+        """Return a text, None when it was never written.
+
+        Raises: Corruption: it is not what was written.
+        """
+        return self._texts.get(name)
+
+    def write(self, name: str, text: str) -> None:
+        """Replace a text; durable on return.
+
+        Raises: StoreFull, StoreFailed: it could not be written.
+        """
+        self._texts[name] = text
+
+    def rows(self) -> dict[bytes, bytes]:
+        """Return all rows by key."""
+        return dict(self._rows)
+
+    def keep(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Put rows, and remove those that are None.
+
+        Raises: StoreFull, StoreFailed: they could not be written.
+        """
+        for key, row in rows.items():
+            if row is None:
+                self._rows.pop(key, None)
+            else:
+                self._rows[key] = row
+
+
+class FolderNotes(Notes):
+    """The notes of a store in a folder: a file for each text, rows in the index."""
+
+    def __init__(self, disk: Disk, folder: str, index: Callable[[], HashIndex]) -> None:
+        super().__init__()
+        self._disk = disk
+        self._folder = folder
+        self._index = index
+
+    def read(self, name: str) -> str | None:
+        """Return a text, None when it was never written.
+
+        Raises: Corruption: it is not what was written.
+        """
+        path = f"{self._folder}/{name}"
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            return None
+        try:
+            data = file.read(0, NOTE_BYTES_MAX)
+        finally:
+            file.close()
+        digest, _, body = data.partition(b"\n")
+        if digest != _digest(body):
+            raise Corruption(
+                f"{path}: not what was written; put the file back from a copy, or remove it and "
+                "decide again"
+            )
+        return body.decode("utf-8")
+
+    def write(self, name: str, text: str) -> None:
+        """Replace a text; durable on return.
+
+        Raises: StoreFull, StoreFailed: it could not be written.
+        """
+        path = f"{self._folder}/{name}"
+        body = text.encode("utf-8")
+        try:
+            file = self._disk.open(f"{path}.new", create=True)
+            try:
+                file.write(0, _digest(body) + b"\n" + body)
+                file.sync()
+            finally:
+                file.close()
+            self._disk.replace(f"{path}.new", path)
+            self._disk.sync_folder(self._folder)
+        except OSError as error:
+            raise write_error(error, path) from error
+
+    def rows(self) -> dict[bytes, bytes]:
+        """Return all rows by key."""
+        return self._index().rows()
+
+    def keep(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Put rows, and remove those that are None.
+
+        Raises: StoreFull, StoreFailed: they could not be written.
+        """
+        self._index().keep_rows(rows)
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha3_256(body).hexdigest().encode()

@@ -1,0 +1,379 @@
+"""Hosting: whose data this node takes, and how much of it.
+
+It is a policy of one node and changes no lattice value: what is refused is cut off a foreign value
+before anything of it is fetched, and a value that would take more room than its owner has is left
+out of the merge. Own keys are never limited.
+
+Source: docs/design/foreign-data.md "Room".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from datalattice.cells import Index, Map, Signed, Value, same, to_text, value_hash
+from datalattice.clock import Clock
+from datalattice.crypto import PUBLIC_KEY_BYTES
+from datalattice.lattice import (
+    LOCAL_KEY,
+    KeyedLattice,
+    Lattice,
+    MergeContext,
+    OwnerLattice,
+    assoc_in,
+    get_in,
+)
+from datalattice.store import Store
+from datalattice.sync.delta import Fetch
+from datalattice.sync.hostingtable import HostingTable
+from datalattice.sync.outcome import Outcome
+from datalattice.sync.policy import HostingPolicy
+from datalattice.sync.usage import UNBOUNDED, Count, Slot, Usage
+
+DISK_LOW: Final = "disk-low"
+"""What a value is counted as that is not taken because the disk is nearly full."""
+
+NOT_HOSTED: Final = "not-hosted"
+"""What a value is counted as that policy refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaExceeded:
+    """A value was not taken because its owner's data would have more than `quota` bytes here."""
+
+    kind: ClassVar[str] = "quota-exceeded"
+    section: str
+    owner: str
+    """The key in hex, or the name; "" for the unsigned data of strangers."""
+    bytes: int
+    """What it has already."""
+    quota: int
+    setting: str
+
+    def __str__(self) -> str:
+        whose = self.owner or "strangers"
+        return (
+            f"the data of {whose} in :{self.section} has {self.bytes} bytes, and more would "
+            f"exceed {self.quota} ({self.setting}); `lattice hosting` shows and changes it"
+        )
+
+
+def owner_text(owner: Value) -> str:
+    """Return how people name an owner: a key in hex, a DID or other text as it is."""
+    if isinstance(owner, bytes) and len(owner) == PUBLIC_KEY_BYTES:
+        return owner.hex()
+    return owner if isinstance(owner, str) else to_text(owner)
+
+
+@dataclass(slots=True)
+class _Areas:
+    """Where a lattice has owners, and where what nobody signs: paths from the root."""
+
+    owned: list[tuple[Value, ...]] = field(default_factory=list)
+    unsigned: list[tuple[Value, ...]] = field(default_factory=list)
+
+    def collect(self, path: tuple[Value, ...], lattice: Lattice) -> None:
+        if isinstance(lattice, KeyedLattice):
+            for key, child in lattice.children().items():
+                if path or key != LOCAL_KEY:
+                    self.collect((*path, key), child)
+        elif isinstance(lattice, OwnerLattice):
+            self.owned.append(path)
+        else:
+            self.unsigned.append(path)
+
+
+def section_name(path: tuple[Value, ...]) -> str:
+    """Return the name of the section that a path leads into, without its colon."""
+    return to_text(path[0]).removeprefix(":")
+
+
+class Hosting:
+    """The policy of one node, what its operator decided since, and what is used. One thread's."""
+
+    def __init__(
+        self,
+        policy: HostingPolicy,
+        store: Store,
+        lattice: Lattice,
+        context: MergeContext,
+        fetch: Fetch,
+        clock: Clock,
+    ) -> None:
+        self.policy = policy
+        self.table = HostingTable(store.notes, clock)
+        self.usage = Usage(store, fetch, clock.now_ms)
+        self.wanted: Callable[[], frozenset[bytes]] = frozenset
+        """Returns the keys of the peers that this node wants."""
+        self._store = store
+        self._lattice = lattice
+        self._context = context
+        self._areas = _Areas()
+        self._areas.collect((), lattice)
+        self._acquainted: set[str] = set()
+        self._strangers_bytes: int | None = None  # of all their slots, None: to be added up
+
+    def introduce(self, peer: str, *, is_known: bool) -> None:
+        """Take note of whether a peer is known: wanted, or allowed."""
+        if is_known:
+            self._acquainted.add(peer)
+        else:
+            self._acquainted.discard(peer)
+
+    # --- who ----------------------------------------------------------------------------------
+
+    def is_own(self, owner: Value) -> bool:
+        """Return whether a key of this node may sign for an owner."""
+        return self._context.signer(owner) is not None
+
+    def is_allowed(self, owner: Value) -> bool:
+        """Return whether an owner is on a list of those without limits."""
+        text = owner_text(owner)
+        return text in self.policy.allow or self.table.is_allowed(text)
+
+    def refuses(self, section: str, owner: Value) -> bool:
+        """Return whether the data of an owner is not taken."""
+        text = owner_text(owner)
+        if self.table.is_forgotten(section, text):
+            return True
+        if self.is_own(owner) or self.table.is_allowed(text) or text in self.policy.allow:
+            return False
+        if text in self.policy.refuse:
+            return True
+        return self.policy.owners == "known" and owner not in self.wanted()
+
+    # --- before a claim -----------------------------------------------------------------------
+
+    def cut(self, value: Value, root: Value, peer: str) -> Value:
+        """Return a foreign root without what is refused; where `root` has the same, it may stay.
+
+        Raises: MissingData: an owner's entry cannot be judged before its cell is here.
+        """
+        if not isinstance(value, Index):
+            return value
+        sections = self.policy.sections
+        if sections is not None:
+            for key in [key for key, _ in value.entries()]:
+                if to_text(key).removeprefix(":") not in sections:
+                    value = value.remove(key)
+        for path in self._areas.unsigned:
+            sender = self.policy.unsigned_of(section_name(path)).sender
+            if sender == "none" or (sender == "known" and peer not in self._acquainted):
+                value = _without(value, path[:-1], path[-1], self._lattice)
+        if self._has_rules:
+            for path, owner, _, _ in self._slots(root, value):
+                if self.refuses(section_name(path), owner):
+                    value = _without(value, path, owner, self._lattice)
+        return value
+
+    @property
+    def _has_rules(self) -> bool:
+        policy = self.policy
+        return bool(policy.owners == "known" or policy.refuse or self.table.has_refusals)
+
+    def _slots(
+        self, root: Value, other: Value
+    ) -> Iterator[tuple[tuple[Value, ...], Value, Value, Value]]:
+        """Yield (path, owner, own slot, other's) where the other has something else."""
+        for path in self._areas.owned:
+            mine, theirs = get_in(root, path), get_in(other, path)
+            if isinstance(theirs, Map):
+                own: Map = mine if isinstance(mine, Map) else Map()
+                found = own.differences(theirs)
+            elif isinstance(theirs, Index):
+                found = (mine if isinstance(mine, Index) else Index()).differences(theirs)
+            else:
+                continue
+            for owner, _, before, is_there, after in found:
+                if is_there:
+                    yield path, owner, before, after
+
+    # --- before a merge -----------------------------------------------------------------------
+
+    def within(self, root: Value, other: Value, peer: str, outcome: Outcome) -> Admitted:
+        """Return what of a complete foreign root has room here, and the counts to be taken then."""
+        admitted = Admitted(other)
+        if not isinstance(other, Index):
+            return admitted
+        for path in self._areas.unsigned:
+            self._weigh_unsigned(path, root, peer, admitted, outcome)
+        for path, owner, mine, theirs in list(self._slots(root, other)):
+            if self.is_own(owner) or self.is_allowed(owner):
+                continue
+            # Who is not the owner cannot use up the owner's room.
+            is_signed = isinstance(theirs, Signed) and theirs.verify()
+            if is_signed and self._context.verify_owner(owner, theirs.public_key):
+                self._weigh(path, owner, mine, theirs, admitted, outcome)
+        return admitted
+
+    def _weigh(
+        self,
+        path: tuple[Value, ...],
+        owner: Value,
+        mine: Value,
+        theirs: Value,
+        admitted: Admitted,
+        outcome: Outcome,
+    ) -> None:
+        policy, usage = self.policy, self.usage
+        slot = Slot(section_name(path), owner)
+        text = owner_text(owner)
+        own_limit = self.table.limit(text)
+        before = usage.known(slot, mine).bytes
+        here = sum(usage.used_bytes(Slot(name, owner)) for name in self._section_names)
+        limits = (
+            (policy.owner_bytes if own_limit is None else own_limit, here, "owner_bytes"),
+            (policy.strangers_bytes, self._strangers(), "strangers_bytes"),
+        )
+        quota, used, setting = min(limits, key=lambda one: one[0] - one[1])
+        count = usage.after(slot, mine, theirs, quota - used + before)
+        if count is not None and count.cells > policy.owner_cells:
+            count, quota, setting = None, policy.owner_cells, "owner_cells"
+        if count is None:
+            report = QuotaExceeded(slot.section, text, used, quota, setting)
+            outcome.remark(QuotaExceeded.kind, str(report))
+            admitted.value = _without(admitted.value, path, owner, self._lattice)
+        else:
+            admitted.counts.append((path, owner, mine, count))
+
+    def _weigh_unsigned(
+        self,
+        path: tuple[Value, ...],
+        root: Value,
+        peer: str,
+        admitted: Admitted,
+        outcome: Outcome,
+    ) -> None:
+        mine, theirs = get_in(root, path), get_in(admitted.value, path)
+        if theirs is None or same(mine, theirs) or peer in self._acquainted:
+            return
+        slot = Slot(section_name(path), None)
+        quota = self.policy.unsigned_of(slot.section).strangers_bytes
+        used = self.usage.used_bytes(slot)
+        grown = self.usage.growth(mine, theirs, quota - used)
+        if grown is None:
+            setting = f"unsigned.{slot.section}.strangers_bytes"
+            report = QuotaExceeded(slot.section, "", used, quota, setting)
+            outcome.remark(QuotaExceeded.kind, str(report))
+            admitted.value = _without(admitted.value, path[:-1], path[-1], self._lattice)
+        else:
+            admitted.added.append((path, mine, slot, grown))
+
+    @property
+    def _section_names(self) -> list[str]:
+        return list(dict.fromkeys(section_name(path) for path in self._areas.owned))
+
+    def _strangers(self) -> int:
+        """Return the bytes of all who are neither own nor allowed."""
+        if self._strangers_bytes is None:
+            self._strangers_bytes = sum(
+                count.bytes
+                for count in self.usage
+                if count.slot.owner is not None
+                and not self.is_own(count.slot.owner)
+                and not self.is_allowed(count.slot.owner)
+            )
+        return self._strangers_bytes
+
+    def taken(self, merged: Value, admitted: Admitted) -> None:
+        """Take the counts of what was merged, where it is in the merged root."""
+        for path, owner, mine, count in admitted.counts:
+            present = get_in(merged, (*path, owner))
+            if same(present, mine):
+                continue
+            if value_hash(present) != count.root:  # it was joined with own
+                count = count.plus(value_hash(present), (0, 0))
+            if self._strangers_bytes is not None:
+                self._strangers_bytes += count.bytes - self.usage.used_bytes(count.slot)
+            self.usage.take(count)
+        for path, before, slot, grown in admitted.added:
+            if not same(get_in(merged, path), before):
+                self.usage.add(slot, *grown)
+
+    # --- by the operator ----------------------------------------------------------------------
+
+    def decided(self) -> None:
+        """Take note that lists or limits changed."""
+        self._strangers_bytes = None
+
+    def has_room(self) -> bool:
+        """Return whether the disk has room for foreign data."""
+        free = self._store.free_bytes()
+        return free is None or free >= self.policy.reserve_bytes
+
+    def without_forgotten(self, value: Value) -> Value:
+        """Return a root without the slots that the operator had forgotten."""
+        for section, text in self.table.forgotten:
+            for path in self._areas.owned:
+                if section in (None, section_name(path)):
+                    owner = self.owner_of(path, text)
+                    if get_in(value, (*path, owner)) is not None:
+                        value = _without(value, path, owner, self._lattice)
+        return value
+
+    def owner_of(self, path: tuple[Value, ...], text: str) -> Value:
+        """Return the owner that people name so, as it stands in the map of owners at a path."""
+        lattice: Lattice | None = self._lattice
+        for key in path:
+            lattice = None if lattice is None else lattice.child(key)
+        return text if lattice is None else lattice.resolve_key(text)
+
+    def slots_of(self, root: Value, text: str) -> list[tuple[tuple[Value, ...], Value, Value]]:
+        """Return (path, owner, value) of all that an owner has in a root."""
+        found = []
+        for path in self._areas.owned:
+            owner = self.owner_of(path, text)
+            value = get_in(root, (*path, owner))
+            if value is not None:
+                found.append((path, owner, value))
+        return found
+
+    def recount(self, root: Value) -> None:
+        """Count every slot exactly whose count is not, after a collection."""
+        for count in self.usage:
+            slot = count.slot
+            value: Value = None
+            for path in self._areas.owned:
+                if slot.owner is not None and section_name(path) == slot.section:
+                    value = get_in(root, (*path, slot.owner))
+                    if value is not None:
+                        break
+            if slot.owner is None:
+                self._recount_unsigned(slot, root, count)
+            elif value is None:
+                self.usage.drop(slot)
+            elif count.since or count.root != value_hash(value):
+                self.usage.recount(slot, value)
+        self._strangers_bytes = None
+
+    def _recount_unsigned(self, slot: Slot, root: Value, count: Count) -> None:
+        """Bound what strangers added by what is there."""
+        sizes = [
+            self.usage.growth(None, get_in(root, path), UNBOUNDED) or (0, 0)
+            for path in self._areas.unsigned
+            if section_name(path) == slot.section
+        ]
+        size, cells = sum(one[0] for one in sizes), sum(one[1] for one in sizes)
+        if size < count.bytes:
+            self.usage.take(Count(slot, size, cells, b""))
+
+
+@dataclass(slots=True)
+class Admitted:
+    """What of a foreign root is merged, and what is to be counted when it was."""
+
+    value: Value
+    counts: list[tuple[tuple[Value, ...], Value, Value, Count]] = field(default_factory=list)
+    added: list[tuple[tuple[Value, ...], Value, Slot, tuple[int, int]]] = field(
+        default_factory=list
+    )
+
+
+def _without(value: Value, path: tuple[Value, ...], key: Value, lattice: Lattice) -> Value:
+    """Return a root without what is at a key of the container at a path."""
+    container = get_in(value, path)
+    if not isinstance(container, (Map, Index)) or key not in container:
+        return value
+    return assoc_in(value, path, container.remove(key), lattice)
