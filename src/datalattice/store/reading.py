@@ -20,9 +20,9 @@ from datalattice.store.garbage import DAMAGED_RECORD, GARBAGE_FILE, Removed, Sie
 from datalattice.store.hashindex import NOWHERE, STAGED, Position
 from datalattice.store.history import History, Retention
 from datalattice.store.leases import Lease, Leases
+from datalattice.store.notes import FolderNotes
 from datalattice.store.opening import Opened, check_reach, open_reader
 from datalattice.store.packing import locate
-from datalattice.store.notes import FolderNotes
 from datalattice.store.pins import Pins
 from datalattice.store.recovery import LogReader, Recovery
 from datalattice.store.refs import check_whole, moment_at, resolve

@@ -10,6 +10,8 @@ from datalattice.sync.effects import (
     Pace,
     Standing,
 )
+from datalattice.sync.hosting import DISK_LOW, Hosting, QuotaExceeded, owner_text
+from datalattice.sync.hostingtable import Decision, HostingTable
 from datalattice.sync.lattice_codec import PING_REPLIES, Dialect, LatticeCodec
 from datalattice.sync.lattice_replica import (
     CLAIMS_MAX,
@@ -17,6 +19,7 @@ from datalattice.sync.lattice_replica import (
     STAGED_BYTES_MAX,
     LatticeReplica,
 )
+from datalattice.sync.policy import HostingPolicy, UnsignedPolicy
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe, Remark, Replica
 from datalattice.sync.replicator import Replicator
 from datalattice.sync.session import (
@@ -33,11 +36,13 @@ from datalattice.sync.session import (
     Replied,
     Wanted,
 )
+from datalattice.sync.usage import Count, Slot, Usage
 from datalattice.sync.wants import ROUNDS_MAX, WANTS_MAX, WantList
 
 __all__ = [
     "BROADCAST_DELAY_MS",
     "CLAIMS_MAX",
+    "DISK_LOW",
     "IGNORED_MAX",
     "MADE_MAX",
     "MALFORMED_MAX",
@@ -56,9 +61,14 @@ __all__ = [
     "Challenged",
     "Change",
     "Codec",
+    "Count",
+    "Decision",
     "Dialect",
     "Effects",
     "Heard",
+    "Hosting",
+    "HostingPolicy",
+    "HostingTable",
     "Ignored",
     "Joined",
     "LatticeCodec",
@@ -70,11 +80,16 @@ __all__ = [
     "Pace",
     "Part",
     "Probe",
+    "QuotaExceeded",
     "Remark",
     "Replica",
     "Replicator",
     "Replied",
+    "Slot",
     "Standing",
+    "UnsignedPolicy",
+    "Usage",
     "WantList",
     "Wanted",
+    "owner_text",
 ]

@@ -35,9 +35,6 @@ from datalattice.sync.usage import UNBOUNDED, Count, Slot, Usage
 DISK_LOW: Final = "disk-low"
 """What a value is counted as that is not taken because the disk is nearly full."""
 
-NOT_HOSTED: Final = "not-hosted"
-"""What a value is counted as that policy refuses."""
-
 
 @dataclass(frozen=True, slots=True)
 class QuotaExceeded:
@@ -203,8 +200,9 @@ class Hosting:
             if self.is_own(owner) or self.is_allowed(owner):
                 continue
             # Who is not the owner cannot use up the owner's room.
-            is_signed = isinstance(theirs, Signed) and theirs.verify()
-            if is_signed and self._context.verify_owner(owner, theirs.public_key):
+            if not isinstance(theirs, Signed) or not theirs.verify():
+                continue
+            if self._context.verify_owner(owner, theirs.public_key):
                 self._weigh(path, owner, mine, theirs, admitted, outcome)
         return admitted
 
@@ -221,7 +219,7 @@ class Hosting:
         slot = Slot(section_name(path), owner)
         text = owner_text(owner)
         own_limit = self.table.limit(text)
-        before = usage.known(slot, mine).bytes
+        before = usage.known(slot, mine).size_bytes
         here = sum(usage.used_bytes(Slot(name, owner)) for name in self._section_names)
         limits = (
             (policy.owner_bytes if own_limit is None else own_limit, here, "owner_bytes"),
@@ -269,7 +267,7 @@ class Hosting:
         """Return the bytes of all who are neither own nor allowed."""
         if self._strangers_bytes is None:
             self._strangers_bytes = sum(
-                count.bytes
+                count.size_bytes
                 for count in self.usage
                 if count.slot.owner is not None
                 and not self.is_own(count.slot.owner)
@@ -283,11 +281,11 @@ class Hosting:
             present = get_in(merged, (*path, owner))
             if same(present, mine):
                 continue
-            if value_hash(present) != count.root:  # it was joined with own
-                count = count.plus(value_hash(present), (0, 0))
+            # Joined with own it may be another value, of about the same size.
+            now = count.plus(value_hash(present), (0, 0))
             if self._strangers_bytes is not None:
-                self._strangers_bytes += count.bytes - self.usage.used_bytes(count.slot)
-            self.usage.take(count)
+                self._strangers_bytes += now.size_bytes - self.usage.used_bytes(now.slot)
+            self.usage.take(now)
         for path, before, slot, grown in admitted.added:
             if not same(get_in(merged, path), before):
                 self.usage.add(slot, *grown)
@@ -312,6 +310,14 @@ class Hosting:
                     if get_in(value, (*path, owner)) is not None:
                         value = _without(value, path, owner, self._lattice)
         return value
+
+    def released(self) -> None:
+        """Take note that what was forgotten is not in the root any more."""
+        for section, text in self.table.forgotten:
+            for path in self._areas.owned:
+                if section in (None, section_name(path)):
+                    self.usage.drop(Slot(section_name(path), self.owner_of(path, text)))
+        self.decided()
 
     def owner_of(self, path: tuple[Value, ...], text: str) -> Value:
         """Return the owner that people name so, as it stands in the map of owners at a path."""
@@ -356,7 +362,7 @@ class Hosting:
             if section_name(path) == slot.section
         ]
         size, cells = sum(one[0] for one in sizes), sum(one[1] for one in sizes)
-        if size < count.bytes:
+        if size < count.size_bytes:
             self.usage.take(Count(slot, size, cells, b""))
 
 
@@ -372,8 +378,11 @@ class Admitted:
 
 
 def _without(value: Value, path: tuple[Value, ...], key: Value, lattice: Lattice) -> Value:
-    """Return a root without what is at a key of the container at a path."""
+    """Return a root without what is at a key of the container at a path, nor an empty container."""
     container = get_in(value, path)
     if not isinstance(container, (Map, Index)) or key not in container:
         return value
-    return assoc_in(value, path, container.remove(key), lattice)
+    rest = container.remove(key)
+    if path and not len(rest):
+        return _without(value, path[:-1], path[-1], lattice)
+    return assoc_in(value, path, rest, lattice)

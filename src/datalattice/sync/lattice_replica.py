@@ -12,6 +12,8 @@ into the root and committed. The live value takes the new root in.
 
 The merge never works on the live value, so a user's unfinished changes stay private until they are
 synced.
+
+Length: one replica; its parts (staging, private cells, hosting) have modules of their own.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from datalattice.cells import (
     same,
     value_hash,
 )
+from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import sha3_256
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -55,6 +58,7 @@ from datalattice.lattice import (
     StringKeyedLattice,
     assoc_in,
     canonical_path,
+    get_in,
     name_bytes,
     replicable,
     select,
@@ -63,8 +67,10 @@ from datalattice.lattice import (
 )
 from datalattice.store import Store
 from datalattice.sync.delta import beyond
+from datalattice.sync.hosting import DISK_LOW, Admitted, Hosting
 from datalattice.sync.incoming import Claim, Incoming, Waiting
 from datalattice.sync.outcome import REFUSED, Outcome
+from datalattice.sync.policy import HostingPolicy
 from datalattice.sync.private import PrivateCells
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe
 from datalattice.sync.staging import Progress, Staging
@@ -99,6 +105,8 @@ class LatticeReplica:
         lattice: Lattice,
         context: MergeContext = EMPTY_CONTEXT,
         on_sync: Callable[[Value], Value] | None = None,
+        hosting: HostingPolicy | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._store = store
         self._lattice = lattice
@@ -136,6 +144,17 @@ class LatticeReplica:
         self._views: dict[str, tuple[Value, Value]] = {}  # peer -> (announced, what it is told)
         self._announce()
         self._private = PrivateCells(store, self.load_encoding, self._root, self._announced)
+        self.hosting: Hosting | None = None
+        """Whose data is taken, and how much; None: all of it."""
+        if hosting is not None:
+            self.hosting = Hosting(
+                hosting,
+                store,
+                lattice,
+                self._context,
+                self._load_encodings,
+                clock or SystemClock(),
+            )
         # Whoever gives `on_sync` sees to it that `publish` is called, on the owner's thread.
         self.cursor = RootLattice(lattice, self._root, users, on_sync or self._publish_now)
 
@@ -227,6 +246,8 @@ class LatticeReplica:
     def publish(self) -> Change:
         """Commit the live value and announce it."""
         self._join()
+        if self.hosting is not None and self.hosting.table.has_refusals:
+            self.cursor.update(self._without_forgotten)  # forks of the live value may still have it
         value = self.cursor.get()
         changed = value is not self._root and not same(value, self._root)
         if changed:
@@ -236,6 +257,25 @@ class LatticeReplica:
     def _publish_now(self, value: Value) -> Value:
         self.publish()
         return value
+
+    def forget(self) -> bool:
+        """Leave out of the root what the operator had forgotten; return whether there was any.
+
+        Durable on return. Peers keep theirs; what they send of it is cut off at the door.
+        """
+        self.cursor.update(self._without_forgotten)
+        value = self._without_forgotten(self._root)
+        if value is self._root or self.hosting is None:
+            return False
+        self._commit(value, contains=False)
+        self.hosting.released()
+        return True
+
+    def _without_forgotten(self, value: Value) -> Value:
+        hosting = self.hosting
+        if hosting is None or not hosting.table.has_refusals:
+            return value
+        return hosting.without_forgotten(value)
 
     def absorb(self, offer: Offer, peer: str) -> Absorbed:
         """Take in a foreign value, or cells that one waits for.
@@ -253,6 +293,9 @@ class LatticeReplica:
         return outcome.absorbed()
 
     def _take_in(self, offer: Offer, peer: str, outcome: Outcome) -> None:
+        if self.hosting is not None and not self.hosting.has_room():
+            self._turn_away(offer, outcome)
+            return
         if offer.parts:
             progress = self._staging.add({part.hash: part.data for part in offer.parts})
             self._proceed(progress, outcome)
@@ -263,6 +306,13 @@ class LatticeReplica:
         if self._staging.size_bytes > STAGED_BYTES_MAX:
             # Not those of this peer: who fills the room to the brim would keep the others out.
             self._give_up(self._staging.heaviest(attrgetter("peer")), outcome)
+
+    def _turn_away(self, offer: Offer, outcome: Outcome) -> None:
+        """Take nothing in: the room that the disk still has is for this node's own data."""
+        outcome.remark(DISK_LOW, "the disk is nearly full: data of others is not taken")
+        if offer.probe is not None:
+            outcome.dropped.append(offer.probe.key)
+        self._give_up(list(self._waiting), outcome)
 
     def supply(self, want: Sequence[bytes], peer: str) -> list[Part | None]:
         """Return cells by hash."""
@@ -385,6 +435,10 @@ class LatticeReplica:
             value = select(value, paths)
             if value is None:
                 raise NoSuchPath("nothing of it is replicated with this peer")
+        if self.hosting is not None:
+            value = self.hosting.cut(value, self._root, peer)
+            if path and get_in(value, path) is None:
+                raise NoSuchPath("this node does not host it")
         return value
 
     def _proceed(self, progress: Progress, outcome: Outcome) -> None:
@@ -413,6 +467,8 @@ class LatticeReplica:
             other = store.load(waiting.top) if waiting.is_hash else decode(waiting.top, store)
             if not waiting.is_wrapped:
                 other = self._wrap(waiting.path, other, peer)
+            admitted = self._admit(other, peer)
+            other = other if admitted is None else admitted.value
             merged = self._lattice.merge(self._root, other, self._context)
         except (BadFormat, Corruption, MissingData, UsageError) as error:
             if isinstance(error, MissingData) and self.on_loss is not None:
@@ -425,7 +481,18 @@ class LatticeReplica:
         if merged is self._root or same(merged, self._root):
             return
         self._commit(merged)
+        if self.hosting is not None and admitted is not None:
+            self.hosting.taken(merged, admitted)
         outcome.changed = True
+
+    def _admit(self, other: Value, peer: str) -> Admitted | None:
+        """Return what of a complete root is hosted and has room; None: there is no policy."""
+        hosting = self.hosting
+        if hosting is None:
+            return None
+        # Once more: it may have been decided while the value waited for its cells.
+        other = hosting.cut(other, self._root, peer)
+        return hosting.within(self._root, other, peer, self._outcome)
 
     def repair(self, parts: Sequence[Part]) -> None:
         """Put these cells, which peers had, in the place of damaged or missing ones.
@@ -440,11 +507,11 @@ class LatticeReplica:
         if self._store.has_failed:
             self._store.resume()
 
-    def _commit(self, value: Value) -> None:
+    def _commit(self, value: Value, *, contains: bool = True) -> None:
         """Make `value` the durable root, then what is announced, then part of the live value."""
         self._make_writable()
         self._private.prepare(value)
-        parts = self._store.commit(value).novelty
+        parts = self._store.commit(value, contains=contains).novelty
         self._root = value
         self._announce()
         self._private.follow(value, self._announced, self._made, parts)

@@ -66,9 +66,6 @@ class HostingPolicy:
         return self.unsigned.get(section, _UNSIGNED)
 
 
-_UNSIGNED: Final = UnsignedPolicy()
-
-
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise UsageError(
@@ -79,3 +76,6 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 def _check_size(name: str, value: int) -> None:
     if value < 0:
         raise UsageError(f"hosting: {name} is at least 0, got {value}")
+
+
+_UNSIGNED: Final = UnsignedPolicy()

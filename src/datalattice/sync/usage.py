@@ -46,10 +46,10 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What a slot takes: `bytes` and `cells` in all, of which `since` bytes are not counted anew."""
+    """What a slot takes: bytes and cells in all; `since` of the bytes came after a full count."""
 
     slot: Slot
-    bytes: int
+    size_bytes: int
     cells: int
     root: bytes
     """Hash of the value that was counted."""
@@ -58,7 +58,7 @@ class Count:
     def plus(self, root: bytes, grown: tuple[int, int]) -> Count:
         """Return the count of a later value that adds so many bytes and cells."""
         size, cells = grown
-        return Count(self.slot, self.bytes + size, self.cells + cells, root, self.since + size)
+        return Count(self.slot, self.size_bytes + size, self.cells + cells, root, self.since + size)
 
 
 class Usage:
@@ -82,7 +82,7 @@ class Usage:
     def used_bytes(self, slot: Slot) -> int:
         """Return the bytes of a slot as far as they were counted."""
         found = self._counts.get(slot.key)
-        return 0 if found is None else found.bytes
+        return 0 if found is None else found.size_bytes
 
     def known(self, slot: Slot, present: Value) -> Count:
         """Return the count of a slot whose value is `present`, counted now if it is another's."""
@@ -102,7 +102,7 @@ class Usage:
         Cost: the difference of the two values.
         """
         before = self.known(slot, present)
-        room = bytes_max - before.bytes
+        room = bytes_max - before.size_bytes
         grown = growth(present, value, self._fetch, room) if room >= 0 else None
         if grown is not None:
             return before.plus(value_hash(value), grown)
@@ -129,7 +129,7 @@ class Usage:
     def add(self, slot: Slot, size: int, cells: int) -> None:
         """Add to what strangers added to an unsigned part."""
         before = self._counts.get(slot.key, Count(slot, 0, 0, b""))
-        self.take(Count(slot, before.bytes + size, before.cells + cells, b""))
+        self.take(Count(slot, before.size_bytes + size, before.cells + cells, b""))
 
     def recount(self, slot: Slot, value: Value) -> Count:
         """Count a slot exactly."""
@@ -158,7 +158,7 @@ class Usage:
 
 def _write(count: Count) -> bytes:
     slot = count.slot
-    row = (slot.section, slot.owner, count.bytes, count.cells, count.root, count.since)
+    row = (slot.section, slot.owner, count.size_bytes, count.cells, count.root, count.since)
     return encode(Vector.of(row))
 
 
@@ -171,7 +171,8 @@ def _read(row: bytes) -> Count | None:
     if not isinstance(value, Vector) or len(value) != 6:
         return None
     section, owner, size, cells, root, since = value
-    fits = isinstance(section, str) and isinstance(root, bytes)
-    if not (fits and type(size) is int and type(cells) is int and type(since) is int):
+    if not isinstance(section, str) or not isinstance(root, bytes):
         return None
-    return Count(Slot(str(section), owner), size, cells, bytes(root), since)
+    if type(size) is not int or type(cells) is not int or type(since) is not int:
+        return None
+    return Count(Slot(section, owner), size, cells, root, since)

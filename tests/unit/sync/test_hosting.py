@@ -1,0 +1,484 @@
+"""Whose data a replica takes and how much of it: lists, quotas, forgetting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datalattice.apps.kv import Database
+from datalattice.apps.queue import LatticeMQ
+from datalattice.cells import (
+    Index,
+    Keyword,
+    Value,
+    branch_hashes,
+    decode_parts,
+    encode,
+    encode_message,
+    is_embedded,
+    same,
+    value_hash,
+)
+from datalattice.crypto import KeyPair
+from datalattice.errors import Corruption, UsageError
+from datalattice.lattice import MergeContext, assoc_in, get_in, root_lattice
+from datalattice.store import CellStore, MemoryStore, Store
+from datalattice.sync import (
+    Absorbed,
+    HostingPolicy,
+    LatticeReplica,
+    Offer,
+    Probe,
+    Slot,
+    UnsignedPolicy,
+    owner_text,
+)
+from datalattice.sync.incoming import Incoming
+from datalattice.testing.clocks import StoppedClock
+
+OWN = KeyPair(b"o" * 32)
+ANN = KeyPair(b"a" * 32)
+BOB = KeyPair(b"b" * 32)
+QUEUE = Keyword("queue")
+DATA = Keyword("data")
+
+
+def writer(key_pair: KeyPair = ANN) -> LatticeReplica:
+    return LatticeReplica(MemoryStore(), root_lattice(), MergeContext(key_pair=key_pair))
+
+
+def offer(replica: LatticeReplica, *texts: str, key_pair: KeyPair = ANN) -> Value:
+    """Append records to a queue of the key; return the announced value."""
+    LatticeMQ.at(replica.cursor, key_pair.public_key).partition("log", 0).offer_many(texts)
+    replica.publish()
+    return replica.announced
+
+
+def host(
+    policy: HostingPolicy, store: Store | None = None, clock: StoppedClock | None = None
+) -> LatticeReplica:
+    return LatticeReplica(
+        store or MemoryStore(),
+        root_lattice(),
+        MergeContext(key_pair=OWN),
+        hosting=policy,
+        clock=clock or StoppedClock(1_000_000),
+    )
+
+
+def absorb(
+    replica: LatticeReplica, value: Value, peer: str = "peer", path: tuple[Value, ...] = ()
+) -> Absorbed:
+    found, parts = decode_parts(encode_message(value))
+    return replica.absorb(Offer(Probe(value_hash(found), Incoming(path, found, parts))), peer)
+
+
+def slot(value: Value, key_pair: KeyPair = ANN, section: Keyword = QUEUE) -> Value:
+    return get_in(value, [section, key_pair.public_key])
+
+
+def size_of(value: Value) -> int:
+    """Return the bytes of the distinct cells of a value, counted in the simplest way."""
+    cells: dict[bytes, int] = {}
+    found, parts = decode_parts(encode_message(value))
+    encodings = dict(parts.encodings())
+    front = [encode(found)]
+    if not is_embedded(found):
+        cells[value_hash(found)] = len(encode(found))
+    while front:
+        for hash in branch_hashes(front.pop()):
+            if hash not in cells:
+                cells[hash] = len(encodings[hash])
+                front.append(encodings[hash])
+    return sum(cells.values())
+
+
+def text(number: int, size: int = 300) -> str:
+    return f"text {number} ".ljust(size, "x")
+
+
+def kinds(absorbed: Absorbed) -> dict[str, int]:
+    return {one.kind: one.count for one in absorbed.reports}
+
+
+def used(replica: LatticeReplica, key_pair: KeyPair = ANN, section: str = "queue") -> int:
+    assert replica.hosting is not None
+    return replica.hosting.usage.used_bytes(Slot(section, key_pair.public_key))
+
+
+def test_the_usage_of_a_first_value_is_the_bytes_of_its_distinct_cells() -> None:
+    value = offer(writer(), *(text(n) for n in range(40)), text(0))
+    replica = host(HostingPolicy())
+    assert absorb(replica, value).changed
+    assert used(replica) == size_of(slot(value))
+
+
+def test_each_later_value_adds_what_it_adds_and_a_recount_is_exact() -> None:
+    source, replica = writer(), host(HostingPolicy())
+    for number in range(30):
+        absorb(replica, offer(source, *(text(10 * number + n) for n in range(10))))
+    exact = size_of(slot(source.announced))
+    assert exact < used(replica) < 1.5 * exact, "cells that were replaced count until a recount"
+    assert replica.hosting is not None
+    replica.hosting.recount(replica.root)
+    assert used(replica) == exact
+
+
+@pytest.mark.parametrize(("excess", "is_taken"), [(-1, True), (0, True), (1, False)])
+def test_a_value_is_taken_up_to_the_quota_of_its_owner(excess: int, is_taken: bool) -> None:
+    value = offer(writer(), *(text(n) for n in range(40)))
+    replica = host(HostingPolicy(owner_bytes=size_of(slot(value)) - excess))
+    absorbed = absorb(replica, value)
+    assert absorbed.changed is is_taken
+    assert same(slot(replica.root), slot(value) if is_taken else None)
+    assert ("quota-exceeded" in kinds(absorbed)) is not is_taken
+
+
+def test_over_the_quota_own_stays_and_every_other_owner_is_merged() -> None:
+    source = writer()
+    small = offer(source, text(1))
+    replica = host(HostingPolicy(owner_bytes=2 * size_of(slot(small))))
+    absorb(replica, small)
+    large = offer(source, *(text(n) for n in range(100)))
+    both = root_lattice().merge(large, offer(writer(BOB), "hello", key_pair=BOB))
+    absorbed = absorb(replica, both)
+    assert absorbed.changed
+    assert same(slot(replica.root), slot(small))
+    assert same(slot(replica.root, BOB), slot(both, BOB))
+    [report] = [one for one in absorbed.reports if one.kind == "quota-exceeded"]
+    assert ANN.public_key.hex() in report.text
+    assert "owner_bytes" in report.text
+    assert not report.is_refusal, "an honest relay is not cut for what an owner did"
+
+
+def test_a_quota_counts_all_sections_of_an_owner_together() -> None:
+    source = writer()
+    value = offer(source, *(text(n) for n in range(30)))
+    Database.at(source.cursor, ANN.public_key, "db").update({text(n): text(n) for n in range(9)})
+    source.publish()
+    whole = source.announced
+    queue, kv = size_of(slot(whole)), size_of(slot(whole, section=Keyword("kv")))
+    replica = host(HostingPolicy(owner_bytes=queue + kv))
+    absorb(replica, value)
+    assert absorb(replica, whole).changed
+    short = host(HostingPolicy(owner_bytes=queue + kv - 1))
+    absorb(short, value)
+    assert "quota-exceeded" in kinds(absorb(short, whole))
+    assert slot(short.root, section=Keyword("kv")) is None
+
+
+def test_cells_that_two_owners_share_are_charged_to_both() -> None:
+    texts = [text(n, 5_000) for n in range(20)]
+    ann, bob = offer(writer(), *texts), offer(writer(BOB), *texts, key_pair=BOB)
+    replica = host(HostingPolicy())
+    absorb(replica, ann)
+    absorb(replica, bob)
+    assert used(replica, ANN) == size_of(slot(ann)) > 50_000
+    assert used(replica, BOB) == size_of(slot(bob, BOB)) > 50_000
+
+
+def test_strangers_have_a_quota_together_and_allowed_owners_have_none() -> None:
+    ann = offer(writer(), *(text(n) for n in range(40)))
+    bob = offer(writer(BOB), *(text(n) for n in range(40)), key_pair=BOB)
+    quota = size_of(slot(ann)) + 100
+    replica = host(HostingPolicy(strangers_bytes=quota))
+    assert absorb(replica, ann).changed
+    refused = absorb(replica, bob)
+    assert not refused.changed
+    assert "strangers_bytes" in refused.reports[0].text
+    assert replica.hosting is not None
+    replica.hosting.table.allow(BOB.public_key.hex())
+    replica.hosting.decided()
+    assert absorb(replica, bob).changed
+    listed = host(HostingPolicy(strangers_bytes=quota, allow=(BOB.public_key.hex(),)))
+    absorb(listed, ann)
+    assert absorb(listed, bob).changed
+
+
+def test_own_keys_have_no_quota() -> None:
+    value = offer(writer(OWN), *(text(n) for n in range(40)), key_pair=OWN)
+    replica = host(HostingPolicy(owner_bytes=10, strangers_bytes=10, owners="known"))
+    assert absorb(replica, value).changed
+
+
+def test_the_number_of_cells_is_bounded_too() -> None:
+    value = offer(writer(), *(text(n) for n in range(40)))
+    assert absorb(host(HostingPolicy(owner_cells=60)), value).changed
+    assert kinds(absorb(host(HostingPolicy(owner_cells=20)), value)) == {"quota-exceeded": 1}
+
+
+def test_a_value_that_would_not_fit_has_the_slot_counted_anew_once_a_minute() -> None:
+    clock = StoppedClock(1_000_000)
+    source = writer()
+    queue = LatticeMQ.at(source.cursor, ANN.public_key).partition("log", 0)
+    offer(source, *(text(n) for n in range(64)))
+    quota = int(1.6 * size_of(slot(source.announced)))
+    replica = host(HostingPolicy(owner_bytes=quota), clock=clock)
+    absorb(replica, source.announced)
+    for number in range(1, 12):  # what is truncated makes room, which only a count finds out
+        clock.now += 60_000
+        queue.truncate(16 * number)
+        absorbed = absorb(replica, offer(source, *(text(64 + 16 * number + n) for n in range(16))))
+        assert absorbed.changed, number
+    queue.truncate(16 * 13)
+    full = absorb(replica, offer(source, *(text(n) for n in range(300, 400))))
+    assert not full.changed
+    queue.truncate(16 * 17)
+    small = offer(source, text(1))
+    assert size_of(slot(small)) < quota
+    assert not absorb(replica, small).changed, "it was counted less than a minute ago"
+    clock.now += 60_000
+    assert absorb(replica, small).changed
+
+
+def test_who_is_not_the_owner_cannot_use_up_the_room_of_the_owner() -> None:
+    forged = offer(writer(BOB), *(text(n) for n in range(100)), key_pair=BOB)
+    stolen = assoc_in(None, [QUEUE, ANN.public_key], slot(forged, BOB), root_lattice())
+    honest = offer(writer(), text(1))
+    replica = host(HostingPolicy(owner_bytes=size_of(slot(honest))))
+    absorbed = absorb(replica, stolen)
+    assert "quota-exceeded" not in kinds(absorbed)
+    assert used(replica) == 0
+    assert absorb(replica, honest).changed
+
+
+# --- unsigned data --------------------------------------------------------------------------------
+
+
+def content(*texts: str) -> Value:
+    entries = [(value_hash(one), one) for one in texts]
+    return Index.of({DATA: Index.of(entries)})
+
+
+def test_what_strangers_add_to_unsigned_data_is_bounded_in_all() -> None:
+    texts = [text(n) for n in range(40)]
+    value = content(*texts)
+    room = size_of(get_in(value, [DATA]))
+    policy = HostingPolicy(unsigned={"data": UnsignedPolicy("any", room)})
+    replica = host(policy)
+    assert absorb(replica, value).changed
+    refused = absorb(replica, content(*texts, text(99)), peer="another stranger")
+    assert not refused.changed
+    assert "unsigned.data.strangers_bytes" in refused.reports[0].text
+    assert replica.hosting is not None
+    replica.hosting.introduce("friend", is_known=True)
+    assert absorb(replica, content(text(99)), peer="friend").changed
+    assert absorb(replica, offer(writer(), "signed data has room of its own")).changed
+
+
+@pytest.mark.parametrize(
+    ("sender", "peer", "is_taken"),
+    [
+        ("any", "stranger", True),
+        ("known", "stranger", False),
+        ("known", "friend", True),
+        ("none", "friend", False),
+    ],
+)
+def test_unsigned_data_is_taken_of_whom_the_policy_says(
+    sender: str, peer: str, is_taken: bool
+) -> None:
+    replica = host(HostingPolicy(unsigned={"data": UnsignedPolicy(sender)}))
+    assert replica.hosting is not None
+    replica.hosting.introduce("friend", is_known=True)
+    assert absorb(replica, content("x" * 200), peer=peer).changed is is_taken
+
+
+# --- who and what ---------------------------------------------------------------------------------
+
+
+def test_refused_owners_and_sections_are_cut_before_anything_is_fetched() -> None:
+    value = root_lattice().merge(
+        offer(writer(), *(text(n) for n in range(40))),
+        offer(writer(BOB), *(text(n) for n in range(40)), key_pair=BOB),
+    )
+    for policy in (HostingPolicy(refuse=(BOB.public_key.hex(),)), HostingPolicy(sections=("kv",))):
+        replica = host(policy)
+        before = set(replica._store._encodings)  # type: ignore[attr-defined]
+        absorb(replica, value)
+        fresh = set(replica._store._encodings) - before  # type: ignore[attr-defined]
+        refused = set(branch_hashes(encode(slot(value, BOB)))) | {value_hash(slot(value, BOB))}
+        assert not fresh & refused
+        assert slot(replica.root, BOB) is None
+        assert same(slot(replica.root), slot(value)) is (policy.sections is None)
+
+
+def test_with_known_owners_only_wanted_and_allowed_ones_are_taken() -> None:
+    value = root_lattice().merge(
+        offer(writer(), "from Ann"), offer(writer(BOB), "from Bob", key_pair=BOB)
+    )
+    replica = host(HostingPolicy(owners="known"))
+    assert replica.hosting is not None
+    assert not absorb(replica, value).changed
+    replica.hosting.wanted = lambda: frozenset({ANN.public_key})
+    absorb(replica, value)
+    assert same(slot(replica.root), slot(value))
+    assert slot(replica.root, BOB) is None
+    replica.hosting.table.allow(BOB.public_key.hex())
+    absorb(replica, value)
+    assert same(slot(replica.root, BOB), slot(value, BOB))
+
+
+def test_a_value_at_a_path_that_is_refused_is_refused_with_a_reason() -> None:
+    value = offer(writer(), "hello")
+    replica = host(HostingPolicy(refuse=(ANN.public_key.hex(),)))
+    path = (QUEUE, ANN.public_key)
+    absorbed = absorb(replica, slot(value), path=path)
+    assert not absorbed.changed
+    assert "does not host" in absorbed.reports[0].text
+
+
+# --- forgetting -----------------------------------------------------------------------------------
+
+
+def test_what_was_forgotten_goes_stays_out_and_comes_back_when_it_is_hosted_again() -> None:
+    ann, bob = writer(), offer(writer(BOB), "from Bob", key_pair=BOB)
+    value = offer(ann, *(text(n) for n in range(40)))
+    replica = host(HostingPolicy())
+    absorb(replica, value)
+    absorb(replica, bob)
+    assert replica.hosting is not None
+    fork = replica.cursor.fork()
+    replica.hosting.table.refuse(ANN.public_key.hex(), None, "too much")
+    assert replica.forget()
+    assert not replica.forget()
+    assert slot(replica.root) is None
+    assert slot(replica.cursor.get()) is None
+    assert same(slot(replica.root, BOB), slot(bob, BOB))
+    assert used(replica) == 0
+    assert not absorb(replica, value).changed, "peers keep theirs, and it is cut at the door"
+    fork.path(QUEUE)
+    fork.sync()
+    replica.publish()
+    assert slot(replica.root) is None, "nor does it come back out of a fork of the live value"
+    replica.hosting.table.host(ANN.public_key.hex())
+    assert absorb(replica, value).changed
+    assert same(slot(replica.root), slot(value))
+
+
+def test_one_section_of_an_owner_can_be_forgotten() -> None:
+    source = writer()
+    offer(source, "hello")
+    Database.at(source.cursor, ANN.public_key, "db").update({"a": 1})
+    source.publish()
+    replica = host(HostingPolicy())
+    absorb(replica, source.announced)
+    assert replica.hosting is not None
+    replica.hosting.table.refuse(ANN.public_key.hex(), "queue", "")
+    replica.forget()
+    assert slot(replica.root) is None
+    assert slot(replica.root, section=Keyword("kv")) is not None
+
+
+def test_a_value_that_waits_for_cells_while_its_owner_is_forgotten_is_not_merged() -> None:
+    source = writer()
+    value = offer(source, *(text(n) for n in range(40)))
+    replica = host(HostingPolicy())
+    found, parts = decode_parts(encode(value))
+    absorbed = replica.absorb(Offer(Probe(value_hash(value), Incoming((), found, parts))), "peer")
+    assert absorbed.missing
+    assert replica.hosting is not None
+    replica.hosting.table.refuse(ANN.public_key.hex(), None, "")
+    missing = absorbed.missing
+    while missing:
+        given = tuple(part for part in source.supply(missing, "peer") if part is not None)
+        missing = replica.absorb(Offer(None, given), "peer").missing
+    assert slot(replica.root) is None
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+def test_decisions_and_usage_outlive_the_process(tmp_path: Path) -> None:
+    value = offer(writer(), *(text(n) for n in range(40)))
+    with CellStore.open(tmp_path) as store:
+        replica = host(HostingPolicy(), store)
+        absorb(replica, value)
+        assert replica.hosting is not None
+        replica.hosting.table.refuse(BOB.public_key.hex(), "kv", "spam")
+        replica.hosting.table.set_limit(ANN.public_key.hex(), 12)
+        replica.hosting.usage.save()
+    with CellStore.open(tmp_path) as store:
+        replica = host(HostingPolicy(), store)
+        assert replica.hosting is not None
+        assert used(replica) == size_of(slot(value))
+        assert replica.hosting.table.limit(ANN.public_key.hex()) == 12
+        assert replica.hosting.refuses("kv", BOB.public_key)
+        assert not replica.hosting.refuses("queue", BOB.public_key)
+
+
+def test_usage_that_was_lost_is_counted_when_it_is_needed(tmp_path: Path) -> None:
+    source = writer()
+    first = offer(source, *(text(n) for n in range(40)))
+    with CellStore.open(tmp_path) as store:
+        absorb(host(HostingPolicy(), store), first)  # its usage is never saved
+    with CellStore.open(tmp_path) as store:
+        replica = host(HostingPolicy(), store)
+        assert used(replica) == 0
+        second = offer(source, text(99))
+        absorb(replica, second)
+        assert size_of(slot(second)) <= used(replica) < size_of(slot(second)) + 5_000
+
+
+def test_a_damaged_table_of_decisions_is_told_and_not_read_as_none(tmp_path: Path) -> None:
+    with CellStore.open(tmp_path) as store:
+        replica = host(HostingPolicy(), store)
+        assert replica.hosting is not None
+        replica.hosting.table.refuse(BOB.public_key.hex(), None, "spam")
+    file = tmp_path / "hosting"
+    file.write_bytes(file.read_bytes().replace(b"spam", b"ham!"))
+    with CellStore.open(tmp_path) as store, pytest.raises(Corruption, match="hosting"):
+        host(HostingPolicy(), store)
+
+
+# --- the disk -------------------------------------------------------------------------------------
+
+
+class SmallDisk(MemoryStore):
+    free = 1_000
+
+    def free_bytes(self) -> int:
+        return self.free
+
+
+def test_below_the_reserve_data_of_others_is_refused_and_own_is_written() -> None:
+    store = SmallDisk()
+    replica = host(HostingPolicy(reserve_bytes=1_000), store)
+    source = writer()
+    assert absorb(replica, offer(source, "one")).changed
+    store.free = 999
+    absorbed = absorb(replica, offer(source, "two"))
+    assert not absorbed.changed
+    assert "disk-low" in kinds(absorbed)
+    assert not any(one.is_refusal for one in absorbed.reports)
+    offer(replica, "own", key_pair=OWN)
+    assert slot(replica.root, OWN) is not None
+    store.free = 1_000
+    assert absorb(replica, source.announced).changed
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_a_policy_that_means_nothing_is_refused() -> None:
+    for make in (
+        lambda: HostingPolicy(owners="some"),
+        lambda: HostingPolicy(owner_bytes=-1),
+        lambda: UnsignedPolicy("friends"),
+        lambda: UnsignedPolicy("any", -1),
+    ):
+        with pytest.raises(UsageError, match=r"^hosting: "):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("owner", "shown"),
+    [
+        (ANN.public_key, ANN.public_key.hex()),
+        ("did:web:example.org", "did:web:example.org"),
+        (Keyword("someone"), ":someone"),
+    ],
+)
+def test_owners_are_named_as_people_write_them(owner: Value, shown: str) -> None:
+    assert owner_text(owner) == shown
