@@ -83,6 +83,12 @@ A log of 2**60 records may be a dozen cells, sent by anybody. Logs of one leader
 WORK_START_TICKS: Final = 8_000
 """Work that a merge of foreign data may do before it has read a byte, in ticks of about 1 us."""
 
+WORK_GRANT_TICKS: Final = 2_000
+"""Work that the rest of a message may do after a part of it asked for too much, in ticks."""
+
+WORK_GRANTS_MAX: Final = 16
+"""Times that a merge of foreign data goes on after a part that asked for too much."""
+
 assert FAN_OUT * (HASH_BYTES + 1) < CELL_BYTES_MAX
 assert CHUNK_BYTES < CELL_BYTES_MAX
 assert INTEGER_BYTES_MAX <= CHUNK_BYTES

@@ -34,6 +34,7 @@ from datalattice.cells.columnar import columns
 from datalattice.cells.comparing import Change, changes
 from datalattice.cells.convert import to_cell, to_python
 from datalattice.cells.facts import Fact, Facts, KnownFacts
+from datalattice.cells.holes import NO_HOLES, Hole, Holes
 from datalattice.cells.html import html_table, html_words, to_html
 from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
 from datalattice.cells.indexparts import IndexPart
@@ -113,6 +114,7 @@ __all__ = [
     "EMPTY_SET",
     "EMPTY_VECTOR",
     "NIL_HASH",
+    "NO_HOLES",
     "STAGED_BYTES",
     "Address",
     "Blob",
@@ -128,6 +130,8 @@ __all__ = [
     "Fact",
     "Facts",
     "Flag",
+    "Hole",
+    "Holes",
     "Index",
     "IndexPart",
     "IntegerColumn",

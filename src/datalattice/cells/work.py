@@ -21,6 +21,7 @@ class Work:
     def __init__(self, ticks: int = WORK_START_TICKS) -> None:
         self._left: int = ticks
         self._spent: int = 0
+        self._grants: int = 0
         self._read: Final[set[bytes]] = set()
         self._memos: Final[dict[str, dict[bytes, object]]] = {}
 
@@ -28,6 +29,11 @@ class Work:
     def spent(self) -> int:
         """Ticks paid so far; about a microsecond each."""
         return self._spent
+
+    @property
+    def grants(self) -> int:
+        """Times that more was granted."""
+        return self._grants
 
     @property
     def left(self) -> int:
@@ -52,6 +58,7 @@ class Work:
 
     def grant(self, ticks: int) -> None:
         """Go on after an exceeded part with `ticks` more than nothing."""
+        self._grants += 1
         self._left = max(self._left, 0) + ticks
 
     def memo(self, name: str) -> dict[bytes, object]:

@@ -24,16 +24,22 @@ from datalattice.lattice.context import (
     EMPTY_CONTEXT,
     ENTRY_DROPPED,
     LOG_BRANCH,
+    MALFORMED,
+    MISMATCHED,
     NOT_OWNER,
     OTHER,
     OWN,
     OWNER_BRANCH,
+    TOO_COSTLY,
+    VALUE,
     EntryDropped,
     MergeContext,
     MetadataUnstamped,
     OwnerForked,
+    OwnMalformed,
     QueueForked,
     Report,
+    SectionDropped,
     WriteSuperseded,
     discard,
     is_public_key,
@@ -49,6 +55,7 @@ from datalattice.lattice.identity import (
     resolving_verifier,
     verify_did,
 )
+from datalattice.lattice.isolation import isolated
 from datalattice.lattice.jsonvalue import JSONIndexLattice, JSONLattice
 from datalattice.lattice.keyed import KeyedLattice, NamedOrder, StringKeyedLattice, name_bytes
 from datalattice.lattice.order import (
@@ -71,7 +78,7 @@ from datalattice.lattice.order import (
     verdict,
     wider,
 )
-from datalattice.lattice.owned import VALUE, DIDOwnerLattice, OwnerLattice, SignedLattice
+from datalattice.lattice.owned import DIDOwnerLattice, OwnerLattice, SignedLattice
 from datalattice.lattice.paths import assoc, assoc_in, canonical_path, get_in, select, step
 from datalattice.lattice.regions import (
     LOCAL,
@@ -107,6 +114,8 @@ __all__ = [
     "LOCAL",
     "LOCAL_KEY",
     "LOG_BRANCH",
+    "MALFORMED",
+    "MISMATCHED",
     "NODES_KEY",
     "NOTHING",
     "NOT_OWNER",
@@ -119,6 +128,7 @@ __all__ = [
     "TICKS_ENTRY",
     "TICKS_NODE",
     "TIMESTAMP",
+    "TOO_COSTLY",
     "UNTIMED",
     "VALUE",
     "CASLattice",
@@ -146,12 +156,14 @@ __all__ = [
     "MetadataUnstamped",
     "MinLattice",
     "NamedOrder",
+    "OwnMalformed",
     "OwnerForked",
     "OwnerLattice",
     "QueueForked",
     "Report",
     "Resolver",
     "ResolvingVerifier",
+    "SectionDropped",
     "SetLattice",
     "SignedLattice",
     "SlotChange",
@@ -179,6 +191,7 @@ __all__ = [
     "is_integer",
     "is_long",
     "is_public_key",
+    "isolated",
     "join_entry",
     "local_slot",
     "local_value",

@@ -6,7 +6,7 @@ from typing import Final
 
 from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, value_hash
 from datalattice.lattice.base import Lattice, as_operand, greater
-from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
+from datalattice.lattice.context import EMPTY_CONTEXT, MALFORMED, EntryDropped, MergeContext
 from datalattice.lattice.order import (
     PRESENT,
     UNTIMED,
@@ -86,8 +86,10 @@ class DataLattice(Lattice):
         if other is None or not self.accepts(other, context):
             return base
         assert isinstance(other, Index)
-        filing = _Filing()
-        result = base.merge_with(other, filing.join, addressed=True, own_keys=True)
+        filing = _Filing(context)
+        # What is under its own hash is taken unseen, unless some of it is not sound.
+        is_whole = not context.holes
+        result = base.merge_with(other, filing.join, addressed=is_whole, own_keys=True)
         for value in filing.strays:
             digest = value_hash(value)
             if digest not in result:
@@ -126,14 +128,15 @@ class DataLattice(Lattice):
 class _Filing:
     """Collects the foreign values that do not stand under their own hash."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: MergeContext) -> None:
+        self._context: Final = context
         self.strays: Final[list[Value]] = []
 
     def join(
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
         """Return own's value; other's is filed later, under the hash that it has."""
-        if not other_present or other is None:
+        if not other_present or other is None or _is_spoiled(self._context, key, other):
             return own if own_present else ABSENT
         self.strays.append(other)
         return own if own_present else ABSENT
@@ -160,7 +163,9 @@ class CASLattice(Lattice):
             return own
         assert isinstance(other, Index)
         if isinstance(own, Index):
-            return own.merge_with(other, _keep_greater)
+            return own.merge_with(other, _Keeping(context).join)
+        if context.holes:
+            return as_operand(EMPTY_INDEX.merge_with(other, _Keeping(context).join), own, other)
         return other
 
     def has_order(self) -> bool:
@@ -192,11 +197,28 @@ class CASLattice(Lattice):
         return isinstance(value, Index)
 
 
-def _keep_greater(
-    _key: Value, own: Value, other: Value, own_present: bool, other_present: bool
-) -> Value:
-    if not other_present or (other is None and own_present):
-        return own
-    if not own_present or own is None:
-        return other
-    return greater(own, other)
+class _Keeping:
+    """Joins entries by the greater hash."""
+
+    def __init__(self, context: MergeContext) -> None:
+        self._context: Final = context
+
+    def join(
+        self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
+    ) -> Value:
+        """Return the value that stays."""
+        if not other_present or (other is None and own_present):
+            return own
+        if _is_spoiled(self._context, key, other):
+            return own if own_present else ABSENT
+        if not own_present or own is None:
+            return other
+        return greater(own, other)
+
+
+def _is_spoiled(context: MergeContext, key: Value, value: Value) -> bool:
+    """Return whether the value of a foreign entry is not sound, and report that."""
+    if not context.holes.spoils(value):
+        return False
+    context.report(EntryDropped((*context.path, key), MALFORMED))
+    return True

@@ -10,13 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from datalattice.cells import Value, Work, brief, same
+from datalattice.cells import NO_HOLES, Holes, Keyword, Value, Work, brief, same
 from datalattice.crypto import NO_KEYS, PUBLIC_KEY_BYTES, KeyPair, KeyRing
 
 ENTRY_DROPPED: Final = "entry-dropped"
 BAD_SIGNATURE: Final = "bad-signature"
 NOT_OWNER: Final = "not-owner"
-"""Why a value was not taken, as words to count by: no value of the kind, or not signed rightly."""
+MALFORMED: Final = "malformed"
+MISMATCHED: Final = "type-mismatch"
+TOO_COSTLY: Final = "too-costly"
+"""Why a value was not taken, as words to count by: no value of the kind, not signed rightly, not
+sound, of another kind inside, or more work than its size allows."""
+
+VALUE: Final = Keyword("value")
+"""The key that leads from a signed cell to the value inside."""
 
 OWN: Final = "own"
 OTHER: Final = "other"
@@ -74,6 +81,47 @@ class EntryDropped(Report):
 
     def __reduce__(self) -> tuple[object, ...]:
         return EntryDropped, (self.path, self.kind)
+
+
+class SectionDropped(Report):
+    """What the other side has in the section at `path` was not taken; own's stands.
+
+    Source: docs/design/foreign-data.md "Isolation".
+    """
+
+    kind = "section-dropped"
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path)
+        self.reason: Final = reason
+
+    def __repr__(self) -> str:
+        return f"SectionDropped(path={brief(self.path)}, reason={self.reason!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return SectionDropped, (self.path, self.reason)
+
+
+class OwnMalformed(Report):
+    """What this node itself has at `path` is not sound, and cannot be merged.
+
+    The other side's stands there now if it is sound and signed by the owner; else own's stays, and
+    `lattice repair` ends it.
+
+    Source: docs/design/foreign-data.md "Isolation".
+    """
+
+    kind = "own-malformed"
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path)
+        self.reason: Final = reason
+
+    def __repr__(self) -> str:
+        return f"OwnMalformed(path={brief(self.path)}, reason={self.reason!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return OwnMalformed, (self.path, self.reason)
 
 
 class QueueForked(Report):
@@ -213,7 +261,7 @@ class MergeContext:
             may sign like a key of the ring; keys, the ring of owners' keys; owner, the identity
             whose signed value is being merged, or nil; prefer, "own" or "other" when one side wins
             what nothing else decides (last-write-preferred), else nil; work, the account of a merge
-            of foreign data, nil for a local one.
+            of foreign data, nil for a local one; holes, what of the foreign value is not sound.
     Source: CAD024 "Lattice context"; CAD038; docs/lattices.md "Context", "Owners";
             docs/design/decisions.md "D7".
     """
@@ -230,6 +278,7 @@ class MergeContext:
         prefer: str | None = None,
         keys: KeyRing = NO_KEYS,
         work: Work | None = None,
+        holes: Holes = NO_HOLES,
     ) -> None:
         self.timestamp: Final = timestamp
         self.key_pair: Final = key_pair
@@ -240,6 +289,7 @@ class MergeContext:
         self.prefer: Final = prefer
         self.keys: Final = keys
         self.work: Final = work
+        self.holes: Final = holes
 
     def child(self, key: Value) -> MergeContext:
         """Return the context one key further down.
@@ -263,6 +313,7 @@ class MergeContext:
             prefer=self.prefer,
             keys=self.keys,
             work=self.work,
+            holes=self.holes,
         )
 
     def preferring(self, side: str | None) -> MergeContext:
@@ -281,6 +332,7 @@ class MergeContext:
             prefer=side,
             keys=self.keys,
             work=self.work,
+            holes=self.holes,
         )
 
     def reporting(self, report: Reporter) -> MergeContext:
@@ -298,6 +350,7 @@ class MergeContext:
             prefer=self.prefer,
             keys=self.keys,
             work=self.work,
+            holes=self.holes,
         )
 
     def verified_by(self, verifier: Verifier) -> MergeContext:
@@ -315,10 +368,14 @@ class MergeContext:
             prefer=self.prefer,
             keys=self.keys,
             work=self.work,
+            holes=self.holes,
         )
 
-    def for_foreign(self, report: Reporter, work: Work) -> MergeContext:
-        """Return the context for one merge of foreign data: its reports, its account of work."""
+    def for_foreign(self, report: Reporter, work: Work, holes: Holes = NO_HOLES) -> MergeContext:
+        """Return the context for one merge of foreign data.
+
+        Its reports, its account of work, and what of it is not sound.
+        """
         return MergeContext(
             self.timestamp,
             self.key_pair,
@@ -329,7 +386,16 @@ class MergeContext:
             prefer=self.prefer,
             keys=self.keys,
             work=work,
+            holes=holes,
         )
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether this place is inside a signed value, which is taken as one or not at all.
+
+        Source: docs/design/foreign-data.md "Isolation".
+        """
+        return any(isinstance(key, Keyword) and key == VALUE for key in self.path)
 
     def verify_owner(self, owner: Value, signer: bytes) -> bool:
         """Return whether values of `owner` signed by `signer` are accepted.

@@ -27,6 +27,7 @@ from datalattice.errors import TypeMismatch, UsageError
 from datalattice.lattice.base import Lattice, as_operand, child_latest, join_entry
 from datalattice.lattice.containers import need_lattice, present
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
+from datalattice.lattice.isolation import isolated
 from datalattice.lattice.order import (
     EntryOrder,
     Latest,
@@ -247,16 +248,27 @@ def _join_fixed(
         mine = base.get(key, ABSENT)
         if theirs is ABSENT or mine is theirs:
             continue
-        present = mine is not ABSENT
-        if present and same(mine, theirs):
-            continue
-        value = mine if present else None
-        merged = join_entry(child, context, key, value, theirs, own_present=present)
+        merged = _join_named(child, context, key, mine, theirs)
         if merged is ABSENT:
-            result = result.remove(key) if present else result
+            result = result.remove(key) if mine is not ABSENT else result
         elif merged is not mine:
             result = result.put(key, merged)
     return result
+
+
+def _join_named(
+    child: Lattice, context: MergeContext, key: Value, own: object, other: Value
+) -> object:
+    """Return the join of the entry under a fixed key: a value, or ABSENT."""
+    present = own is not ABSENT
+    value = own if present else None
+
+    def joined() -> Value:
+        if present and same(value, other):
+            return own
+        return join_entry(child, context, key, value, other, own_present=present)
+
+    return isolated(context.child(key), own, other, joined)
 
 
 class StringKeyedLattice(Lattice):

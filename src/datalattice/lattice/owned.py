@@ -37,6 +37,7 @@ from datalattice.lattice.context import (
     NOT_OWNER,
     OTHER,
     OWN,
+    VALUE,
     EntryDropped,
     MergeContext,
     OwnerForked,
@@ -47,11 +48,9 @@ from datalattice.lattice.context import (
 )
 from datalattice.lattice.exact import Judge, merge_exact
 from datalattice.lattice.identity import DIDVerifier, is_bare_did
+from datalattice.lattice.isolation import isolated
 from datalattice.lattice.keyed import name_bytes
 from datalattice.lattice.order import Walk
-
-VALUE: Final = Keyword("value")
-"""The key that leads from a signed cell to the value inside."""
 
 _VALUE_BYTES: Final = b"value"
 
@@ -433,8 +432,10 @@ class _DIDJudge(Judge):
 
     def join(self, key: Value, own: Value, other: Value) -> Value:
         """Return the joined entry of one DID."""
-        context = self._context
-        return self._signed_child.merge(own, other, context.at((*context.path, key), key))
+        above = self._context
+        context = above.at((*above.path, key), key)
+        signed = self._signed_child
+        return isolated(context, own, other, lambda: signed.merge(own, other, context))
 
 
 class _OwnerMerge:
@@ -457,7 +458,8 @@ class _OwnerMerge:
             context.report(EntryDropped(context.path, kind))
             merged = own
         else:
-            merged = self._signed_child.merge(own, other, context)
+            signed = self._signed_child
+            merged = isolated(context, own, other, lambda: signed.merge(own, other, context))
         return ABSENT if merged is None and not own_present else merged
 
 

@@ -47,6 +47,7 @@ from datalattice.lattice import (
     content_latest,
     contrast,
     greater,
+    isolated,
     merge_exact,
     present,
     register_section,
@@ -191,6 +192,10 @@ class Collection(_Judged):
         return (self.check, self.kind, self._record)
 
 
+def _merged_part(lattice: Lattice, own: Value, other: Value, context: MergeContext) -> Value:
+    return isolated(context, own, other, lambda: lattice.merge(own, other, context))
+
+
 class Parts(KeyedLattice):
     """An Index of named parts, all of which are there: an absent one counts as its zero.
 
@@ -240,7 +245,7 @@ class Parts(KeyedLattice):
         for key, lattice in self.children().items():
             before = result.get(key)
             mine = before if lattice.check_foreign(before) else None
-            merged = lattice.merge(mine, theirs.get(key), context.child(key))
+            merged = _merged_part(lattice, mine, theirs.get(key), context.child(key))
             if key in self._parts:
                 merged = lattice.zero() if as_index(merged) is None else as_index(merged)
             if merged is not None and merged is not before:

@@ -1,0 +1,144 @@
+"""Holes: the cells of a foreign value that are not sound, and the cells above them.
+
+They are not stored. The value is read all the same, so that what lies beside a hole can be merged:
+a cell above one is in memory only, and in the place of an unsound cell stands a `Hole`.
+
+Source: docs/design/foreign-data.md "Holes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from datalattice.cells.cell import Cell, Loader, Ref, Value, can_branch, encode, value_hash
+from datalattice.cells.message import decode_trusted
+from datalattice.cells.scan import branch_hashes
+from datalattice.errors import BadFormat
+from datalattice.limits import EMBEDDED_BYTES_MAX
+
+
+class Hole(Cell):
+    """What stands in the place of an unsound cell. It has a hash, and can be no part of a value.
+
+    Source: docs/design/foreign-data.md "Holes".
+    """
+
+    __slots__ = ("_reason",)
+
+    _reason: str
+
+    def __init__(self, hash: bytes, reason: str) -> None:
+        super().__init__()
+        self._hash = hash
+        self._reason = reason
+        self._kids = []
+
+    def _build(self, depth: int) -> bytes:
+        raise BadFormat(self._reason)
+
+    def __repr__(self) -> str:
+        return f"<Hole: {self._reason}>"
+
+
+class Holes:
+    """What of one foreign value is not here because it is not sound.
+
+    bad:     the unsound cells, with the reason.
+    tainted: encodings of the cells above them; each is well formed by itself.
+    Source: docs/design/foreign-data.md "Holes".
+    """
+
+    def __init__(
+        self, bad: Mapping[bytes, str] | None = None, tainted: Mapping[bytes, bytes] | None = None
+    ) -> None:
+        self.bad: Final[dict[bytes, str]] = dict(bad or {})
+        self.tainted: Final[dict[bytes, bytes]] = dict(tainted or {})
+
+    def __bool__(self) -> bool:
+        return bool(self.bad)
+
+    def spoils(self, value: object) -> bool:
+        """Return whether a value, or a kid known by hash, is unsound or has a hole below it.
+
+        Source: docs/design/foreign-data.md "Holes".
+        """
+        if not self.bad:
+            return False
+        if isinstance(value, Ref):
+            return self._is_named(value.hash)
+        if isinstance(value, Hole):
+            return True
+        if not can_branch(value):
+            return False
+        encoding = encode(value)
+        if len(encoding) > EMBEDDED_BYTES_MAX:
+            return self._is_named(value_hash(value))
+        return self._are_named(encoding)
+
+    def is_planted(self, value: Value) -> bool:
+        """Return whether a merged value contains a hole, or refers to one.
+
+        Source: docs/design/foreign-data.md "Holes".
+        Cost:   the cells that the merge made; what is known by hash is not loaded.
+        """
+        if not self.bad:
+            return False
+        stack: list[object] = [value]
+        seen: set[int] = set()
+        while stack:
+            kid = stack.pop()
+            if isinstance(kid, Ref):
+                if self._is_named(kid.hash):
+                    return True
+            elif isinstance(kid, Hole):
+                return True
+            elif isinstance(kid, Cell) and id(kid) not in seen:
+                seen.add(id(kid))
+                if kid._hash is not None and self._is_named(kid._hash):
+                    return True
+                if kid._kids is None:
+                    if kid._encoding is not None and self._are_named(kid._encoding):
+                        return True
+                else:
+                    stack.extend(kid._children())
+        return False
+
+    def loader(self, behind: Loader) -> Loader:
+        """Return what loads the value: holes, cells above them, and all else from `behind`.
+
+        Source: docs/design/foreign-data.md "Holes".
+        """
+        return _AroundHoles(self, behind) if self.bad else behind
+
+    def reason(self) -> str:
+        """Return why the first of the unsound cells is so.
+
+        Source: docs/design/foreign-data.md "Holes".
+        """
+        return next(iter(self.bad.values()), "")
+
+    def _is_named(self, hash: bytes) -> bool:
+        return hash in self.bad or hash in self.tainted
+
+    def _are_named(self, encoding: bytes) -> bool:
+        return any(self._is_named(hash) for hash in branch_hashes(encoding))
+
+
+class _AroundHoles:
+    """Loads the cells of a value that has holes."""
+
+    def __init__(self, holes: Holes, behind: Loader) -> None:
+        self._holes: Final = holes
+        self._behind: Final = behind
+
+    def load(self, hash: bytes) -> Value:
+        encoding = self._holes.tainted.get(hash)
+        if encoding is not None:
+            return decode_trusted(encoding, hash, self)
+        reason = self._holes.bad.get(hash)
+        return self._behind.load(hash) if reason is None else Hole(hash, reason)
+
+
+NO_HOLES: Final = Holes()
+"""Of a value all of which is sound."""
