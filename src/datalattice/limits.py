@@ -6,7 +6,7 @@ cannot go unnoticed.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 HASH_BYTES: Final = 32
 """Length of a value hash (SHA3-256)."""
@@ -80,14 +80,44 @@ MERGE_RECORDS_MAX: Final = 1 << 24
 A log of 2**60 records may be a dozen cells, sent by anybody. Logs of one leader are only compared.
 """
 
-WORK_START_TICKS: Final = 8_000
-"""Work that a merge of foreign data may do before it has read a byte, in ticks of about 1 us."""
 
-WORK_GRANT_TICKS: Final = 2_000
-"""Work that the rest of a message may do after a part of it asked for too much, in ticks."""
+class WorkLimits(NamedTuple):
+    """What a merge of foreign data may cost: its bounds, and the weight of each step, in ticks.
 
-WORK_GRANTS_MAX: Final = 16
-"""Times that a merge of foreign data goes on after a part that asked for too much."""
+    A tick is about a microsecond of compiled code; `bench/rows_hostile.py` checks that no weight is
+    wrong by more than a factor of two.
+
+    Source: docs/design/foreign-data.md "Work".
+    """
+
+    start: int = 8_000
+    """Ticks that may be spent before a byte is read."""
+    grant: int = 2_000
+    """Ticks to go on with after a part that cost too much was dropped."""
+    grants_max: int = 16
+    """Parts that one message may have dropped before it ends."""
+    node: int = 2
+    """A tree node is entered."""
+    compared: int = 1
+    """Two entries are compared."""
+    joined: int = 4
+    """An entry is given to the lattice of its kind."""
+    entry: int = 16
+    """An entry of a database is joined."""
+    directory: int = 16
+    """A directory is joined, cleaned, cut or timed."""
+    leaf: int = 2
+    """A leaf of 16 records is compared."""
+    moved: int = 20
+    """A leaf of 16 records is rewritten."""
+    signature: int = 60
+    """A signature is verified."""
+    hashed: int = 2
+    """A value is hashed anew: this, and a tick for each 256 bytes of it."""
+    hashed_bytes: int = 256
+
+
+WORK_LIMITS: Final = WorkLimits()
 
 assert FAN_OUT * (HASH_BYTES + 1) < CELL_BYTES_MAX
 assert CHUNK_BYTES < CELL_BYTES_MAX

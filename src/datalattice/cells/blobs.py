@@ -26,6 +26,7 @@ from datalattice.cells.cell import (
 from datalattice.cells.parse import read_kids, wrappers
 from datalattice.cells.scalars import need
 from datalattice.cells.scan import chunk_span, read_vlq
+from datalattice.cells.work import Work
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.limits import CHUNK_BYTES, STRING_BYTES_MAX
 
@@ -70,22 +71,25 @@ class Chunked(Cell):
         """Return the number of bytes."""
         return self._length
 
-    def read(self, start: int, stop: int) -> bytes:
+    def read(self, start: int, stop: int, work: Work | None = None) -> bytes:
         """Return the bytes from `start` to before `stop`, cut at the end.
 
         Only chunks in that range are loaded.
+        Raises: WorkExceeded: `work`, when given, does not pay for the nodes on the way.
         """
         need(start, int, "a position is an int")
         need(stop, int, "a position is an int")
         out: list[bytes] = []
-        _read(self, max(start, 0), min(stop, self._length), out)
+        _read(self, max(start, 0), min(stop, self._length), out, work)
         return b"".join(out)
 
     def __bytes__(self) -> bytes:
         return self.read(0, self._length)
 
 
-def _read(node: Chunked, start: i64, stop: i64, out: list[bytes]) -> None:
+def _read(node: Chunked, start: i64, stop: i64, out: list[bytes], work: Work | None = None) -> None:
+    if work is not None:
+        work.enter(node)
     span: i64 = chunk_span(node._length)
     kids = node._open()
     first: i64 = start // span
@@ -96,9 +100,11 @@ def _read(node: Chunked, start: i64, stop: i64, out: list[bytes]) -> None:
         high: i64 = min(stop - base, size)
         chunk = deref(kids[first])
         if isinstance(chunk, bytes) and len(chunk) == size:
+            if work is not None:
+                work.meet(kids[first], chunk)
             out.append(chunk[low:high])
         elif isinstance(chunk, Blob) and chunk._length == size:
-            _read(chunk, low, high, out)
+            _read(chunk, low, high, out, work)
         else:
             raise broken(f"a blob chunk of {size} bytes is something else")
         first += 1

@@ -39,6 +39,7 @@ from datalattice.cells.scalars import Scalar, need
 from datalattice.cells.scan import bit_count, read_vlq
 from datalattice.cells.trie import agree, digit_at, pair_of, pairs_of
 from datalattice.cells.triejoin import ABSENT, Join
+from datalattice.cells.work import Work
 from datalattice.errors import TypeMismatch
 from datalattice.limits import INDEX_KEY_BYTES
 
@@ -307,7 +308,13 @@ class Index(Cell):
         return reversed(list(self))
 
     def merge_with(
-        self, other: Index, join: Join, *, addressed: bool = False, own_keys: bool = False
+        self,
+        other: Index,
+        join: Join,
+        *,
+        addressed: bool = False,
+        own_keys: bool = False,
+        work: Work | None = None,
     ) -> Index:
         """Return the join of two indexes; `join` is called as for `Map.merge_with`.
 
@@ -318,17 +325,21 @@ class Index(Cell):
         Like `Map.merge_with`. Where both have a key with the same bytes and of different types, the
         key with the greater hash is kept (and given to `join`). With `own_keys` this index's key is
         kept and `join` is given the other one, to judge, even where the values are the same.
+        Cost:   proportional to the entries that differ; paid from `work`, when given.
+        Raises: BadFormat: a tree of `other` that is not canonical. WorkExceeded: `work` is used up.
         """
         need(other, Index, "an index is merged with an Index")
         joined: list[tuple[bytes, bool, object, object]] = []
         theirs_too = True
-        for raw, mine, theirs in differing_nodes(self, other, own_alone=False):
+        for raw, mine, theirs in differing_nodes(self, other, own_alone=False, work=work):
             if theirs is None:
                 theirs_too = False  # what only this index has stays
                 continue
             key, value = deref(theirs._open()[0]), theirs._open()[1]
             given = key
             alone = addressed and mine is None and value is not None
+            if work is not None:
+                work.spend(work.limits.joined)
             if alone and isinstance(key, bytes) and kid_hash(value) == key:
                 joined.append((raw, False, key, value))
                 continue
@@ -341,7 +352,11 @@ class Index(Cell):
             if mine is not None and same_kid(own, value) and same(given, key):
                 result: object = own
             else:
-                result = join(given, deref(own), deref(value), mine is not None, True)
+                kept, taken = deref(own), deref(value)
+                if work is not None:
+                    work.meet(own, kept)
+                    work.meet(value, taken)
+                result = join(given, kept, taken, mine is not None, True)
             joined.append((raw, mine is not None, key, result))
             theirs_too = theirs_too and result is not ABSENT
             theirs_too = theirs_too and same_kid(result, value) and same_kid(key, theirs._open()[0])
@@ -358,12 +373,15 @@ class Index(Cell):
                 made = _remove(made, raw)
         return _union(made, _build_sorted(found), 0)
 
-    def differences(self, other: Index) -> Iterator[tuple[Value, bool, Value, bool, Value]]:
+    def differences(
+        self, other: Index, work: Work | None = None
+    ) -> Iterator[tuple[Value, bool, Value, bool, Value]]:
         """Yield (key, own present, own value, other present, other value) where the two differ.
 
         In key order within subtrees.
         """
-        return iter([_shown(mine, theirs) for _raw, mine, theirs in differing_nodes(self, other)])
+        found = differing_nodes(self, other, work=work)
+        return iter([_shown(mine, theirs) for _raw, mine, theirs in found])
 
     def __repr__(self) -> str:
         return f"<Index of {self._count}>"
@@ -696,7 +714,9 @@ class _Place:
         self.digit: Final[i64] = digit
 
 
-def differing_nodes(own: Index, other: Index, *, own_alone: bool = True) -> list[Pair]:
+def differing_nodes(
+    own: Index, other: Index, *, own_alone: bool = True, work: Work | None = None
+) -> list[Pair]:
     """Return (key bytes, own node, other node) for each key where two indexes differ.
 
     Equal subtrees are not loaded. Without `own_alone`, a subtree that only own has is named by its
@@ -714,12 +734,15 @@ def differing_nodes(own: Index, other: Index, *, own_alone: bool = True) -> list
         place = stack.pop()
         a_kid, b_kid = place.own, place.other
         if a_kid is None or b_kid is None:
-            _add_alone(place, found, own_alone)
+            _add_alone(place, found, own_alone, work)
             continue
         if surely_same(a_kid, b_kid):
             continue
         mine = index_node(a_kid, 0, place.known - 1)
         theirs = index_node(b_kid, place.above, place.known - 1)
+        if work is not None:
+            work.enter(mine)
+            work.enter(theirs)
         # Some key of each agrees in all digits reached so far; what stands below either node is
         # compared with that key.
         if not agree(mine._any(), theirs._any(), place.known):
@@ -728,7 +751,7 @@ def differing_nodes(own: Index, other: Index, *, own_alone: bool = True) -> list
     return found
 
 
-def _add_alone(place: _Place, found: list[Pair], own_alone: bool) -> None:
+def _add_alone(place: _Place, found: list[Pair], own_alone: bool, work: Work | None) -> None:
     """Add the entries of a subtree that one side alone has; each key must be in its position."""
     is_own = place.other is None
     top = index_node(
@@ -742,6 +765,8 @@ def _add_alone(place: _Place, found: list[Pair], own_alone: bool) -> None:
     stack: list[Index] = [top]
     while stack:
         node = stack.pop()
+        if work is not None:
+            work.enter(node)
         if node._has_entry:
             found.append((node._key(), node, None) if is_own else (node._key(), None, node))
         if node._count == 1:

@@ -24,6 +24,7 @@ from datalattice.cells.trie import (
     remove,
 )
 from datalattice.cells.triejoin import Join, Joiner, differing
+from datalattice.cells.work import Work
 from datalattice.limits import EMBEDDED_BYTES_MAX, MAP_LEAF_MAX
 
 NAMES_KNOWN_MAX: Final = 4_096
@@ -116,22 +117,25 @@ class Map(Trie):
         for _key, value in self.entries():
             yield value
 
-    def merge_with(self, other: Map, join: Join) -> Map:
+    def merge_with(self, other: Map, join: Join, work: Work | None = None) -> Map:
         """Return the join of two maps by `join(key, own, other, own present, other present)`.
 
         It is called only for the entries of `other` that this map has not, or has differently, and
         returns the value to keep, or `ABSENT` to have none. The result is this map itself when
         nothing changes, and `other` itself when it equals that.
-        Cost:   proportional to the entries that differ.
+        Cost:   proportional to the entries that differ; paid from `work`, when given.
+        Raises: BadFormat: a tree of `other` that is not canonical. WorkExceeded: `work` is used up.
         """
         need(other, Map, "a map is merged with a Map")
-        made = self if not other._count else Joiner(self, join).nodes(self, other, b"")
+        made = self if not other._count else Joiner(self, join, work).nodes(self, other, b"")
         assert isinstance(made, Map)
         return made
 
-    def differences(self, other: Map) -> Iterator[tuple[Value, bool, Value, bool, Value]]:
+    def differences(
+        self, other: Map, work: Work | None = None
+    ) -> Iterator[tuple[Value, bool, Value, bool, Value]]:
         """Yield (key, own present, own value, other present, other value) where the two differ."""
-        for _digest, key, has, mine, had, theirs in differing(self, other):
+        for _digest, key, has, mine, had, theirs in differing(self, other, work):
             yield deref(key), has, deref(mine), had, deref(theirs)
 
     def __repr__(self) -> str:
@@ -174,13 +178,13 @@ class Set(Trie):
         assert isinstance(made, Set)
         return made
 
-    def union(self, other: Set) -> Set:
+    def union(self, other: Set, work: Work | None = None) -> Set:
         """Return the elements of both.
 
         This set itself when `other` adds nothing, `other` itself when this one adds nothing.
         """
         need(other, Set, "a set is united with a Set")
-        made = self if not other._count else Joiner(self, None).nodes(self, other, b"")
+        made = self if not other._count else Joiner(self, None, work).nodes(self, other, b"")
         assert isinstance(made, Set)
         return made
 

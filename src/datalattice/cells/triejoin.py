@@ -22,6 +22,7 @@ from datalattice.cells.trie import (
     remove,
     trie_of,
 )
+from datalattice.cells.work import Work
 from datalattice.limits import HASH_BYTES, MAP_LEAF_MAX
 
 
@@ -44,7 +45,7 @@ Entry = tuple[bytes, object, bool, object, bool, object]
 """(key hash, key kid, own present, own value kid, other present, other value kid)."""
 
 
-def differing(own: Trie, other: Trie) -> Iterator[Entry]:
+def differing(own: Trie, other: Trie, work: Work | None = None) -> Iterator[Entry]:
     """Yield the entries in which two tries of one tag differ.
 
     Equal subtrees are neither loaded nor descended. Each leaf must begin after those before it: a
@@ -58,10 +59,15 @@ def differing(own: Trie, other: Trie) -> Iterator[Entry]:
             continue
         a = own if a_kid is own else _node_at(a_kid, own._tag, len(path))
         b = other if b_kid is other else _node_at(b_kid, own._tag, len(path))
+        if work is not None:
+            for node in (a, b):
+                if node is not None:
+                    work.enter(node)
+                    work.spend(work.limits.compared * min(node._count, MAP_LEAF_MAX))
         if a is None or b is None or a._count <= MAP_LEAF_MAX or b._count <= MAP_LEAF_MAX:
             _check_order(a, last, 0, path)
             _check_order(b, last, 1, path)
-            yield from _differing_entries(a, b)
+            yield from _differing_entries(a, b, work)
         else:
             _pair_children(a, b, path, stack)
 
@@ -110,8 +116,11 @@ def _pair_children(
             stack.append((left, right, path + _DIGITS[digit]))
 
 
-def _entries(node: Trie) -> Iterator[tuple[bytes, object, object]]:
+def _entries(node: Trie, work: Work | None) -> Iterator[tuple[bytes, object, object]]:
     for leaf in node._leaves():
+        if work is not None and leaf is not node:
+            work.enter(leaf)
+            work.spend(work.limits.compared * leaf._count)
         hashes = leaf._keys()
         kids = leaf._open()
         if leaf._tag == TAG_MAP:
@@ -122,18 +131,18 @@ def _entries(node: Trie) -> Iterator[tuple[bytes, object, object]]:
                 yield key_at(hashes, i), kids[i], None
 
 
-def _differing_entries(a: Trie | None, b: Trie | None) -> Iterator[Entry]:
+def _differing_entries(a: Trie | None, b: Trie | None, work: Work | None) -> Iterator[Entry]:
     if b is None:
         if a is not None:
-            for digest, key, value in _entries(a):
+            for digest, key, value in _entries(a, work):
                 yield digest, key, True, value, False, None
         return
     if a is None:
-        for digest, key, value in _entries(b):
+        for digest, key, value in _entries(b, work):
             yield digest, key, False, None, True, value
         return
-    mine = {digest: (key, value) for digest, key, value in _entries(a)}
-    for digest, key, value in _entries(b):
+    mine = {digest: (key, value) for digest, key, value in _entries(a, work)}
+    for digest, key, value in _entries(b, work):
         found = mine.pop(digest, None)
         if found is None:
             yield digest, key, False, None, True, value
@@ -150,8 +159,9 @@ class Joiner:
     join costs what differs, and data that one side has stored or hashed stays so.
     """
 
-    def __init__(self, like: Trie, join: Join | None) -> None:
+    def __init__(self, like: Trie, join: Join | None, work: Work | None = None) -> None:
         self._like = like
+        self._work = work
         self._join = join
         self._width: i64 = 2 if like._tag == TAG_MAP else 1
         self._changes: int = 0  # entries in which the result differs from own so far
@@ -165,6 +175,10 @@ class Joiner:
         """
         if surely_same(a, b):
             return a
+        work = self._work
+        if work is not None:
+            work.enter(a)
+            work.enter(b)
         if a._count <= MAP_LEAF_MAX:
             return self._into_leaf(a, b, path)
         if b._count <= MAP_LEAF_MAX:
@@ -247,6 +261,8 @@ class Joiner:
             theirs_node = trie_of(y, self._like._tag, 0 if y is b else b._count, low)
             below = path + _DIGITS[digit]
             if x is None:
+                if self._work is not None:
+                    self._work.enter(theirs_node)
                 made = self.accept(theirs_node, None, below)
             else:
                 mine_node = trie_of(x, self._like._tag, 0, low)
@@ -280,13 +296,24 @@ class Joiner:
         slots[digit_at(b._any(), fork)] = made
         return assemble(self._like, a._count + made._count, fork, slots)
 
+    def _compare(self, entries: int) -> None:
+        work = self._work
+        if work is not None:
+            work.spend(work.limits.compared * entries)
+
     def _decide(self, key: object, own: object, other: object, has: bool) -> object:
         """Return the kid to keep for an entry that own has not, or has differently than `other`."""
         if self._join is None:
             self._changes += 1
             return None
         value = deref(other)
-        result = self._join(deref(key), deref(own), value, has, True)
+        mine = deref(own)
+        work = self._work
+        if work is not None:
+            work.meet(other, value)
+            work.meet(own, mine)
+            work.spend(work.limits.joined)
+        result = self._join(deref(key), mine, value, has, True)
         if result is ABSENT:
             self._changes += has
             return ABSENT
@@ -312,6 +339,8 @@ class Joiner:
                 kid = slots[digit]
                 if kid is not None:
                     child = trie_of(kid, self._like._tag, b._count, b._shift)
+                    if self._work is not None:
+                        self._work.enter(child)
                     made = self.accept(child, own, path + _DIGITS[digit])
                     total += child._count
                     count += made._count
@@ -322,6 +351,7 @@ class Joiner:
                 raise broken("the counts of a map or set do not add up")
             return b if whole else assemble(self._like, count, b._shift, slots)
         hashes = leaf_keys(b, path)
+        self._compare(b._count)
         own_hashes = b"" if own is None else own._keys()
         aligned = own_hashes == hashes
         kids = b._open()
@@ -378,6 +408,7 @@ class Joiner:
     def _put_leaf(self, a: Trie, b: Trie, path: bytes) -> Trie:
         """Return node `a` with the entries of leaf `b` joined one by one."""
         hashes = leaf_keys(b, path)
+        self._compare(b._count)
         kids = b._open()
         made = a
         for i in range(b._count):

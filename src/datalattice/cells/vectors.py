@@ -38,6 +38,7 @@ from datalattice.cells.cell import (
 from datalattice.cells.parse import read_kids, read_value, wrappers
 from datalattice.cells.scalars import need
 from datalattice.cells.scan import block_size, read_vlq
+from datalattice.cells.work import Work
 from datalattice.errors import ReadOnly, TypeMismatch
 from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX
 
@@ -206,8 +207,11 @@ class Vector(Cell):
             _collect(self, first, last, out)
         return out
 
-    def iter_range(self, start: int, stop: int) -> Iterator[Value]:
-        """Yield the elements `start` .. `stop - 1`, loading at most 16 leaves ahead."""
+    def iter_range(self, start: int, stop: int, work: Work | None = None) -> Iterator[Value]:
+        """Yield the elements `start` .. `stop - 1`, loading at most 16 leaves ahead.
+
+        Raises: WorkExceeded: `work`, when given, does not pay for the nodes on the way.
+        """
         need(start, int, _POSITION)
         need(stop, int, _POSITION)
         size: int = self._count
@@ -215,7 +219,9 @@ class Vector(Cell):
         last: int = min(stop, size)
         while at < last:
             upto = min((at | 255) + 1, last)
-            yield from self.to_list(at, upto)
+            out: list[Value] = []
+            _collect(self, at, upto, out, True, work)
+            yield from out
             at = upto
 
     def __iter__(self) -> Iterator[Value]:
@@ -374,12 +380,13 @@ class Vector(Cell):
             raise IndexError(f"position {index} of a vector of {size} elements")
         return _set(self, index, admit(value))
 
-    def drop(self, number: int) -> Vector:
+    def drop(self, number: int, work: Work | None = None) -> Vector:
         """Return this vector without its first `number` elements.
 
         Cost: a multiple of 16 reuses all leaves without loading them; otherwise every later element
               moves. The leaves of a stored vector then go back to its store as they are made, so
-              that memory holds a part of them only.
+              that memory holds a part of them only. Paid from `work`, when given.
+        Raises: WorkExceeded: `work` is used up.
         """
         need(number, int, "the number of elements to drop is an int")
         size: int = self._count
@@ -388,14 +395,14 @@ class Vector(Cell):
         if number >= size:
             return EMPTY_VECTOR
         if number & 15:
-            return _moved(self, number)
+            return _moved(self, number, work)
         tail: i64 = self._count & 15
         full: i64 = self._count - tail
         kids = self._open()  # reads the prefix, too
         body = EMPTY_VECTOR
         if full > number:
             levels: list[list[object]] = []
-            _leaves(node_of(self._prefix, full) if tail else self, full, number, levels)
+            _leaves(node_of(self._prefix, full) if tail else self, full, number, levels, work)
             body = _top_of(levels)
         return body._extend(kids[:tail]) if tail else body
 
@@ -421,37 +428,46 @@ class Vector(Cell):
 
     # --- comparing ---
 
-    def differences(self, other: Vector) -> Iterator[tuple[int, bool, Value, bool, Value]]:
+    def differences(
+        self, other: Vector, work: Work | None = None
+    ) -> Iterator[tuple[int, bool, Value, bool, Value]]:
         """Yield where the two differ: (position, own present, own value, other's, other's value).
 
         Cost: proportional to the differing blocks; equal subtrees are not loaded.
         """
         need(other, Vector, "a vector is compared with a Vector")
         shared: int = min(self._count, other._count)
-        if shared:
-            top: i64 = 16
-            while top < shared:
-                top *= 16
-            for i in _differing(self, other, shared, 0, top):
-                yield i, True, deref(self._kid(i)), True, deref(other._kid(i))
-        for i in range(shared, self._count):
-            yield i, True, deref(self._kid(i)), False, None
-        for i in range(shared, other._count):
-            yield i, False, None, True, deref(other._kid(i))
+        for i, mine, theirs in _differing(self, other, shared, work):
+            yield i, True, deref(mine), True, deref(theirs)
+        at = shared
+        for item in self.iter_range(shared, self._count, work):
+            yield at, True, item, False, None
+            at += 1
+        for item in other.iter_range(shared, other._count, work):
+            yield at, False, None, True, item
+            at += 1
 
-    def merge_with(self, other: Vector, join: Callable[[int, Value, Value], Value]) -> Vector:
+    def merge_with(
+        self,
+        other: Vector,
+        join: Callable[[int, Value, Value], Value],
+        work: Work | None = None,
+    ) -> Vector:
         """Return the join of two vectors by `join(position, own, other)`, called where they differ.
 
         The result has the greater length; a position that one side lacks counts as nil. Returns
         this vector itself when nothing changes, and `other` itself when the result equals it.
-        Cost:   proportional to the differing blocks.
+        Cost:   proportional to the differing blocks; paid from `work`, when given.
+        Raises: WorkExceeded: `work` is used up.
         """
         need(other, Vector, "a vector is merged with a Vector")
         made: Vector = self
         theirs_too = other._count >= self._count
-        for i, _has, mine, had, theirs in self.differences(other):
+        for i, _has, mine, had, theirs in self.differences(other, work):
             if not had:
                 break  # the rest only this vector has
+            if work is not None:
+                work.spend(work.limits.joined)
             result = admit(join(i, mine, theirs))
             made = made.set(i, result) if i < made._count else made.append(result)
             theirs_too = theirs_too and same(result, theirs)
@@ -558,8 +574,12 @@ def _bulk(items: list[object]) -> Vector:
     return _vector(total, items[at:], body) if tail else body
 
 
-def _leaves(node: Vector, count: i64, start: i64, levels: list[list[object]]) -> None:
+def _leaves(
+    node: Vector, count: i64, start: i64, levels: list[list[object]], work: Work | None
+) -> None:
     """Add the leaves of `node` from element `start` on, as kids, to a tree that is being built."""
+    if work is not None:
+        work.enter(node)
     if count == 16:
         _add_leaf(levels, node, None)
         return
@@ -569,9 +589,11 @@ def _leaves(node: Vector, count: i64, start: i64, levels: list[list[object]]) ->
         size: i64 = min(block, count - at)
         if at + size > start:
             if size == 16:
+                if work is not None:
+                    work.spend(work.limits.compared)
                 _add_leaf(levels, kid, None)
             else:
-                _leaves(node_of(kid, size), size, max(start - at, 0), levels)
+                _leaves(node_of(kid, size), size, max(start - at, 0), levels, work)
         at += size
 
 
@@ -601,7 +623,7 @@ def _head(node: Vector, wanted: i64) -> Vector:
         return _vector(wanted, kids, None) if len(kids) > 1 else node_of(kids[0], wanted)
 
 
-def _moved(whole: Vector, number: i64) -> Vector:
+def _moved(whole: Vector, number: i64, work: Work | None) -> Vector:
     """Return `whole` without its first elements when those that stay move to other leaves."""
     home = _home_of(whole)
     full: i64 = (whole._count - number) & ~15
@@ -610,7 +632,9 @@ def _moved(whole: Vector, number: i64) -> Vector:
     while done < full:
         kids: list[object] = []
         step: i64 = min(full - done, MOVED_ELEMENTS)
-        _collect(whole, number + done, number + done + step, kids, False)
+        _collect(whole, number + done, number + done + step, kids, False, work)
+        if work is not None:
+            work.spend(work.limits.moved * (step >> 4))
         leaves: list[object] = []
         for at in range(0, step, 16):
             leaves.append(_full_leaf(kids, at))
@@ -619,7 +643,7 @@ def _moved(whole: Vector, number: i64) -> Vector:
         done += step
     rest: list[object] = []
     if number + full < whole._count:
-        _collect(whole, number + full, whole._count, rest, False)
+        _collect(whole, number + full, whole._count, rest, False, work)
     if not full:
         return _vector(len(rest), rest, None)
     body = _top_of(levels)
@@ -711,18 +735,27 @@ def _is_at_home(node: Vector, home: Taking) -> bool:
     return True
 
 
-def _collect(node: Vector, start: i64, stop: i64, out: list[object], resolve: bool = True) -> None:
+def _collect(
+    node: Vector,
+    start: i64,
+    stop: i64,
+    out: list[object],
+    resolve: bool = True,
+    work: Work | None = None,
+) -> None:
     """Append the elements `start` .. `stop - 1` of `node`, at least one, to `out`.
 
     resolve: load elements known by hash; they come as Refs if not.
     """
+    if work is not None:
+        work.enter(node)
     count: i64 = node._count
     kids = node._open()
     tail: i64 = count if count <= 16 else count & 15
     base: i64 = count - tail
     if tail:
         if start < base:
-            _collect(node_of(node._prefix, base), start, min(stop, base), out, resolve)
+            _collect(node_of(node._prefix, base), start, min(stop, base), out, resolve, work)
         for i in range(max(start - base, 0), stop - base):
             kid = kids[i]
             out.append(kid.resolve() if resolve and isinstance(kid, Ref) else kid)
@@ -733,7 +766,7 @@ def _collect(node: Vector, start: i64, stop: i64, out: list[object], resolve: bo
     while begin < stop:
         size: i64 = min(block, count - begin)
         below = node_of(kids[child], size)
-        _collect(below, max(start - begin, 0), min(stop - begin, size), out, resolve)
+        _collect(below, max(start - begin, 0), min(stop - begin, size), out, resolve, work)
         child += 1
         begin += block
 
@@ -766,92 +799,127 @@ def _set(node: Vector, index: i64, value: Value) -> Vector:
     return _vector(count, fresh, None)
 
 
-def _block_at(whole: Vector, start: i64, size: i64) -> object:
-    """Return the kid that holds exactly `size` elements from `start`.
+Difference = tuple[int, object, object]
+"""(position, own kid, other kid)."""
 
-    None when no single node does.
+
+class _Block:
+    """What two vectors hold at `start`, a kid and its count each: at most 16 parts of `part`."""
+
+    __slots__ = ("other", "other_count", "own", "own_count", "part", "start")
+
+    def __init__(
+        self, own: object, own_count: i64, other: object, other_count: i64, start: i64, part: i64
+    ) -> None:
+        self.own: Final = own
+        self.own_count: Final[i64] = own_count
+        self.other: Final = other
+        self.other_count: Final[i64] = other_count
+        self.start: Final[i64] = start
+        self.part: Final[i64] = part
+
+
+def _full(vector: Vector) -> object:
+    """Return the tree of a vector's full leaves, as a kid."""
+    if vector._count <= 16 or not vector._count & 15:
+        return vector
+    vector._open()  # reads the prefix, too
+    return vector._prefix
+
+
+def _part_of(node: Vector, part: i64, number: i64) -> tuple[object, i64]:
+    """Return the kid that holds part `number` of `part` elements of a node, and its count.
+
+    A node that is no larger than a part is the first one itself.
     """
-    node: Vector = whole
-    while True:
-        count: i64 = node._count
-        if count == size and start == 0:
-            return node
-        if count <= 16:
-            return None
-        tail: i64 = count & 15
-        if tail:
-            if start + size > count - tail:
-                return None
-            node._open()
-            node = node_of(node._prefix, count - tail)
-            continue
-        block: i64 = block_size(count)
-        if size > block:
-            return None
-        child: i64 = start // block
-        kid = node._open()[child]
-        span: i64 = min(block, count - child * block)
-        if span == size and start == child * block:
-            return kid
-        node = node_of(kid, span)
-        start -= child * block
+    count: i64 = node._count
+    if count <= part:
+        return node, count
+    return node._open()[number], min(part, count - number * part)
 
 
 def _differing(
-    a: Vector, b: Vector, shared: int, start: int, size: int, *, backwards: bool = False
-) -> Iterator[int]:
-    """Yield the positions where two vectors differ among `size` from `start`, below `shared`."""
-    stack: list[tuple[int, int]] = [(start, size)]
+    a: Vector, b: Vector, shared: i64, work: Work | None, *, backwards: bool = False
+) -> Iterator[Difference]:
+    """Yield where two vectors differ before position `shared`, which both have, in order."""
+    limit: i64 = shared & ~15
+    stack: list[_Block] = []
+    if limit:
+        own_count: i64 = a._count & ~15
+        other_count: i64 = b._count & ~15
+        top = max(own_count, other_count)
+        part: i64 = block_size(top) if top > 16 else 1
+        stack.append(_Block(_full(a), own_count, _full(b), other_count, 0, part))
+    if backwards:
+        yield from _differing_tail(a, b, limit, shared, backwards)
     while stack:
-        start, size = stack.pop()
-        if start >= shared:
+        block = stack.pop()
+        if block.own_count == block.other_count and surely_same(block.own, block.other):
             continue
-        if start + size <= shared:
-            own = _block_at(a, start, size)
-            if own is not None and surely_same(own, _block_at(b, start, size)):
-                continue
-        if size > 16:
-            part = size // 16
-            parts = range(16) if backwards else range(15, -1, -1)
-            stack.extend((start + i * part, part) for i in parts)
+        own, other = node_of(block.own, block.own_count), node_of(block.other, block.other_count)
+        if work is not None:
+            work.enter(own)
+            work.enter(other)
+        part = block.part
+        if part == 1:
+            if work is not None:
+                work.spend(work.limits.leaf)
+            mine, theirs = own._open(), other._open()
+            for i in range(15, -1, -1) if backwards else range(16):
+                if not same_kid(mine[i], theirs[i]):
+                    yield block.start + i, mine[i], theirs[i]
             continue
-        positions = range(start, min(start + 16, shared))
-        for i in reversed(positions) if backwards else positions:
-            if not same_kid(a._kid(i), b._kid(i)):
-                yield i
+        last: i64 = min(15, (limit - 1 - block.start) // part)
+        for number in range(last + 1) if backwards else range(last, -1, -1):
+            left, left_count = _part_of(own, part, number)
+            right, right_count = _part_of(other, part, number)
+            start: i64 = block.start + number * part
+            stack.append(_Block(left, left_count, right, right_count, start, part >> 4))
+    if not backwards:
+        yield from _differing_tail(a, b, limit, shared, backwards)
 
 
-def vector_fork_offset(a: Vector, b: Vector) -> int | None:
+def _differing_tail(
+    a: Vector, b: Vector, limit: i64, shared: i64, backwards: bool
+) -> Iterator[Difference]:
+    """Yield where two vectors differ behind their last full leaf in common."""
+    for i in range(shared - 1, limit - 1, -1) if backwards else range(limit, shared):
+        left, right = a._kid(i), b._kid(i)
+        if not same_kid(left, right):
+            yield i, left, right
+
+
+def vector_fork_offset(a: Vector, b: Vector, work: Work | None = None) -> int | None:
     """Return the first position that both vectors have and where they differ.
 
     None when one continues the other.
 
-    Cost: equal blocks are skipped without loading them.
+    Cost:   equal blocks are skipped without loading them; paid from `work`, when given.
+    Raises: WorkExceeded: `work` is used up.
     Source: docs/design/decisions.md "D-Q2".
     """
-    return _first_of(a, b, backwards=False)
+    return _first_of(a, b, work, backwards=False)
 
 
-def vector_last_difference(a: Vector, b: Vector) -> int | None:
+def vector_last_difference(a: Vector, b: Vector, work: Work | None = None) -> int | None:
     """Return the last position that both vectors have and where they differ; None for none.
 
-    Cost: equal blocks are skipped without loading them.
+    Cost:   equal blocks are skipped without loading them; paid from `work`, when given.
+    Raises: WorkExceeded: `work` is used up.
     Source: docs/design/decisions.md "D-Q2".
     """
-    return _first_of(a, b, backwards=True)
+    return _first_of(a, b, work, backwards=True)
 
 
-def _first_of(a: Vector, b: Vector, *, backwards: bool) -> int | None:
+def _first_of(a: Vector, b: Vector, work: Work | None, *, backwards: bool) -> int | None:
     need(a, Vector, "a log is a Vector")
     need(b, Vector, "a log is a Vector")
     if a is b:
         return None
-    shared: int = min(len(a), len(b))
-    top = 16
-    while top < shared:
-        top *= 16
-    for i in _differing(a, b, shared, 0, top, backwards=backwards):
-        return i
+    for position, _mine, _theirs in _differing(
+        a, b, min(len(a), len(b)), work, backwards=backwards
+    ):
+        return position
     return None
 
 

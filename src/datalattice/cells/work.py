@@ -11,16 +11,24 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
+from datalattice.cells.cell import Cell, Ref, Value
 from datalattice.errors import WorkExceeded
-from datalattice.limits import WORK_START_TICKS
+from datalattice.limits import EMBEDDED_BYTES_MAX, WORK_LIMITS, WorkLimits
 
 
 class Work:
-    """The account of one merge, shared by everything below it. One thread uses it."""
+    """The account of one merge, shared by everything below it. One thread uses it.
 
-    def __init__(self, ticks: int = WORK_START_TICKS) -> None:
-        self._left: int = ticks
-        self._spent: int = 0
+    Shapes: limits: the weights of steps, and what the account begins with.
+    """
+
+    def __init__(self, limits: WorkLimits = WORK_LIMITS) -> None:
+        self.limits: Final = limits
+        self._left: i64 = limits.start
+        self._spent: i64 = 0
+        self._node: Final[i64] = limits.node
         self._grants: int = 0
         self._read: Final[set[bytes]] = set()
         self._memos: Final[dict[str, dict[bytes, object]]] = {}
@@ -45,10 +53,35 @@ class Work:
 
         Raises: WorkExceeded: the account is empty.
         """
+        self._pay(min(ticks, _TICKS_MAX))
+
+    def _pay(self, ticks: i64) -> None:
         self._spent += ticks
         self._left -= ticks
         if self._left < 0:
             raise WorkExceeded("the value costs more work than its size allows")
+
+    def enter(self, node: Cell) -> None:
+        """Pay for a tree node that is looked into, and earn its bytes when it is new.
+
+        Raises: WorkExceeded: the account is empty.
+        """
+        encoding = node._encoding
+        # What stands inside its parent was earned with that.
+        if encoding is not None and len(encoding) > EMBEDDED_BYTES_MAX:
+            self.earn(node.hash, len(encoding))
+        self._pay(self._node)
+
+    def meet(self, kid: object, value: Value) -> None:
+        """Earn the bytes of a value that was just loaded for `kid`, when they are new."""
+        if isinstance(kid, Ref):
+            encoding = value._encoding if isinstance(value, Cell) else value
+            if isinstance(encoding, (bytes, str)):
+                self.earn(kid.hash, len(encoding))
+        elif isinstance(kid, Cell):
+            encoding = kid._encoding
+            if isinstance(encoding, bytes) and len(encoding) > EMBEDDED_BYTES_MAX:
+                self.earn(kid.hash, len(encoding))
 
     def earn(self, hash: bytes, size: int) -> None:
         """Add one tick for each byte of a cell, the first time this merge reads it."""
@@ -67,3 +100,7 @@ class Work:
         if found is None:
             found = self._memos[name] = {}
         return found
+
+
+_TICKS_MAX: Final = 1 << 60
+"""A step that costs more is beyond any account; sums of it fit into 64 bits."""

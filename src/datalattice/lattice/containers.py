@@ -118,8 +118,8 @@ class MapLattice(OfElements):
         assert isinstance(other, Map)
         join = EntryMerge(self._element, context).join
         if isinstance(own, Map):
-            return own.merge_with(other, join)
-        return as_operand(EMPTY_MAP.merge_with(other, join), other, other)
+            return own.merge_with(other, join, context.work)
+        return as_operand(EMPTY_MAP.merge_with(other, join, context.work), other, other)
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
         """Return the greatest elements of entries, and of the Map as such, by side.
@@ -168,8 +168,8 @@ class IndexLattice(OfElements):
         assert isinstance(other, Index)
         join = EntryMerge(self._element, context).join
         if isinstance(own, Index):
-            return own.merge_with(other, join)
-        return as_operand(EMPTY_INDEX.merge_with(other, join), other, other)
+            return own.merge_with(other, join, work=context.work)
+        return as_operand(EMPTY_INDEX.merge_with(other, join, work=context.work), other, other)
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
         """Return the greatest elements of entries, and of the Index as such, by side.
@@ -219,8 +219,8 @@ class VectorLattice(OfElements):
         assert isinstance(other, Vector)
         join = EntryMerge(self._element, context).join_slot
         if isinstance(own, Vector):
-            return own.merge_with(other, join)
-        return as_operand(EMPTY_VECTOR.merge_with(other, join), other, other)
+            return own.merge_with(other, join, context.work)
+        return as_operand(EMPTY_VECTOR.merge_with(other, join, context.work), other, other)
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
         """Return the greatest elements of positions, and of the Vector as such, by side.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, value_hash
+from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, encode, value_hash
 from datalattice.lattice.base import Lattice, as_operand, greater
 from datalattice.lattice.context import EMPTY_CONTEXT, MALFORMED, EntryDropped, MergeContext
 from datalattice.lattice.order import (
@@ -88,9 +88,11 @@ class DataLattice(Lattice):
         assert isinstance(other, Index)
         filing = _Filing(context)
         # What is under its own hash is taken unseen, unless some of it is not sound.
-        is_whole = not context.holes
-        result = base.merge_with(other, filing.join, addressed=is_whole, own_keys=True)
+        is_whole, work = not context.holes, context.work
+        result = base.merge_with(other, filing.join, addressed=is_whole, own_keys=True, work=work)
         for value in filing.strays:
+            if work is not None:
+                work.spend(work.limits.hashed + len(encode(value)) // work.limits.hashed_bytes)
             digest = value_hash(value)
             if digest not in result:
                 result = result.put(digest, value)
@@ -162,10 +164,11 @@ class CASLattice(Lattice):
         if other is None or own is other or not self.accepts(other, context):
             return own
         assert isinstance(other, Index)
+        join = _Keeping(context).join
         if isinstance(own, Index):
-            return own.merge_with(other, _Keeping(context).join)
+            return own.merge_with(other, join, work=context.work)
         if context.holes:
-            return as_operand(EMPTY_INDEX.merge_with(other, _Keeping(context).join), own, other)
+            return as_operand(EMPTY_INDEX.merge_with(other, join, work=context.work), own, other)
         return other
 
     def has_order(self) -> bool:

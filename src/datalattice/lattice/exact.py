@@ -12,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from datalattice.cells import ABSENT, Index, Value, same, value_hash
+from datalattice.cells import ABSENT, Index, Value, Work, same, value_hash
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -70,14 +70,14 @@ class _Joining:
         return merged
 
 
-def merge_exact(own: Index, other: Index, judge: Judge) -> Index:
+def merge_exact(own: Index, other: Index, judge: Judge, work: Work | None = None) -> Index:
     """Return `own` with every entry of `other` that the judge admits joined in.
 
-    Cost:   entries that differ.
+    Cost:   entries that differ; paid from `work`, when given.
     Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes".
     """
     joining = _Joining(own, judge)
-    made = own.merge_with(other, joining.entry, own_keys=True)
+    made = own.merge_with(other, joining.entry, own_keys=True, work=work)
     for key, value in joining.moved:
         made = made.remove(key).put(key, value)
     return made

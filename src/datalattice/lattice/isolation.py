@@ -21,7 +21,6 @@ from datalattice.lattice.context import (
     OwnMalformed,
     SectionDropped,
 )
-from datalattice.limits import WORK_GRANT_TICKS, WORK_GRANTS_MAX
 
 
 def isolated(context: MergeContext, own: Value, other: Value, merge: Callable[[], Value]) -> Value:
@@ -42,8 +41,8 @@ def isolated(context: MergeContext, own: Value, other: Value, merge: Callable[[]
         merged = merge()
     except WorkExceeded:
         work = context.work
-        if work is not None and work.grants < WORK_GRANTS_MAX:
-            work.grant(WORK_GRANT_TICKS)
+        if work is not None and work.grants < work.limits.grants_max:
+            work.grant(work.limits.grant)
         return _dropped(context, own, TOO_COSTLY)
     except TypeMismatch:
         return _dropped(context, own, MISMATCHED)

@@ -71,7 +71,7 @@ class JSONLattice(Lattice):
                 self._rank(own) == ZERO or self._rank(other) == ZERO
             )  # the zero changes nothing, however new
             return self._conflict(own, other, None if zero else context.prefer)
-        return _merge_trees(self, own, other, context.prefer)
+        return _merge_trees(self, own, other, context)
 
     def zero(self) -> Value:
         """Return the empty Map.
@@ -209,9 +209,11 @@ def _mergeable(own: Value, other: Value) -> bool:
 class _Level:
     """A pair of containers of one kind being merged; pairs below it that wait are in `pending`."""
 
-    def __init__(self, lattice: JSONLattice, own: Value, other: Value, prefer: str | None) -> None:
+    def __init__(
+        self, lattice: JSONLattice, own: Value, other: Value, context: MergeContext
+    ) -> None:
         self._lattice: Final = lattice
-        self._prefer: Final = prefer
+        self._context: Final = context
         self.own: Final = own
         self.other: Final = other
         self.pending: Final[list[tuple[Value, Value, Value]]] = []
@@ -228,18 +230,18 @@ class _Level:
         if _mergeable(own, other):
             self.pending.append((key, own, other))
             return own
-        return self._lattice._conflict(own, other, self._prefer)
+        return self._lattice._conflict(own, other, self._context.prefer)
 
     def start(self) -> None:
         """Join the entries of this level."""
         own, other = self.own, self.other
         if isinstance(own, Map):
             assert isinstance(other, Map)
-            self.result = own.merge_with(other, self.join)
+            self.result = own.merge_with(other, self.join, self._context.work)
         else:
             assert isinstance(own, Index)
             assert isinstance(other, Index)
-            self.result = own.merge_with(other, self.join)
+            self.result = own.merge_with(other, self.join, work=self._context.work)
 
     def put(self, key: Value, value: Value) -> None:
         """Set the joined value of an entry that was put off."""
@@ -255,13 +257,13 @@ class _Level:
         return as_operand(self.result, self.own, self.other)
 
 
-def _merge_trees(lattice: JSONLattice, own: Value, other: Value, prefer: str | None) -> Value:
+def _merge_trees(lattice: JSONLattice, own: Value, other: Value, context: MergeContext) -> Value:
     """Return the join of two containers of one kind.
 
     Equal pairs are joined once: a few cells that refer to one another many times over hold more
     pairs than anybody could visit.
     """
-    top = _Level(lattice, own, other, prefer)
+    top = _Level(lattice, own, other, context)
     top.start()
     stack = [top]
     joined: dict[tuple[bytes, bytes], Value] = {}
@@ -274,7 +276,7 @@ def _merge_trees(lattice: JSONLattice, own: Value, other: Value, prefer: str | N
                 level.pending.pop()
                 level.put(key, joined[pair])
                 continue
-            below = _Level(lattice, mine, theirs, prefer)
+            below = _Level(lattice, mine, theirs, context)
             below.start()
             stack.append(below)
             continue

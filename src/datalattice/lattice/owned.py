@@ -89,6 +89,9 @@ class SignedLattice(Lattice):
         """
         if other is None or own is other:
             return own
+        work = context.work
+        if work is not None:
+            work.spend(work.limits.signature)
         if not isinstance(other, Signed) or not other.verify():
             kind = BAD_SIGNATURE if isinstance(other, Signed) else ENTRY_DROPPED
             context.report(EntryDropped(context.path, kind))
@@ -322,8 +325,8 @@ class OwnerLattice(Lattice):
         assert isinstance(other, Map)
         join = _OwnerMerge(self._signed_child, context).join
         if isinstance(own, Map):
-            return own.merge_with(other, join)
-        return as_operand(EMPTY_MAP.merge_with(other, join), other, other)
+            return own.merge_with(other, join, context.work)
+        return as_operand(EMPTY_MAP.merge_with(other, join, context.work), other, other)
 
     def zero(self) -> Value:
         """Return the empty Map.
@@ -386,8 +389,8 @@ class DIDOwnerLattice(OwnerLattice):
         theirs = other if isinstance(other, Index) else EMPTY_INDEX
         judge = _DIDJudge(self._signed_child, context.verified_by(DIDVerifier(context.verifier)))
         if isinstance(own, Index):
-            return merge_exact(own, theirs, judge)
-        return as_operand(merge_exact(EMPTY_INDEX, theirs, judge), other, other)
+            return merge_exact(own, theirs, judge, context.work)
+        return as_operand(merge_exact(EMPTY_INDEX, theirs, judge, context.work), other, other)
 
     def zero(self) -> Value:
         """Return the empty Index.

@@ -63,7 +63,7 @@ class SetLattice(Lattice):
         if other is None or own is other or not self.accepts(other, context):
             return own
         assert isinstance(other, Set)
-        return own.union(other) if isinstance(own, Set) else other
+        return own.union(other, context.work) if isinstance(own, Set) else other
 
     def zero(self) -> Value:
         """Return the empty set.

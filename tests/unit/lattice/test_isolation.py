@@ -50,7 +50,7 @@ from datalattice.lattice import (
     root_lattice,
     verify_did,
 )
-from datalattice.limits import WORK_GRANTS_MAX
+from datalattice.limits import WORK_LIMITS, WorkLimits
 from datalattice.testing.cells_kit import Cells
 from datalattice.testing.malformed import cells_of, value_of, with_cell
 
@@ -241,7 +241,7 @@ def test_an_error_of_the_own_disk_passes_through(error: Exception) -> None:
 
 
 def test_a_part_that_costs_too_much_is_left_out_and_the_rest_has_more_to_spend() -> None:
-    work = Work(0)
+    work = Work(WorkLimits(start=0))
     reports: list[Report] = []
     context = MergeContext(path=(KV,)).for_foreign(reports.append, work)
 
@@ -249,10 +249,10 @@ def test_a_part_that_costs_too_much_is_left_out_and_the_rest_has_more_to_spend()
         work.spend(3_000)
         return "never"
 
-    for turn in range(1, WORK_GRANTS_MAX + 3):
+    for turn in range(1, WORK_LIMITS.grants_max + 3):
         assert isolated(context, 1, 2, costly) == 1
         assert reports.pop() == SectionDropped((KV,), TOO_COSTLY)
-        assert work.grants == min(turn, WORK_GRANTS_MAX)
+        assert work.grants == min(turn, WORK_LIMITS.grants_max)
     assert work.left < 0
     with pytest.raises(WorkExceeded):
         work.spend(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from datalattice.cells import Blob, Map, Text, Value, from_json, make_text
+from datalattice.cells import Blob, Map, Text, Value, Work, from_json, make_text
 from datalattice.errors import BadFormat, UsageError
 
 SHA256_BYTES: Final = 32
@@ -32,13 +32,17 @@ def sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def content_hash(value: Value) -> bytes | None:
+def content_hash(value: Value, work: Work | None = None) -> bytes | None:
     """Return the SHA-256 of a Blob, or of the UTF-8 bytes of a String; nil for anything else.
 
     Nil, too, for more than `CONTENT_BYTES_MAX`, of which nothing is read.
 
+    Raises: WorkExceeded: `work`, when given, does not pay for the bytes.
     Source: COG-4 "Content addressing"; docs/grid.md "What is checked".
     """
+    if work is not None:
+        size = len(value) if isinstance(value, (bytes, str)) else 0
+        work.spend(work.limits.hashed + size // work.limits.hashed_bytes)
     if isinstance(value, bytes):
         return sha256(value)
     if isinstance(value, str):
@@ -47,7 +51,10 @@ def content_hash(value: Value) -> bytes | None:
         return None
     digest = hashlib.sha256()
     for start in range(0, value.byte_length(), READ_BYTES):
-        digest.update(value.read(start, start + READ_BYTES))
+        part = value.read(start, start + READ_BYTES, work)
+        if work is not None:
+            work.spend(len(part) // work.limits.hashed_bytes)
+        digest.update(part)
     return digest.digest()
 
 

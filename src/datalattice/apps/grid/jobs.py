@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from datalattice.cells import Map, Text, Value, to_cell, value_hash
+from datalattice.cells import Map, Text, Value, Work, to_cell, value_hash
 from datalattice.crypto import Entropy
 from datalattice.errors import UsageError
 from datalattice.lattice import (
@@ -80,7 +80,7 @@ def job_status(record: Value) -> str | None:
     return status if isinstance(status, str) else None
 
 
-def is_job_entry(key: Value, record: Value) -> bool:
+def is_job_entry(key: Value, record: Value, _work: Work | None = None) -> bool:
     """Return whether an entry of `:jobs` is sound: its key, its status, the id that it names.
 
     Source: COG-4 "Jobs"; docs/grid.md "What is checked".

@@ -25,6 +25,7 @@ from datalattice.cells import (
     Signed,
     Text,
     Value,
+    Work,
     same,
 )
 from datalattice.lattice import (
@@ -67,8 +68,11 @@ BAD_JOB: Final = "bad-job"
 BAD_CONTENT: Final = "bad-content"
 """Why an entry was left out, as words to count by."""
 
-EntryCheck = Callable[[Value, Value], bool]
-"""Tells whether an entry, key and value, is sound. It answers for any cells and does not raise."""
+EntryCheck = Callable[[Value, Value, Work | None], bool]
+"""Tells whether an entry, key and value, is sound; it answers for any cells.
+
+It raises nothing but `WorkExceeded`, when it is given an account to pay from.
+"""
 
 
 class _Judged(Lattice):
@@ -98,8 +102,8 @@ class _Judged(Lattice):
             return own
         judge = self.judge(context)
         if isinstance(own, Index):
-            return merge_exact(own, theirs, judge)
-        return as_operand(merge_exact(EMPTY_INDEX, theirs, judge), theirs, theirs)
+            return merge_exact(own, theirs, judge, context.work)
+        return as_operand(merge_exact(EMPTY_INDEX, theirs, judge, context.work), theirs, theirs)
 
     def zero(self) -> Value:
         """Return the empty Index.
@@ -124,9 +128,9 @@ class _EntryJudge(Judge):
         self._context = context
 
     def admits(self, key: Value, value: Value) -> bool:
-        if self._collection.check(key, value):
-            return True
         context = self._context
+        if self._collection.check(key, value, context.work):
+            return True
         context.report(EntryDropped((*context.path, key), self._collection.kind))
         return False
 
@@ -136,7 +140,8 @@ class _EntryJudge(Judge):
         record = self._collection.child(key)
         if record is not None:
             return record.merge(own, other, self._context.child(key))
-        return greater(own, other) if self._collection.check(key, own) else other
+        sound = self._collection.check(key, own, self._context.work)
+        return greater(own, other) if sound else other
 
 
 class Collection(_Judged):
@@ -329,25 +334,25 @@ def as_index(value: Value) -> Index | None:
     return value if isinstance(value, Index) else None
 
 
-def is_meta_entry(key: Value, text: Value) -> bool:
+def is_meta_entry(key: Value, text: Value, work: Work | None = None) -> bool:
     """Return whether an entry of `:meta` is sound: a String under its SHA-256."""
-    return isinstance(text, (str, Text)) and _is_hash_of(key, text)
+    return isinstance(text, (str, Text)) and _is_hash_of(key, text, work)
 
 
-def is_asset_entry(key: Value, record: Value) -> bool:
+def is_asset_entry(key: Value, record: Value, work: Work | None = None) -> bool:
     """Return whether an entry of `:assets` is sound: a Map, its metadata under its SHA-256."""
-    return isinstance(record, Map) and is_meta_entry(key, record.get(METADATA))
+    return isinstance(record, Map) and is_meta_entry(key, record.get(METADATA), work)
 
 
-def is_content_entry(key: Value, content: Value) -> bool:
+def is_content_entry(key: Value, content: Value, work: Work | None = None) -> bool:
     """Return whether an entry of `:storage` is sound: a Blob under its SHA-256."""
-    return isinstance(content, (bytes, Blob)) and _is_hash_of(key, content)
+    return isinstance(content, (bytes, Blob)) and _is_hash_of(key, content, work)
 
 
-def _is_hash_of(key: Value, value: Value) -> bool:
+def _is_hash_of(key: Value, value: Value, work: Work | None) -> bool:
     if not isinstance(key, bytes) or len(key) != SHA256_BYTES:
         return False
-    return content_hash(value) == key
+    return content_hash(value, work) == key
 
 
 JOB: Final = JobLattice()

@@ -1,0 +1,163 @@
+"""Work: walks pay for what they enter and earn by what they read for the first time."""
+
+from __future__ import annotations
+
+import pytest
+
+from datalattice.cells import (
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    EMPTY_SET,
+    Index,
+    Map,
+    Set,
+    Value,
+    Vector,
+    Work,
+    decode,
+    encode,
+    vector_fork_offset,
+)
+from datalattice.crypto import sha3_256
+from datalattice.errors import WorkExceeded
+from datalattice.limits import EMBEDDED_BYTES_MAX, WORK_LIMITS, WorkLimits
+from datalattice.testing.cells_kit import Cells
+
+LEVELS = 5
+"""Of a vector whose every block is one cell sixteen times: 16 ** 6 elements in a kilobyte."""
+
+
+def keep(_key: Value, own: Value, other: Value, has: bool, _had: bool) -> object:
+    return own if has else other
+
+
+def kept(value: Value) -> Value:
+    return Cells().kept(value)
+
+
+def repeated(element: Value, levels: int = LEVELS) -> Vector:
+    """Return a vector of very many equal elements, as a peer may send it."""
+    cells = Cells()
+    cell = b"\x80\x10" + encode(element) * 16
+    count = 16
+    for _ in range(levels):
+        child = cell
+        if len(cell) > EMBEDDED_BYTES_MAX:
+            child = b"\x20" + sha3_256(cell)
+            cells[sha3_256(cell)] = cell
+        count *= 16
+        cell = b"\x80" + length(count) + child * 16
+    found = decode(cell, cells)
+    assert isinstance(found, Vector)
+    return found
+
+
+def length(count: int) -> bytes:
+    out = [count & 0x7F]
+    while count := count >> 7:
+        out.append((count & 0x7F) | 0x80)
+    return bytes(reversed(out))
+
+
+def test_an_account_pays_until_it_is_empty_and_a_cell_earns_once() -> None:
+    work = Work(WorkLimits(start=10))
+    work.spend(10)
+    assert work.left == 0
+    with pytest.raises(WorkExceeded, match="more work than its size allows"):
+        work.spend(1)
+    assert work.spent == 11
+    work.grant(5)
+    assert (work.left, work.grants) == (5, 1)
+    work.earn(b"a", 100)
+    work.earn(b"a", 100)
+    assert work.left == 105
+    assert work.memo("x") is work.memo("x") is not work.memo("y")
+
+
+def test_a_step_beyond_any_account_is_refused_and_the_sum_stays_exact() -> None:
+    work = Work()
+    with pytest.raises(WorkExceeded):
+        work.spend(1 << 200)
+    with pytest.raises(WorkExceeded):
+        work.spend(1 << 200)
+
+
+@pytest.mark.parametrize("count", [3, 300, 3_000])
+def test_joins_of_data_that_was_stored_earn_more_than_they_cost(count: int) -> None:
+    rows = [(f"key {n}", f"value {n}") for n in range(count)]
+    more = [(f"other {n}", f"value {n}") for n in range(count)]
+    changed = [(f"key {n}", f"changed {n}") for n in range(count)]
+    for others in (more, changed):
+        for own, other in (
+            (kept(Map.of(rows)), kept(Map.of(others))),
+            (EMPTY_MAP, kept(Map.of(others))),
+        ):
+            assert isinstance(own, Map)
+            assert isinstance(other, Map)
+            work = Work()
+            own.merge_with(other, keep, work)
+            assert work.spent > 0
+            assert work.left > WORK_LIMITS.start // 2
+        for first, second in (
+            (kept(Index.of(rows)), kept(Index.of(others))),
+            (EMPTY_INDEX, kept(Index.of(others))),
+        ):
+            assert isinstance(first, Index)
+            assert isinstance(second, Index)
+            work = Work()
+            first.merge_with(second, keep, work=work)
+            assert work.spent > 0
+            assert work.left > WORK_LIMITS.start // 2
+    left, right = kept(Set.of([key for key, _ in rows])), kept(Set.of([key for key, _ in more]))
+    assert isinstance(left, Set)
+    assert isinstance(right, Set)
+    for one in (left, EMPTY_SET):
+        work = Work()
+        one.union(right, work)
+        assert work.spent > 0
+        assert work.left > WORK_LIMITS.start // 2
+
+
+def test_equal_subtrees_cost_nothing() -> None:
+    value = kept(Map.of([(n, n) for n in range(3_000)]))
+    assert isinstance(value, Map)
+    work = Work()
+    value.merge_with(value.put("new", 1), keep, work)
+    assert 0 < work.spent < 100
+
+
+def test_a_vector_of_few_cells_and_many_elements_is_not_walked() -> None:
+    a, b = repeated(1), repeated(2)
+    for walk in (
+        lambda work: a.drop(5, work),
+        lambda work: a.drop(16 * 7, work),
+        lambda work: sum(1 for _ in a.iter_range(3, len(a), work)),
+        lambda work: sum(1 for _ in a.differences(b, work)),
+        lambda work: a.merge_with(b, lambda _at, _own, other: other, work),
+        lambda work: Vector().merge_with(b, lambda _at, _own, other: other, work),
+    ):
+        work = Work()
+        with pytest.raises(WorkExceeded):
+            walk(work)
+        assert work.spent < 3 * WORK_LIMITS.start
+    assert vector_fork_offset(a, b, Work()) == 0
+
+
+def test_reading_and_cutting_a_log_of_distinct_records_earns_what_it_costs() -> None:
+    log = kept(Vector.of([f"record number {n}" for n in range(20_000)]))
+    assert isinstance(log, Vector)
+    for number in (5, 16, 160, 1_600):
+        work = Work()
+        log.drop(number, work)
+        assert work.left > 0
+    work = Work()
+    assert sum(1 for _ in log.iter_range(0, len(log), work)) == 20_000
+    assert work.left > 0
+
+
+def test_a_difference_far_to_the_right_of_a_shared_log_is_found_in_few_steps() -> None:
+    log = kept(Vector.of(list(range(5_000))))
+    assert isinstance(log, Vector)
+    work = Work()
+    assert vector_fork_offset(log.append("a"), log.append("b"), work) == 5_000
+    assert work.spent < 100
