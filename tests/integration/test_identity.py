@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import datalattice.node.peers as peers_module
+from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Keyword
 from datalattice.crypto import KeyPair
@@ -48,8 +49,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def write(node: Node, text: str) -> None:
-    assert node.key_pair is not None
-    LatticeMQ.at(node.cursor, node.key_pair.public_key).partition("t", 0).offer(text)
+    assert node.owner is not None
+    LatticeMQ.at(node.cursor, node.owner.public_key).partition("t", 0).offer(text)
 
 
 async def converge(*nodes: Node) -> None:
@@ -76,6 +77,36 @@ def test_nodes_converge_over_tls_and_know_each_other(second: KeyPair | None) -> 
             assert peer.address == one.address
 
     run(work)
+
+
+def test_two_devices_of_one_owner_are_two_nodes_and_join_what_both_write() -> None:
+    def device(identity: KeyPair, *peers: str) -> Node:
+        config = NodeConfig(port=0, peers=peers)
+        return open_node(MemoryStore(), identity=identity, keys=[THREE], config=config)
+
+    async def work() -> None:
+        async with device(ONE) as one, device(TWO, str(one.address)) as two:
+            await until(lambda: two.peers[0].trusted)
+            assert two.peers[0].public_key == ONE.public_key
+            for name, node in (("one", one), ("two", two)):
+                Database.at(node.cursor, THREE.public_key, "shop")[name] = 1
+                await node.sync()
+            await converge(one, two)
+            for node in (one, two):
+                found = Database.at(node.cursor, THREE.public_key, "shop")
+                assert sorted(found) == ["one", "two"]
+            # Queues of a node are those of its first owner's key.
+            write(one, "hello")
+            assert LatticeMQ.at(one.cursor, THREE.public_key).topics() == ["t"]
+
+    run(work)
+
+
+def test_keys_of_owners_need_an_identity_beside_them() -> None:
+    with pytest.raises(UsageError, match="needs an identity"):
+        open_node(MemoryStore(), keys=[ONE])
+    with pytest.raises(UsageError, match="give it, or these two"):
+        open_node(MemoryStore(), key_pair=ONE, identity=TWO)
 
 
 def test_a_node_is_pulled_from_by_its_key_and_not_by_another() -> None:
@@ -323,8 +354,8 @@ def test_nodes_on_one_network_find_each_other() -> None:
             for node, other in ((one, two), (two, one)):
                 await until(lambda node=node: [one.connected for one in node.peers] == [True])  # type: ignore[misc]
                 (peer,) = node.peers
-                assert other.key_pair is not None
-                assert peer.public_key == other.key_pair.public_key
+                assert other.identity is not None
+                assert peer.public_key == other.identity.public_key
                 assert peer.source == "mdns"
                 assert node.observer.counters["peers-found-mdns"] == 1
 

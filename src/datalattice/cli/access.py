@@ -14,14 +14,13 @@ from typing import Protocol, TypeVar
 from datalattice import home
 from datalattice.apps.queue import QUEUE_SECTION, LatticeMQ
 from datalattice.cells import Index, Map, Value
-from datalattice.cli.folder import Folder, read_key
+from datalattice.cli.folder import Folder, read_key, read_keys
 from datalattice.cli.render import print_notice
 from datalattice.clock import SystemClock
-from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.home import Change, Editor, open_reader, reading
-from datalattice.lattice import MergeContext, root_lattice
+from datalattice.home import Change, Editor, OwnKeys, open_reader, reading
+from datalattice.lattice import root_lattice
 from datalattice.store import CellStore, Store
 
 __all__ = [
@@ -76,7 +75,7 @@ class Writer(Protocol):
 
     @property
     def owner(self) -> bytes:
-        """The public key that signs."""
+        """The owner of the queues: the key that signs."""
         ...
 
     def offer_many(
@@ -102,22 +101,22 @@ class Writer(Protocol):
 class StoreWriter:
     """A writer on a store that this process has opened."""
 
-    def __init__(self, store: Store, key_pair: KeyPair) -> None:
-        self._key_pair = key_pair
+    def __init__(self, store: Store, keys: OwnKeys) -> None:
+        self._owner = keys.owner.public_key
         root = store.root()
         lattice = root_lattice()
         self._cursor = RootLattice(
             lattice,
             lattice.zero() if root is None else root,
-            MergeContext(key_pair=key_pair),
+            keys.context(),
             on_sync=lambda value: _committed(store, value),
         )
-        self._topics = LatticeMQ.at(self._cursor, key_pair.public_key, SystemClock())
+        self._topics = LatticeMQ.at(self._cursor, self._owner, SystemClock())
 
     @property
     def owner(self) -> bytes:
-        """The public key that signs."""
-        return self._key_pair.public_key
+        """The owner of the queues: the key that signs."""
+        return self._owner
 
     def offer_many(
         self,
@@ -164,7 +163,7 @@ def writing(folder: Folder) -> Iterator[Writer]:
         return
     with found as store, home.whole(folder):
         _tell(store.damage)
-        yield StoreWriter(store, read_key(folder.key_path))
+        yield StoreWriter(store, read_keys(folder))
 
 
 def queue_owners(root: Value) -> list[bytes]:

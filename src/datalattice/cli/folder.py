@@ -17,6 +17,8 @@ from datalattice.home import (
     Folder,
     folder_of,
     read_key,
+    read_keys,
+    read_keys_or_none,
     write_key,
 )
 
@@ -27,6 +29,8 @@ __all__ = [
     "existing_folder",
     "folder_of",
     "read_key",
+    "read_keys",
+    "read_keys_or_none",
     "write_key",
 ]
 

@@ -27,7 +27,7 @@ from datalattice.cli.render import print_lines, print_pairs, show
 from datalattice.cli.values import parse_key, value_json
 from datalattice.cli.whole import AsOption, Layout, OutputOption, print_document, write_whole
 from datalattice.errors import NoSuchPath
-from datalattice.lattice import OwnerLattice, root_lattice
+from datalattice.lattice import LOCAL_KEY, OwnerLattice, root_lattice
 
 SHOWN_MAX: Final = 20
 """Entries of a container that are listed unless all are asked for."""
@@ -124,7 +124,9 @@ def path_keys(path: Sequence[str] | None, folder: Folder) -> list[Value]:
     if path is not None and path[1:2] == [OWN]:
         section = root_lattice().child(keys[0])
         if isinstance(section, OwnerLattice):
-            keys[1] = read_key(folder.key_path).public_key
+            # `:local` is the node's own, everything else its owner's.
+            is_local = keys[0] == LOCAL_KEY
+            keys[1] = read_key(folder.identity_path if is_local else folder.key_path).public_key
             keys = canonical(keys)
     return keys
 

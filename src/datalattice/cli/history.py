@@ -18,7 +18,6 @@ from datalattice.cli.folder import (
     existing_folder,
     folder_of,
     read_key,
-    write_key,
 )
 from datalattice.cli.get import FullOption, brief_text, kind_of, path_keys, print_value, walk
 from datalattice.cli.render import (
@@ -32,7 +31,7 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.values import value_json
 from datalattice.errors import NoSuchPath, UsageError
-from datalattice.home import root_named
+from datalattice.home import begin_folder, root_named
 from datalattice.lattice import slot_changes
 from datalattice.store import Moment, parse_time, time_text
 
@@ -235,7 +234,11 @@ def checkout(
     ref: RefArgument,
     into: Annotated[Path, typer.Option("--into", help="The new folder; it has no store yet.")],
     with_key: Annotated[
-        bool, typer.Option("--with-key", help="Copy the folder's key, to write as the same owner.")
+        bool,
+        typer.Option(
+            "--with-key",
+            help="Copy the owner's key, to write as the same owner; the node is another.",
+        ),
     ] = False,
     dir: DirOption = None,
     json: JsonOption = False,
@@ -249,7 +252,7 @@ def checkout(
     if target.store_path.exists():
         raise UsageError(f"{target.path} has a store already; name a new folder with --into")
     key_pair = read_key(folder.key_path) if with_key else None
-    if key_pair is not None and target.key_path.exists():
+    if key_pair is not None and target.identity_path.exists():
         raise UsageError(f"{target.path} has a key already; leave out --with-key")
     with (
         past.reading_past(folder) as store,
@@ -261,7 +264,7 @@ def checkout(
         with store.lease(hash, past.HOLD_SECONDS):
             cells = _copy_root(store, hash, target.store_path, bar.to)
     if key_pair is not None:
-        write_key(target.key_path, key_pair)
+        begin_folder(target, key_pair)
     document = {"folder": str(target.path), "root": hash.hex(), "cells": cells}
     show(json, document, lambda: print_pairs(document))
 

@@ -70,6 +70,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo)
+app.command("init")(key.init)
 app.add_typer(key.app, name="key", no_args_is_help=True)
 app.add_typer(node.app, name="node", no_args_is_help=True)
 app.add_typer(kv.app, name="kv", no_args_is_help=True)

@@ -24,7 +24,7 @@ from datalattice.cli.folder import (
     JsonOption,
     existing_folder,
     folder_of,
-    read_key,
+    read_keys_or_none,
 )
 from datalattice.cli.render import (
     print_json,
@@ -147,13 +147,15 @@ def start(
         return settings_of(folder, config, given).config
 
     settings = load()
-    key_pair = read_key(folder.key_path) if folder.key_path.exists() else None
+    keys = read_keys_or_none(folder)
     opening = ExitStack()
 
     def ready(running: Running, node: Node) -> None:
         opening.close()
-        if key_pair is None:
-            print_notice(f"no key at {folder.key_path}; the node follows others but writes nothing")
+        if keys is None:
+            print_notice(
+                f"no key at {folder.identity_path}; the node follows others but writes nothing"
+            )
         for damage in node.damage:
             print_notice(f"{damage}; what was there is missing")
         document = {
@@ -171,7 +173,14 @@ def start(
 
     # A terminal that is closed sends SIGHUP, too, and then the node is to end.
     reload = None if sys.stdin.isatty() else load
-    daemon = Daemon(folder.path, settings, key_pair=key_pair, ready=ready, reload=reload)
+    daemon = Daemon(
+        folder.path,
+        settings,
+        identity=None if keys is None else keys.identity,
+        keys=() if keys is None else keys.in_order(),
+        ready=ready,
+        reload=reload,
+    )
     if attached:
         work = functools.partial(_end_with_input, daemon.stop)
         threading.Thread(target=work, name="attached", daemon=True).start()
@@ -355,12 +364,16 @@ def _pull_alone(folder: Folder, address: str | None) -> str:
 
     if address is None:
         raise UsageError("no node runs in this folder; name the node to pull from: host:port")
-    key_pair = read_key(folder.key_path) if folder.key_path.exists() else None
+    keys = read_keys_or_none(folder)
+    identity = None if keys is None else keys.identity
+    owners = () if keys is None else keys.in_order()
 
-    probe(address, key_pair=key_pair)  # somebody answers there; else this says so at once
+    probe(address, key_pair=identity)  # somebody answers there; else this says so at once
 
     async def work() -> str:
-        node = open_node(folder.store_path, key_pair=key_pair, port=-1, peers=[address])
+        node = open_node(
+            folder.store_path, identity=identity, keys=owners, port=-1, peers=[address]
+        )
         async with node:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 while not any(peer.connected for peer in node.peers):  # noqa: ASYNC110 - no event

@@ -21,7 +21,7 @@ from datalattice.cli.folder import (
     JsonOption,
     existing_folder,
     folder_of,
-    read_key,
+    read_keys_or_none,
 )
 from datalattice.cli.render import (
     Step,
@@ -252,8 +252,8 @@ def _import_alone(
     from datalattice.node import import_into
     from datalattice.store import CellStore
 
-    key_pair = read_key(folder.key_path) if folder.key_path.exists() else None
-    context = MergeContext(key_pair=key_pair, verifier=verify_did)
+    keys = read_keys_or_none(folder)
+    context = MergeContext(verifier=verify_did) if keys is None else keys.context()
     with CellStore.open(folder.store_path) as store, _opened(source) as where:
         return import_into(store, where, context=context, progress=bar.to, **arguments)
 

@@ -20,7 +20,7 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.lattice import OwnerLattice, root_lattice
+from datalattice.lattice import LOCAL_KEY, MergeContext, OwnerLattice, root_lattice
 
 DATA_KEY: Final = Keyword("data")
 
@@ -73,7 +73,7 @@ def put(
         raise UsageError("give the value with --value or with --from, not both")
     folder = folder_of(dir)
     with access.editing(folder) as editor:
-        keys = _place(path, editor.key_pair)
+        keys = _place(path, editor.context, editor.key_pair)
         new = _given(value, form) if value is not None else read_whole(source, form, editor.stage)
         where = editor.edit(lambda cursor, _: _write(cursor, keys, new))
     document = {
@@ -106,16 +106,18 @@ def _given(text: str, form: Layout) -> Value:
         raise UsageError(f"--value: {error}") from error
 
 
-def _place(path: list[str], key_pair: KeyPair) -> list[Value]:
+def _place(path: list[str], context: MergeContext, key_pair: KeyPair) -> list[Value]:
     """Return the canonical keys of a path, if a value can be written there.
 
     Raises: UsageError: it cannot.
     """
     keys = [parse_key(key) for key in path]
-    if path[1:2] == [OWN]:
-        keys[1] = key_pair.public_key
     keys = canonical(keys)
     section = keys[0]
+    if path[1:2] == [OWN]:
+        # `:local` is the node's own, everything else its owner's.
+        identity = context.key_pair if section == LOCAL_KEY else None
+        keys = canonical([section, (identity or key_pair).public_key, *keys[2:]])
     if not isinstance(section, Keyword) or root_lattice().child(section) is None:
         known = ", ".join(sorted(to_text(key) for key in root_lattice().children()))
         raise UsageError(f"there is no section {to_text(section)}; there are: {known}")
@@ -129,7 +131,7 @@ def _place(path: list[str], key_pair: KeyPair) -> list[Value]:
     if section == KV_SECTION and not all(isinstance(key, str) for key in keys[3:]):
         raise UsageError("names of databases and their keys are strings; write a number as '\"5\"'")
     if isinstance(root_lattice().child(section), OwnerLattice) and len(keys) > 1:
-        _check_owner(keys[1], key_pair)
+        _check_owner(keys[1], context, key_pair)
         if len(keys) < OWNER_PATH_KEYS:
             raise UsageError(f"in {to_text(section)} a value goes to: {section.name} own value ...")
     if section not in (DATA_KEY, KV_SECTION) and len(keys) < 2:
@@ -137,8 +139,8 @@ def _place(path: list[str], key_pair: KeyPair) -> list[Value]:
     return keys
 
 
-def _check_owner(owner: Value, key_pair: KeyPair) -> None:
-    if isinstance(owner, bytes) and owner != key_pair.public_key:
+def _check_owner(owner: Value, context: MergeContext, key_pair: KeyPair) -> None:
+    if isinstance(owner, bytes) and not context.holds(owner):
         raise UsageError(
             f"what is below the owner {to_text(owner)} is not yours to write; "
             f"write `own`, or your key {to_text(key_pair.public_key)}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.exceptions import Exit
 
-from datalattice.cli.folder import DirOption, Folder, JsonOption, existing_folder, read_key
+from datalattice.cli.folder import DirOption, Folder, JsonOption, existing_folder, read_keys_or_none
 from datalattice.cli.render import (
     Step,
     print_lines,
@@ -129,9 +129,10 @@ def _heal_alone(
     from datalattice.store import Fetching, heal_store, open_damaged
 
     where = None if other is None else str(other)
-    key_pair = read_key(folder.key_path) if folder.key_path.exists() else None
+    keys = read_keys_or_none(folder)
+    identity = None if keys is None else keys.identity
     with (
-        HealingSources(addresses, where, key_pair) as sources,
+        HealingSources(addresses, where, identity) as sources,
         open_damaged(folder.store_path) as store,
     ):
         healing = heal_store(store, Fetching(store, sources), bar.to)

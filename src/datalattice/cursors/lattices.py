@@ -14,7 +14,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from datalattice.cells import Signed, Value, same, to_cell
+from datalattice.cells import Signed, Value, brief, same, to_cell
+from datalattice.crypto import KeyPair
 from datalattice.cursors.base import KEEP, Change, Cursor, PathCursor, Reference, Root, cells
 from datalattice.errors import BadSignature, NoSigningKey, TypeMismatch, UnsupportedOperation
 from datalattice.lattice import (
@@ -117,7 +118,8 @@ class LatticeCursor(Cursor):
 class RootLattice(LatticeCursor):
     """The top of a tree of lattice cursors.
 
-    `strict` refuses signatures by a key that may not speak for the owner in the path.
+    strict: below an owner only values that a key of this owner signed are read and written; it is
+            left out by tests and vectors of the seed's rule only, which takes the context's key.
 
     Source: CAD024 "Lattice cursors"; CAD035; docs/cursors.md "Kinds".
     """
@@ -131,7 +133,7 @@ class RootLattice(LatticeCursor):
         context: MergeContext = EMPTY_CONTEXT,
         on_sync: SyncCallback | None = None,
         *,
-        strict: bool = False,
+        strict: bool = True,
     ) -> None:
         super().__init__(lattice, context, strict=strict)
         self._initial: Final = to_cell(value)
@@ -304,7 +306,7 @@ class SignedCursor(LatticeCursor):
         lattice: Lattice | None,
         context: MergeContext = EMPTY_CONTEXT,
         *,
-        strict: bool = False,
+        strict: bool = True,
     ) -> None:
         super().__init__(lattice, context, strict=strict)
         self._base: Final = base
@@ -362,10 +364,16 @@ class SignedCursor(LatticeCursor):
             return None
         if not isinstance(cell, Signed):
             raise TypeMismatch(f"a Signed value is needed here, got {type(cell).__name__}")
+        context = self._context
+        signer, owner = cell.public_key, context.owner
+        if self._strict and owner is not None and not context.verify_owner(owner, signer):
+            raise BadSignature(
+                f"the value at {brief(context.path)} is signed by 0x{signer.hex()}, "
+                "which may not sign for its owner"
+            )
         if not cell.verify():
             raise BadSignature(
-                f"the value at {list(self._context.path)} is not what "
-                f"0x{cell.public_key.hex()} signed"
+                f"the value at {list(context.path)} is not what 0x{signer.hex()} signed"
             )
         return cell.value
 
@@ -373,15 +381,31 @@ class SignedCursor(LatticeCursor):
         """Return the cell to write for a new value: the present one when it says the same."""
         if after is None:
             return None
+        key_pair = self._signer()
+        if (
+            isinstance(cell, Signed)
+            and cell.public_key == key_pair.public_key
+            and same(before, after)
+        ):
+            return cell
+        return Signed.sign(key_pair, after)
+
+    def _signer(self) -> KeyPair:
+        """Return the key pair that signs what is written here.
+
+        Raises: NoSigningKey: none here may.
+        """
         context = self._context
-        key_pair = context.key_pair
-        if key_pair is None:
+        owner, identity = context.owner, context.key_pair
+        key_pair = identity if owner is None else context.signer(owner)
+        if key_pair is not None:
+            return key_pair
+        if identity is None and not len(context.keys):
             raise NoSigningKey(
                 "a write below a signature needs the key_pair of a MergeContext, see with_context"
             )
-        signer, owner = key_pair.public_key, context.owner
-        if self._strict and owner is not None and not context.authorises(owner, signer):
-            raise NoSigningKey(f"the key 0x{signer.hex()} may not sign for the owner {owner!r}")
-        if isinstance(cell, Signed) and cell.public_key == signer and same(before, after):
-            return cell
-        return Signed.sign(key_pair, after)
+        if self._strict or identity is None:
+            raise NoSigningKey(
+                f"no key here may sign for the owner {brief(owner)}; it may be read, not written"
+            )
+        return identity

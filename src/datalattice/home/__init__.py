@@ -5,11 +5,16 @@ from datalattice.home.edits import Change, Editor, edit, editing, take_turn
 from datalattice.home.folder import (
     DEFAULT_FOLDER,
     HOME_VARIABLE,
+    OWNER_NAME,
     Folder,
+    OwnKeys,
     folder_of,
     read_key,
+    read_keys,
+    read_keys_or_none,
     write_key,
 )
+from datalattice.home.identity import begin_folder, renew_identity
 from datalattice.home.opening import node_or_store, open_reader, reading, root_named, whole
 from datalattice.home.syncing import Direction, Outcome, Side, Sync
 from datalattice.home.transfer import copy_tree, fetch, inside, pieces, pieces_of, walk_local
@@ -17,6 +22,7 @@ from datalattice.home.transfer import copy_tree, fetch, inside, pieces, pieces_o
 __all__ = [
     "DEFAULT_FOLDER",
     "HOME_VARIABLE",
+    "OWNER_NAME",
     "Change",
     "Direction",
     "DriveOf",
@@ -25,8 +31,10 @@ __all__ = [
     "Editor",
     "Folder",
     "Outcome",
+    "OwnKeys",
     "Side",
     "Sync",
+    "begin_folder",
     "copy_tree",
     "edit",
     "editing",
@@ -38,7 +46,10 @@ __all__ = [
     "pieces",
     "pieces_of",
     "read_key",
+    "read_keys",
+    "read_keys_or_none",
     "reading",
+    "renew_identity",
     "root_named",
     "take_turn",
     "walk_local",

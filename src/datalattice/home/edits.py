@@ -31,14 +31,14 @@ from datalattice.errors import (
     Timeout,
     UsageError,
 )
-from datalattice.home.folder import Folder, read_key
+from datalattice.home.folder import Folder, OwnKeys, read_keys
 from datalattice.home.opening import (
     LOCK_WAIT_S,
     node_or_store,
     open_reader,
     whole,
 )
-from datalattice.lattice import LOCAL_KEY, MergeContext, root_lattice, verify_did
+from datalattice.lattice import LOCAL_KEY, MergeContext, root_lattice
 from datalattice.store import CellStore, Damage, Lease, Lock, RealDisk, write_error
 
 if TYPE_CHECKING:
@@ -90,7 +90,12 @@ class Editor(Protocol):
 
     @property
     def key_pair(self) -> KeyPair:
-        """The folder's own key, which signs."""
+        """The key of the folder's owner, below which its commands write."""
+        ...
+
+    @property
+    def context(self) -> MergeContext:
+        """What edits merge and sign with: the node's identity, and the ring of owners' keys."""
         ...
 
     @property
@@ -137,12 +142,12 @@ def editing(folder: Folder) -> Iterator[Editor]:
     """
     found = node_or_store(folder)
     with found, whole(folder):
-        key_pair = read_key(folder.key_path)
+        keys = read_keys(folder)
         if isinstance(found, CellStore):
-            yield StoreEditor(found, key_pair)
+            yield StoreEditor(found, keys)
             return
         with open_reader(folder) as reader:
-            editor = NodeEditor(found, reader, key_pair, str(folder.edit_lock_path))
+            editor = NodeEditor(found, reader, keys, str(folder.edit_lock_path))
             try:
                 yield editor
             finally:
@@ -161,14 +166,19 @@ def edit(folder: Folder, change: Change[T]) -> T:
 class StoreEditor:
     """An editor of a store that this process has opened."""
 
-    def __init__(self, store: CellStore, key_pair: KeyPair) -> None:
+    def __init__(self, store: CellStore, keys: OwnKeys) -> None:
         self._store = store
-        self._key_pair = key_pair
+        self._keys = keys
 
     @property
     def key_pair(self) -> KeyPair:
-        """The folder's own key, which signs."""
-        return self._key_pair
+        """The key of the folder's owner, below which its commands write."""
+        return self._keys.owner
+
+    @property
+    def context(self) -> MergeContext:
+        """What edits merge and sign with: the node's identity, and the ring of owners' keys."""
+        return self._keys.context()
 
     @property
     def damage(self) -> tuple[Damage, ...]:
@@ -194,9 +204,9 @@ class StoreEditor:
 
     def edit(self, change: Change[T]) -> T:
         """Make a change; return what it returned, when what it wrote is durable."""
-        cursor = _cursor_on(self._store.root(), self._key_pair)
-        result = change(cursor, self._key_pair)
-        if _changes(cursor, self._key_pair):
+        cursor = _cursor_on(self._store.root(), self.context)
+        result = change(cursor, self.key_pair)
+        if _changes(cursor):
             self._store.commit(cursor.get())
         return result
 
@@ -205,12 +215,12 @@ class NodeEditor:
     """An editor of a running node, through its control socket; `reader` is its store."""
 
     def __init__(
-        self, client: ControlClient, reader: CellStore, key_pair: KeyPair, lock_path: str
+        self, client: ControlClient, reader: CellStore, keys: OwnKeys, lock_path: str
     ) -> None:
         self._client = client
         self._client.home = reader
         self._reader = reader
-        self._key_pair = key_pair
+        self._keys = keys
         self._lock_path = lock_path
         self._staged: dict[bytes, None] = {}  # what no staged value is above
         self._leases: dict[bytes, Lease] = {}
@@ -218,8 +228,13 @@ class NodeEditor:
 
     @property
     def key_pair(self) -> KeyPair:
-        """The folder's own key, which signs."""
-        return self._key_pair
+        """The key of the folder's owner, below which its commands write."""
+        return self._keys.owner
+
+    @property
+    def context(self) -> MergeContext:
+        """What edits merge and sign with: the node's identity, and the ring of owners' keys."""
+        return self._keys.context()
 
     @property
     def damage(self) -> tuple[Damage, ...]:
@@ -302,9 +317,9 @@ class NodeEditor:
             for _ in range(TRIES_MAX):
                 base = self._reader.root_hash()
                 try:
-                    cursor = _cursor_on(self._reader.root(), self._key_pair)
-                    result = change(cursor, self._key_pair)
-                    slots = _changes(cursor, self._key_pair)
+                    cursor = _cursor_on(self._reader.root(), self.context)
+                    result = change(cursor, self.key_pair)
+                    slots = _changes(cursor)
                     if not slots or self._swap(slots):
                         return result
                 except (MissingData, Corruption):
@@ -358,13 +373,12 @@ def _size(parts: list[Part]) -> int:
     return sum(len(encoding) for _, encoding, _ in parts)
 
 
-def _cursor_on(root: Value, key_pair: KeyPair) -> RootLattice:
+def _cursor_on(root: Value, context: MergeContext) -> RootLattice:
     lattice = root_lattice()
-    context = MergeContext(key_pair=key_pair, verifier=verify_did)
     return RootLattice(lattice, lattice.zero() if root is None else root, context)
 
 
-def _changes(cursor: RootLattice, key_pair: KeyPair) -> list[Slot]:
+def _changes(cursor: RootLattice) -> list[Slot]:
     """Return what a change made of a root.
 
     Raises: NotOwner: something that only another owner may write. UsageError: no place for data.
@@ -375,7 +389,7 @@ def _changes(cursor: RootLattice, key_pair: KeyPair) -> list[Slot]:
     assert lattice is not None
     slots = changed_slots(lattice, cursor.initial_value, cursor.get())
     for slot in slots:
-        check_slot(lattice, slot, key_pair.public_key, cursor.context)
+        check_slot(lattice, slot, cursor.context)
     return slots
 
 

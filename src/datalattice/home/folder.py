@@ -1,9 +1,13 @@
 """Folder: where a node keeps what it has.
 
-DIR/key         the private key, readable by its owner only
-DIR/store/      the cells and the root
-DIR/node.toml   settings of the node
-DIR/edit.lock   held while a process edits through a running node
+DIR/identity.key    the private key that the node proves to peers, readable by its user only
+DIR/keys/*.key      the private keys of owners it writes for; the commands write under `owner.key`
+DIR/store/          the cells and the root
+DIR/node.toml       settings of the node
+DIR/edit.lock       held while a process edits through a running node
+
+A folder with one key has it as `identity.key`: the same key then proves the node and owns its data.
+In older folders that file is called `key`.
 """
 
 from __future__ import annotations
@@ -14,14 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from datalattice.crypto import SEED_BYTES, KeyPair
+from datalattice.crypto import SEED_BYTES, KeyPair, KeyRing
 from datalattice.errors import NoSigningKey, UsageError
+from datalattice.lattice import MergeContext, verify_did
 
 HOME_VARIABLE: Final = "DATALATTICE_HOME"
 DEFAULT_FOLDER: Final = "~/.datalattice"
 KEY_FILE_MODE: Final = 0o600
 KEY_PREFIX: Final = "ed25519-seed:"
 KEY_FILE_BYTES_MAX: Final = 1_024
+KEY_SUFFIX: Final = ".key"
+OWNER_NAME: Final = "owner"
+"""Name of the key that commands write under, where the identity is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +39,29 @@ class Folder:
     path: Path
 
     @property
+    def identity_path(self) -> Path:
+        """The file of the key that the node proves to peers."""
+        named, older = self.path / "identity.key", self.path / "key"
+        return older if older.exists() and not named.exists() else named
+
+    @property
     def key_path(self) -> Path:
-        """The file of the node's private key."""
-        return self.path / "key"
+        """The file of the key that commands write under: `owner.key`, else the identity's."""
+        owner = self.named_key_path(OWNER_NAME)
+        return owner if owner.exists() else self.identity_path
 
     @property
     def keys_path(self) -> Path:
-        """The folder of further private keys, by name."""
+        """The folder of the private keys of owners."""
         return self.path / "keys"
+
+    def named_key_path(self, name: str) -> Path:
+        """Return the file of an owner's private key."""
+        return self.keys_path / f"{name}{KEY_SUFFIX}"
+
+    def named_key_paths(self) -> list[Path]:
+        """Return the files of the private keys of owners, in the order of their names."""
+        return sorted(self.keys_path.glob(f"*{KEY_SUFFIX}"))
 
     @property
     def store_path(self) -> Path:
@@ -67,6 +90,52 @@ def folder_of(given: str | os.PathLike[str] | None = None) -> Folder:
         if place.exists() and not place.is_dir():
             raise UsageError(f"{place} is not a folder; name a node's folder with --dir")
     return Folder(path)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnKeys:
+    """The keys of a folder.
+
+    identity: proves the node to peers and owns its `:local` slot.
+    owner:    what the folder's own commands write under; the identity where there is no other.
+    ring:     the keys of all owners that the node writes for; the identity counts without it.
+    """
+
+    identity: KeyPair
+    owner: KeyPair
+    ring: KeyRing
+
+    @classmethod
+    def of(cls, key_pair: KeyPair) -> OwnKeys:
+        """Return one key for both."""
+        return cls(key_pair, key_pair, KeyRing(key_pair))
+
+    def in_order(self) -> tuple[KeyPair, ...]:
+        """Return the owners' keys as a node takes them: first the one that commands write under."""
+        return (self.owner, *(pair for pair in self.ring if pair != self.owner))
+
+    def context(self) -> MergeContext:
+        """Return what edits of the folder merge and sign with."""
+        return MergeContext(key_pair=self.identity, verifier=verify_did, keys=self.ring)
+
+
+def read_keys(folder: Folder) -> OwnKeys:
+    """Return the keys of a folder.
+
+    Raises: NoSigningKey: it has no identity. UsageError: a key file is readable by others, or is
+            not a key file.
+    """
+    identity = read_key(folder.identity_path)
+    ring = KeyRing(*(read_key(path) for path in folder.named_key_paths()))
+    return OwnKeys(identity, read_key(folder.key_path), ring)
+
+
+def read_keys_or_none(folder: Folder) -> OwnKeys | None:
+    """Return the keys of a folder, None when it has no identity: it can follow, and not write.
+
+    Raises: UsageError: a key file is readable by others, or is not a key file.
+    """
+    return read_keys(folder) if folder.identity_path.exists() else None
 
 
 def read_key(path: Path) -> KeyPair:

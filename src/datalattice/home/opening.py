@@ -19,7 +19,7 @@ from datalattice.errors import (
     StoreLocked,
     UsageError,
 )
-from datalattice.home.folder import Folder, read_key
+from datalattice.home.folder import Folder, read_keys
 from datalattice.store import CellStore, parse_time
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def node_or_store(folder: Folder) -> ControlClient | CellStore:
         client = connect(folder.path)
         if client is not None:
             return client
-        read_key(folder.key_path)  # before a store is made for nothing
+        read_keys(folder)  # before a store is made for nothing
         try:
             return CellStore.open(folder.store_path)
         except StoreLocked as error:

@@ -421,6 +421,16 @@ class MergeContext:
         verifier = self.verifier
         return False if verifier is None else verifier(owner, signer)
 
+    def holds(self, public_key: bytes) -> bool:
+        """Return whether this key signs here: the identity's, or one of the ring.
+
+        Source: docs/design/forks.md "Keys".
+        """
+        identity = self.key_pair
+        return public_key in self.keys or (
+            identity is not None and identity.public_key == public_key
+        )
+
     def signer(self, owner: Value) -> KeyPair | None:
         """Return the key pair here that may sign new values of `owner`, or None.
 

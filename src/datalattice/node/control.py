@@ -266,19 +266,19 @@ def _kinds(base: type[DataLatticeError]) -> Iterator[type[DataLatticeError]]:
 
 
 class NodeWriter:
-    """Writes to the queues of a running node's own key, through its control socket."""
+    """Writes to the queues of a running node's owner, through its control socket."""
 
     def __init__(self, client: ControlClient) -> None:
         self._client = client
 
     @property
     def owner(self) -> bytes:
-        """The public key that signs.
+        """The owner of the queues: the key that signs.
 
         Raises: NoSigningKey: the node runs without a key.
         """
         status = self._client.call("node.status")
-        key = status.get("public_key") if isinstance(status, Map) else None
+        key = status.get("owner") if isinstance(status, Map) else None
         if not isinstance(key, str):
             raise errors.NoSigningKey(NO_KEY)
         return bytes.fromhex(key)

@@ -19,7 +19,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -69,6 +69,8 @@ class Daemon:
         config: NodeConfig,
         *,
         key_pair: KeyPair | None = None,
+        identity: KeyPair | None = None,
+        keys: Iterable[KeyPair] = (),
         ready: Callable[[Running, Node], None] | None = None,
         reload: Callable[[], NodeConfig] | None = None,
         clock: Clock | None = None,
@@ -88,6 +90,8 @@ class Daemon:
             self._folder / STORE_NAME,
             config,
             key_pair=key_pair,
+            identity=identity,
+            keys=keys,
             clock=clock,
             entropy=entropy,
             transport=transport,
@@ -179,13 +183,13 @@ class Daemon:
         log_event(logging.INFO, "reloaded", peers=len(fresh.peers), log_level=fresh.log_level)
 
     def _describe(self, node: Node, control: ControlServer) -> Running:
-        key_pair = node.key_pair
+        identity = node.identity
         return Running(
             pid=os.getpid(),
             address=node.address,
             http=node.monitor.address,
             control=control.path,
-            public_key=None if key_pair is None else key_pair.public_key.hex(),
+            public_key=None if identity is None else identity.public_key.hex(),
             started_ms=node.clock.now_ms(),
             version=datalattice.__version__,
         )

@@ -70,8 +70,7 @@ def import_into(
         def joined(lattice: Lattice, own: Value, inner: MergeContext) -> Value:
             nonlocal dropped
             dropped = 0
-            used = MergeContext(inner.timestamp, inner.key_pair, inner.verifier, report=count)
-            return lattice.merge(own, other, used)
+            return lattice.merge(own, other, inner.reporting(count))
 
         if join is None:
             lattice = root_lattice()

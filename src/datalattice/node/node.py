@@ -1,6 +1,6 @@
 """Node: a store, a lattice and a network put together.
 
-    async with open_node("data", key_pair=keys, port=0, peers=["10.0.0.7:18888"]) as node:
+    async with open_node("data", key_pair=key, port=0, peers=["10.0.0.7:18888"]) as node:
         node.cursor.path(...).set(...)
         await node.sync()                 # durable here, on its way to the peers
 
@@ -33,6 +33,7 @@ from datalattice.node.connection import Connection, Traffic
 from datalattice.node.directory import publish
 from datalattice.node.grids import AuthorityWatch, web_keys
 from datalattice.node.heal import Healer
+from datalattice.node.keys import node_keys
 from datalattice.node.logs import log_event
 from datalattice.node.monitor import Monitor
 from datalattice.node.network import Network
@@ -56,6 +57,8 @@ def open_node(
     store: str | os.PathLike[str] | Store,
     *,
     key_pair: KeyPair | None = None,
+    identity: KeyPair | None = None,
+    keys: Iterable[KeyPair] = (),
     port: int | None = None,
     bind: str = "127.0.0.1",
     peers: Iterable[str] = (),
@@ -70,7 +73,10 @@ def open_node(
     """Return a node, to be started by `async with`.
 
     store:    a folder, which the node opens and closes; or an open store, which stays open.
-    key_pair: signs what is written below owners; without it such writes fail.
+    identity: the key that this node proves to peers, of its own `:local` slot.
+    keys:     those of the owners it writes for; its own operations write under the first, under
+              the identity when there is none.
+    key_pair: one key as both; without any key, writes below owners fail.
     lattice:  of the whole value; the standard root when not given.
     backups:  further stores that are kept at the latest value.
     config:   everything else; `port`, `bind` and `peers` are not looked at when it is given.
@@ -81,6 +87,8 @@ def open_node(
         store,
         config,
         key_pair=key_pair,
+        identity=identity,
+        keys=keys,
         lattice=lattice,
         verifier=verifier,
         clock=clock,
@@ -102,6 +110,8 @@ class Node:
         config: NodeConfig,
         *,
         key_pair: KeyPair | None = None,
+        identity: KeyPair | None = None,
+        keys: Iterable[KeyPair] = (),
         lattice: Lattice | None = None,
         verifier: Verifier | None = None,
         clock: Clock | None = None,
@@ -109,10 +119,10 @@ class Node:
         transport: Transport | None = None,
         backups: Iterable[Backup] = (),
     ) -> None:
-        if config.url is not None and key_pair is None:
+        self.identity, self.owner, ring = node_keys(key_pair, identity, keys)
+        if config.url is not None and self.identity is None:
             raise NoSigningKey("a node signs the url it publishes, so it needs a key pair")
         self.config = config
-        self.key_pair = key_pair
         self.clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self.observer = Observer()
@@ -120,18 +130,18 @@ class Node:
         self._lattice = lattice or root_lattice()
         known = None if verifier is not None else web_keys(config.did_web, self.clock)
         self._authority = None if known is None else AuthorityWatch(self, known)
-        self._context = MergeContext(key_pair=key_pair, verifier=verifier or known)
+        self._context = MergeContext(key_pair=self.identity, verifier=verifier or known, keys=ring)
         partial: dict[bytes, list[Sequence[Value]]] = {}
         for text in config.partial:
-            key, keys = split_partial(text)
-            path = canonical_path(self._lattice, self._lattice.resolve_path(keys) or keys)
+            key, names = split_partial(text)
+            path = canonical_path(self._lattice, self._lattice.resolve_path(names) or names)
             partial.setdefault(key, []).append(path)
         # A node without a key encrypts with one that is gone at its end.
-        identity = key_pair or KeyPair.generate()
+        proved = self.identity or KeyPair.generate()
         self._network = Network(
             config,
-            transport or TcpTransport(identity, plain=config.plain),
-            identity.public_key,
+            transport or TcpTransport(proved, plain=config.plain),
+            proved.public_key,
             self.observer,
             self.clock,
             self._entropy,
@@ -178,7 +188,7 @@ class Node:
             )
             codec = LatticeCodec(self._replica, self.clock, self.config.dialect)
             replicator = Replicator(
-                self._replica, codec, self.config.pace, self.key_pair, self._entropy
+                self._replica, codec, self.config.pace, self.identity, self._entropy
             )
             self._worker = Worker(replicator, self._deliver, self._failed)
             self._healer = Healer(

@@ -23,8 +23,9 @@ a name and a Map of arguments; its result is a value.
     store.forget         before_ms                                former roots that were forgotten
     store.import         path pin? merge? timeout_ms              Map of what it did; nil: not yet
 
-Queues are those of the node's own key. `root.swap` sets all slots, or none when one of them has
-another value by now (see `slots`); `root.put` brings cells ahead that are too many for it.
+Queues are those of the first owner's key that the node was given. `root.swap` sets all slots, or
+none when one of them has another value by now (see `slots`); `root.put` brings cells ahead that are
+too many for it.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from datalattice.cells import (
     to_text,
     value_hash,
 )
+from datalattice.crypto import KeyPair
 from datalattice.errors import (
     Corruption,
     DataLatticeError,
@@ -145,9 +147,8 @@ class Operations:
 
     async def _swap(self, arguments: Map) -> Value:
         node = self._node
-        if node.key_pair is None:
+        if node.identity is None:
             raise NoSigningKey(NO_KEY)
-        public_key = node.key_pair.public_key
         wanted = read_slots(_need(arguments, "slots"))
 
         def swap() -> bool:
@@ -158,7 +159,7 @@ class Operations:
                 for _, _, after in wanted:
                     novelty(after, node.store)  # all of it is at hand
                 for slot in present_slots(cursor.get(), wanted):
-                    check_slot(lattice, slot, public_key, cursor.context)
+                    check_slot(lattice, slot, cursor.context)
                 cursor.update(lambda live: with_slots(lattice, live, present_slots(live, wanted)))
             except (SlotMoved, MissingData):
                 # Whoever is ahead in the live value may not be durable yet, and what an edit is
@@ -176,10 +177,10 @@ class Operations:
     # --- queues -------------------------------------------------------------------------------
 
     def _topics(self) -> LatticeMQ:
-        key_pair = self._node.key_pair
-        if key_pair is None:
+        owner = self._node.owner
+        if owner is None:
             raise NoSigningKey(NO_KEY)
-        return LatticeMQ.at(self._node.cursor, key_pair.public_key, self._node.clock)
+        return LatticeMQ.at(self._node.cursor, owner.public_key, self._node.clock)
 
     async def _offer_many(self, arguments: Map) -> Value:
         queue = self._topics().partition(_need(arguments, "topic"), _need(arguments, "partition"))
@@ -230,7 +231,6 @@ class Operations:
 
     async def _status(self, arguments: Map) -> Value:
         node = self._node
-        key_pair = node.key_pair
         reading = await node.monitor.reading()
         sections = await asyncio.to_thread(_sections, node.root)
         return to_cell(
@@ -240,7 +240,8 @@ class Operations:
                 "started_ms": self._started_ms,
                 "address": node.address,
                 "http": node.monitor.address,
-                "public_key": None if key_pair is None else key_pair.public_key.hex(),
+                "public_key": _hex(node.identity),
+                "owner": _hex(node.owner),
                 "root_hash": reading.root_hash.hex(),
                 "unchanged_ms": round(reading.unchanged_s * 1_000),
                 "health": node.observer.health,
@@ -375,6 +376,10 @@ def _sections(root: Value) -> dict[str, str]:
         return {to_text(key): value_hash(value).hex() for key, value in root.entries()}
     except (Corruption, MissingData):
         return {}  # of a damaged store; its health says so
+
+
+def _hex(key_pair: KeyPair | None) -> str | None:
+    return None if key_pair is None else key_pair.public_key.hex()
 
 
 def _need(arguments: Map, name: str) -> Value:

@@ -108,10 +108,10 @@ def _are_containers(before: Value, after: Value) -> bool:
     return any(isinstance(before, kind) and isinstance(after, kind) for kind in (Map, Index))
 
 
-def check_slot(lattice: Lattice, slot: Slot, public_key: bytes | None, known: MergeContext) -> None:
-    """Check that the owner of a node, whose key this is, may set a slot.
+def check_slot(lattice: Lattice, slot: Slot, known: MergeContext) -> None:
+    """Check that the owner of a node, whose keys are those of the context, may set a slot.
 
-    What is signed is signed by that key, or is what a merge of its owner's value makes.
+    What is signed is signed by one of these keys, or is what a merge of its owner's value makes.
     Raises: NotOwner: it is signed by nobody who may. UsageError: there is no such slot.
     """
     owner: Value = None
@@ -131,7 +131,7 @@ def check_slot(lattice: Lattice, slot: Slot, public_key: bytes | None, known: Me
     context = known.at(slot.path, owner)
     if owner is not None and not context.authorises(owner, cell.public_key):
         raise NotOwner(f"what is set at {brief(slot.path)} is not signed by its owner")
-    if cell.public_key != public_key and not same(
+    if not known.holds(cell.public_key) and not same(
         here.merge(slot.before, slot.after, context), slot.after
     ):
         raise NotOwner(

@@ -117,6 +117,7 @@ class LatticeReplica:
             key_pair=context.key_pair,
             verifier=verifier,
             report=lambda report: self._outcome.remark(report.kind, report),
+            keys=context.keys,
         )
         users = MergeContext(
             context.timestamp,
@@ -125,6 +126,7 @@ class LatticeReplica:
             path=context.path,
             report=context.report,
             owner=context.owner,
+            keys=context.keys,
         )
         self.on_loss: Callable[[Sequence[bytes]], None] | None = None
         """Called, on the owner's thread, with cells of this store that turned out to be missing."""

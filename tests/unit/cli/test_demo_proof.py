@@ -14,7 +14,7 @@ from datalattice.cli.demo.figures import Figure, plain
 from datalattice.cli.demo.flights import DataSet, plain_rows, read_flights
 from datalattice.cli.demo.proof import Check, prove
 from datalattice.cli.demo.sites import FIGURES_TOPIC, FLIGHTS_TOPIC, HQ, Cluster, Site
-from datalattice.cli.folder import read_key
+from datalattice.cli.folder import read_key, read_keys
 from datalattice.cli.render import Bars
 from datalattice.errors import BadSignature, Corruption
 from datalattice.lattice import root_lattice
@@ -40,7 +40,7 @@ class Demo:
         joined: Value = None
         for site in self.cluster.nodes:
             store = MemoryStore()
-            writer = StoreWriter(store, read_key(site.folder.key_path))
+            writer = StoreWriter(store, read_keys(site.folder))
             if site.name == HQ:
                 texts = [figure.to_json() for figure in self.figures.values()]
                 writer.offer_many(FIGURES_TOPIC, 0, texts, list(self.figures))

@@ -12,7 +12,7 @@ import pytest
 def test_a_key_is_made_once_and_never_replaced(lattice: Any, tmp_path: Path) -> None:
     made = lattice("key", "new")
     assert made.code == 0
-    path = tmp_path / "home" / "key"
+    path = tmp_path / "home" / "identity.key"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = path.read_bytes()
     again = lattice("key", "new")
@@ -26,7 +26,7 @@ def test_a_key_is_made_once_and_never_replaced(lattice: Any, tmp_path: Path) -> 
 
 def test_the_private_part_is_never_printed(lattice: Any, tmp_path: Path) -> None:
     printed = lattice("key", "new").out
-    seed = (tmp_path / "home" / "key").read_text("ascii").strip().rpartition(":")[2]
+    seed = (tmp_path / "home" / "identity.key").read_text("ascii").strip().rpartition(":")[2]
     for arguments in (["key", "show"], ["key", "list"], ["key", "list", "--json"]):
         printed += lattice(*arguments).out
     assert len(seed) == 64
@@ -56,7 +56,9 @@ def test_no_key_is_said_with_its_remedy(lattice: Any, tmp_path: Path) -> None:
     for arguments in (["key", "show"], ["queue", "offer", "t", "v"]):
         ran = lattice(*arguments)
         assert ran.code == 2
-        assert ran.line() == f"no key at {tmp_path}/home/key; make one with `lattice key new`"
+        assert (
+            ran.line() == f"no key at {tmp_path}/home/identity.key; make one with `lattice key new`"
+        )
         assert lattice(*arguments, "--json").error["error"] == "no-signing-key"
     assert not (tmp_path / "home").exists()
     assert "no keys" in lattice("key", "list").out
@@ -67,7 +69,7 @@ def test_no_key_is_said_with_its_remedy(lattice: Any, tmp_path: Path) -> None:
     "text", ["", "junk", "ed25519-seed:12", "ed25519-seed:" + "g" * 64, "\xff"]
 )
 def test_a_file_that_is_no_key_is_said(lattice: Any, tmp_path: Path, text: str) -> None:
-    (tmp_path / "home" / "key").write_bytes(text.encode("latin-1"))
+    (tmp_path / "home" / "identity.key").write_bytes(text.encode("latin-1"))
     for arguments in (["key", "show"], ["queue", "offer", "t", "v"], ["node", "start"]):
         ran = lattice(*arguments)
         assert ran.code == 2
@@ -76,7 +78,7 @@ def test_a_file_that_is_no_key_is_said(lattice: Any, tmp_path: Path, text: str) 
 
 @pytest.mark.usefixtures("owner")
 def test_a_key_that_others_can_read_is_refused(lattice: Any, tmp_path: Path) -> None:
-    path = tmp_path / "home" / "key"
+    path = tmp_path / "home" / "identity.key"
     path.chmod(0o640)
     ran = lattice("queue", "offer", "t", "v")
     assert ran.code == 2
@@ -175,3 +177,33 @@ def test_options_of_a_node_that_are_wrong_are_said(
     ran = lattice("node", "start", *options)
     assert ran.code == 2
     assert words in ran.line()
+
+
+def test_a_further_device_is_another_node_of_the_same_owner(lattice: Any, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    made = lattice("init", first, "--json").document
+    assert made["identity"] == made["owner"]
+    device = lattice("init", second, "--owner-key", first / "identity.key", "--json").document
+    assert device["owner"] == made["owner"] != device["identity"]
+    assert lattice("key", "show", "-d", second).out.strip() == made["owner"]
+    assert lattice("key", "identity", "show", "-d", second).out.strip() == device["identity"]
+    assert lattice("queue", "offer", "t", "v", "-d", second).code == 0
+    (row,) = lattice("queue", "topics", "-d", second, "--json").document
+    assert row["owner"] == made["owner"]
+    again = lattice("init", second)
+    assert (again.code, again.out) == (2, "")
+    assert "already" in again.line()
+
+
+def test_a_copied_folder_becomes_another_node_with_a_new_identity(lattice: Any, owner: str) -> None:
+    lattice("queue", "offer", "t", "v")
+    made = lattice("key", "identity", "new", "--json").document
+    assert made["owner"] == owner != made["identity"]
+    assert lattice("key", "show").out.strip() == owner
+    listed = lattice("key", "list", "--json").document
+    assert [(one["name"], one["public_key"]) for one in listed] == [
+        ("", made["identity"]),
+        ("owner", owner),
+    ]
+    assert lattice("queue", "offer", "t", "w").code == 0
+    assert lattice("queue", "range", "t").out == "v\nw\n"

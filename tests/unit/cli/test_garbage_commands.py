@@ -66,7 +66,7 @@ def test_the_default_grace_keeps_what_is_young(tmp_path: Path, lattice: Any) -> 
 def running(home: Path) -> Iterator[ControlClient]:
     """Have a node of the folder run."""
     ready = threading.Event()
-    key_pair = read_key(home / "key")
+    key_pair = read_key(home / "identity.key")
     daemon = Daemon(home, NodeConfig(port=0), key_pair=key_pair, ready=lambda *_: ready.set())
     thread = threading.Thread(target=daemon.run)
     thread.start()

@@ -95,7 +95,10 @@ def test_checkout_with_the_key_writes_as_the_same_owner(lattice: Any, tmp_path: 
     (fork / "store.part").mkdir(parents=True)  # of a checkout that was broken off
     (fork / "store.part" / "leftover").write_text("x")
     assert lattice("checkout", "HEAD", "--into", fork, "--with-key").code == 0
-    assert (fork / "key").read_text() == (tmp_path / "home" / "key").read_text()
+    assert (fork / "keys" / "owner.key").read_text() == (
+        tmp_path / "home" / "identity.key"
+    ).read_text()
+    assert (fork / "identity.key").read_text() != (fork / "keys" / "owner.key").read_text()
     assert lattice("queue", "offer", "t", "more", "-d", fork).code == 0
     assert lattice("store", "import", fork, "--merge").code == 0
     assert lattice("queue", "peek", "t", "--last").out == "more\n"

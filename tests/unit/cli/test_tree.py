@@ -95,7 +95,7 @@ def test_commands_explain_themselves_and_agree_on_their_options(path: tuple[str,
     assert ("--json" in options) == (path not in WITHOUT_JSON)
     works_on_a_file = path[0] in {"etch", "conformance"}
     # These name what they work on, or take it from wherever they are told.
-    names_its_places = path in {("spark", "merge"), ("spark", "diff")}
+    names_its_places = path in {("spark", "merge"), ("spark", "diff"), ("init",)}
     works_on_a_folder = not works_on_a_file or path[1:] in {("import",), ("export",)}
     assert ("--dir" in options) == (works_on_a_folder and not names_its_places)
     for short, names in ONE_MEANING.items():

@@ -120,7 +120,7 @@ def test_other_venues_are_read_by_their_did(lattice: Any, asset: str, tmp_path: 
     assert lattice("venue", "show", theirs.hex()).out == '{"name":"theirs"}\n'
     (job,) = lattice("venue", "jobs", "-v", other.did, "--json").document
     assert job["job"] == bad.hex()
-    (tmp_path / "home" / "key").unlink()
+    (tmp_path / "home" / "identity.key").unlink()
     several = lattice("venue", "assets")
     assert (several.code, several.line()) == (
         2,

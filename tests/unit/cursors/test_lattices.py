@@ -20,7 +20,7 @@ from datalattice.cells import (
     to_cell,
     value_hash,
 )
-from datalattice.crypto import KeyPair
+from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import Descended, LatticeCursor, RootLattice, SignedCursor
 from datalattice.errors import (
     BadSignature,
@@ -449,7 +449,7 @@ def test_without_a_key_one_can_read_only_and_the_base_stays() -> None:
 
 
 def test_what_says_the_same_keeps_the_cell_unless_another_key_signs() -> None:
-    root = RootLattice(TREE, None, AS_ALICE)
+    root = RootLattice(TREE, None, AS_ALICE, strict=False)
     alice(root).set({"s": {1}})
     cell = cell_of(root)
     alice(root).set({"s": {1}})
@@ -541,8 +541,8 @@ def test_strict_cursors_refuse_a_key_that_is_not_the_owners(steps: int) -> None:
             return root.path(O, owner, VALUE)
         return root.path(O).path(owner).path(VALUE)
 
-    strict = RootLattice(TREE, None, MergeContext(key_pair=BOB), strict=True)
-    with pytest.raises(NoSigningKey, match="may not sign for the owner"):
+    strict = RootLattice(TREE, None, MergeContext(key_pair=BOB))
+    with pytest.raises(NoSigningKey, match="no key here may sign for the owner"):
         at(strict, ALICE.public_key).set({})
     with pytest.raises(NoSigningKey):
         at(strict, "did:web:x").set({})
@@ -557,12 +557,31 @@ def test_strict_cursors_refuse_a_key_that_is_not_the_owners(steps: int) -> None:
     held = strict.get(O)
     assert isinstance(held, Map)
     assert len(held) == 2
-    lenient = RootLattice(TREE, None, MergeContext(key_pair=BOB, verifier=verify_did))
+    lenient = RootLattice(TREE, None, MergeContext(key_pair=BOB, verifier=verify_did), strict=False)
     at(lenient, ALICE.public_key).set({})
+    forged = RootLattice(TREE, lenient.get(), AS_ALICE)
+    with pytest.raises(BadSignature, match="may not sign for its owner"):
+        at(forged, ALICE.public_key).get()
+    with pytest.raises(BadSignature):
+        at(forged, ALICE.public_key).set({})
+
+
+def test_a_key_of_the_ring_signs_for_its_owner_and_the_identity_for_itself() -> None:
+    context = MergeContext(key_pair=BOB, keys=KeyRing(ALICE))
+    root = RootLattice(TREE, None, context)
+    for owner in (ALICE, BOB):
+        root.path(O, owner.public_key, VALUE).set({"s": {1}})
+        cell = root.path(O, owner.public_key).get()
+        assert isinstance(cell, Signed)
+        assert cell.public_key == owner.public_key
+    alone = RootLattice(TREE, None, MergeContext(keys=KeyRing(ALICE)))
+    alone.path(O, ALICE.public_key, VALUE).set({"s": {1}})
+    with pytest.raises(NoSigningKey, match="no key here"):
+        alone.path(O, BOB.public_key, VALUE).set({"s": {1}})
 
 
 def test_strict_does_not_concern_a_signed_value_without_an_owner() -> None:
-    root = RootLattice(SignedLattice(MaxLattice()), None, AS_ALICE, strict=True)
+    root = RootLattice(SignedLattice(MaxLattice()), None, AS_ALICE)
     root.path("value").set(5)
     assert same(root.get(), Signed.sign(ALICE, 5))
     assert root.path(VALUE).initial_value is None

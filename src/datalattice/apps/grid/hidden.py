@@ -1,7 +1,7 @@
 """Hidden: what a venue leaves out of its lists here, since the grid only grows.
 
-The list is kept in the node's own `:local` section, signed with the venue's key like everything
-there, so it survives a restart and leaves the node never.
+The list is kept in the node's own `:local` slot, signed with its identity like everything there,
+so it survives a restart and leaves the node never. A venue without a node uses its own key.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class Hidden:
         self._clock = clock
         self._cursor: LatticeCursor | None = None
         if key_pair is not None:
+            # `:local` is the node's: under its identity, which need not be the venue's key.
+            key_pair = root.context.key_pair or key_pair
             owner = key_pair.public_key
             slot = SignedCursor(
                 root.path(LOCAL_KEY, owner),

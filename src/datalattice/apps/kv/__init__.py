@@ -7,7 +7,7 @@ the standard root: `:kv, owner, :value, database name, key`.
 from __future__ import annotations
 
 from datalattice.apps.kv.batch import Batch
-from datalattice.apps.kv.database import DEFAULT_NAME, DEFAULT_REPLICA, Database
+from datalattice.apps.kv.database import DEFAULT_NAME, DEFAULT_REPLICA, Database, replica_name
 from datalattice.apps.kv.entries import ZERO_ENTRY, Entry, read_entry
 from datalattice.apps.kv.keys import (
     KEY_BYTES_MAX,
@@ -54,6 +54,7 @@ __all__ = [
     "live_entry",
     "put_shown",
     "read_entry",
+    "replica_name",
     "shown_value",
     "stored_entry",
 ]

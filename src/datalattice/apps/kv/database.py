@@ -38,6 +38,7 @@ from datalattice.lattice import (
     OwnerLattice,
     Report,
     discard,
+    is_public_key,
 )
 from datalattice.limits import INDEX_KEY_BYTES
 
@@ -79,7 +80,7 @@ class Database(TypedOperations):
         self._held = None
         self._clock = clock or SystemClock()
         self._name = checked_name(name)
-        self._replica = checked_replica(replica, key_pair)
+        self._replica = checked_replica(replica, cursor.context)
         given = to_cell(owner)
         self._owner: Value = key_pair.public_key if given is None and key_pair else given
 
@@ -251,9 +252,14 @@ class Database(TypedOperations):
         Raises: NoSigningKey: there is no key.
         Source: CAD037 "KVDatabase"; docs/kv.md "Replicas".
         """
-        key_pair = self._cursor.context.key_pair
+        context = self._cursor.context
+        key_pair = context.signer(self._owner)
+        if key_pair is None and not is_public_key(self._owner):
+            key_pair = context.key_pair  # whoever merges it asks their own verifier
         if key_pair is None:
-            raise NoSigningKey("a signed state needs a key pair: give one to Database.create")
+            raise NoSigningKey(
+                "a signed state needs the owner's key pair: give one to Database.create"
+            )
         return Signed.sign(key_pair, Map.of([(self._name, self.store())]))
 
     def export_replica(self) -> Map:
@@ -355,16 +361,27 @@ def checked_name(name: object) -> str:
     return text
 
 
-def checked_replica(replica: object, key_pair: KeyPair | None) -> str:
-    """Return the name to count under: the one given, else the public key in hex, else "default".
+def replica_name(context: MergeContext) -> str:
+    """Return the name that writes made with a context count under: the identity in hex.
+
+    The identity, not the owner's key: two devices that write for one owner need a name each, else
+    both count in one column, and of two counts at once one is lost.
+    Source: docs/design/forks.md "Keys"; docs/kv.md "Counters".
+    """
+    identity = context.key_pair
+    return DEFAULT_REPLICA if identity is None else identity.public_key.hex()
+
+
+def checked_replica(replica: object, context: MergeContext) -> str:
+    """Return the name to count under: the one given, else that of the context's identity.
 
     Raises: UsageError: it is empty or longer than an Index can tell apart.
     Source: CAD037 "Counter"; docs/kv.md "Counters".
     """
     if replica is None:
-        return DEFAULT_REPLICA if key_pair is None else key_pair.public_key.hex()
+        return replica_name(context)
     text = checked_text(replica, "the replica")
-    is_key = key_pair is not None and text == key_pair.public_key.hex()
+    is_key = context.key_pair is not None and text == replica_name(context)
     if not text or (len(text.encode()) > INDEX_KEY_BYTES and not is_key):
         raise UsageError(
             f"the replica has 1 to {INDEX_KEY_BYTES} bytes of UTF-8 and is this node's own, "

@@ -30,6 +30,7 @@ from datalattice.apps.queue.topic import (
     PARTITIONS_MAX,
     LatticeMQ,
     Topic,
+    device_partition,
     partition_of,
 )
 
@@ -45,6 +46,7 @@ __all__ = [
     "QueueState",
     "Topic",
     "TopicLattice",
+    "device_partition",
     "entry_headers",
     "entry_key",
     "entry_stamp_ms",

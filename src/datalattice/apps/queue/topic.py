@@ -21,19 +21,26 @@ from datalattice.cells import (
     Keyword,
     Map,
     Value,
+    brief,
     html_table,
     to_cell,
     to_text,
     value_hash,
 )
 from datalattice.clock import Clock, SystemClock
+from datalattice.crypto import sha3_256
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import UsageError
+from datalattice.lattice import is_public_key
 
 NUM_PARTITIONS: Final = Keyword("num-partitions")
 VALUE_KEY: Final = Keyword("value")
 PARTITIONS_MAX: Final = 2**31 - 1
 """Most partitions of a topic; the ids are then small integers everywhere."""
+
+DEVICE_ID_MIN: Final = 2**32
+DEVICE_ID_MAX: Final = 2**48
+"""Ids of partitions of devices, the second one excluded."""
 
 _ROUTE_BYTES: Final = 8
 
@@ -52,6 +59,20 @@ def partition_of(key: object, count: int) -> int:
     checked_count(count)
     tail = value_hash(to_cell(key))[-_ROUTE_BYTES:]
     return int.from_bytes(tail, "big", signed=True) % count
+
+
+def device_partition(identity: bytes) -> int:
+    """Return the id of the partition that a device appends to, from the public key that proves it.
+
+    A log has one writer, so several devices of one owner have a partition each. The id is from
+    2**32 to 2**48: beyond those of numbered partitions, and exact as a number of JSON.
+    Raises: UsageError: it is not a public key.
+    Source: docs/design/forks.md "Queues"; docs/queue.md "Several devices".
+    """
+    if not is_public_key(identity):
+        raise UsageError(f"a device is named by its public key, got {brief(identity)}")
+    digest = sha3_256(b"partition of the device " + identity)
+    return DEVICE_ID_MIN + int.from_bytes(digest[:6], "big") % (DEVICE_ID_MAX - DEVICE_ID_MIN)
 
 
 def checked_count(count: object) -> int:

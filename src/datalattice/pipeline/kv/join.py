@@ -26,6 +26,7 @@ from datalattice.apps.kv import (
     live_entry,
     put_shown,
     read_entry,
+    replica_name,
     shown_value,
     stored_entry,
 )
@@ -50,7 +51,7 @@ from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.home import Change, Editor
-from datalattice.lattice import VALUE, MergeContext, root_lattice
+from datalattice.lattice import VALUE, root_lattice
 from datalattice.limits import EMBEDDED_BYTES_MAX, INDEX_KEY_BYTES
 from datalattice.pipeline.kv.gather import ITEMS
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
@@ -131,8 +132,7 @@ class _Joined:
     def __init__(self, editor: Editor, writes: Writes, *, overwrite: bool) -> None:
         lattice = root_lattice()
         root = editor.root()
-        context = MergeContext(key_pair=editor.key_pair)
-        cursor = RootLattice(lattice, lattice.zero() if root is None else root, context)
+        cursor = RootLattice(lattice, lattice.zero() if root is None else root, editor.context)
         place = cursor.path(KV_SECTION, editor.key_pair.public_key, VALUE)
         self._present: Final = as_databases(place.get())
         self._editor: Final = editor
@@ -242,7 +242,7 @@ def upserting(
     overwrite: all keys of a database that is written to are deleted first.
     Raises: UsageError: a key cannot be told from a stored one.
     """
-    writes = Writes(editor.key_pair.public_key.hex(), clock.now_ms())
+    writes = Writes(replica_name(editor.context), clock.now_ms())
     joined = _Joined(editor, writes, overwrite=overwrite)
     if database is not None:
         mark = replace(mark, key=f"{mark.key}/{database}")

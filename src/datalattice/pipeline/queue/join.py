@@ -18,7 +18,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.home import Change, Editor
-from datalattice.lattice import MergeContext, root_lattice
+from datalattice.lattice import root_lattice
 from datalattice.pipeline.parcels import CELLS, Parcel, cells_of, misshapen
 from datalattice.pipeline.queue.gather import RECORDS
 from datalattice.pipeline.staging import STAGE_BYTES_MAX, Mark, Moved, Staged, StagedTasks, reopened
@@ -40,8 +40,7 @@ class _Joined:
     def __init__(self, editor: Editor, clock: Clock, mark: Mark) -> None:
         lattice = root_lattice()
         root = editor.root()
-        context = MergeContext(key_pair=editor.key_pair)
-        cursor = RootLattice(lattice, lattice.zero() if root is None else root, context)
+        cursor = RootLattice(lattice, lattice.zero() if root is None else root, editor.context)
         self._present: Final = LatticeMQ.at(cursor, editor.key_pair.public_key, clock)
         self._editor: Final = editor
         self._mark: Final = mark
