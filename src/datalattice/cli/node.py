@@ -42,7 +42,7 @@ from datalattice.cli.watch import watch
 from datalattice.errors import PeerUnavailable, UsageError
 
 if TYPE_CHECKING:
-    from datalattice.node import Settings
+    from datalattice.node import Node, Running, Settings
 
 app = typer.Typer(help="Run a node in a folder, ask how it is, take over what its peers have.")
 
@@ -126,7 +126,7 @@ def start(
     from `node.toml` in the folder; `lattice node config` shows all settings.
     Prints where it listens once it serves.
     """
-    from datalattice.node import Daemon, Node, NodeConfig, Running, running
+    from datalattice.node import Daemon, NodeConfig, running
 
     folder = folder_of(dir)
     other = running(folder.path)
@@ -156,20 +156,7 @@ def start(
             print_notice(
                 f"no key at {folder.identity_path}; the node follows others but writes nothing"
             )
-        for damage in node.damage:
-            print_notice(f"{damage}; what was there is missing")
-        document = {
-            "address": running.address,
-            "http": running.http,
-            "pid": running.pid,
-            "public_key": running.public_key,
-            "root_hash": node.root_hash.hex(),
-        }
-        lines = [f"listening at {running.address}" if running.address else "listening at no port"]
-        if running.http is not None:
-            lines.append(f"health and metrics at http://{running.http}")
-        show(json, document, lambda: print_lines(lines))
-        sys.stdout.flush()  # whoever started this process waits for the line
+        _tell_ready(running, node, as_json=json)
 
     # A terminal that is closed sends SIGHUP, too, and then the node is to end.
     reload = None if sys.stdin.isatty() else load
@@ -188,6 +175,24 @@ def start(
         bars = opening.enter_context(progress_bars(quiet=json, transient=True))
         bars.add(f"open {folder.store_path}")
         daemon.run()
+
+
+def _tell_ready(running: Running, node: Node, *, as_json: bool) -> None:
+    """Print where a node listens, once it serves."""
+    for damage in node.damage:
+        print_notice(f"{damage}; what was there is missing")
+    document = {
+        "address": running.address,
+        "http": running.http,
+        "pid": running.pid,
+        "public_key": running.public_key,
+        "root_hash": node.root_hash.hex(),
+    }
+    lines = [f"listening at {running.address}" if running.address else "listening at no port"]
+    if running.http is not None:
+        lines.append(f"health and metrics at http://{running.http}")
+    show(as_json, document, lambda: print_lines(lines))
+    sys.stdout.flush()  # whoever started this process waits for the line
 
 
 def _end_with_input(stop: Callable[[], bool]) -> None:

@@ -39,6 +39,7 @@ from datalattice.node.monitor import Monitor
 from datalattice.node.network import Network
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
+from datalattice.node.pulling import Pulls
 from datalattice.node.reading import Inside
 from datalattice.node.transport import TcpTransport, Transport
 from datalattice.node.worker import Done, Worker
@@ -152,7 +153,7 @@ class Node:
             if not isinstance(one, Backup):
                 raise UsageError(f"backups are Backup(store) each, got {one!r}")
         self._backing: list[Backup] = []  # those that were started
-        self._pulls: dict[object, asyncio.Future[str | None]] = {}
+        self._pulls = Pulls()
         self._changed = asyncio.Event()
         self._watcher_count = 0
         self._closing = False
@@ -449,22 +450,7 @@ class Node:
         if not chosen:
             whom = "any peer" if address is None else address
             raise PeerUnavailable(f"not connected to {whom}")
-        try:
-            async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*(self._pull_one(connection) for connection in chosen))
-        except TimeoutError as error:
-            raise Timeout(f"the pull did not end in {timeout_s} s") from error
-
-    async def _pull_one(self, connection: Connection) -> None:
-        token = object()
-        done = self._pulls[token] = self._loop.create_future()
-        self._worker.submit(lambda replicator, now: replicator.pull(connection.id, token, now))
-        try:
-            error = await done
-        finally:
-            del self._pulls[token]
-        if error is not None:
-            raise PeerUnavailable(f"pull from {connection.name}: {error}")
+        await self._pulls.pull(self._worker, chosen, timeout_s)
 
     # --- what the worker wants done -----------------------------------------------------------
 
@@ -498,9 +484,7 @@ class Node:
             if connection is not None:
                 connection.close(reason)
         for token, error in effects.finished:
-            pull = self._pulls.get(token)
-            if pull is not None and not pull.done():
-                pull.set_result(error)
+            self._pulls.finished(token, error)
         for id, public_key in effects.identified:
             self._network.peers.identified(id, public_key)
         if effects.changed:

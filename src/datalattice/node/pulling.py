@@ -1,0 +1,52 @@
+"""Pulling: waiting until all that a peer has is here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from datalattice.errors import PeerUnavailable, Timeout
+from datalattice.node.connection import Connection
+from datalattice.node.worker import Worker
+
+
+class Pulls:
+    """The pulls that wait for an end. Lives on the event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[object, asyncio.Future[str | None]] = {}
+
+    async def pull(
+        self, worker: Worker, connections: Iterable[Connection], timeout_s: float
+    ) -> None:
+        """Return when the live value contains all that these peers state, durably.
+
+        Raises: PeerUnavailable: one did not deliver. Timeout: it took too long.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(self._pull_one(worker, one) for one in connections))
+        except TimeoutError as error:
+            raise Timeout(f"the pull did not end in {timeout_s} s") from error
+
+    async def _pull_one(self, worker: Worker, connection: Connection) -> None:
+        error = await self.ask(worker, connection)
+        if error is not None:
+            raise PeerUnavailable(f"pull from {connection.name}: {error}")
+
+    async def ask(self, worker: Worker, connection: Connection) -> str | None:
+        """Ask one peer for its state; return why it was not taken, None when all of it is here."""
+        token = object()
+        done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = done
+        worker.submit(lambda replicator, now: replicator.pull(connection.id, token, now))
+        try:
+            return await done
+        finally:
+            del self._waiting[token]
+
+    def finished(self, token: object, error: str | None) -> None:
+        """Note how a pull ended."""
+        pull = self._waiting.get(token)
+        if pull is not None and not pull.done():
+            pull.set_result(error)
