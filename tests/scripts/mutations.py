@@ -88,10 +88,10 @@ MUTATIONS: Final = (
     Mutation(
         "announce a value before it is durable",
         "sync/lattice_replica.py",
-        "        parts = self._store.commit(value).novelty\n"
+        "        parts = self._store.commit(value, contains=contains).novelty\n"
         "        self._root = value\n        self._announce()\n",
         "        self._root = value\n        self._announce()\n"
-        "        parts = self._store.commit(value).novelty\n",
+        "        parts = self._store.commit(value, contains=contains).novelty\n",
         (UNIT + "node/test_node.py::test_a_failing_store_is_the_writer_s_error_and_shows",),
     ),
     Mutation(
@@ -390,9 +390,31 @@ MUTATIONS: Final = (
     Mutation(
         "let any number of connections come from one address",
         "node/bounds.py",
-        "        if count >= self._limit:\n            return False\n",
+        "        if any(self._counts.get(name, 0) >= limit for name, limit in limits):\n"
+        "            return False\n",
         "",
         (UNIT + "node/test_bounds.py::test_so_many_connections_come_from_one_address",),
+    ),
+    Mutation(
+        "let strangers take the room of wanted peers",
+        "node/admission.py",
+        "len(strangers) < self._strangers_max",
+        "len(strangers) < self._max",
+        (
+            UNIT + "node/test_admission.py::test_a_part_of_the_room_is_reserved_for_wanted_keys",
+            UNIT + "node/test_admission.py"
+            "::test_wanted_peers_get_in_at_once_among_a_thousand_strangers",
+        ),
+    ),
+    Mutation(
+        "keep slow monitors for a quick one",
+        "node/http.py",
+        "        if not slow:\n            return False\n",
+        "        return False\n",
+        (
+            UNIT + "node/test_http.py"
+            "::test_slow_clients_of_this_machine_do_not_keep_a_quick_one_out",
+        ),
     ),
     Mutation(
         "let a peer want any number of cells",

@@ -68,6 +68,13 @@ class Bucket:
         self._left = min(self._full, grown) - amount
         return max(0.0, -self._left / self._rate)
 
+    def try_take(self, amount: int, now_s: float) -> bool:
+        """Take so much if it is there; what is refused costs nothing."""
+        left = min(self._full, self._left + (now_s - self._seen_s) * self._rate)
+        self._seen_s = now_s
+        self._left = left - amount if left >= amount else left
+        return left >= amount
+
 
 class Progress:
     """How a frame that has begun comes along. A peer that sends it in drops is not waited for."""
@@ -129,7 +136,7 @@ class Addresses:
 
     def _limits(self, remote: str) -> list[tuple[str, int]]:
         """Return what `host:port` counts for, each with its limit."""
-        name = source_of(remote.rpartition(":")[0])
+        name = source_of_remote(remote)
         if name is None or not self._limit:
             return []
         found = [(name, self._limit)]
@@ -137,6 +144,11 @@ class Addresses:
             site = ipaddress.ip_network(name).supernet(new_prefix=_IPV6_SITE_PREFIX)
             found.append((str(site), self._limit * SITE_FACTOR))
         return found
+
+
+def source_of_remote(remote: str) -> str | None:
+    """Return what connections from `host:port` are counted by, as `source_of` does."""
+    return source_of(remote.rpartition(":")[0])
 
 
 def source_of(host: str) -> str | None:

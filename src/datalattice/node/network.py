@@ -7,6 +7,7 @@ what is said on a connection is between the peer and the worker.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -17,7 +18,7 @@ from datalattice.cells import Value
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy
 from datalattice.errors import UsageError
-from datalattice.node.bounds import Addresses
+from datalattice.node.admission import Admission, Guest, NotAdmitted
 from datalattice.node.config import DEFAULT_PORT, NodeConfig
 from datalattice.node.connection import Connection, Traffic
 from datalattice.node.directory import Changed, Found, Look
@@ -28,11 +29,19 @@ from datalattice.node.observe import Observer
 from datalattice.node.peers import Call, PeerInfo, Peers
 from datalattice.node.transport import Address, Link, Listener, Transport, parse_key
 from datalattice.node.worker import Action, Done, Worker
-from datalattice.sync import Note, Replicator
+from datalattice.sync import Effects, Note, Replicator
+from datalattice.wire import ErrorCode, encode_failure, encode_frame
 
 HELD_BYTES_MAX: Final = 256_000_000
 """Bytes that wait here to be received, handled or sent, over all connections: five of the largest
 messages, whatever the number of peers."""
+
+
+REFUSAL_TIMEOUT_S: Final = 1.0
+"""How long the reason for a refusal may take to leave."""
+
+REFUSALS_MAX: Final = 32
+"""Refusals with a reason that may be under way; others end without one."""
 
 
 class Network:
@@ -74,10 +83,15 @@ class Network:
         )
         self.connections: dict[str, Connection] = {}
         self._numbers = itertools.count(1)
-        self._inbound_count = 0
-        self._addresses = Addresses(config.connections_per_address_max)
+        self._guests: dict[str, Guest] = {}
+        self._refusing = 0
         self._allowed = frozenset(parse_key(one) for one in config.allow)
-        self._inbound_max = min(config.connections_max, max(1, files_max() - FILES_RESERVED))
+        self._admission = Admission(
+            min(config.connections_max, max(1, files_max() - FILES_RESERVED)),
+            config.connections_per_address_max,
+            lambda key: key in self._allowed or self.peers.is_added(key),
+            time.monotonic,
+        )
         self.held_bytes = 0
         self._chosen: set[str] = set()  # connections with peers that this node wants
         self.past_traffic = Traffic()  # of connections that ended
@@ -155,8 +169,7 @@ class Network:
     # --- connections --------------------------------------------------------------------------
 
     async def _accept(self, link: Link) -> None:
-        if self._closing or self._inbound_count >= self._inbound_max:
-            self._observer.count("connections-refused")
+        if self._closing:
             link.abort()
             return
         key = link.public_key
@@ -169,21 +182,52 @@ class Network:
             self._turned_away("peers-not-allowed", f"{link.remote} with {who}")
             link.abort()
             return
-        if not self._addresses.admit(link.remote):
-            self._turned_away("addresses-refused", link.remote)
-            link.abort()
-            return
-        self._inbound_count += 1
         id = f"in {link.remote} #{next(self._numbers)}"
+        try:
+            guest = self._admission.admit(link.remote, key, lambda why: self._evict(id, why))
+        except NotAdmitted as refusal:
+            self._turned_away(refusal.counter, link.remote)
+            await self._refuse(link, str(refusal))
+            return
+        self._guests[id] = guest
         try:
             if key is not None:
                 self.peers.arrived(id, key)
             await self._serve(id, link.remote, link)
         finally:
-            self._inbound_count -= 1
-            self._addresses.release(link.remote)
+            self._admission.release(self._guests.pop(id))
             if key is not None:
                 self.peers.gone(id, key)
+
+    async def _refuse(self, link: Link, text: str) -> None:
+        """End a link, with the reason if the other end takes it at once and few are told so."""
+        if self._refusing < REFUSALS_MAX:
+            self._refusing += 1
+            with contextlib.suppress(TimeoutError, OSError):
+                async with asyncio.timeout(REFUSAL_TIMEOUT_S):
+                    await link.write(encode_frame(encode_failure(None, ErrorCode.LOAD, text)))
+                    await link.close()
+            self._refusing -= 1
+        link.abort()
+
+    def _evict(self, id: str, reason: str) -> None:
+        self._observer.count("connections-evicted")
+        connection = self.connections.get(id)
+        if connection is not None:
+            connection.cut(reason)
+
+    def heard(self, effects: Effects) -> None:
+        """Take note of what peers proved and did, as the worker says."""
+        for id, public_key in effects.identified:
+            self.peers.identified(id, public_key)
+            if id in self._guests:
+                self._guests[id].public_key = public_key
+        for id in effects.useful:
+            if id in self._guests:
+                self._admission.used(self._guests[id])
+        for id in effects.breaches:
+            if id in self._guests:
+                self._admission.ban(self._guests[id])
 
     def _turned_away(self, name: str, text: str) -> None:
         """Count somebody who wanted to connect and may not."""

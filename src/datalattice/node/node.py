@@ -485,8 +485,7 @@ class Node:
                 connection.close(reason)
         for token, error in effects.finished:
             self._pulls.finished(token, error)
-        for id, public_key in effects.identified:
-            self._network.peers.identified(id, public_key)
+        self._network.heard(effects)
         if effects.changed:
             self._changed.set()
             self._changed = asyncio.Event()

@@ -168,6 +168,11 @@ class Peers:
         """Return the keys of the wanted peers, as far as they are known."""
         return [info.public_key for info in self.infos if info.public_key is not None]
 
+    def is_added(self, public_key: bytes) -> bool:
+        """Return whether the peer with this key was added, and not merely found."""
+        peer = self._with_key(public_key)
+        return peer is not None and peer.info.source == ADDED
+
     # --- wanting ------------------------------------------------------------------------------
 
     def add(self, address: str | None = None, *, public_key: bytes | None = None) -> None:

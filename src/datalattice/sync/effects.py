@@ -74,6 +74,8 @@ class Effects:
     changed:    whether the replica's state is another one.
     notes:      events to count and log.
     identified: (session, public key) that a challenge proved.
+    useful:     sessions of which a message changed the state, answered, or asked for parts it got.
+    breaches:   sessions among `closes` whose peers did what no honest peer does.
     push_count: states and differences among the sends.
     healed, unhealed: parts that `heal` asked for, and got or did not get.
     """
@@ -87,6 +89,8 @@ class Effects:
     healed: list[bytes] = field(default_factory=list)
     unhealed: list[bytes] = field(default_factory=list)
     push_count: int = 0
+    useful: set[str] = field(default_factory=set)
+    breaches: list[str] = field(default_factory=list)
 
     def note(self, kind: str, peer: str, text: str, count: int = 1) -> None:
         """Have something counted and logged."""

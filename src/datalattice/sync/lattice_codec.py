@@ -135,6 +135,8 @@ class LatticeCodec:
                 if fault is not None:
                     return Replied(encode_failure(id, ErrorCode.ARGUMENT, fault))
                 return Wanted(id, hashes)
+            case Result(None, value, ErrorCode.LOAD):
+                return Left(f"the peer refused: {brief(value)}")
             case Result(id, value, error, info=info, absent=absent):
                 failure = None if error is None else f"{error.name}: {brief(value)}"
                 return Answered(id, (value, parts, absent, info), failure)

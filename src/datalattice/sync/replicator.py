@@ -21,14 +21,14 @@ What keeps replicas equal, from fast to sure:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from datalattice.crypto import Entropy, KeyPair
-from datalattice.errors import BadFormat, DataLatticeError, LimitExceeded, PeerError
+from datalattice.errors import BadFormat, LimitExceeded, PeerError
 from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED
 from datalattice.sync.effects import Effects, Pace, Standing
 from datalattice.sync.handshake import Handshake
+from datalattice.sync.repairs import Repairs
 from datalattice.sync.replica import Absorbed, Offer, Part, Replica
 from datalattice.sync.session import (
     BATCHES_MAX,
@@ -69,7 +69,7 @@ class Replicator:
         self._codec = codec
         self._pace = pace or Pace()
         self._handshake = Handshake(codec, identity, entropy)
-        self._healing: set[bytes] = set()
+        self._repairs = Repairs(replica)
         self._sessions: dict[str, Session] = {}
         self._wants = WantList(self._pace.rounds_max)
         self._pulls: dict[bytes, list[object]] = {}  # probe key -> who waits for it
@@ -134,13 +134,15 @@ class Replicator:
             self._send(session, self._codec.refuse(str(error)))
             self._blame(session, error, MALFORMED)
             return
-        if session.is_unproved and not isinstance(heard, Answered | Challenged):
+        if session.is_unproved and not isinstance(heard, Answered | Challenged | Left):
             heard = Ignored("said before the wanted key is proved")
         match heard:
             case Offered(offer):
                 self._absorb(session, offer, now_ms)
             case Wanted(request, hashes):
                 parts = self._replica.supply(hashes, id)
+                if any(part is not None for part in parts):
+                    self._was_useful(session)
                 self._send(session, self._codec.give(request, parts, hashes))
             case Answered(request_id, content, error_text):
                 self._answered(session, request_id, content, error_text, now_ms)
@@ -154,8 +156,8 @@ class Replicator:
                 self._flush(session, now_ms)
             case Challenged(challenge):
                 self._send(session, self._handshake.answer(challenge))
-            case Left():
-                self._close(session, "the peer said goodbye")
+            case Left(reason):
+                self._close(session, reason)
             case Ignored(reason):
                 self._charge(session, IGNORED, reason)
 
@@ -189,7 +191,7 @@ class Replicator:
         for id in helpers:
             self._wants.add(wanted, id)
         if helpers:
-            self._healing.update(wanted)
+            self._repairs.want(wanted)
             self._fetch(now_ms)
         else:
             self._effects.unhealed.extend(wanted)
@@ -216,8 +218,7 @@ class Replicator:
     def excuse(self, busy_ms: int) -> None:
         """Grant more time to what was asked: this node was too busy to hear answers."""
         for session in self._sessions.values():
-            for id, pending in session.pending.items():
-                session.pending[id] = replace(pending, deadline_ms=pending.deadline_ms + busy_ms)
+            session.excuse(busy_ms)
 
     def hurry(self, now_ms: int) -> None:
         """Push what is due without regard to the pace: this node is about to close."""
@@ -275,7 +276,7 @@ class Replicator:
             self._effects.note(remark.kind, peer, remark.text, remark.count)
         session = self._sessions.get(peer)
         if session is not None and absorbed.changed:
-            session.conduct.forgive()
+            self._was_useful(session)
         elif session is not None and any(one.is_refusal for one in absorbed.reports):
             self._judge(session, REFUSED)
         for holder, probe in absorbed.holds:
@@ -359,7 +360,7 @@ class Replicator:
         if pending is None and late is None:
             self._charge(session, UNASKED, "an answer to nothing that was asked")
             return
-        session.conduct.forgive()
+        self._was_useful(session)
         if pending is None:
             self._delivered(session, late or (), content, error, now_ms)
         elif pending.purpose is Purpose.CHALLENGE:
@@ -402,7 +403,7 @@ class Replicator:
                 "undelivered", session.id, f"{len(hashes) - len(here)} of {len(hashes)} cells"
             )
         if here:
-            self._repair(here)
+            self._repairs.take(here, self._effects)
             self._absorb(session, Offer(None, here), now_ms)
         self._drop_lost(session.id, now_ms)
         self._fetch(now_ms)
@@ -421,24 +422,10 @@ class Replicator:
             elif pending.purpose is Purpose.CHALLENGE:
                 self._unproved(session, "the peer does not answer a challenge")
 
-    def _repair(self, parts: tuple[Part, ...]) -> None:
-        """Hand over the parts that are to heal the replica."""
-        healing = [part for part in parts if part.hash in self._healing]
-        if healing:
-            hashes = [part.hash for part in healing]
-            self._healing.difference_update(hashes)
-            try:
-                self._replica.repair(healing)
-            except DataLatticeError:
-                self._effects.unhealed += hashes
-                raise
-            self._effects.healed += hashes
-
     def _drop_lost(self, peer: str, now_ms: int) -> None:
         lost = self._wants.take_lost()
         if lost:
-            self._effects.unhealed += (hash for hash in lost if hash in self._healing)
-            self._healing.difference_update(lost)
+            self._repairs.lose(lost, self._effects)
             self._settle(self._replica.absorb(Offer(None, (), lost), peer), peer, now_ms)
 
     # --- who is there -------------------------------------------------------------------------
@@ -471,6 +458,10 @@ class Replicator:
         error.peer = session.id
         self._charge(session, kind, str(error))
 
+    def _was_useful(self, session: Session) -> None:
+        session.conduct.forgive()
+        self._effects.useful.add(session.id)
+
     def _charge(self, session: Session, kind: str, text: str) -> None:
         self._effects.note(kind, session.id, text)
         self._judge(session, kind)
@@ -484,6 +475,8 @@ class Replicator:
     def _cut(self, session: Session, cause: str, reason: str) -> None:
         if not session.closing:
             self._effects.note(f"closed-{cause}", session.id, reason)
+            if cause == MALFORMED:
+                self._effects.breaches.append(session.id)
             self._close(session, reason)
 
     def _send(self, session: Session, payload: bytes) -> None:

@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Protocol
 
@@ -84,7 +84,9 @@ class Challenged:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """It says goodbye."""
+    """It says goodbye, or why it will not have us."""
+
+    reason: str = "the peer said goodbye"
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +287,11 @@ class Session:
         """Return how it stands with this peer, when `key` is the key of our state's probe."""
         equal = any(probe.key == key for probe in self.known)
         return Standing(self.id, self.joined, equal, len(self.pending), self.public_key)
+
+    def excuse(self, busy_ms: int) -> None:
+        """Grant more time for answers to what was asked."""
+        for id, pending in self.pending.items():
+            self.pending[id] = replace(pending, deadline_ms=pending.deadline_ms + busy_ms)
 
     def expire(self, id: int) -> Pending:
         """Give up waiting for an answer; return what was asked."""

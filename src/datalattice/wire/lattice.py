@@ -81,6 +81,7 @@ class ErrorCode:
     ARGUMENT: Final = Keyword("ARGUMENT")
     TRUST: Final = Keyword("TRUST")
     MISSING: Final = Keyword("MISSING")
+    LOAD: Final = Keyword("LOAD")
 
 
 @dataclass(frozen=True, slots=True)

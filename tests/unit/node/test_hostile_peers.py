@@ -414,6 +414,7 @@ def test_as_many_addresses_as_are_allowed_come_in() -> None:
                 found = await answer_to(link, encode_ping(1), 1)
                 assert found is not None
             third = await transport.dial(str(node.address))
+            assert b"too many connections from this address" in await third.read()
             assert await third.read() == b""
             assert node.observer.counters["addresses-refused"] == 1
             await links[0].close()

@@ -27,6 +27,7 @@ from datalattice.node.transport import Link
 from datalattice.store import CellStore, Commit, MemoryStore
 from datalattice.sync import MALFORMED_MAX
 from datalattice.wire import (
+    ErrorCode,
     FrameBuffer,
     Result,
     decode_payload,
@@ -323,12 +324,14 @@ def test_connections_are_counted() -> None:
         net = MemoryTransport()
         async with set_node(net, connections_max=2) as node:
             clients = [await Client.of(net, node) for _ in range(3)]
+            refusal = await clients[2].result()
+            assert refusal.error == ErrorCode.LOAD
             assert await clients[2].receive() is None
             await clients[0].link.close()
             while True:  # until the node has seen that one is gone
                 late = await Client.of(net, node)
                 await late.link.write(encode_frame(encode_ping(1)))
-                if await late.receive() is not None:
+                if (await late.result()).error is None:
                     break
 
     run(work)

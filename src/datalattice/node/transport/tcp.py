@@ -41,10 +41,12 @@ BACKLOG: Final = 128
 DIAL_TIMEOUT_S: Final = 10.0
 """For a connection and its handshake."""
 
-STRANGERS_MAX: Final = 128
+STRANGERS_MAX: Final = 64
 """Inbound streams that may be about to prove who they are."""
 
-HANDSHAKE_TIMEOUT_S: Final = 10.0
+HANDSHAKE_TIMEOUT_S: Final = 5.0
+"""From the first moment to the proof of a key, where plain streams are not taken."""
+
 SILENCE_PLAIN_S: Final = 60.0
 """How long an inbound stream may say nothing where plain ones are taken: a reference node may have
 nothing to say before its next announcement, which is due every 30 s."""
@@ -150,7 +152,9 @@ class Door:
 
     async def _greet(self, link: TcpLink) -> Link | None:
         begun = b""
-        async with asyncio.timeout(SILENCE_PLAIN_S if self._plain else HANDSHAKE_TIMEOUT_S):
+        now_s = asyncio.get_running_loop().time
+        end_s = now_s() + (SILENCE_PLAIN_S if self._plain else HANDSHAKE_TIMEOUT_S)
+        async with asyncio.timeout_at(end_s):
             while len(begun) < len(RECORD_START) and RECORD_START.startswith(begun):
                 data = await link.read()
                 if not data:
@@ -164,7 +168,7 @@ class Door:
             link.unread(begun)
             return link
         secured = TlsLink(link, self._identity, dialled=False, begun=begun)
-        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+        async with asyncio.timeout_at(min(end_s, now_s() + HANDSHAKE_TIMEOUT_S)):
             await secured.shake_hands()
         return secured
 
