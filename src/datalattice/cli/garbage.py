@@ -63,19 +63,23 @@ def gc(
 
     Works through the running node, which goes on meanwhile, or without one.
     """
-    from datalattice.node import connect
-
     grace_ms = duration_ms(grace)
     folder = existing_folder(dir)
-    client = connect(folder.path)
     with progress_bars(quiet=json) as bars:
         bar = bars.add(f"gc {folder.store_path}")
-        if client is None:
-            document = _collect_alone(folder, grace_ms, dry_run, bar)
-        else:
-            with client:
-                document = _collect_through(client, bar, grace_ms=grace_ms, dry_run=dry_run)
+        document = collect(folder, bar, grace_ms, dry_run=dry_run)
     show(json, document, lambda: _print_collected(document))
+
+
+def collect(folder: Folder, bar: Step, grace_ms: int, *, dry_run: bool = False) -> dict[str, Any]:
+    """Collect the garbage of a folder's store, through the running node if there is one."""
+    from datalattice.node import connect
+
+    client = connect(folder.path)
+    if client is None:
+        return _collect_alone(folder, grace_ms, dry_run, bar)
+    with client:
+        return _collect_through(client, bar, grace_ms=grace_ms, dry_run=dry_run)
 
 
 def sweep(

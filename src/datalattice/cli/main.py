@@ -30,6 +30,7 @@ from datalattice.cli import (
     garbage,
     get,
     history,
+    hosting,
     key,
     kv,
     node,
@@ -88,6 +89,9 @@ for name, command in (
 ):
     store.app.command(name)(command)
 app.add_typer(store.app, name="store", no_args_is_help=True)
+app.add_typer(hosting.app, name="hosting")
+app.command("forget")(hosting.forget)
+app.command("host")(hosting.host)
 app.add_typer(fs.app, name="fs", no_args_is_help=True)
 app.add_typer(etch.app, name="etch", no_args_is_help=True)
 app.add_typer(venue.app, name="venue", no_args_is_help=True)

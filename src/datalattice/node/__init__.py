@@ -8,10 +8,12 @@ from datalattice.node.fetching import HealingSources, healing_document, report_d
 from datalattice.node.following import Watched, follow
 from datalattice.node.garbage import collected_document, stats_document, sweep_by
 from datalattice.node.grids import AuthorityWatch, WebResolver, web_keys
+from datalattice.node.hosting import decide, hosting_document, refuse_for_good
 from datalattice.node.importing import import_into
 from datalattice.node.node import Node, open_node
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
+from datalattice.node.policyfile import parse_owner, parse_size
 from datalattice.node.probing import NodeReport, probe, receive_result, unreached
 from datalattice.node.settings import Settings, load_settings
 from datalattice.node.slots import Slot, changed_slots, check_slot
@@ -48,15 +50,20 @@ __all__ = [
     "check_slot",
     "collected_document",
     "connect",
+    "decide",
     "follow",
     "healing_document",
+    "hosting_document",
     "import_into",
     "load_settings",
     "open_node",
     "open_stream",
     "parse_address",
+    "parse_owner",
+    "parse_size",
     "probe",
     "receive_result",
+    "refuse_for_good",
     "report_document",
     "running",
     "stats_document",

@@ -25,11 +25,13 @@ from datalattice.sync import (
     ROOT_SYNC_INTERVAL_MS,
     ROUNDS_MAX,
     Dialect,
+    HostingPolicy,
     Pace,
 )
 
 DEFAULT_PORT: Final = 18_888
 CONNECTIONS_MAX: Final = 1_024
+COLLECT_AFTER_BYTES: Final = 256_000_000
 READ_TIMEOUT_MS: Final = 30_000
 DISCOVER: Final = ("none", "p2p", "mdns", "all")
 DID_WEB: Final = ("none", "https", "loopback")
@@ -75,6 +77,8 @@ class NodeConfig:
     http_hosts: names by which monitors may ask for them, beside addresses and `localhost`.
     check_interval_ms: how often the whole store is checked; 0: only when it is asked for, or was
            opened with damage.
+    collect_after_bytes: how much the store grows before garbage is collected; 0: only when asked.
+    hosting: whose data is taken, and how much of it.
     cache_bytes: memory for decoded cells of a store that the node opens.
     log_level, log_format: what a node that is a process of its own logs; within a program logging
            is the program's to set up.
@@ -106,6 +110,8 @@ class NodeConfig:
     rounds_max: int = ROUNDS_MAX
     check_interval_ms: int = 0
     partial: tuple[str, ...] = ()
+    collect_after_bytes: int = COLLECT_AFTER_BYTES
+    hosting: HostingPolicy = HostingPolicy()  # noqa: RUF009 - it is never changed
     cache_bytes: int = CACHE_BYTES_MAX
     http_port: int | None = None
     http_bind: str = "127.0.0.1"
@@ -162,6 +168,7 @@ class NodeConfig:
             "broadcast_delay_ms",
             "cache_bytes",
             "check_interval_ms",
+            "collect_after_bytes",
             "connections_per_address_max",
         ):
             if getattr(self, name) < 0:

@@ -83,7 +83,10 @@ class Collection:
             what, count, total = self._progress
             return to_cell({"done": False, "step": what, "count": count, "total": total})
         self._task = None
-        return to_cell(collected_document(task.result()))
+        done = task.result()
+        if not done.is_dry:
+            await self._node.house.collected(done)
+        return to_cell(collected_document(done))
 
     def _collect(self, store: CellStore, grace_ms: int, is_dry: bool) -> Collected:
         return store.collect(grace_ms=grace_ms, dry_run=is_dry, progress=self._tell)

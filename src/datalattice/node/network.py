@@ -12,7 +12,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from datalattice.cells import Value
 from datalattice.clock import Clock
@@ -44,13 +44,24 @@ REFUSALS_MAX: Final = 32
 """Refusals with a reason that may be under way; others end without one."""
 
 
+class Introduce(Protocol):
+    """Takes note of whether the other end of a connection is known."""
+
+    def __call__(self, peer: str, *, is_known: bool) -> None:
+        """Take note of it."""
+
+
 class Network:
     """The connections of one node. Lives on the event loop.
 
     linked:   called when a connection to a wanted peer has ended.
     restrict: called by the worker with the id of a connection, before it is used and after its end,
               and the paths that are replicated over it if not everything is.
+    introduce: called by the worker with the id of a connection to somebody this node knows, before
+              it is used and after its end.
     """
+
+    introduce: Introduce
 
     linked: Callable[[], None]
     restrict: Callable[[str, Sequence[Sequence[Value]] | None], None]
@@ -257,6 +268,7 @@ class Network:
         wanted_keys = self.peers.keys()
         if outbound or key in wanted_keys:
             self._chosen.add(id)
+            self._submit(id, lambda _replicator, _now: self.introduce(id, is_known=True))
         paths = self._partial.get(key or pinned or b"")
         if paths is not None:
             self._submit(id, lambda _replicator, _now: self.restrict(id, paths))
@@ -273,6 +285,8 @@ class Network:
             self._submit(id, lambda replicator, now: replicator.closed(id, now))
             if paths is not None:
                 self._submit(id, lambda _replicator, _now: self.restrict(id, None))
+            if id in self._chosen:
+                self._submit(id, lambda _replicator, _now: self.introduce(id, is_known=False))
             self._chosen.discard(id)
             self._observer.count("connections-closed")
             if connection.cause is not None:

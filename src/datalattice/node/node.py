@@ -7,6 +7,8 @@
 Who does what: the event loop moves bytes and keeps connections; one worker thread owns the
 replicator with everything that touches the store; user threads change the cursor as they like and
 call `cursor.sync()`, which returns when what they wrote is durable.
+
+Length: one node is put together here; what its parts do stands in their modules.
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ from datalattice.cells import Value, novelty
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.cursors import RootLattice
-from datalattice.errors import NoSigningKey, PeerUnavailable, Timeout, UsageError
+from datalattice.errors import (
+    NoSigningKey,
+    PeerUnavailable,
+    StoreError,
+    StoreFull,
+    Timeout,
+    UsageError,
+)
 from datalattice.lattice import Lattice, MergeContext, canonical_path, root_lattice
 from datalattice.node.backup import Backup
 from datalattice.node.config import NodeConfig, split_partial
@@ -33,6 +42,7 @@ from datalattice.node.connection import Connection, Traffic
 from datalattice.node.directory import publish
 from datalattice.node.grids import AuthorityWatch, web_keys
 from datalattice.node.heal import Healer
+from datalattice.node.housekeeping import Housekeeper
 from datalattice.node.keys import node_keys
 from datalattice.node.logs import log_event
 from datalattice.node.monitor import Monitor
@@ -185,7 +195,13 @@ class Node:
             )
         try:
             self._replica = await asyncio.to_thread(
-                LatticeReplica, self._store, self._lattice, self._context, self._on_sync
+                LatticeReplica,
+                self._store,
+                self._lattice,
+                self._context,
+                self._on_sync,
+                self.config.hosting,
+                self.clock,
             )
             codec = LatticeCodec(self._replica, self.clock, self.config.dialect)
             replicator = Replicator(
@@ -197,6 +213,13 @@ class Node:
             )
             self._replica.on_loss = self._healer.note
             self._network.restrict = self._replica.restrict
+            self.house = Housekeeper(
+                self._store, self._replica, self._worker, self.observer, self.config
+            )
+            hosting = self._replica.hosting
+            assert hosting is not None
+            hosting.wanted = self._network.peers.keys
+            self._network.introduce = hosting.introduce
             for backup in self.backups:
                 backup.start(self._store, self.observer, self._lattice)
                 self._backing.append(backup)
@@ -211,12 +234,15 @@ class Node:
             raise
         self._worker.start()
         self._healer.start()
+        self.house.start()
         if self._authority is not None:
             self._authority.start()
         try:
             if self.config.url is not None:
                 key = self._network.own_key
-                await asyncio.to_thread(publish, self.cursor, key, self.config.url, self.clock)
+                # A node on a full disk serves, and its healer tries again.
+                with contextlib.suppress(StoreFull):
+                    await asyncio.to_thread(publish, self.cursor, key, self.config.url, self.clock)
             await self._network.connect(lambda: self.root, self.changed)
         except BaseException:
             await self.close()
@@ -240,7 +266,10 @@ class Node:
             await self._farewell()
             await self._network.close()
             await self._healer.close()
+            await self.house.close()
             await asyncio.to_thread(self._worker.stop)
+            with contextlib.suppress(StoreError):  # it is counted again
+                await asyncio.to_thread(self.house.save)
             await self._end_backups()
             for backup in self._backing:
                 if not backup.is_current:
@@ -451,6 +480,16 @@ class Node:
             whom = "any peer" if address is None else address
             raise PeerUnavailable(f"not connected to {whom}")
         await self._pulls.pull(self._worker, chosen, timeout_s)
+
+    def look_for_more(self) -> None:
+        """Ask every peer for its root: what was refused until now may be taken."""
+        ids = [connection.id for connection in self._network.to_peers()]
+
+        def ask(replicator: Replicator, now_ms: int) -> None:
+            for id in ids:
+                replicator.pull(id, None, now_ms)
+
+        self._worker.submit(ask)
 
     # --- what the worker wants done -----------------------------------------------------------
 

@@ -21,6 +21,9 @@ a name and a Map of arguments; its result is a value.
     store.gc             grace_ms? dry_run? list? timeout_ms       Map of what it did, or of how far
                                                                   it is, by `done`
     store.forget         before_ms                                former roots that were forgotten
+    hosting.show                                                  Map: policy, decisions, usage
+    hosting.decide       rule owner limit? reason?                the same, after it
+    owner.forget         owner section? own? reason?              Map of what went
     store.import         path pin? merge? timeout_ms              Map of what it did; nil: not yet
 
 Queues are those of the first owner's key that the node was given. `root.swap` sets all slots, or
@@ -64,6 +67,7 @@ from datalattice.errors import (
     UnsupportedOperation,
     UsageError,
 )
+from datalattice.node import hosting
 from datalattice.node.fetching import HealingSources, healing_document
 from datalattice.node.garbage import Collection
 from datalattice.node.importing import Merging, import_into
@@ -342,6 +346,15 @@ class Operations:
         """Begin to collect garbage, or tell how far it is."""
         return await self._collection.perform(arguments, _timeout_ms(arguments))
 
+    async def _show_hosting(self, arguments: Map) -> Value:
+        return await hosting.show(self._node)
+
+    async def _decide_hosting(self, arguments: Map) -> Value:
+        return await hosting.change(self._node, arguments)
+
+    async def _forget_owner(self, arguments: Map) -> Value:
+        return await hosting.forget(self._node, arguments)
+
     async def _stop_node(self, arguments: Map) -> Value:
         self._stop()
         return None
@@ -365,6 +378,9 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "store.gc": Operations._gc,
     "store.forget": Operations._forget,
     "store.import": Operations._import,
+    "hosting.show": Operations._show_hosting,
+    "hosting.decide": Operations._decide_hosting,
+    "owner.forget": Operations._forget_owner,
 }
 
 

@@ -1,8 +1,8 @@
 """Settings: where the fields of a `NodeConfig` come from when a node is a process of its own.
 
 The command line comes first, then the environment (`LATTICE_PORT`), then the file (`node.toml`, a
-flat TOML document), then the default. A setting is named as the field it sets. Each mistake says
-which source it is in, what is wrong, and what is accepted.
+TOML document), then the default. A setting is named as the field it sets. Each mistake says which
+source it is in, what is wrong, and what is accepted. The table `[hosting]` stands in the file only.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from typing import Any, Final
 
 from datalattice.errors import UsageError
 from datalattice.node.config import NodeConfig
+from datalattice.node.policyfile import policy_document, read_policy
+from datalattice.sync import HostingPolicy
 
 SETTINGS_NAME: Final = "node.toml"
 SETTINGS_BYTES_MAX: Final = 64_000
 VARIABLE_PREFIX: Final = "LATTICE_"
 
+HOSTING: Final = "hosting"
 DEFAULT_SOURCE: Final = "default"
 
 _TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
@@ -55,7 +58,8 @@ def load_settings(
     Raises: UsageError: a setting is unknown, of the wrong kind, or out of range.
     """
     chosen: dict[str, object] = {}
-    sources = dict.fromkeys(_kinds(), DEFAULT_SOURCE)
+    names = [field.name for field in dataclasses.fields(NodeConfig)]
+    sources = dict.fromkeys(names, DEFAULT_SOURCE)
     layers = (_from_file(file), _from_environment(environment), _from_call(given))
     for layer in layers:
         for name, (value, source) in layer.items():
@@ -80,7 +84,8 @@ def _check_alone(name: str, value: object, source: str) -> None:
 def _kinds() -> dict[str, Any]:
     """Return the type of each field of a NodeConfig, by name: the config itself is the schema."""
     hints = typing.get_type_hints(NodeConfig)
-    return {field.name: hints[field.name] for field in dataclasses.fields(NodeConfig)}
+    names = [field.name for field in dataclasses.fields(NodeConfig)]
+    return {name: hints[name] for name in names if name != HOSTING}
 
 
 def _base(kind: Any) -> type:
@@ -107,6 +112,8 @@ def _unknown(name: str, what: str) -> UsageError:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, HostingPolicy):
+        return policy_document(value)
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -122,6 +129,9 @@ def _from_file(path: Path) -> dict[str, tuple[object, str]]:
     found: dict[str, tuple[object, str]] = {}
     for name, value in document.items():
         source = f"{path}{_line_of(text, name)}"
+        if name == HOSTING:
+            found[name] = (read_policy(value, source), source)
+            continue
         if isinstance(value, dict):
             raise UsageError(f"{source}: {name!r} is a table; settings stand alone: `port = 18888`")
         if name not in _kinds():

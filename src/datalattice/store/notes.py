@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from datalattice.errors import Corruption
+from datalattice.errors import Corruption, StoreFailed
 from datalattice.store.disk import Disk, write_error
 from datalattice.store.hashindex import HashIndex
 
@@ -66,17 +66,19 @@ class FolderNotes(Notes):
     def read(self, name: str) -> str | None:
         """Return a text, None when it was never written.
 
-        Raises: Corruption: it is not what was written.
+        Raises: Corruption: it is not what was written. StoreFailed: the disk does not give it.
         """
         path = f"{self._folder}/{name}"
-        try:
-            file = self._disk.open(path)
-        except FileNotFoundError:
+        if not self._disk.exists(path):
             return None
         try:
-            data = file.read(0, NOTE_BYTES_MAX)
-        finally:
-            file.close()
+            file = self._disk.open(path)
+            try:
+                data = file.read(0, NOTE_BYTES_MAX)
+            finally:
+                file.close()
+        except OSError as error:
+            raise StoreFailed(f"{path}: cannot be read ({error.strerror or error})") from error
         digest, _, body = data.partition(b"\n")
         if digest != _digest(body):
             raise Corruption(

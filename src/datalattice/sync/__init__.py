@@ -10,7 +10,7 @@ from datalattice.sync.effects import (
     Pace,
     Standing,
 )
-from datalattice.sync.hosting import DISK_LOW, Hosting, QuotaExceeded, owner_text
+from datalattice.sync.hosting import DISK_LOW, Hosting, QuotaExceeded, owner_text, section_name
 from datalattice.sync.hostingtable import Decision, HostingTable
 from datalattice.sync.lattice_codec import PING_REPLIES, Dialect, LatticeCodec
 from datalattice.sync.lattice_replica import (
@@ -92,4 +92,5 @@ __all__ = [
     "WantList",
     "Wanted",
     "owner_text",
+    "section_name",
 ]

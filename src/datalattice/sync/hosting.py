@@ -9,7 +9,7 @@ Source: docs/design/foreign-data.md "Room".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -30,7 +30,7 @@ from datalattice.sync.delta import Fetch
 from datalattice.sync.hostingtable import HostingTable
 from datalattice.sync.outcome import Outcome
 from datalattice.sync.policy import HostingPolicy
-from datalattice.sync.usage import UNBOUNDED, Count, Slot, Usage
+from datalattice.sync.usage import Count, Slot, Usage
 
 DISK_LOW: Final = "disk-low"
 """What a value is counted as that is not taken because the disk is nearly full."""
@@ -102,7 +102,7 @@ class Hosting:
         self.policy = policy
         self.table = HostingTable(store.notes, clock)
         self.usage = Usage(store, fetch, clock.now_ms)
-        self.wanted: Callable[[], frozenset[bytes]] = frozenset
+        self.wanted: Callable[[], Collection[bytes]] = tuple
         """Returns the keys of the peers that this node wants."""
         self._store = store
         self._lattice = lattice
@@ -124,6 +124,10 @@ class Hosting:
     def is_own(self, owner: Value) -> bool:
         """Return whether a key of this node may sign for an owner."""
         return self._context.signer(owner) is not None
+
+    def is_own_text(self, text: str) -> bool:
+        """Return whether people call an owner of this node so."""
+        return any(self.is_own(self.owner_of(path, text)) for path in self._areas.owned)
 
     def is_allowed(self, owner: Value) -> bool:
         """Return whether an owner is on a list of those without limits."""
@@ -220,10 +224,10 @@ class Hosting:
         text = owner_text(owner)
         own_limit = self.table.limit(text)
         before = usage.known(slot, mine).size_bytes
-        here = sum(usage.used_bytes(Slot(name, owner)) for name in self._section_names)
+        here = sum(usage.used_bytes(Slot(name, owner)) for name in self.section_names)
         limits = (
             (policy.owner_bytes if own_limit is None else own_limit, here, "owner_bytes"),
-            (policy.strangers_bytes, self._strangers(), "strangers_bytes"),
+            (policy.strangers_bytes, self.strangers_bytes(), "strangers_bytes"),
         )
         quota, used, setting = min(limits, key=lambda one: one[0] - one[1])
         count = usage.after(slot, mine, theirs, quota - used + before)
@@ -260,10 +264,11 @@ class Hosting:
             admitted.added.append((path, mine, slot, grown))
 
     @property
-    def _section_names(self) -> list[str]:
+    def section_names(self) -> list[str]:
+        """Names of the sections that have owners."""
         return list(dict.fromkeys(section_name(path) for path in self._areas.owned))
 
-    def _strangers(self) -> int:
+    def strangers_bytes(self) -> int:
         """Return the bytes of all who are neither own nor allowed."""
         if self._strangers_bytes is None:
             self._strangers_bytes = sum(
@@ -336,34 +341,41 @@ class Hosting:
                 found.append((path, owner, value))
         return found
 
-    def recount(self, root: Value) -> None:
-        """Count every slot exactly whose count is not, after a collection."""
+    def inexact(self, root: Value) -> list[tuple[Slot, Value]]:
+        """Return the slots whose counts are not exact, with their values; forget those that went.
+
+        What strangers added to unsigned data is known exactly; it is bounded by what is there.
+        """
+        found: list[tuple[Slot, Value]] = []
         for count in self.usage:
             slot = count.slot
-            value: Value = None
-            for path in self._areas.owned:
-                if slot.owner is not None and section_name(path) == slot.section:
-                    value = get_in(root, (*path, slot.owner))
-                    if value is not None:
-                        break
-            if slot.owner is None:
-                self._recount_unsigned(slot, root, count)
-            elif value is None:
+            values = self._values_of(root, slot)
+            if not values:
                 self.usage.drop(slot)
-            elif count.since or count.root != value_hash(value):
-                self.usage.recount(slot, value)
-        self._strangers_bytes = None
+            elif slot.owner is None or count.since or count.root != value_hash(values[0]):
+                found += [(slot, value) for value in values]
+        return found
 
-    def _recount_unsigned(self, slot: Slot, root: Value, count: Count) -> None:
-        """Bound what strangers added by what is there."""
-        sizes = [
-            self.usage.growth(None, get_in(root, path), UNBOUNDED) or (0, 0)
-            for path in self._areas.unsigned
-            if section_name(path) == slot.section
+    def _values_of(self, root: Value, slot: Slot) -> list[Value]:
+        areas = self._areas.unsigned if slot.owner is None else self._areas.owned
+        below = () if slot.owner is None else (slot.owner,)
+        values = [
+            get_in(root, (*path, *below)) for path in areas if section_name(path) == slot.section
         ]
-        size, cells = sum(one[0] for one in sizes), sum(one[1] for one in sizes)
-        if size < count.size_bytes:
-            self.usage.take(Count(slot, size, cells, b""))
+        return [value for value in values if value is not None]
+
+    def recounted(self, root: Value, counts: list[Count]) -> None:
+        """Take exact counts of the slots that have still the values that were counted."""
+        for slot in dict.fromkeys(count.slot for count in counts if count.slot.owner is None):
+            size = sum(one.size_bytes for one in counts if one.slot == slot)
+            cells = sum(one.cells for one in counts if one.slot == slot)
+            if size < self.usage.used_bytes(slot):
+                self.usage.take(Count(slot, size, cells, b""))
+        for count in counts:
+            values = self._values_of(root, count.slot)
+            if count.slot.owner is not None and values and value_hash(values[0]) == count.root:
+                self.usage.take(count)
+        self.decided()
 
 
 @dataclass(slots=True)

@@ -194,6 +194,11 @@ class LatticeReplica:
         return self._announced
 
     @property
+    def store(self) -> Store:
+        """Where the root is kept. It is the replica's to move."""
+        return self._store
+
+    @property
     def root(self) -> Value:
         """The value that is durable, with what never leaves this node."""
         return self._root
@@ -400,7 +405,8 @@ class LatticeReplica:
             waiting = Waiting(probe.key, incoming.path, top, False, is_wrapped)
         if before is not None:
             # A peer's newer value contains its older one; the cells fetched so far serve both.
-            outcome.finished.append(before.key)
+            if before.key != probe.key:
+                outcome.finished.append(before.key)
             self._forget_next(claim, outcome.finished)
             self._staging.release(claim)
         self._waiting[claim] = waiting

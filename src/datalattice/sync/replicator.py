@@ -16,6 +16,8 @@ What keeps replicas equal, from fast to sure:
   then from the others.
 * Every 30 s each joined session is told the root alone. A peer that missed anything finds out and
   fetches it.
+
+Length: one state machine; what it knows of each session, and of wanted parts, is in modules apart.
 """
 
 from __future__ import annotations
@@ -170,6 +172,10 @@ class Replicator:
         if change.changed:
             self._changed(now_ms)
         return change.changed
+
+    def replaced(self, now_ms: int) -> None:
+        """Tell the others of a root that became another one by neither a write nor a peer."""
+        self._changed(now_ms)
 
     def pull(self, id: str, token: object, now_ms: int) -> None:
         """Ask a peer for its state; `token` is finished when all of it is contained here."""

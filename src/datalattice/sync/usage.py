@@ -92,7 +92,9 @@ class Usage:
             return found
         if present is None:
             return Count(slot, 0, 0, root)
-        return self.recount(slot, present)
+        count = self.exactly(slot, present)
+        self.take(count)
+        return count
 
     def after(self, slot: Slot, present: Value, value: Value, bytes_max: int) -> Count | None:
         """Return the count of a slot in which `value` comes after `present`.
@@ -131,13 +133,14 @@ class Usage:
         before = self._counts.get(slot.key, Count(slot, 0, 0, b""))
         self.take(Count(slot, before.size_bytes + size, before.cells + cells, b""))
 
-    def recount(self, slot: Slot, value: Value) -> Count:
-        """Count a slot exactly."""
+    def exactly(self, slot: Slot, value: Value) -> Count:
+        """Return the exact count of a slot that has this value. On any thread.
+
+        Cost: reads every cell of it.
+        """
         whole = growth(None, value, self._fetch, UNBOUNDED)
         assert whole is not None
-        count = Count(slot, *whole, value_hash(value))
-        self.take(count)
-        return count
+        return Count(slot, *whole, value_hash(value))
 
     def drop(self, slot: Slot) -> None:
         """Forget the count of a slot that is not here any more."""

@@ -123,7 +123,12 @@ def test_what_cannot_be_done_is_explained_to_whoever_asks(tmp_path: Path) -> Non
             ("queue.meta", {"topic": "t"}, NoSigningKey, "started without a key"),
             ("node.add_peer", {"address": "12ab"}, UsageError, "or a key of 64 hex digits"),
             ("node.add_peer", {"address": "h:0"}, UsageError, "1 to 65535"),
-            ("nix", {}, UnsupportedOperation, "it has: node.add_peer"),
+            (
+                "nix",
+                {},
+                UnsupportedOperation,
+                "it has: hosting.decide, hosting.show, node.add_peer",
+            ),
         ):
             with pytest.raises(error, match=words):
                 await asyncio.to_thread(asked, tmp_path, name, **arguments)

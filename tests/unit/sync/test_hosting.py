@@ -107,6 +107,14 @@ def used(replica: LatticeReplica, key_pair: KeyPair = ANN, section: str = "queue
     return replica.hosting.usage.used_bytes(Slot(section, key_pair.public_key))
 
 
+def recount(replica: LatticeReplica) -> None:
+    hosting = replica.hosting
+    assert hosting is not None
+    found = hosting.inexact(replica.root)
+    counts = [hosting.usage.exactly(slot, value) for slot, value in found]
+    hosting.recounted(replica.root, counts)
+
+
 def test_the_usage_of_a_first_value_is_the_bytes_of_its_distinct_cells() -> None:
     value = offer(writer(), *(text(n) for n in range(40)), text(0))
     replica = host(HostingPolicy())
@@ -120,8 +128,9 @@ def test_each_later_value_adds_what_it_adds_and_a_recount_is_exact() -> None:
         absorb(replica, offer(source, *(text(10 * number + n) for n in range(10))))
     exact = size_of(slot(source.announced))
     assert exact < used(replica) < 1.5 * exact, "cells that were replaced count until a recount"
-    assert replica.hosting is not None
-    replica.hosting.recount(replica.root)
+    recount(replica)
+    assert used(replica) == exact
+    recount(replica)
     assert used(replica) == exact
 
 
@@ -265,6 +274,17 @@ def test_what_strangers_add_to_unsigned_data_is_bounded_in_all() -> None:
     replica.hosting.introduce("friend", is_known=True)
     assert absorb(replica, content(text(99)), peer="friend").changed
     assert absorb(replica, offer(writer(), "signed data has room of its own")).changed
+
+
+def test_what_strangers_added_is_bounded_by_what_is_there_after_a_recount() -> None:
+    replica = host(HostingPolicy())
+    absorb(replica, content(*(text(n) for n in range(40))))
+    assert replica.hosting is not None
+    slot = Slot("data", None)
+    exact = replica.hosting.usage.used_bytes(slot)
+    replica.hosting.usage.add(slot, 1_000_000, 10)
+    recount(replica)
+    assert replica.hosting.usage.used_bytes(slot) == exact
 
 
 @pytest.mark.parametrize(

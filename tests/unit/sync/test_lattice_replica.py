@@ -122,6 +122,21 @@ def is_complete(replica: LatticeReplica) -> bool:
     return True
 
 
+def test_a_value_that_is_stated_again_while_it_is_fetched_is_not_finished_before_it_is_here() -> (
+    None
+):
+    source, target = numbered(300), LatticeReplica(MemoryStore(), NUMBERS)
+    stated = Offer(Probe(source.announced_hash, Incoming((), *decode_parts(encode(source.root)))))
+    missing = list(target.absorb(stated, "peer").missing)
+    assert missing
+    assert target.absorb(stated, "peer").finished == ()
+    finished: tuple[bytes, ...] = ()
+    while missing:
+        absorbed = target.absorb(given(source, missing), "peer")
+        missing, finished = list(absorbed.missing), absorbed.finished
+    assert finished == (source.announced_hash,)
+
+
 def test_a_value_that_is_being_fetched_is_taken_in_though_newer_ones_are_stated() -> None:
     source, target = numbered(300), LatticeReplica(MemoryStore(), NUMBERS)
     first = source.announced

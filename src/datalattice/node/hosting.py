@@ -1,0 +1,193 @@
+"""Hosting: what the operator of a node sees of its hosting policy, and decides while it runs.
+
+Everything here works on a replica; a running node does it in the worker's turn, a tool on the
+replica of a folder in which no node runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Final
+
+from datalattice.cells import Map, Value, to_cell
+from datalattice.errors import Corruption, MissingData, UsageError
+from datalattice.lattice import get_in
+from datalattice.node.node import Node
+from datalattice.node.policyfile import parse_owner, policy_document
+from datalattice.store import CellStore
+from datalattice.sync import Hosting, LatticeReplica, owner_text, section_name
+
+RULES: Final = ("allow", "refuse", "limit", "host")
+
+
+def hosting_of(replica: LatticeReplica) -> Hosting:
+    """Return the hosting of a replica that has one."""
+    hosting = replica.hosting
+    assert hosting is not None
+    return hosting
+
+
+def hosting_document(replica: LatticeReplica) -> dict[str, object]:
+    """Return the policy, what was decided, and what owners use, for tools."""
+    hosting = hosting_of(replica)
+    rows: list[dict[str, object]] = []
+    for count in hosting.usage:
+        owner = count.slot.owner
+        is_limited = owner is None or not (hosting.is_own(owner) or hosting.is_allowed(owner))
+        rows.append(
+            {
+                "section": count.slot.section,
+                "owner": "" if owner is None else owner_text(owner),
+                "bytes": count.size_bytes,
+                "cells": count.cells,
+                "exact": count.since == 0,
+                "limited": is_limited,
+            }
+        )
+    rows.sort(key=lambda row: (-int(str(row["bytes"])), str(row["section"]), str(row["owner"])))
+    return {
+        "policy": policy_document(hosting.policy),
+        "decisions": [asdict(one) for one in hosting.table.decisions],
+        "strangers_bytes": hosting.strangers_bytes(),
+        "usage": rows,
+    }
+
+
+def decide(
+    replica: LatticeReplica, rule: str, owner: str, *, limit: int | None = None, reason: str = ""
+) -> None:
+    """Change what is decided about an owner; durable on return.
+
+    Raises: UsageError: no such rule, no owner, or one's own key that is to be refused.
+    """
+    hosting = hosting_of(replica)
+    owner = parse_owner(owner)
+    if rule not in RULES:
+        raise UsageError(f"a rule is {', '.join(RULES[:-1])} or {RULES[-1]}, got {rule!r}")
+    if rule == "allow":
+        hosting.table.allow(owner)
+    elif rule == "host":
+        hosting.table.host(owner)
+    elif rule == "limit":
+        hosting.table.set_limit(owner, limit)
+    else:
+        _check_foreign(hosting, owner)
+        hosting.table.refuse(owner, None, reason)
+    hosting.decided()
+
+
+def refuse_for_good(
+    replica: LatticeReplica, owner: str, section: str | None, *, own: bool, reason: str
+) -> dict[str, object]:
+    """Decide that the data of an owner is forgotten, durably; return what will go, for tools.
+
+    The root still has it: see `LatticeReplica.forget`.
+    Raises: UsageError: a section that there is none of, or one's own key without `own`.
+    """
+    hosting = hosting_of(replica)
+    owner = parse_owner(owner)
+    names = hosting.section_names
+    section = None if section is None else section.removeprefix(":")
+    if section is not None and section not in names:
+        raise UsageError(f"no section {section!r} has owners; those are: {', '.join(names)}")
+    if not own:
+        _check_foreign(hosting, owner)
+    slots = [
+        (path, key)
+        for path, key, _ in hosting.slots_of(replica.root, owner)
+        if section in (None, section_name(path))
+    ]
+    sections = [section_name(path) for path, _ in slots]
+    used = [
+        count.size_bytes
+        for count in hosting.usage
+        if count.slot.section in sections
+        and count.slot.owner is not None
+        and owner_text(count.slot.owner) == owner
+    ]
+    document: dict[str, object] = {"owner": owner, "sections": sections, "bytes": sum(used)}
+    document |= _holders(replica, slots)
+    hosting.table.refuse(owner, section, reason)
+    hosting.decided()
+    return document
+
+
+def _check_foreign(hosting: Hosting, owner: str) -> None:
+    """Check that an owner is not this node.
+
+    Raises: UsageError: it is.
+    """
+    if hosting.is_own_text(owner):
+        raise UsageError(f"{owner} is this node's own key; to forget its data give --own")
+
+
+def _holders(
+    replica: LatticeReplica, slots: list[tuple[tuple[Value, ...], Value]]
+) -> dict[str, object]:
+    """Return who else keeps cells that the present root has: the pins, leases and former roots."""
+    store = replica.store
+    if not isinstance(store, CellStore) or not slots:
+        return {"pins": [], "leases": 0, "former_roots": 0}
+
+    def has_any(root_hash: bytes) -> bool:
+        try:
+            root = store.load(root_hash)
+            return any(get_in(root, (*path, key)) is not None for path, key in slots)
+        except (MissingData, Corruption):
+            return False
+
+    # The present root is a former one when this is done.
+    former = {one.root_hash for one in store.history.entries()}
+    return {
+        "pins": [pin.name for pin in store.pins.all() if has_any(pin.root_hash)],
+        "leases": sum(has_any(lease.root_hash) for lease in store.leases.live()),
+        "former_roots": sum(map(has_any, former)),
+    }
+
+
+# --- through a running node -----------------------------------------------------------------------
+
+
+async def show(node: Node) -> Value:
+    """Return the answer to `hosting.show`."""
+    return to_cell(await node.house.ask(hosting_document))
+
+
+async def change(node: Node, arguments: Map) -> Value:
+    """Do what `hosting.decide` asks for; return the new table.
+
+    Raises: UsageError: as `decide`.
+    """
+    rule, owner = _text(arguments, "rule"), _text(arguments, "owner")
+    limit = arguments.get("limit")
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise UsageError(f"limit is a number of bytes, got {limit!r}")
+    size = limit if type(limit) is int else None
+    reason = str(arguments.get("reason") or "")
+    await node.house.ask(lambda replica: decide(replica, rule, owner, limit=size, reason=reason))
+    if rule in ("allow", "host"):
+        node.look_for_more()
+    return await show(node)
+
+
+async def forget(node: Node, arguments: Map) -> Value:
+    """Do what `owner.forget` asks for; return what went.
+
+    Raises: UsageError: as `refuse_for_good`.
+    """
+    owner, section = _text(arguments, "owner"), arguments.get("section")
+    if section is not None and not isinstance(section, str):
+        raise UsageError(f"section is a text, got {section!r}")
+    own, reason = arguments.get("own") is True, str(arguments.get("reason") or "")
+    document = await node.house.ask(
+        lambda replica: refuse_for_good(replica, owner, section, own=own, reason=reason)
+    )
+    await node.house.forget()
+    return to_cell(document)
+
+
+def _text(arguments: Map, name: str) -> str:
+    value = arguments.get(name)
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is a text, got {value!r}")
+    return value

@@ -1,0 +1,215 @@
+"""Housekeeping: what a node does about room: it watches the disk, counts usage, collects garbage.
+
+Every 30 s it asks how much of the disk is free and writes down what owners use. Garbage is
+collected by itself when the store has grown, since the last collection, by as much as it had then,
+and by `collect_after_bytes` at least: so each byte that stays is read about as often as the store
+doubles. Where the disk is short of room a collection comes as soon as 8 MB were written since the
+last one. After each collection usage is counted exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from datalattice.cells import Value, Vector, decode, encode
+from datalattice.errors import BadFormat, DataLatticeError, StoreClosed, UsageError
+from datalattice.node.config import NodeConfig
+from datalattice.node.logs import log_event
+from datalattice.node.observe import Observer
+from datalattice.node.worker import Worker
+from datalattice.store import GRACE_MS, CellStore, Collected, Store
+from datalattice.sync import DISK_LOW, Count, LatticeReplica, Replicator
+
+T = TypeVar("T")
+
+ROOM: Final = "room"
+"""Key of the trouble that the disk cannot be asked, or garbage not be collected."""
+
+LOOK_S: Final = 30.0
+"""How often the disk is looked at, and usage written down."""
+
+LOW_GROWTH_BYTES: Final = 8_000_000
+"""A disk that is short of room is collected again when so much was written since the last time."""
+
+LOW_GRACE_MS: Final = 60_000
+"""What is younger stays in a collection of a disk that is short of room."""
+
+_LAST_KEY: Final = b"collected"
+
+
+class Housekeeper:
+    """The room of one node. Lives on its event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        replica: LatticeReplica,
+        worker: Worker,
+        observer: Observer,
+        config: NodeConfig,
+    ) -> None:
+        self._store = store
+        self._replica = replica
+        self._worker = worker
+        self._observer = observer
+        self._config = config
+        self._task: asyncio.Task[None] | None = None
+        self._collecting = threading.Lock()
+        self._closed = threading.Event()
+
+    def start(self) -> None:
+        """Begin to look, at once and then from time to time."""
+        self._task = asyncio.ensure_future(self._run())
+
+    async def close(self) -> None:
+        """Look no more; a collection that is under way ends soon, and has done no harm."""
+        self._closed.set()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await asyncio.to_thread(self._wait)
+
+    def _wait(self) -> None:
+        with self._collecting:
+            return
+
+    def save(self) -> None:
+        """Write down what owners use; the worker has ended."""
+        hosting = self._replica.hosting
+        if hosting is not None:
+            hosting.usage.save()
+
+    async def ask(self, question: Callable[[LatticeReplica], T]) -> T:
+        """Return what the worker says about the replica, in its turn.
+
+        Raises: whatever `question` raises.
+        """
+        return await self._on_worker(lambda _replicator, _now_ms: question(self._replica))
+
+    async def forget(self) -> bool:
+        """Have the root leave out what was decided to be forgotten, and the peers told."""
+
+        def forget(replicator: Replicator, now_ms: int) -> bool:
+            is_changed = self._replica.forget()
+            if is_changed:
+                replicator.replaced(now_ms)
+            return is_changed
+
+        return await self._on_worker(forget)
+
+    async def _on_worker(self, action: Callable[[Replicator, int], T]) -> T:
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[T] = loop.create_future()
+
+        def tell(result: T | None, error: Exception | None) -> None:
+            if told.done():
+                return
+            if error is not None:
+                told.set_exception(error)
+            else:
+                told.set_result(result)  # type: ignore[arg-type]
+
+        def act(replicator: Replicator, now_ms: int) -> None:
+            try:
+                result = action(replicator, now_ms)
+            except DataLatticeError as error:
+                loop.call_soon_threadsafe(tell, None, error)
+            else:
+                loop.call_soon_threadsafe(tell, result, None)
+
+        self._worker.submit(act)
+        return await told
+
+    # --- looking --------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.look()
+                self._observer.recover(ROOM)
+            except (DataLatticeError, OSError) as error:
+                self._observer.degrade(ROOM, f"the store's room cannot be looked after: {error}")
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Look at the disk once, write down usage, and collect garbage where that is due."""
+        is_low = self._look_at_disk()
+        await self.ask(lambda _replica: self.save())
+        store = self._store
+        if isinstance(store, CellStore) and await asyncio.to_thread(self.is_due, store, is_low):
+            grace_ms = LOW_GRACE_MS if is_low else GRACE_MS
+            try:
+                done = await asyncio.to_thread(self._collect, store, grace_ms)
+            except StoreClosed:
+                return
+            except UsageError:
+                return  # somebody collects already
+            self._observer.count("collections")
+            freed = done.bytes_before - done.bytes_after
+            log_event(logging.INFO, "collected", freed_bytes=freed, seconds=round(done.seconds, 3))
+            await self.collected(done)
+            self._look_at_disk()
+
+    def _look_at_disk(self) -> bool:
+        """Return whether the disk is short of room, and say so."""
+        store = self._store
+        free = store.room.ask() if isinstance(store, CellStore) else store.free_bytes()
+        reserve = self._config.hosting.reserve_bytes
+        if free is None or free >= reserve:
+            self._observer.recover(DISK_LOW)
+            return False
+        self._observer.degrade(
+            DISK_LOW,
+            f"fewer than {reserve} bytes are free on the disk: data of others is not taken",
+        )
+        return True
+
+    # --- collecting -----------------------------------------------------------------------------
+
+    def is_due(self, store: CellStore, is_low: bool) -> bool:
+        """Return whether a collection is worth its reading."""
+        after = self._config.collect_after_bytes
+        last = self._last_bytes()
+        grown = store.stats().bytes - last
+        if is_low:
+            return grown >= LOW_GROWTH_BYTES
+        return after > 0 and grown >= max(after, last)
+
+    def _last_bytes(self) -> int:
+        """Return how large the store was after the last collection, 0 when there was none."""
+        row = self._store.notes.rows().get(_LAST_KEY)
+        try:
+            value = None if row is None else decode(row)
+        except BadFormat:
+            value = None
+        size: Value = value[0] if isinstance(value, Vector) and len(value) == 1 else 0
+        return size if type(size) is int else 0
+
+    def _collect(self, store: CellStore, grace_ms: int) -> Collected:
+        with self._collecting:
+            return store.collect(grace_ms=grace_ms, progress=self._go_on)
+
+    def _go_on(self, _what: str, _done: int, _total: int) -> None:
+        if self._closed.is_set():
+            raise StoreClosed("the node is closing")
+
+    async def collected(self, done: Collected) -> None:
+        """Take note of a collection, whoever asked for it: count usage exactly."""
+        self._store.notes.keep({_LAST_KEY: encode(Vector.of((done.bytes_after,)))})
+        hosting = self._replica.hosting
+        if hosting is None:
+            return
+        found = await self.ask(lambda replica: hosting.inexact(replica.root))
+        counts: list[Count] = []
+        for slot, value in found:
+            if self._closed.is_set():
+                return
+            counts.append(await asyncio.to_thread(hosting.usage.exactly, slot, value))
+        await self.ask(lambda replica: hosting.recounted(replica.root, counts))
+        await self.ask(lambda _replica: self.save())

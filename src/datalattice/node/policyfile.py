@@ -1,0 +1,121 @@
+"""Policy file: the table `[hosting]` of a node's settings, and how sizes and owners are written."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from datalattice.errors import UsageError
+from datalattice.sync import HostingPolicy, UnsignedPolicy
+
+SIZE_BYTES_MAX: Final = 1 << 60
+
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(B|kB|KB|MB|GB|TB)?")
+_UNITS: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_KEY: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{64})")
+_FROM: Final = "from"
+
+
+def parse_size(text: object, what: str = "a size") -> int:
+    """Return the bytes of a size such as 512, "64 MB" or "1.5 GB".
+
+    Raises: UsageError: it is none.
+    """
+    if type(text) is int and 0 <= text <= SIZE_BYTES_MAX:
+        return text
+    found = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is not None:
+        size = int(float(found[1]) * _UNITS[found[2] or "B"])
+        if size <= SIZE_BYTES_MAX:
+            return size
+    raise UsageError(f'{what} is a number of bytes, or a text such as "64 MB", got {text!r}')
+
+
+def parse_owner(text: str) -> str:
+    """Return an owner as it is compared: a key in small hex digits, any other name as it is.
+
+    Raises: UsageError: nothing, or blanks around it.
+    """
+    if not text or text != text.strip():
+        raise UsageError(f"an owner is a key of 64 hex digits or a DID, got {text!r}")
+    found = _KEY.fullmatch(text)
+    return text if found is None else found[1].lower()
+
+
+def read_policy(table: object, source: str) -> HostingPolicy:
+    """Return the policy in the table `[hosting]` of a file of settings.
+
+    Raises: UsageError: something in it is unknown, of the wrong kind, or out of range.
+    """
+    if not isinstance(table, dict):
+        raise UsageError(f'{source}: hosting is a table: `[hosting]`, then `owners = "known"`')
+    try:
+        chosen = {name: _setting(name, value) for name, value in table.items()}
+        return HostingPolicy(**chosen)
+    except UsageError as error:
+        text = str(error).removeprefix("hosting: ")
+        raise UsageError(f"{source}: [hosting]: {text}") from error
+
+
+def _setting(name: str, value: object) -> Any:
+    if name == "unsigned":
+        if not isinstance(value, dict):
+            raise UsageError('unsigned is a table: `unsigned.data = { from = "known" }`')
+        return {section: _unsigned(section, one) for section, one in value.items()}
+    if name in ("sections", "allow", "refuse"):
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise UsageError(f"{name} is a list of texts, got {value!r}")
+        if name == "sections":
+            return tuple(one.removeprefix(":") for one in value)
+        return tuple(parse_owner(one) for one in value)
+    if name == "owners":
+        return str(value)
+    if name == "owner_cells":
+        if type(value) is not int:
+            raise UsageError(f"owner_cells is a number, got {value!r}")
+        return value
+    if name in ("owner_bytes", "strangers_bytes", "reserve_bytes"):
+        return parse_size(value, name)
+    raise _unknown(name, [one.name for one in dataclasses.fields(HostingPolicy)])
+
+
+def _unsigned(section: str, table: object) -> UnsignedPolicy:
+    if not isinstance(table, dict):
+        raise UsageError(f'unsigned.{section} is a table such as {{ from = "known" }}')
+    known = {_FROM, "strangers_bytes"}
+    for name in table:
+        if name not in known:
+            raise _unknown(f"unsigned.{section}.{name}", sorted(known))
+    default = UnsignedPolicy()
+    size = table.get("strangers_bytes", default.strangers_bytes)
+    return UnsignedPolicy(
+        str(table.get(_FROM, default.sender)), parse_size(size, "strangers_bytes")
+    )
+
+
+def _unknown(name: str, known: list[str]) -> UsageError:
+    near = difflib.get_close_matches(name.rpartition(".")[2], known, 1, 0.5)
+    rest = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    return UsageError(f"there is no setting {name!r}; {rest}")
+
+
+def policy_document(policy: HostingPolicy) -> dict[str, object]:
+    """Return a policy for people and JSON, as the file has it."""
+    unsigned: Mapping[str, UnsignedPolicy] = policy.unsigned
+    return {
+        "sections": None if policy.sections is None else list(policy.sections),
+        "owners": policy.owners,
+        "allow": list(policy.allow),
+        "refuse": list(policy.refuse),
+        "owner_bytes": policy.owner_bytes,
+        "owner_cells": policy.owner_cells,
+        "strangers_bytes": policy.strangers_bytes,
+        "reserve_bytes": policy.reserve_bytes,
+        "unsigned": {
+            name: {_FROM: one.sender, "strangers_bytes": one.strangers_bytes}
+            for name, one in unsigned.items()
+        },
+    }
