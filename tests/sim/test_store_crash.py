@@ -9,7 +9,7 @@ import pytest
 
 from datalattice.cells import Value, Vector, missing, same, value_hash
 from datalattice.crypto import SeededEntropy
-from datalattice.errors import StoreFailed, StoreFull
+from datalattice.errors import Corruption, StoreFailed, StoreFull
 from datalattice.store import CellStore, committer
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 
@@ -111,6 +111,36 @@ def test_a_crash_at_any_step_loses_nothing_acknowledged(
         run.check(after)
         assert same(after.root(), run.acknowledged)
         after.close()
+
+
+@pytest.mark.parametrize("fault", ["flip", "cut"])
+def test_a_death_and_a_damaged_end_never_lose_in_silence(fault: str, steps: int) -> None:
+    for step in range(1, steps + 1):
+        disk = SimDisk(step)
+        run = Run(disk)
+        crash(disk, run, step, power_failure=False)
+        folder = f"{FOLDER}/segments"
+        names = disk.names(folder) if disk.exists(folder) else []
+        last = f"{folder}/{names[-1]}" if names else ""
+        end = len(disk.open(last).read(0, 1 << 16).rstrip(b"\0")) if last else 0
+        if not end:
+            continue
+        if fault == "flip":
+            disk.flip(last, end - 1 - step % min(end, 400))
+        else:
+            disk.cut(last, end - 1 - step % min(end, 400))
+        size = disk.size(last)
+        try:
+            store = run.open()
+        except Corruption:
+            assert disk.size(last) == size, "what was reported is left as it is"
+            continue
+        if store.root_hash() is None:
+            assert not run.any
+            continue
+        held = [value_hash(value) for value in (run.acknowledged, run.attempted) if value]
+        assert store.root_hash() in held, f"at {step}: an older root came up"
+        store.close()
 
 
 def _root_of(run: Run) -> Value:

@@ -62,23 +62,34 @@ def heal(
         Path | None,
         typer.Option("--from-store", help="Another node's folder, or store, on this machine."),
     ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Go on without acknowledged commits that are gone and could not be had.",
+        ),
+    ] = False,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
     """Repair the store: from its own intact bytes, another store, and nodes that have the cells.
 
     Works through the running node, which asks its peers first, or without one. Exit code 1 when
-    something could not be had.
+    something could not be had. With --accept-loss the store goes on at its last good root: let its
+    node meet its peers before you write, as new records take the offsets of lost ones.
     """
     from datalattice.node import connect
 
     folder = existing_folder(dir)
     other = None if store is None else _store_in(store)
     client = connect(folder.path)
+    if client is not None and accept_loss:
+        client.close()
+        raise UsageError(f"a node runs on {folder.path}; stop it before a loss is accepted")
     with progress_bars(quiet=json) as bars:
         bar = bars.add(f"heal {folder.store_path}")
         if client is None:
-            document = _heal_alone(folder, address or [], other, bar)
+            document = _heal_alone(folder, address or [], other, bar, accept_loss=accept_loss)
         else:
             with client:
                 document = _heal_through(client, address or [], other)
@@ -123,10 +134,10 @@ def _heal_through(client: object, addresses: list[str], other: Path | None) -> d
 
 
 def _heal_alone(
-    folder: Folder, addresses: list[str], other: Path | None, bar: Step
+    folder: Folder, addresses: list[str], other: Path | None, bar: Step, *, accept_loss: bool
 ) -> dict[str, Any]:
     from datalattice.node import HealingSources, healing_document
-    from datalattice.store import Fetching, heal_store, open_damaged
+    from datalattice.store import CellStore, Fetching, heal_store, open_damaged
 
     where = None if other is None else str(other)
     keys = read_keys_or_none(folder)
@@ -136,7 +147,18 @@ def _heal_alone(
         open_damaged(folder.store_path) as store,
     ):
         healing = heal_store(store, Fetching(store, sources), bar.to)
-        return healing_document(healing, sources)
+        loss = store.loss
+        store.close()
+    if loss is not None and accept_loss:
+        with (
+            HealingSources(addresses, where, identity) as sources,
+            CellStore.open(folder.store_path, repair=not loss.is_given_up) as store,
+        ):
+            healing = heal_store(store, Fetching(store, sources), bar.to)
+            store.accept_loss()
+    elif loss is not None:
+        print_notice(f"{loss}; if nobody has it, go on without it: --accept-loss")
+    return {**healing_document(healing, sources), "lost": "" if loss is None else str(loss)}
 
 
 def _print_report(document: dict[str, Any], done: Mapping[str, object] | None = None) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from datalattice.cells import Value
 from datalattice.errors import (
     Corruption,
+    DataLoss,
     MissingData,
     StoreError,
     StoreFailed,
@@ -35,7 +36,7 @@ def node_or_store(folder: Folder) -> ControlClient | CellStore:
     """Return the running node, or else the store; wait for whoever else is writing.
 
     Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
-            writing.
+            writing. DataLoss: acknowledged commits of the store are gone.
     """
     from datalattice.node import connect
 
@@ -46,11 +47,28 @@ def node_or_store(folder: Folder) -> ControlClient | CellStore:
             return client
         read_keys(folder)  # before a store is made for nothing
         try:
-            return CellStore.open(folder.store_path)
+            store = CellStore.open(folder.store_path)
         except StoreLocked as error:
             if time.monotonic() >= give_up_s:
                 raise StoreLocked(f"waited {LOCK_WAIT_S:g} s in vain: {error}") from error
+        else:
+            _check_loss(store)
+            return store
         time.sleep(LOCK_POLL_S)
+
+
+def _check_loss(store: CellStore) -> None:
+    """Check that no acknowledged commits are gone: what is written next would take their offsets.
+
+    Raises: DataLoss: some are, and that is not accepted.
+    """
+    loss = store.loss
+    if loss is not None:
+        store.close()
+        raise DataLoss(
+            f"{loss}; nothing of your own is written here until that is accepted: "
+            "lattice store heal --accept-loss"
+        )
 
 
 @contextmanager

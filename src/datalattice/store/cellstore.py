@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from datalattice.cells import Part, Value, branch_hashes, may_refer, novelty, settle, value_hash
@@ -33,6 +34,7 @@ from datalattice.store.disk import Disk, RealDisk, write_error
 from datalattice.store.folder import mark_index
 from datalattice.store.hashindex import RECENT_ENTRIES_MAX, STAGED
 from datalattice.store.history import RETENTION, Retention
+from datalattice.store.logend import remove_loss, write_loss
 from datalattice.store.marking import Begin, Roots
 from datalattice.store.marking import Progress as CollectProgress
 from datalattice.store.opening import Opened, open_reader, open_writer
@@ -102,18 +104,22 @@ class CellStore(Reading):
         )
         self._committer: Committer | None = None
         if opened.writer is not None:
-            self._committer = Committer(
+            assert opened.end is not None
+            committer = self._committer = Committer(
                 where=folder,
                 writer=opened.writer,
                 state=opened.state,
                 index=opened.index,
                 seed=seed_of(opened.store_id),
+                end=opened.end,
                 published=self._published,
             )
             self._caretaker.note()
             opened.index.ages = self._caretaker.ages.pack
             self.history.begin(opened.state.root, self.has)
             room.ask()
+            if opened.was_cut and not opened.keeps_root:
+                self._give_up(committer)
         if read_only:
             self.refresh()
 
@@ -189,6 +195,37 @@ class CellStore(Reading):
             clock=clock,
             retention=retention,
         )
+
+    # --- loss ---
+
+    def _give_up(self, committer: Committer) -> None:
+        """Go on without the commits that are lost: the present root is committed behind them."""
+        with committer.lock:
+            sequence = committer.write(Cells([], []), Cells([], []), [], self._state.root)
+            epoch = committer.epoch
+        committer.make_durable(sequence, epoch)
+        committer.record_end()
+        loss = self._opened.loss
+        if loss is not None:
+            loss = self._opened.loss = replace(loss, is_given_up=True)
+            write_loss(self._disk, self._folder, loss)
+        self._opened.was_cut = False
+
+    def accept_loss(self) -> None:
+        """Go on without `loss`: from now on there is none.
+
+        Whoever calls this has seen to it that what was lost is had from elsewhere, or needed no
+        more: an owner's next record takes the offset of a lost one.
+        Raises: StoreFull, StoreFailed: it cannot be written down. ReadOnly: a reader.
+        """
+        committer = self._writer()
+        if self._opened.was_cut:
+            self._give_up(committer)
+        try:
+            remove_loss(self._disk, self._folder)
+        except OSError as error:
+            raise write_error(error, self._folder) from error
+        self._opened.loss = None
 
     # --- writing ---
 
@@ -356,6 +393,7 @@ class CellStore(Reading):
                 sequence = self._write(committer, Cells([], []), [], None)
             epoch = committer.epoch
         committer.make_durable(sequence, epoch)
+        committer.record_end()
 
     @property
     def has_failed(self) -> bool:
@@ -399,7 +437,8 @@ class CellStore(Reading):
                     Cells.chosen(batch, is_staged, False),
                     Cells.chosen(batch, is_staged, True),
                     list(promoted),
-                    committer.head,
+                    # A lost root is committed when all of it is here again.
+                    None if self._opened.was_cut else committer.head,
                 )
                 epoch = committer.epoch
             committer.make_durable(sequence, epoch)

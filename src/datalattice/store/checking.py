@@ -118,6 +118,7 @@ class Checker:
         index: HashIndex,
         segments: SegmentReader,
         state: Watermark,
+        acknowledged: int,
         progress: Progress | None,
         removed: Removed | Damage = REMOVED_NOTHING,
         pinned: Sequence[bytes] = (),
@@ -128,6 +129,7 @@ class Checker:
         self._index = index
         self._segments = segments
         self._state = state
+        self._acknowledged = acknowledged
         self._progress = progress
         # Without its record a store is whole all the same: what was removed is met as scars.
         self._record_scar = removed if isinstance(removed, Damage) else None
@@ -184,7 +186,7 @@ class Checker:
 
     def _check_packs(self) -> int:
         """Check the packs in order; return how many entries of the index were met in them."""
-        last = self._state.position.sequence
+        last = max(self._state.position.sequence, self._acknowledged)
         log = LogReader(self._disk, self._folder, self._store_id, BEGINNING.position, self._removed)
         verified = 0
         gap: Gap | None = None
@@ -210,9 +212,12 @@ class Checker:
             if found.end.sequence == last:
                 break
         self._close_gap(gap, -1, 0)
-        if log.end.sequence < last and gap is None:
+        # What the index knows of a gap at the end is looked at cell by cell; of one that only the
+        # record of the log's end knows, everything is lost.
+        is_unknown = gap is None or last > self._state.position.sequence
+        if log.end.sequence < last and is_unknown:
             path = segment_path(self._folder, behind[0])
-            text = f"the packs {log.end.sequence + 1} to {last} are missing"
+            text = f"the acknowledged packs {log.end.sequence + 1} to {last} are missing"
             self._lost_end = Damage(path, behind[1], text)
         return verified
 

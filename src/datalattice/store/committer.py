@@ -12,6 +12,7 @@ readable.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from datalattice.errors import StoreError, StoreFailed, StoreFull, UsageError
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.disk import write_error
 from datalattice.store.hashindex import HashIndex, Position
+from datalattice.store.logend import EndRecord, LogEnd
 from datalattice.store.logstate import LogState
 from datalattice.store.packing import (
     FLAG_PART,
@@ -72,6 +74,7 @@ class Committer:
         state: LogState,
         index: HashIndex,
         seed: int,
+        end: EndRecord,
         published: Callable[[Pack], None],
     ) -> None:
         self.lock = threading.Lock()
@@ -82,6 +85,7 @@ class Committer:
         self._state = state
         self._index = index
         self._seed = seed
+        self._end = end
         self._published = published
         self._waiting: deque[Pack] = deque()
         self._syncing = False
@@ -305,12 +309,29 @@ class Committer:
             pack = waiting.popleft()
             self._state.apply(pack)
             self._published(pack)
+        # It is evidence for later: the next commit writes it again, and `record_end` raises.
+        with contextlib.suppress(OSError):
+            self._end.note(self._reached())
         if self._index.is_large:
             try:
                 self._index.flush(self._state.watermark())
             except StoreError as error:
                 # What was published is durable all the same; only the next commit must not go on.
                 self._fail(error)
+
+    def _reached(self) -> LogEnd:
+        return LogEnd(self._state.position, self._state.root)
+
+    def record_end(self) -> None:
+        """Write down, durably, that what was published was acknowledged.
+
+        Raises: StoreFull, StoreFailed: it cannot be written.
+        """
+        with self._turn:
+            try:
+                self._end.sync(self._reached())
+            except OSError as error:
+                raise self._fail(write_error(error, self._where)) from error
 
     def trim(self) -> None:
         """Give the room behind the last pack back.
@@ -329,6 +350,7 @@ class Committer:
             while self._syncing:
                 self._turn.wait()
             self._writer.close()
+            self._end.close()
 
 
 def batches_of(cells: Mapping[bytes, bytes]) -> Iterator[dict[bytes, bytes]]:

@@ -8,6 +8,8 @@
     pins          names of roots that stay (pins.py)
     history       which root was when (history.py)
     hosting       whose data is taken, as the operator decided (notes.py)
+    end           up to where the log was acknowledged (logend.py)
+    loss          acknowledged commits that are gone, until that is accepted (logend.py)
     reserve       room that is kept for a full disk (room.py)
 
 The tables of the index are never synced while a store is open. The death of the process does not
@@ -35,6 +37,8 @@ STORE_FILE: Final = "STORE"
 LOCK_FILE: Final = "lock"
 INDEX: Final = "index"
 STATE_FILE: Final = "index.state"
+END_FILE: Final = "end"
+LOSS_FILE: Final = "loss"
 
 FOLDER_VERSION: Final = 2
 """2: the folder has a file of pins, be it empty. 1 had none, and a writer makes it a 2."""

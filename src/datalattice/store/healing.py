@@ -78,6 +78,8 @@ def heal_store(
     rescued = fetched = forgotten = 0
     report = store.check(progress)
     for _ in range(ROUNDS_MAX):
+        if _bring_back(store, report):
+            report = store.check(progress)
         if report.is_clean:
             break
         saved = _rescue(store, report)
@@ -91,6 +93,17 @@ def heal_store(
             forgotten += store.discard(report.useless)
         report = store.check(progress)
     return Healing(report, rescued, fetched, forgotten)
+
+
+def _bring_back(store: CellStore, report: Report) -> bool:
+    """Commit a lost root again when all of it is here: then nothing is lost. Return whether so."""
+    loss = store.loss
+    if loss is None or loss.is_given_up or store.root_hash() != loss.root:
+        return False
+    if report.wanted or report.missing or report.endangered or report.unserved:
+        return False
+    store.accept_loss()
+    return True
 
 
 def _rescue(store: CellStore, report: Report) -> int:

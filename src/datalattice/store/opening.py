@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import replace
 from typing import Final
 
 from datalattice.crypto import Entropy
@@ -28,7 +30,8 @@ from datalattice.store.garbage import (
     read_removed,
     remove_dropped,
 )
-from datalattice.store.hashindex import TABLES, HashIndex, Position
+from datalattice.store.hashindex import BEGINNING, TABLES, HashIndex, Position
+from datalattice.store.logend import EndRecord, Loss, lost_packs, read_loss, write_loss
 from datalattice.store.logstate import LogState
 from datalattice.store.packing import (
     PACK_TRAILER_BYTES,
@@ -49,7 +52,19 @@ _REMEDY: Final = "put the file back, or open the store with repair=True and lose
 class Opened:
     """What an open store is made of."""
 
-    __slots__ = ("damage", "index", "lock", "removed", "state", "store_id", "writer")
+    __slots__ = (
+        "damage",
+        "end",
+        "index",
+        "keeps_root",
+        "lock",
+        "loss",
+        "removed",
+        "state",
+        "store_id",
+        "was_cut",
+        "writer",
+    )
 
     def __init__(
         self, store_id: bytes, index: HashIndex, state: LogState, removed: Removed
@@ -61,6 +76,13 @@ class Opened:
         self.damage: list[Damage] = []
         self.lock: Lock | None = None
         self.writer: SegmentWriter | None = None
+        self.end: EndRecord | None = None
+        self.loss: Loss | None = None
+        """Acknowledged commits that are gone."""
+        self.was_cut = False
+        """Whether the log has no pack behind them yet."""
+        self.keeps_root = False
+        """Whether the root is the lost one, so that healing can bring it back."""
 
 
 def open_reader(disk: Disk, folder: str) -> Opened:
@@ -164,15 +186,23 @@ def _open_locked(
         index = _open_index(disk, folder, recent_max, believe=False)
     try:
         removed, damage = _read_removed(disk, folder, store_id)
+        end = EndRecord(disk, folder, store_id)
+    except BaseException:
+        index.close()
+        raise
+    try:
         opened = Opened(store_id, index, LogState(index, index.watermark(), removed), removed)
         opened.lock = lock
+        opened.end = end
+        opened.loss = read_loss(disk, folder)
         opened.writer = SegmentWriter(disk, folder, store_id, segment_bytes)
-        _recover(disk, folder, opened, opened.writer, repair=repair)
-        opened.damage += damage
+        _recover(disk, folder, opened, opened.writer, repair=repair, keep_root=keep_root)
+        opened.damage += [*damage, *end.damage]
         if carry_out(disk, folder, index, removed):
             index.flush(opened.state.watermark())
             remove_dropped(disk, folder, removed)
     except BaseException:
+        end.close()
         index.close()
         raise
     return opened
@@ -202,21 +232,28 @@ def _open_index(disk: Disk, folder: str, recent_max: int, *, believe: bool) -> H
 
 
 def _recover(
-    disk: Disk, folder: str, opened: Opened, writer: SegmentWriter, *, repair: bool
+    disk: Disk,
+    folder: str,
+    opened: Opened,
+    writer: SegmentWriter,
+    *,
+    repair: bool,
+    keep_root: bool,
 ) -> None:
     """Read the packs behind the watermark, and make the log end behind the last good one."""
     state, index = opened.state, opened.index
+    known = None if opened.end is None else opened.end.found
+    last = max(state.position.sequence, 0 if known is None else known.position.sequence)
     _check_id(disk, folder, opened.store_id, state.position.segment)
-    try:
-        check_reach(disk, folder, state.position)
-        is_lost = False
-    except Corruption:
+    reason = why_unreached(disk, folder, state.position)
+    good = None  # behind the last pack that can be read, where the index knows more
+    if reason:
+        good = _last_good(disk, folder, opened.store_id, state.position.segment)
         if not repair:
-            raise
-        is_lost = True
+            raise Corruption(f"{lost_packs(disk, folder, good, last, known, reason)}; {_REMEDY}")
         state.move_to(state.position._replace(trailer=None))  # what comes next may still follow
     removed = opened.removed
-    log = LogReader(disk, folder, opened.store_id, state.position, removed)
+    log = LogReader(disk, folder, opened.store_id, state.position, removed, acknowledged=last)
     recovery = Recovery(log, folder)
     for pack in recovery.packs():
         state.apply(pack)
@@ -224,17 +261,20 @@ def _recover(
             index.flush(state.watermark())
     state.move_to(recovery.end)
     opened.damage = recovery.damage
-    lost: object = recovery.lost
-    if recovery.end.segment < removed.begin:
-        lost = f"{segment_path(folder, removed.begin)}: the segments from this one on are gone"
-    if is_lost or lost is not None:
+    last = max(last, log.proven)
+    if recovery.lost is not None:
+        reason = recovery.lost.reason
+    elif recovery.end.segment < removed.begin:
+        reason = f"the segments from {removed.begin} on are gone"
+    elif recovery.end.sequence < last:
+        reason = "the log ends here"
+    loss = opened.loss
+    if reason:
+        loss = lost_packs(disk, folder, good or recovery.end, last, known, reason)
+    if loss is not None and not loss.is_given_up:
         if not repair:
-            raise Corruption(f"{lost}; {_REMEDY}")
-        numbers = segment_numbers(disk, folder)
-        # Not among the segments that the record of removed cells speaks of.
-        writer.skip_to(
-            max(*numbers, state.position.segment, recovery.end.segment, removed.begin - 1, 0)
-        )
+            raise Corruption(f"{loss}; {_REMEDY}")
+        _go_on_without(disk, folder, opened, loss, keep_root=keep_root)
         return
     cut, end = recovery.cut, recovery.end
     if cut is not None and cut.offset == 0:
@@ -248,6 +288,42 @@ def _recover(
         writer.resume(end.segment, end.offset)
     # A process that died may have made, or removed, a name that is not on the disk yet.
     disk.sync_folder(f"{folder}/{SEGMENTS}")
+
+
+def _go_on_without(disk: Disk, folder: str, opened: Opened, loss: Loss, *, keep_root: bool) -> None:
+    """Let the next pack follow those that are lost, with a number and a segment of its own.
+
+    No number, and so no place, is given twice: whoever has seen the lost packs cannot mistake
+    others for them.
+    """
+    state, writer = opened.state, opened.writer
+    assert writer is not None
+    known = None if opened.end is None else opened.end.found
+    numbers = [*segment_numbers(disk, folder), state.position.segment, opened.removed.begin - 1]
+    if known is not None:
+        numbers.append(known.position.segment)
+    writer.skip_to(max(*numbers, 0))
+    sequence = max(state.position.sequence, loss.last)
+    state.move_to(state.position._replace(sequence=sequence, trailer=None))
+    if keep_root:
+        state.root = state.root if loss.root is None else loss.root
+        loss = replace(loss, root=state.root)
+    write_loss(disk, folder, loss)  # before anything follows it: until then it is found again
+    opened.loss = loss
+    opened.was_cut = True
+    opened.keeps_root = keep_root
+
+
+def _last_good(disk: Disk, folder: str, store_id: bytes, segment: int) -> Position:
+    """Return where the last good pack of the segments up to this one ends."""
+    for number in reversed(segment_numbers(disk, folder)):
+        if number <= segment:
+            start = Position(0, number, 0, None)
+            log = LogReader(disk, folder, store_id, start, last_segment=number)
+            deque(log.read(), maxlen=0)
+            if log.end.segment == number:
+                return log.end
+    return BEGINNING.position
 
 
 def _check_id(disk: Disk, folder: str, store_id: bytes, segment: int) -> None:
@@ -269,19 +345,16 @@ def _check_id(disk: Disk, folder: str, store_id: bytes, segment: int) -> None:
         )
 
 
-def check_reach(disk: Disk, folder: str, position: Position) -> None:
-    """Check that the log goes as far as the index says.
+def why_unreached(disk: Disk, folder: str, position: Position) -> str:
+    """Return why the log does not go as far as the index says, "" when it does.
 
-    Raises: Corruption: it ends before, or is another log. A shorter log never replaces a longer
-            one.
+    It ends before, or is another log. A shorter log never replaces a longer one.
     """
     if not position.segment:
-        return
+        return ""
     path = segment_path(folder, position.segment)
     if not disk.exists(path):
-        raise Corruption(
-            f"{path}: the segment is gone, and with it pack {position.sequence}; {_REMEDY}"
-        )
+        return f"{path} is gone"
     file = disk.open(path)
     try:
         before = file.read(position.offset - PACK_TRAILER_BYTES, PACK_TRAILER_BYTES)
@@ -289,15 +362,10 @@ def check_reach(disk: Disk, folder: str, position: Position) -> None:
         file.close()
     known = position.trailer is not None and position.offset > SEGMENT_HEADER_BYTES
     if len(before) < PACK_TRAILER_BYTES:
-        raise Corruption(
-            f"{path} at byte {position.offset}: the file ends before the end of pack "
-            f"{position.sequence}; {_REMEDY}"
-        )
+        return f"the file ends before byte {position.offset}"
     if known and int.from_bytes(before, "big") != position.trailer:
-        raise Corruption(
-            f"{path} at byte {position.offset}: pack {position.sequence} does not end here; "
-            + _REMEDY
-        )
+        return f"pack {position.sequence} does not end at byte {position.offset}"
+    return ""
 
 
 def _secure_tail(disk: Disk, path: str, begin: int, end: int) -> None:

@@ -20,8 +20,9 @@ from datalattice.store.garbage import DAMAGED_RECORD, GARBAGE_FILE, Removed, Sie
 from datalattice.store.hashindex import NOWHERE, STAGED, Position
 from datalattice.store.history import History, Retention
 from datalattice.store.leases import Lease, Leases
+from datalattice.store.logend import Loss, read_end, read_loss
 from datalattice.store.notes import FolderNotes
-from datalattice.store.opening import Opened, check_reach, open_reader
+from datalattice.store.opening import Opened, open_reader, why_unreached
 from datalattice.store.packing import locate
 from datalattice.store.pins import Pins
 from datalattice.store.recovery import LogReader, Recovery
@@ -125,6 +126,14 @@ class Reading(Store):
     def damage(self) -> tuple[Damage, ...]:
         """Damaged places that were met so far; what they held counts as missing."""
         return tuple(self._damage.values())
+
+    @property
+    def loss(self) -> Loss | None:
+        """Acknowledged commits that are gone, as long as that is not accepted; None: no loss.
+
+        Raises: Corruption: a reader finds that the record of it is damaged.
+        """
+        return read_loss(self._disk, self._folder) if self._read_only else self._opened.loss
 
     # --- reading ---
 
@@ -264,7 +273,7 @@ class Reading(Store):
             for pack in recovery.packs():
                 index.note_tail(state.apply(pack))
             state.move_to(recovery.end)
-            damage = recovery.damage
+            damage = recovery.damage + self._acknowledged_damage(recovery)
         except FileNotFoundError:
             damage = None
         if not damage and damage is not None:
@@ -272,11 +281,19 @@ class Reading(Store):
         index.look_again()
         return None if index.watermark() != start else damage
 
+    def _acknowledged_damage(self, recovery: Recovery) -> list[Damage]:
+        """Return the damage that lies where an acknowledged pack was; else a pack is on its way."""
+        cut = recovery.cut
+        if cut is None:
+            return []
+        end = read_end(self._disk, self._folder, self._opened.store_id)
+        if end is None or end.position.sequence < cut.sequence:
+            return []
+        return [Damage(segment_path(self._folder, cut.segment), cut.offset, cut.reason)]
+
     def _is_taken_back(self, position: Position) -> bool:
         """Return whether a writer whose sync failed has taken back what was read up to here."""
-        try:
-            check_reach(self._disk, self._folder, position)
-        except Corruption:
+        if why_unreached(self._disk, self._folder, position):
             self._segments.forget()
             return True
         return False
@@ -421,6 +438,9 @@ class Reading(Store):
             return Damage(f"{self._folder}/{GARBAGE_FILE}", 0, DAMAGED_RECORD)
 
     def _check(self, removed: Removed | Damage, progress: Progress | None) -> Report | None:
+        end = read_end(self._disk, self._folder, self._opened.store_id)
+        acknowledged = 0 if end is None else end.position.sequence
+        self.refresh()  # a reader sees at least that much, unless it is gone
         try:
             return Checker(
                 disk=self._disk,
@@ -434,6 +454,7 @@ class Reading(Store):
                     resident_reads=CHECK_RESIDENT_READS,
                 ),
                 state=self._state.watermark(),
+                acknowledged=acknowledged,
                 progress=progress,
                 removed=removed,
                 pinned=self._pinned(),

@@ -1,7 +1,8 @@
 """Recovery: reading packs from a position on, telling a torn tail from damage.
 
-A pack is *proven durable* when the position says so, when a later pack says so in its header, or
-when a later segment exists (a segment is synced before the next one begins). Bytes where a proven
+A pack is *proven durable* when the position or the record of the log's end (`logend`) says so, when
+a later pack says so in its header, or when a later segment exists (a segment is synced before the
+next one begins). Bytes where a proven
 pack should be, and is not, are damage: they are reported, left where they are, and reading goes on
 at the next good pack. Bytes where an unproven pack should be are a tail that nobody was told of:
 everything from there on is cut, whole packs included, because a commit is acknowledged only after
@@ -121,15 +122,19 @@ class LogReader:
         removed: Removed = REMOVED_NOTHING,
         *,
         last_segment: int | None = None,
+        acknowledged: int = 0,
     ) -> None:
-        """Read on from `start`, up to the end of a segment where one is given."""
+        """Read on from `start`, up to the end of a segment where one is given.
+
+        `acknowledged`: the packs up to this number are known to have been durable.
+        """
         self._disk = disk
         self._folder = folder
         self._store_id = store_id
         self._removed = removed
         self._last_segment = last_segment
         self._seed = seed_of(store_id)
-        self.proven = start.sequence
+        self.proven = max(start.sequence, acknowledged)
         """Every pack up to this one is known to have been durable."""
         self.end = start
         """Behind the last good pack that was read."""

@@ -35,7 +35,7 @@ from datalattice.store.disk import Disk, DiskFile, write_error
 from datalattice.store.garbage import Marks
 from datalattice.store.hashindex import Position
 from datalattice.store.marking import Known
-from datalattice.store.opening import check_reach
+from datalattice.store.opening import why_unreached
 from datalattice.store.stretches import Extent, removed_digest, upper_bits
 
 SWEEP_VERSION: Final = 1
@@ -294,10 +294,9 @@ class SweepList:
             )
         if removed_digest(disk, folder) != head.removed:
             raise self._stale(f"cells were removed from {folder} since it was made")
-        try:
-            check_reach(disk, folder, head.position)
-        except Corruption as error:
-            raise self._stale(f"the log of {folder} is another one since ({error})") from error
+        reason = why_unreached(disk, folder, head.position)
+        if reason:
+            raise self._stale(f"the log of {folder} is another one since ({reason})")
         if head.time_ms > now_ms + CLOCK_SKEW_MS:
             raise UsageError(
                 f"{self._path}: made {(head.time_ms - now_ms) // 1_000} s in the future; set the "

@@ -336,7 +336,8 @@ class SimDisk:
         """Change bits of a file behind everybody's back."""
         content = self._names[path]
         content.now[offset] ^= mask
-        content.durable[offset] ^= mask
+        if offset < len(content.durable):
+            content.durable[offset] ^= mask
 
     def cut(self, path: str, size: int) -> None:
         """Cut a file behind everybody's back."""

@@ -113,6 +113,59 @@ def test_a_lost_file_is_healed_from_a_node(lattice: Any, tmp_path: Path) -> None
         assert lattice("store", "check").code == 0
 
 
+def test_lost_commits_are_told_and_nothing_is_written_until_that_is_accepted(
+    lattice: Any, tmp_path: Path
+) -> None:
+    home = filled(lattice, tmp_path)
+    file = home / "store" / "segments" / "00000001.seg"
+    size = file.stat().st_size
+    with file.open("r+b") as handle:
+        handle.truncate(size - 10)
+    lost = f"{file} at byte "
+
+    assert lattice("store", "check").code == 1
+    offered = lattice("queue", "offer", "log", "instead")
+    assert offered.code != 0
+    assert offered.line().startswith(lost)
+    assert "pack 2 was acknowledged and cannot be read any more" in offered.line()
+
+    alone = lattice("store", "heal")
+    assert alone.code == 1
+    assert "--accept-loss" in alone.err
+    assert lattice("queue", "offer", "log", "instead").code != 0
+
+    healed = lattice("store", "heal", "--from-store", tmp_path / "whole")
+    assert healed.code == 0, healed.err
+    assert len(lattice("queue", "range", "log").out.splitlines()) == 201
+
+    with file.open("r+b") as handle:
+        handle.truncate(size - 10)
+    segments = sorted(file.parent.iterdir())
+    for segment in segments[1:]:
+        segment.unlink()
+    accepted = lattice("store", "heal", "--accept-loss", "--json")
+    assert accepted.code == 0, accepted.err
+    assert "acknowledged" in accepted.document["lost"]
+    assert lattice("store", "check").code == 0
+    assert len(lattice("queue", "range", "log").out.splitlines()) == 200
+    assert lattice("queue", "offer", "log", "instead").code == 0
+
+
+def test_commits_that_were_given_up_are_accepted_before_anything_is_written(
+    lattice: Any, tmp_path: Path
+) -> None:
+    home = filled(lattice, tmp_path)
+    file = home / "store" / "segments" / "00000001.seg"
+    with file.open("r+b") as handle:
+        handle.truncate(file.stat().st_size - 10)
+    CellStore.open(home / "store", repair=True).close()
+    offered = lattice("queue", "offer", "log", "instead")
+    assert offered.code != 0
+    assert offered.line().endswith("lattice store heal --accept-loss")
+    assert lattice("store", "heal", "--accept-loss").code == 0
+    assert lattice("queue", "offer", "log", "instead").code == 0
+
+
 def test_a_node_that_lets_only_some_keys_in_serves_tools_that_have_one(
     lattice: Any, tmp_path: Path
 ) -> None:

@@ -153,6 +153,7 @@ def test_every_flipped_bit_is_found_and_healed(pair: tuple[Path, Path, Value]) -
                 assert missing(store.root()) == []
             shutil.rmtree(path / "segments")
             shutil.copytree(whole / "segments", path / "segments")
+            shutil.copy(whole / "end", path / "end")
             shutil.rmtree(path / "index")
             with CellStore.open(path) as store:
                 assert store.check().is_clean

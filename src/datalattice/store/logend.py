@@ -1,0 +1,261 @@
+"""Log end: up to where the log was acknowledged, kept in a file apart from the log.
+
+A pack proves those before it. Of the last ones nothing in the log says whether a damaged byte, or a
+file that ends too early, is a write that a crash tore (never acknowledged: cut) or a loss. The file
+`end` says so. It has three slots, in a sector each:
+
+    slot          magic `DLLE`, version (2 bytes), flags 2 (1: there is a root, 2: the trailer is
+                  known), number of the last pack 8, segment 4, offset behind it 4, its trailer 4,
+                  root hash 32, CRC-32 of all that 4, begun with that of the store id
+
+The third slot is written after every sync of the log and never synced itself, which costs a few
+microseconds: it outlives the process. The first two are written in turn, and synced, when the store
+is closed, when `sync` is called, when a segment is begun and after SYNC_PACKS packs: they outlive
+the machine. A slot is written when what it says is durable, so none ever says too much, and the
+greatest of them counts.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import asdict, dataclass
+from typing import Final, NamedTuple
+
+from datalattice.errors import Corruption, StoreVersion
+from datalattice.store.base import Damage
+from datalattice.store.disk import Disk, DiskFile
+from datalattice.store.folder import END_FILE, LOSS_FILE, read_text, write_text
+from datalattice.store.hashindex import Position
+from datalattice.store.packing import NO_ROOT, seed_of
+from datalattice.store.segments import segment_path
+
+END_VERSION: Final = 1
+
+SYNC_PACKS: Final = 256
+"""After so many packs the end is made durable: one more sync for so many."""
+
+SLOT_STRIDE: Final = 512
+"""Slots are in different sectors, so that a torn write harms one of them."""
+
+_SLOT: Final = struct.Struct(">4sHHQIII32s")
+_CRC: Final = struct.Struct(">I")
+_MAGIC: Final = b"DLLE"
+_SYNCED_SLOTS: Final = 2
+_SLOTS: Final = 3
+_SLOT_BYTES: Final = _SLOT.size + _CRC.size
+_HAS_ROOT: Final = 1
+_HAS_TRAILER: Final = 2
+
+
+class LogEnd(NamedTuple):
+    """Behind the last pack that was acknowledged, and the root by then."""
+
+    position: Position
+    root: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Acknowledged commits that are not in the log any more."""
+
+    first: int
+    """Number of the first pack that is lost: `Commit.sequence` has it."""
+    last: int
+    file: str
+    offset: int
+    """Where the first lost pack began, or the segment that is gone."""
+    size_bytes: int
+    is_exact: bool
+    """False: at least so many bytes, since whole segments are gone."""
+    root: bytes | None
+    """The root that the last of them committed; None: not known."""
+    reason: str
+    """What is there instead."""
+    is_given_up: bool = False
+    """Whether the log goes on without them; False: they may still be healed."""
+
+    def __str__(self) -> str:
+        count = self.last - self.first + 1
+        packs = f"pack {self.last} was" if count == 1 else f"packs {self.first} to {self.last} were"
+        size = f"{'' if self.is_exact else 'at least '}{self.size_bytes:,} bytes"
+        root = "" if self.root is None else f"; the last root was 0x{self.root.hex()}"
+        return (
+            f"{self.file} at byte {self.offset}: {self.reason}; {packs} acknowledged and cannot be "
+            f"read any more, {size}{root}"
+        )
+
+
+class EndRecord:
+    """The file `end` of a store that is open for writing."""
+
+    def __init__(self, disk: Disk, folder: str, store_id: bytes) -> None:
+        """Read what is there, and make the file when there is none.
+
+        Raises: StoreVersion: a newer version wrote it.
+        """
+        self._seed = seed_of(store_id)
+        path = f"{folder}/{END_FILE}"
+        self.damage: list[Damage] = []
+        """Told when all that was made durable cannot be read any more."""
+        exists = disk.exists(path)
+        self._file: DiskFile = disk.open(path, create=not exists, write=True)
+        try:
+            if not exists:
+                self._file.write(0, bytes(_SLOTS * SLOT_STRIDE))
+                self._file.sync()
+                disk.sync_folder(folder)
+            slots = _slots_of(self._file)
+            ends = [_read_slot(data, self._seed, path) for data in slots]
+        except BaseException:
+            self._file.close()
+            raise
+        self.found = _greatest(ends)
+        """What was acknowledged; None: nothing, or it is not known."""
+        synced = [_sequence_of(end) for end in ends[:_SYNCED_SLOTS]]
+        if max(synced) < 0 and all(any(data) for data in slots[:_SYNCED_SLOTS]):
+            self.damage.append(Damage(path, 0, "the record of the log's end is damaged"))
+        self._turn = synced.index(min(synced))
+        self._synced = max(synced)
+        self._noted = -1
+
+    def note(self, end: LogEnd) -> None:
+        """Write down what is durable; the process may die, the machine may not.
+
+        Raises: OSError: it cannot be written.
+        """
+        position = end.position
+        if position.sequence - self._synced >= SYNC_PACKS:
+            self.sync(end)
+        elif position.sequence != self._noted:
+            self._write(_SYNCED_SLOTS, end)
+
+    def sync(self, end: LogEnd) -> None:
+        """Write down what is durable; it is known from now on, whatever happens.
+
+        Raises: OSError: it cannot be written.
+        """
+        if end.position.sequence > self._synced:
+            self._write(self._turn, end)
+            self._write(_SYNCED_SLOTS, end)
+            self._file.sync()
+            self._synced = end.position.sequence
+            self._turn = 1 - self._turn
+
+    def _write(self, slot: int, end: LogEnd) -> None:
+        self._file.write(slot * SLOT_STRIDE, _slot_bytes(end, self._seed))
+        self._noted = end.position.sequence
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+
+def read_end(disk: Disk, folder: str, store_id: bytes) -> LogEnd | None:
+    """Return what was acknowledged as a reader sees it; None: nothing, or it is not known.
+
+    Raises: StoreVersion: a newer version wrote it.
+    """
+    path = f"{folder}/{END_FILE}"
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        ends = [_read_slot(data, seed_of(store_id), path) for data in _slots_of(file)]
+    finally:
+        file.close()
+    return _greatest(ends)
+
+
+def lost_packs(
+    disk: Disk,
+    folder: str,
+    good: Position,
+    last: int,
+    acknowledged: LogEnd | None,
+    reason: str,
+) -> Loss:
+    """Return the loss of the packs behind `good`, up to the number `last`."""
+    path = segment_path(folder, max(good.segment, 1))
+    here = disk.open(path).size() - good.offset if disk.exists(path) else 0
+    size, is_exact, root = max(0, here), False, None
+    if acknowledged is not None:
+        end, root = acknowledged
+        if end.segment != good.segment:
+            size += end.offset  # and whatever segments there were between
+        elif end.sequence == last:
+            size, is_exact = end.offset - good.offset, True
+    return Loss(good.sequence + 1, last, path, good.offset, size, is_exact, root, reason)
+
+
+def write_loss(disk: Disk, folder: str, loss: Loss) -> None:
+    """Write a loss down, durably, for whoever has to accept it."""
+    fields = asdict(loss) | {"root": None if loss.root is None else loss.root.hex()}
+    write_text(disk, folder, LOSS_FILE, json.dumps(fields) + "\n")
+
+
+def read_loss(disk: Disk, folder: str) -> Loss | None:
+    """Return the loss that was not accepted yet.
+
+    Raises: Corruption: the file is damaged.
+    """
+    text = read_text(disk, folder, LOSS_FILE)
+    if text is None:
+        return None
+    try:
+        fields = json.loads(text)
+        root = fields.pop("root")
+        return Loss(root=None if root is None else bytes.fromhex(root), **fields)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise Corruption(
+            f"{folder}/{LOSS_FILE}: the record of lost commits is damaged; remove it once the loss "
+            "is accepted"
+        ) from None
+
+
+def remove_loss(disk: Disk, folder: str) -> None:
+    """Remove the record of a loss, durably; fine when there is none."""
+    if disk.exists(f"{folder}/{LOSS_FILE}"):
+        disk.remove(f"{folder}/{LOSS_FILE}")
+        disk.sync_folder(folder)
+
+
+def _slot_bytes(end: LogEnd, seed: int) -> bytes:
+    sequence, segment, offset, trailer = end.position
+    flags = 0 if end.root is None else _HAS_ROOT
+    flags |= 0 if trailer is None else _HAS_TRAILER
+    body = _SLOT.pack(
+        _MAGIC, END_VERSION, flags, sequence, segment, offset, trailer or 0, end.root or NO_ROOT
+    )
+    return body + _CRC.pack(zlib.crc32(body, seed))
+
+
+def _slots_of(file: DiskFile) -> list[bytes]:
+    data = file.read(0, _SLOTS * SLOT_STRIDE)
+    return [data[at : at + _SLOT_BYTES] for at in range(0, _SLOTS * SLOT_STRIDE, SLOT_STRIDE)]
+
+
+def _read_slot(data: bytes, seed: int, path: str) -> LogEnd | None:
+    """Return what a slot says; None: never written, or not what was written."""
+    body = data[: _SLOT.size]
+    if len(data) < _SLOT_BYTES or _CRC.pack(zlib.crc32(body, seed)) != data[_SLOT.size :]:
+        return None
+    magic, version, flags, sequence, segment, offset, trailer, root = _SLOT.unpack(body)
+    if magic != _MAGIC:
+        return None
+    if version > END_VERSION:
+        raise StoreVersion(
+            f"{path}: format version {version}; this package reads up to {END_VERSION}"
+        )
+    position = Position(sequence, segment, offset, trailer if flags & _HAS_TRAILER else None)
+    return LogEnd(position, root if flags & _HAS_ROOT else None)
+
+
+def _sequence_of(end: LogEnd | None) -> int:
+    return -1 if end is None else end.position.sequence
+
+
+def _greatest(ends: list[LogEnd | None]) -> LogEnd | None:
+    return max(ends, key=_sequence_of)
