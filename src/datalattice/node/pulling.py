@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from datalattice.cells import Value
 from datalattice.errors import PeerUnavailable, Timeout
 from datalattice.node.connection import Connection
 from datalattice.node.worker import Worker
+from datalattice.sync import Pull
 
 
 class Pulls:
@@ -34,12 +36,23 @@ class Pulls:
         if error is not None:
             raise PeerUnavailable(f"pull from {connection.name}: {error}")
 
-    async def ask(self, worker: Worker, connection: Connection) -> str | None:
-        """Ask one peer for its state; return why it was not taken, None when all of it is here."""
+    async def ask(
+        self,
+        worker: Worker,
+        connection: Connection,
+        path: tuple[Value, ...] = (),
+        *,
+        is_strict: bool = False,
+    ) -> str | None:
+        """Ask one peer for its state; return why it was not taken, None when all of it is here.
+
+        path, is_strict: see `datalattice.sync.Pull`.
+        """
         token = object()
         done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._waiting[token] = done
-        worker.submit(lambda replicator, now: replicator.pull(connection.id, token, now))
+        pull = Pull(token, path, is_strict)
+        worker.submit(lambda replicator, now: replicator.pull(connection.id, pull, now))
         try:
             return await done
         finally:

@@ -8,6 +8,7 @@ from datalattice.sync.effects import (
     Effects,
     Note,
     Pace,
+    Pull,
     Standing,
 )
 from datalattice.sync.hosting import DISK_LOW, Hosting, QuotaExceeded, owner_text, section_name
@@ -80,6 +81,7 @@ __all__ = [
     "Pace",
     "Part",
     "Probe",
+    "Pull",
     "QuotaExceeded",
     "Remark",
     "Replica",

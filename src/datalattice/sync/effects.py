@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from datalattice.cells import Value
 from datalattice.sync.wants import ROUNDS_MAX
 
 BROADCAST_DELAY_MS: Final = 50
@@ -64,6 +65,20 @@ class Standing:
     public_key: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Somebody waits until a peer's state is here.
+
+    path:      what is asked for; nothing: the root.
+    is_strict: it counts as not taken when something was left out of it that is said to be of an
+               owner whose key is here.
+    """
+
+    token: object
+    path: tuple[Value, ...] = ()
+    is_strict: bool = False
+
+
 @dataclass(slots=True)
 class Effects:
     """What the caller has to do, in order.
@@ -96,10 +111,10 @@ class Effects:
         """Have something counted and logged."""
         self.notes.append(Note(kind, peer, text, count))
 
-    def finish(self, token: object, error: str | None) -> None:
+    def finish(self, pull: Pull | None, error: str | None) -> None:
         """End a pull, if it is one."""
-        if token is not None:
-            self.finished.append((token, error))
+        if pull is not None:
+            self.finished.append((pull.token, error))
 
     @property
     def is_silent(self) -> bool:

@@ -228,13 +228,13 @@ class LatticeCodec:
             found.append(None if encoding is None else Part(hash, encoding))
         return found
 
-    def offer(self, content: object) -> Offer | None:
-        """Return the root in an answer to `ask`; nil is a node that has nothing."""
+    def offer(self, content: object, path: tuple[Value, ...] = ()) -> Offer | None:
+        """Return the value in an answer to `ask`; nil is a node that has nothing there."""
         assert isinstance(content, tuple)
         value, parts, absent, _ = content
         if value is None and absent is None:
             return None
-        return self._offer((), value, parts, absent)
+        return self._offer(path, value, parts, absent)
 
     def refuse(self, text: str) -> bytes:
         """Return the answer to a payload that is no message."""
@@ -250,12 +250,12 @@ class LatticeCodec:
         info = content[3]
         return isinstance(info, Map) and PATCHES in info
 
-    def ask(self, id: int) -> bytes:
-        """Return a query for the root, with as few cells as the peer is able to leave out.
+    def ask(self, id: int, path: tuple[Value, ...] = ()) -> bytes:
+        """Return a query for a path, with as few cells as the peer is able to leave out.
 
         A node that has nothing yet lacks everything, so it asks for much at once.
         """
-        return encode_query(id, (), FIRST_BYTES_MAX if self._replica.is_blank else 0)
+        return encode_query(id, path, FIRST_BYTES_MAX if self._replica.is_blank else 0)
 
     def push(self, offer: Offer, *, terse: bool) -> bytes:
         """Return a LATTICE_VALUE, or a LATTICE_PATCH where that is shorter."""

@@ -116,7 +116,7 @@ class LatticeReplica:
         self._context = MergeContext(
             key_pair=context.key_pair,
             verifier=verifier,
-            report=lambda report: self._outcome.remark(report.kind, report),
+            report=lambda report: self._outcome.report(report, self._context),
             keys=context.keys,
         )
         users = MergeContext(
@@ -382,7 +382,7 @@ class LatticeReplica:
         if before is not None and incoming.absent is not None:
             # It would be fetched from its top. A peer that writes faster than that takes would
             # never be heard if the last value always took the place of the one before.
-            self._forget_next(claim, outcome.finished)
+            self._pass_over_next(claim, probe.key, outcome)
             if before.key != probe.key:
                 self._next[claim] = probe
             return
@@ -405,17 +405,16 @@ class LatticeReplica:
             waiting = Waiting(probe.key, incoming.path, top, False, is_wrapped)
         if before is not None:
             # A peer's newer value contains its older one; the cells fetched so far serve both.
-            if before.key != probe.key:
-                outcome.finished.append(before.key)
-            self._forget_next(claim, outcome.finished)
+            outcome.supersede(before.key, probe.key)
+            self._pass_over_next(claim, probe.key, outcome)
             self._staging.release(claim)
         self._waiting[claim] = waiting
         self._proceed(self._staging.claim(claim, refs, cells), outcome)
 
-    def _forget_next(self, claim: Claim, keys: list[bytes]) -> None:
-        """Pass over a value, and note its key."""
+    def _pass_over_next(self, claim: Claim, newer: bytes, outcome: Outcome) -> None:
+        """Wait for the value with the key `newer` in the place of the one that was to come next."""
         if claim in self._next:
-            keys.append(self._next.pop(claim).key)
+            outcome.supersede(self._next.pop(claim).key, newer)
 
     def _claim_count(self, peer: str) -> int:
         return sum(claim.peer == peer for claim in self._waiting)
@@ -482,8 +481,12 @@ class LatticeReplica:
             if isinstance(error, MissingData) and self.on_loss is not None:
                 self.on_loss(error.hashes)  # the foreign value is complete: it is ours
             # Parts that do not fit together show only when they are looked at.
-            outcome.remark(REFUSED, f"a value at {brief(waiting.path)} is not taken: {error}")
+            text = f"a value at {brief(waiting.path)} is not taken: {error}"
+            outcome.refused[waiting.key] = text
+            outcome.remark(REFUSED, text)
             return
+        finally:
+            outcome.merged(waiting.key)
         if not waiting.path:
             outcome.holds.append((peer, Probe(value_hash(other), other)))
         if merged is self._root or same(merged, self._root):
@@ -558,7 +561,8 @@ class LatticeReplica:
         for claim in claims:
             assert isinstance(claim, Claim)
             outcome.dropped.append(self._waiting.pop(claim).key)
-            self._forget_next(claim, outcome.dropped)
+            if claim in self._next:
+                outcome.dropped.append(self._next.pop(claim).key)
         self._staging.drop(claims)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from datalattice.lattice import EntryDropped, MergeContext, Report
 from datalattice.sync.replica import Absorbed, Probe, Remark
 
 REFUSED: Final = "value-refused"
@@ -17,15 +18,38 @@ class Outcome:
         self.missing: list[bytes] = []
         self.holds: list[tuple[str, Probe]] = []
         self.finished: list[bytes] = []
+        self.refused: dict[bytes, str] = {}
+        self.disputed: set[bytes] = set()
+        self.superseded: list[tuple[bytes, bytes]] = []
         self.dropped: list[bytes] = []
         self.changed = False
+        self._is_disputed = False
         self._remarks: dict[str, object] = {}
         self._counts: dict[str, int] = {}
 
     def refuse(self, key: bytes, text: str) -> None:
         """Note that a value is not taken, and needs nothing more."""
         self.finished.append(key)
+        self.refused[key] = text
         self.remark(REFUSED, text)
+
+    def supersede(self, key: bytes, newer: bytes) -> None:
+        """Note that a peer's newer value stands for an older one of it, which it contains."""
+        if key != newer:
+            self.superseded.append((key, newer))
+
+    def report(self, report: Report, context: MergeContext) -> None:
+        """Note what a merge left out."""
+        self.remark(report.kind, report)
+        owner = report.path[1] if len(report.path) > 1 else None
+        if isinstance(report, EntryDropped) and isinstance(owner, bytes) and context.holds(owner):
+            self._is_disputed = True
+
+    def merged(self, key: bytes) -> None:
+        """Note that all reports so far since the last merge are about the value with this key."""
+        if self._is_disputed:
+            self.disputed.add(key)
+        self._is_disputed = False
 
     def remark(self, kind: str, what: object) -> None:
         """Note something. A value may give cause to millions: the first of a kind speaks for all.
@@ -53,4 +77,7 @@ class Outcome:
             tuple(self.dropped),
             self.changed,
             tuple(remarks),
+            self.refused,
+            frozenset(self.disputed),
+            tuple(self.superseded),
         )

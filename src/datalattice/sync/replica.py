@@ -21,8 +21,8 @@ hashes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -90,6 +90,11 @@ class Absorbed:
     dropped:  keys of the probes that were given up.
     changed:  whether this replica's own probe is another one now.
     reports:  what was refused or noticed, for the operator.
+    refused:  of the finished keys those whose value was not taken, and why.
+    disputed: of the finished keys those of whose value something was left out that says it is of
+              an owner whose key is here.
+    superseded: (key, newer key) of probes that the same peer has replaced: what waits for the first
+              is contained when the second is.
     """
 
     missing: tuple[bytes, ...] = ()
@@ -98,6 +103,9 @@ class Absorbed:
     dropped: tuple[bytes, ...] = ()
     changed: bool = False
     reports: tuple[Remark, ...] = ()
+    refused: Mapping[bytes, str] = field(default_factory=dict)
+    disputed: frozenset[bytes] = frozenset()
+    superseded: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class Replica(Protocol):

@@ -28,8 +28,9 @@ from typing import Final
 from datalattice.crypto import Entropy, KeyPair
 from datalattice.errors import BadFormat, LimitExceeded, PeerError
 from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED
-from datalattice.sync.effects import Effects, Pace, Standing
+from datalattice.sync.effects import Effects, Pace, Pull, Standing
 from datalattice.sync.handshake import Handshake
+from datalattice.sync.pulls import Pulls
 from datalattice.sync.repairs import Repairs
 from datalattice.sync.replica import Absorbed, Offer, Part, Replica
 from datalattice.sync.session import (
@@ -74,7 +75,7 @@ class Replicator:
         self._repairs = Repairs(replica)
         self._sessions: dict[str, Session] = {}
         self._wants = WantList(self._pace.rounds_max)
-        self._pulls: dict[bytes, list[object]] = {}  # probe key -> who waits for it
+        self._pulls = Pulls()
         self._effects = Effects()
 
     # --- inputs -------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ class Replicator:
         if session is None:
             return
         for pending in session.pending.values():
-            self._effects.finish(pending.token, "the connection was closed")
+            self._effects.finish(pending.pull, "the connection was closed")
         self._wants.remove_peer(id, now_ms)
         self._drop_lost(id, now_ms)
         self._fetch(now_ms)
@@ -177,15 +178,15 @@ class Replicator:
         """Tell the others of a root that became another one by neither a write nor a peer."""
         self._changed(now_ms)
 
-    def pull(self, id: str, token: object, now_ms: int) -> None:
-        """Ask a peer for its state; `token` is finished when all of it is contained here."""
+    def pull(self, id: str, pull: Pull, now_ms: int) -> None:
+        """Ask a peer for its state; its token is finished when all of it is contained here."""
         session = self._sessions.get(id)
         if session is None:
-            self._effects.finish(token, "not connected")
+            self._effects.finish(pull, "not connected")
         elif len(session.pending) >= PENDING_MAX:
-            self._effects.finish(token, f"{PENDING_MAX} requests wait for this peer already")
+            self._effects.finish(pull, f"{PENDING_MAX} requests wait for this peer already")
         else:
-            self._request(session, Purpose.ASK, now_ms, token)
+            self._request(session, Purpose.ASK, now_ms, pull)
 
     def heal(self, hashes: Iterable[bytes], now_ms: int) -> None:
         """Ask every joined peer for these parts; what comes is for `Replica.repair`.
@@ -258,16 +259,17 @@ class Replicator:
 
     # --- offers -------------------------------------------------------------------------------
 
-    def _absorb(self, session: Session, offer: Offer, now_ms: int, token: object = None) -> None:
+    def _absorb(
+        self, session: Session, offer: Offer, now_ms: int, pull: Pull | None = None
+    ) -> None:
         try:
             absorbed = self._replica.absorb(offer, session.id)
         except PeerError as error:
             self._blame(session, error)
-            self._effects.finish(token, str(error))
+            self._effects.finish(pull, str(error))
             return
-        probe = offer.probe
-        if token is not None and probe is not None:
-            self._pulls.setdefault(probe.key, []).append(token)
+        if pull is not None and offer.probe is not None:
+            self._pulls.wait(offer.probe.key, pull)
         self._wants.add(absorbed.missing, session.id)
         if self._wants.count(session.id) > WANTS_MAX:
             self._cut(session, "missing", f"more than {WANTS_MAX} parts are missing of its values")
@@ -288,11 +290,9 @@ class Replicator:
         for holder, probe in absorbed.holds:
             if holder in self._sessions:
                 self._sessions[holder].heard(probe)
-        for key in absorbed.finished:
-            self._finish_pulls(key, None)
         for key in absorbed.dropped:
             self._effects.note("dropped", peer, f"value {key.hex()} never became complete")
-            self._finish_pulls(key, "cells of the peer's value could not be had")
+        self._pulls.settle(absorbed, self._effects)
         if absorbed.changed:
             self._changed(now_ms)
 
@@ -333,13 +333,14 @@ class Replicator:
     # --- requests -----------------------------------------------------------------------------
 
     def _request(
-        self, session: Session, purpose: Purpose, now_ms: int, token: object = None
+        self, session: Session, purpose: Purpose, now_ms: int, pull: Pull | None = None
     ) -> None:
         id = session.next_id()
         timeout_ms = self._pace.ask_timeout_ms
-        session.pending[id] = Pending(purpose, now_ms + timeout_ms, (), token)
+        session.pending[id] = Pending(purpose, now_ms + timeout_ms, (), pull)
         is_hello = purpose is Purpose.HELLO
-        self._send(session, self._codec.hello(id) if is_hello else self._codec.ask(id))
+        path = () if pull is None else pull.path
+        self._send(session, self._codec.hello(id) if is_hello else self._codec.ask(id, path))
 
     def _fetch(self, now_ms: int) -> None:
         """Ask for missing parts, as many batches as may be in flight."""
@@ -374,15 +375,16 @@ class Replicator:
         elif pending.purpose is Purpose.WANT:
             self._delivered(session, pending.hashes, content, error, now_ms)
         elif error is not None:
-            self._effects.finish(pending.token, f"the peer answered {error}")
+            self._effects.finish(pending.pull, f"the peer answered {error}")
         elif pending.purpose is Purpose.HELLO:
             session.terse = self._codec.welcomed(content)
         elif pending.purpose is Purpose.ASK:
-            offer = self._codec.offer(content)
+            path = () if pending.pull is None else pending.pull.path
+            offer = self._codec.offer(content, path)
             if offer is None:
-                self._effects.finish(pending.token, None)
+                self._effects.finish(pending.pull, None)
             else:
-                self._absorb(session, offer, now_ms, pending.token)
+                self._absorb(session, offer, now_ms, pending.pull)
 
     def _delivered(
         self,
@@ -419,7 +421,7 @@ class Replicator:
         for id in late:
             pending = session.expire(id)
             self._effects.note("timeout", session.id, f"no answer to {pending.purpose.value}")
-            self._effects.finish(pending.token, "the peer did not answer in time")
+            self._effects.finish(pending.pull, "the peer did not answer in time")
             for hash in pending.hashes:
                 self._wants.failed(hash, session.id, now_ms)
             if pending.purpose is Purpose.HELLO:
@@ -492,7 +494,3 @@ class Replicator:
     def _close(self, session: Session, reason: str) -> None:
         session.closing = True
         self._effects.closes.append((session.id, reason))
-
-    def _finish_pulls(self, key: bytes, error: str | None) -> None:
-        for token in self._pulls.pop(key, ()):
-            self._effects.finish(token, error)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Protocol
 
+from datalattice.cells import Value
 from datalattice.crypto import KeyPair
 from datalattice.sync.conduct import Conduct
-from datalattice.sync.effects import Pace, Standing
+from datalattice.sync.effects import Pace, Pull, Standing
 from datalattice.sync.replica import Offer, Part, Probe
 
 UNSENT_MAX: Final = 128
@@ -116,8 +117,8 @@ class Codec(Protocol):
         """
         ...
 
-    def offer(self, content: object) -> Offer | None:
-        """Return what the content of an answer to `ask` offers."""
+    def offer(self, content: object, path: tuple[Value, ...] = ()) -> Offer | None:
+        """Return what the content of an answer to `ask` for a path offers."""
         ...
 
     def refuse(self, text: str) -> bytes:
@@ -128,8 +129,8 @@ class Codec(Protocol):
         """Return the message that asks to be told of changes. It is answered."""
         ...
 
-    def ask(self, id: int) -> bytes:
-        """Return the question for a peer's state."""
+    def ask(self, id: int, path: tuple[Value, ...] = ()) -> bytes:
+        """Return the question for a peer's state, or for what it has at a path."""
         ...
 
     def welcomed(self, content: object) -> bool:
@@ -188,7 +189,7 @@ class Pending:
     purpose: Purpose
     deadline_ms: int
     hashes: tuple[bytes, ...] = ()
-    token: object = None
+    pull: Pull | None = None
     secret: bytes = b""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -155,6 +155,55 @@ def test_a_value_that_is_being_fetched_is_taken_in_though_newer_ones_are_stated(
         missing = list(target.absorb(given(source, missing), "peer").missing)
     assert same(target.announced, source.announced)
     assert target.missing_count == 0
+
+
+def with_top(source: LatticeReplica) -> Offer:
+    """Return the answer to a question for the root: its top cell, and nothing below it."""
+    found, parts = decode_parts(join_cells(encode(source.announced), []))
+    return Offer(Probe(source.announced_hash, Incoming((), found, parts)))
+
+
+@pytest.mark.parametrize("again", [with_top, by_hash])
+def test_what_is_stated_twice_is_finished_when_it_is_here_and_not_before(
+    again: Callable[[LatticeReplica], Offer],
+) -> None:
+    source, target = numbered(300), LatticeReplica(MemoryStore(), NUMBERS)
+    missing = list(target.absorb(with_top(source), "peer").missing)
+    second = target.absorb(again(source), "peer")
+    assert (second.finished, second.superseded) == ((), ())
+    while missing:
+        absorbed = target.absorb(given(source, missing), "peer")
+        assert (source.announced_hash in absorbed.finished) == absorbed.changed
+        missing = list(absorbed.missing)
+    assert same(target.announced, source.announced)
+
+
+@pytest.mark.parametrize("again", [with_top, by_hash])
+def test_what_waits_for_an_older_value_of_a_peer_waits_for_the_newer_one_that_replaces_it(
+    again: Callable[[LatticeReplica], Offer],
+) -> None:
+    source, target = numbered(300), LatticeReplica(MemoryStore(), NUMBERS)
+    first = source.announced_hash
+    missing = list(target.absorb(with_top(source), "peer").missing)
+    keys = [first]
+    for number in (1, 2):
+        source.cursor.path("key 7").set(1_000 + number)
+        source.publish()
+        absorbed = target.absorb(again(source), "peer")
+        missing += absorbed.missing
+        assert absorbed.finished == ()
+        # A value by its hash alone waits its turn, so the first one is fetched all the same.
+        replaced = keys[-1] if again is with_top or number == 2 else None
+        wanted = () if replaced is None else ((replaced, source.announced_hash),)
+        assert absorbed.superseded == wanted
+        keys.append(source.announced_hash)
+    ended: list[bytes] = []
+    while missing:
+        absorbed = target.absorb(given(source, missing), "peer")
+        ended += absorbed.finished
+        missing = list(absorbed.missing)
+    assert ended == ([keys[-1]] if again is with_top else [first, keys[-1]])
+    assert same(target.announced, source.announced)
 
 
 @pytest.mark.parametrize("full_at", range(1, 12))

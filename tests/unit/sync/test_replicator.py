@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from datalattice.cells import Value
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, ProtocolViolation, StoreFull
 from datalattice.sync import (
@@ -29,6 +30,7 @@ from datalattice.sync import (
     Offered,
     Part,
     Probe,
+    Pull,
     Replicator,
     Wanted,
 )
@@ -135,7 +137,7 @@ class JsonCodec:
         assert isinstance(content, list)
         return [None if text is None else _part(text) for text in content]
 
-    def offer(self, content: object) -> Offer | None:
+    def offer(self, content: object, path: tuple[Value, ...] = ()) -> Offer | None:
         return None
 
     def refuse(self, text: str) -> bytes:
@@ -144,7 +146,7 @@ class JsonCodec:
     def hello(self, id: int) -> bytes:
         return _pack("hello", id)
 
-    def ask(self, id: int) -> bytes:
+    def ask(self, id: int, path: tuple[Value, ...] = ()) -> bytes:
         return _pack("ask", id)
 
     def welcomed(self, content: object) -> bool:
@@ -536,10 +538,10 @@ def test_so_many_requests_of_ours_wait_for_one_peer() -> None:
     node = Replicator(CounterReplica(), JsonCodec())
     node.open("p", 0, outbound=False)
     for token in range(PENDING_MAX):
-        node.pull("p", token, 0)
+        node.pull("p", Pull(token), 0)
     effects = node.take_effects()
     assert (len(effects.sends), effects.finished) == (PENDING_MAX, [])
-    node.pull("p", "one more", 0)
+    node.pull("p", Pull("one more"), 0)
     effects = node.take_effects()
     assert effects.sends == []
     assert effects.finished == [("one more", f"{PENDING_MAX} requests wait for this peer already")]
