@@ -178,8 +178,8 @@ class Replicator:
         """Tell the others of a root that became another one by neither a write nor a peer."""
         self._changed(now_ms)
 
-    def pull(self, id: str, pull: Pull, now_ms: int) -> None:
-        """Ask a peer for its state; its token is finished when all of it is contained here."""
+    def pull(self, id: str, pull: Pull | None, now_ms: int) -> None:
+        """Ask a peer for its state; the pull ends when all of it is contained here."""
         session = self._sessions.get(id)
         if session is None:
             self._effects.finish(pull, "not connected")
