@@ -11,6 +11,8 @@ from datalattice.sync.effects import (
     Pull,
     Standing,
 )
+from datalattice.sync.evidence import Evidence, EvidenceLimits
+from datalattice.sync.forkrecords import ForkRecord, LogLoss, stored_forks
 from datalattice.sync.hosting import DISK_LOW, Hosting, QuotaExceeded, owner_text, section_name
 from datalattice.sync.hostingtable import Decision, HostingTable
 from datalattice.sync.lattice_codec import PING_REPLIES, Dialect, LatticeCodec
@@ -66,6 +68,9 @@ __all__ = [
     "Decision",
     "Dialect",
     "Effects",
+    "Evidence",
+    "EvidenceLimits",
+    "ForkRecord",
     "Heard",
     "Hosting",
     "HostingPolicy",
@@ -75,6 +80,7 @@ __all__ = [
     "LatticeCodec",
     "LatticeReplica",
     "Left",
+    "LogLoss",
     "Note",
     "Offer",
     "Offered",
@@ -95,4 +101,5 @@ __all__ = [
     "Wanted",
     "owner_text",
     "section_name",
+    "stored_forks",
 ]

@@ -55,6 +55,8 @@ from datalattice.lattice import (
     KeyedLattice,
     Lattice,
     MergeContext,
+    OwnerForked,
+    Report,
     StringKeyedLattice,
     assoc_in,
     canonical_path,
@@ -67,6 +69,7 @@ from datalattice.lattice import (
 )
 from datalattice.store import Store
 from datalattice.sync.delta import beyond
+from datalattice.sync.evidence import Evidence, EvidenceLimits
 from datalattice.sync.hosting import DISK_LOW, Admitted, Hosting
 from datalattice.sync.incoming import Claim, Incoming, Waiting
 from datalattice.sync.outcome import REFUSED, Outcome
@@ -107,6 +110,8 @@ class LatticeReplica:
         on_sync: Callable[[Value], Value] | None = None,
         hosting: HostingPolicy | None = None,
         clock: Clock | None = None,
+        evidence_limits: EvidenceLimits | None = None,
+        watched: Callable[[Value], bool] | None = None,
     ) -> None:
         self._store = store
         self._lattice = lattice
@@ -116,7 +121,7 @@ class LatticeReplica:
         self._context = MergeContext(
             key_pair=context.key_pair,
             verifier=verifier,
-            report=lambda report: self._outcome.report(report, self._context),
+            report=self._note,
             keys=context.keys,
         )
         users = MergeContext(
@@ -157,8 +162,37 @@ class LatticeReplica:
                 self._load_encodings,
                 clock or SystemClock(),
             )
+        self._forks: list[OwnerForked] = []  # met since the last commit
+        self.evidence = Evidence(
+            lattice,
+            self._context,
+            self._load_encodings,
+            clock or SystemClock(),
+            evidence_limits,
+            watched,
+        )
+        """The branches of forked slots that are not in the root's slots."""
+        self.evidence.load(self._root)
         # Whoever gives `on_sync` sees to it that `publish` is called, on the owner's thread.
         self.cursor = RootLattice(lattice, self._root, users, on_sync or self._publish_now)
+
+    def _note(self, report: Report) -> None:
+        self._outcome.report(report, self._context)
+        if isinstance(report, OwnerForked):
+            self._forks.append(report)
+
+    def _with_evidence(self, value: Value) -> Value:
+        """Return a root to be committed, with the evidence of what its slots leave out."""
+        forks, self._forks = self._forks, []
+        return self.evidence.bring_up(value, forks)
+
+    def drop_evidence(self, ids: Sequence[bytes]) -> bool:
+        """Let go of records of forks, for good; return whether there were any; durable."""
+        value = self.evidence.drop(self._root, ids)
+        if value is self._root:
+            return False
+        self._commit(value)
+        return True
 
     # --- what others may see ------------------------------------------------------------------
 
@@ -258,7 +292,9 @@ class LatticeReplica:
         value = self.cursor.get()
         changed = value is not self._root and not same(value, self._root)
         if changed:
-            self._commit(value)
+            forked = bool(self._forks)
+            # A join of forked logs leaves records out: they are in the evidence of this commit.
+            self._commit(self._with_evidence(value), contains=not forked)
         return Change(changed, self._probe())
 
     def _publish_now(self, value: Value) -> Value:
@@ -489,9 +525,15 @@ class LatticeReplica:
             outcome.merged(waiting.key)
         if not waiting.path:
             outcome.holds.append((peer, Probe(value_hash(other), other)))
-        if merged is self._root or same(merged, self._root):
+        is_new = merged is not self._root and not same(merged, self._root)
+        value = self._with_evidence(merged)
+        if value is self._root or (not is_new and same(value, self._root)):
             return
-        self._commit(merged)
+        # "It was written in the commit of the merge that made it." Of two branches of a slot the
+        # greater one replaces the other, so the root need not contain the one before it.
+        self._commit(value, contains=False)
+        if not is_new:
+            return
         if self.hosting is not None and admitted is not None:
             self.hosting.taken(merged, admitted)
         outcome.changed = True

@@ -17,6 +17,7 @@ from datalattice.apps.queue.entries import (
     is_entry,
     make_entry,
 )
+from datalattice.apps.queue.forks import LogBranch, append_branch, is_appended
 from datalattice.apps.queue.lattice import (
     QUEUE_SECTION,
     QueueLattice,
@@ -41,16 +42,19 @@ __all__ = [
     "Batch",
     "ConcurrentTopic",
     "LatticeMQ",
+    "LogBranch",
     "Queue",
     "QueueLattice",
     "QueueState",
     "Topic",
     "TopicLattice",
+    "append_branch",
     "device_partition",
     "entry_headers",
     "entry_key",
     "entry_stamp_ms",
     "entry_value",
+    "is_appended",
     "is_entry",
     "make_entry",
     "partition_of",

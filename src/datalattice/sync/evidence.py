@@ -1,0 +1,371 @@
+"""Evidence: the branches of forked slots that this node did not choose, kept until they are joined.
+
+They stand under `:forks` of the node's own `:local` slot: part of the root, so they survive
+restarts and collections; never announced, so they burden nobody else. It is a Map with `:timestamp`
+(the registers of `:local` are last-write-wins), `:records`, an Index from fork id to a record, and
+`:dropped`, the ids of records that the operator dropped.
+
+Source: docs/design/forks.md "Evidence".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from datalattice.apps.queue import QUEUE_SECTION, is_appended, read_state
+from datalattice.cells import (
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    Map,
+    Signed,
+    Value,
+    Vector,
+    same,
+    value_hash,
+)
+from datalattice.clock import Clock
+from datalattice.errors import BadSignature
+from datalattice.lattice import (
+    LOCAL_KEY,
+    LOG_BRANCH,
+    TIMESTAMP,
+    DIDVerifier,
+    Lattice,
+    MergeContext,
+    OwnerForked,
+    Report,
+    SignedLattice,
+    Walk,
+    as_integer,
+    get_in,
+    is_greater,
+    local_value,
+    set_local,
+)
+from datalattice.sync.delta import Fetch, growth
+from datalattice.sync.forkrecords import (
+    DROPPED,
+    FORKS_KEY,
+    RECORDS,
+    ForkRecord,
+    Path,
+    fork_id,
+    losses_of,
+    partition_of_slot,
+    stored_forks,
+)
+
+MINUTE_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceLimits:
+    """How much evidence a node keeps. An owner that equivocates is as cheap as its signatures.
+
+    records_per_slot: beyond it the least in the order goes, never one of the first two.
+    bytes_per_owner:  of cells that only the losing branches have; likewise. A single branch that
+                      is larger is kept as its signature and hash only.
+    records, bytes:   of the node; beyond, records of the owner with most bytes go, never those of
+                      watched owners.
+    dropped:          ids of dropped records that are remembered, so that a replay brings none back.
+    forks_per_minute: of one slot that are examined; of further ones the order decides alone.
+    """
+
+    records_per_slot: int = 8
+    bytes_per_owner: int = 16 * 1024 * 1024
+    records: int = 1_024
+    bytes: int = 256 * 1024 * 1024
+    dropped: int = 1_024
+    forks_per_minute: int = 60
+
+
+class Evidence:
+    """The evidence of one node: brought up to date with every commit of its root."""
+
+    def __init__(
+        self,
+        lattice: Lattice,
+        context: MergeContext,
+        fetch: Fetch,
+        clock: Clock,
+        limits: EvidenceLimits | None = None,
+        watched: Callable[[Value], bool] | None = None,
+    ) -> None:
+        self._lattice = lattice
+        self._context = context
+        self._fetch = fetch
+        self._clock = clock
+        self._limits = limits or EvidenceLimits()
+        self._watched = watched or (lambda owner: context.signer(owner) is not None)
+        self._key_pair = context.key_pair
+        # Without an identity, or where nothing is this node's own, nothing can be kept.
+        self.can_keep: Final = context.key_pair is not None and lattice.child(LOCAL_KEY) is not None
+        self.records: dict[bytes, ForkRecord] = {}
+        """What is kept, by id."""
+        self.seen_count = 0
+        """Forks that were met, kept or not."""
+        self.skipped_count = 0
+        """Forks that were not examined, for their slot had too many."""
+        self.evicted_count = 0
+        """Records that went because there were too many."""
+        self._slots: dict[bytes, dict[bytes, ForkRecord]] = {}  # path hash -> records by id
+        self._cells: Index = EMPTY_INDEX  # the records as they are stored
+        self._dropped: tuple[bytes, ...] = ()
+        self._checked: dict[bytes, bytes] = {}  # id -> hash of the slot it was last compared with
+        self._examined: dict[bytes, tuple[int, int]] = {}  # path hash -> (minute, forks in it)
+        self._is_new = False  # whether there is something to be written
+
+    def load(self, root: Value) -> None:
+        """Take over what a root holds, as after a restart."""
+        if self._key_pair is None or not self.can_keep:
+            return
+        try:
+            found, self._dropped = stored_forks(root, self._key_pair.public_key)
+        except BadSignature:
+            return
+        for record in found.values():
+            self._put(record)
+        self._is_new = False
+
+    def bring_up(self, root: Value, forks: Iterable[OwnerForked]) -> Value:
+        """Return the root to be committed, with the evidence that its slots leave necessary.
+
+        Cost:   the slots with records that changed since the last call; a few merges for each fork.
+        """
+        added = False
+        for fork in forks:
+            self.seen_count += 1
+            if self.can_keep and self._may_examine(fork.path):
+                self._add(fork)
+                added = True
+        self._settle(root)
+        if added:
+            self._bound()
+        return self._written(root) if self._is_new or not self._is_stored(root) else root
+
+    def drop(self, root: Value, ids: Sequence[bytes]) -> Value:
+        """Return the root without some records; their ids are remembered."""
+        gone = [id for id in ids if id in self.records]
+        for id in gone:
+            self._take(id)
+        self._dropped = (*self._dropped, *gone)[-self._limits.dropped :]
+        return self._written(root) if gone else root
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of cells that only the kept branches have."""
+        return sum(max(record.bytes, 0) for record in self.records.values())
+
+    # --- what is kept ---------------------------------------------------------------------------
+
+    def _put(self, record: ForkRecord) -> None:
+        self.records[record.id] = record
+        self._slots.setdefault(_path_hash(record.path), {})[record.id] = record
+        self._cells = self._cells.put(record.id, record.cell())
+        self._is_new = True
+
+    def _take(self, id: bytes) -> None:
+        record = self.records.pop(id)
+        slot = self._slots[_path_hash(record.path)]
+        del slot[id]
+        if not slot:
+            del self._slots[_path_hash(record.path)]
+        self._checked.pop(id, None)
+        self._cells = self._cells.remove(id)
+        self._is_new = True
+
+    def _may_examine(self, path: Path) -> bool:
+        """Count a fork of a slot; "forks of a slot examined: 60 a minute"."""
+        minute = self._clock.now_ms() // MINUTE_MS
+        key = _path_hash(path)
+        since, count = self._examined.get(key, (minute, 0))
+        if since != minute:
+            self._examined = {k: v for k, v in self._examined.items() if v[0] == minute}
+            count = 0
+        self._examined[key] = (minute, count + 1)
+        if count >= self._limits.forks_per_minute:
+            self.skipped_count += 1
+            return False
+        return True
+
+    def _add(self, fork: OwnerForked) -> None:
+        winner, loser = fork.kept, fork.other
+        if not isinstance(winner, Signed) or not isinstance(loser, Signed):
+            return
+        id = fork_id(fork.path, loser)
+        if id in self._dropped or id in self.records:
+            return
+        # "A branch that writes on is one record."
+        for other in list(self._slots.get(_path_hash(fork.path), {}).values()):
+            if other.loser is None:
+                continue
+            if self._left_out(fork.path, fork.owner, other.loser, loser) is None:
+                return
+            if self._left_out(fork.path, fork.owner, loser, other.loser) is None:
+                self._take(other.id)
+        size = growth(winner, loser, self._fetch, self._limits.bytes_per_owner)
+        proof: Value = None
+        if size is None:
+            proof = Vector.of((loser.public_key, loser.signature, value_hash(loser.value)))
+        self._put(
+            ForkRecord(
+                id,
+                fork.path,
+                fork.owner,
+                fork.branch,
+                winner,
+                None if size is None else loser,
+                losses_of(fork),
+                self._clock.now_ms(),
+                -self._limits.bytes_per_owner if size is None else size[0],
+                proof,
+            )
+        )
+
+    def _left_out(
+        self, path: Path, owner: Value, slot: Signed, loser: Signed
+    ) -> OwnerForked | None:
+        """Return how a slot's cell leaves a branch out, None when it contains it."""
+        lattice = self._lattice.path(*path)
+        if not isinstance(lattice, SignedLattice):
+            return None
+        found: list[OwnerForked] = []
+
+        def note(report: Report) -> None:
+            if isinstance(report, OwnerForked):
+                found.append(report)
+
+        verifier = self._context.verifier
+        if isinstance(owner, str):
+            verifier = DIDVerifier(verifier)
+        # Without keys: what a join would be is not asked.
+        context = MergeContext(verifier=verifier, path=path, report=note, owner=owner)
+        merged = lattice.merge(slot, loser, context)
+        if merged is not slot:
+            return OwnerForked(owner, path, slot, loser)  # it is the greater one of the two
+        return found[0] if found else None
+
+    def _settle(self, root: Value) -> None:
+        """Let go of records whose branch is in its slot by now."""
+        for record in list(self.records.values()):
+            slot = get_in(root, record.path)
+            loser = record.loser
+            if not isinstance(slot, Signed) or loser is None:
+                continue
+            hash = value_hash(slot)
+            if self._checked.get(record.id) == hash:
+                continue
+            self._checked[record.id] = hash
+            left = self._left_out(record.path, record.owner, slot, loser)
+            if left is None:
+                self._take(record.id)
+                continue
+            now = replace(record, branch=left.branch, logs=losses_of(left))
+            if now.branch == LOG_BRANCH and _all_appended(slot.value, now):
+                self._take(record.id)
+            elif now.branch != record.branch or now.logs != record.logs:
+                self._put(now)
+
+    # --- bounds ---------------------------------------------------------------------------------
+
+    def _bound(self) -> None:
+        limits = self._limits
+        for slot in list(self._slots.values()):
+            while len(slot) > limits.records_per_slot and self._evict(list(slot.values())):
+                pass
+        for records in self._owners():
+            left = records
+            while _size_of(left) > limits.bytes_per_owner and self._evict(left):
+                left = [one for one in left if one.id in self.records]
+        while len(self.records) > limits.records or self.size_bytes > limits.bytes:
+            strangers = [found for found in self._owners() if not self._watched(found[0].owner)]
+            if not strangers:
+                return
+            # "From the owner with the most bytes; equal: the owner first seen last."
+            worst = max(
+                strangers, key=lambda found: (_size_of(found), min(one.seen_ms for one in found))
+            )
+            self._evict_one(max(worst, key=lambda one: (one.seen_ms, one.id)))
+
+    def _owners(self) -> list[list[ForkRecord]]:
+        found: dict[bytes, list[ForkRecord]] = {}
+        for record in self.records.values():
+            found.setdefault(value_hash(record.owner), []).append(record)
+        return list(found.values())
+
+    def _evict(self, records: list[ForkRecord]) -> bool:
+        """Remove the least of some records by the order, but none of the first two."""
+        later = sorted(records, key=lambda one: (one.seen_ms, one.id))[2:]
+        if not later:
+            return False
+        least = later[0]
+        for one in later[1:]:
+            if self._is_less(one, least):
+                least = one
+        self._evict_one(least)
+        return True
+
+    def _evict_one(self, record: ForkRecord) -> None:
+        self._take(record.id)
+        self.evicted_count += 1
+
+    def _is_less(self, a: ForkRecord, b: ForkRecord) -> bool:
+        lattice = self._lattice.path(*a.path)
+        if a.loser is None or b.loser is None or not isinstance(lattice, SignedLattice):
+            return a.loser is None
+        if not _same_path(a.path, b.path) or not lattice.inner.has_order():
+            return value_hash(a.loser) < value_hash(b.loser)
+        hashes = value_hash(b.loser), value_hash(a.loser)
+        inner = lattice.inner
+        return is_greater(inner, b.loser.value, hashes[0], a.loser.value, hashes[1], Walk())
+
+    def _is_stored(self, root: Value) -> bool:
+        """Return whether a root holds these records; a program may have written over them."""
+        if self._key_pair is None or not self.records:
+            return True
+        held = local_value(root, self._key_pair.public_key, FORKS_KEY)
+        return isinstance(held, Map) and same(held.get(RECORDS), self._cells)
+
+    # --- the slot -------------------------------------------------------------------------------
+
+    def _written(self, root: Value) -> Value:
+        key_pair = self._key_pair
+        assert key_pair is not None
+        held = local_value(root, key_pair.public_key)
+        fields = held if isinstance(held, Map) else EMPTY_MAP
+        before = fields.get(FORKS_KEY)
+        last = as_integer(before.get(TIMESTAMP)) if isinstance(before, Map) else None
+        made = Map.of(
+            [
+                (TIMESTAMP, max(self._clock.now_ms(), (last or 0) + 1)),
+                (RECORDS, self._cells),
+                (DROPPED, Vector.of(self._dropped)),
+            ]
+        )
+        self._is_new = False
+        return set_local(root, key_pair, fields.put(FORKS_KEY, made))
+
+
+def _path_hash(path: Path) -> bytes:
+    return value_hash(Vector.of(path))
+
+
+def _size_of(records: list[ForkRecord]) -> int:
+    return sum(max(record.bytes, 0) for record in records)
+
+
+def _same_path(a: Path, b: Path) -> bool:
+    return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _all_appended(value: Value, record: ForkRecord) -> bool:
+    """Return whether all records that a join left out are in the logs again."""
+    if not record.path or not same(record.path[0], QUEUE_SECTION):
+        return False
+    branches = list(record.log_branches())
+    return bool(branches) and all(
+        is_appended(read_state(partition_of_slot(value, log)), branch) for log, branch in branches
+    )

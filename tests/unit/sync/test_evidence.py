@@ -1,0 +1,378 @@
+"""What a replica keeps of branches that it did not choose: when, how much, until when."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import count
+
+import pytest
+
+from datalattice.apps.kv import Database
+from datalattice.apps.queue import LatticeMQ, append_branch, is_appended, read_state
+from datalattice.cells import (
+    Index,
+    Keyword,
+    Map,
+    Signed,
+    Value,
+    Vector,
+    decode_parts,
+    encode_message,
+    same,
+    value_hash,
+)
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice, open_store
+from datalattice.lattice import (
+    LOCAL_KEY,
+    MergeContext,
+    get_in,
+    local_value,
+    root_lattice,
+    set_local,
+)
+from datalattice.store import CellStore, MemoryStore, Store
+from datalattice.sync import EvidenceLimits, LatticeReplica, Offer, Probe, stored_forks
+from datalattice.sync.incoming import Incoming
+from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.disk import SimDisk
+
+OWNER, RELAY = KeyPair(b"o" * 32), KeyPair(b"r" * 32)
+SLOT = (Keyword("queue"), OWNER.public_key)
+_numbers = count()
+
+
+def relay(store: Store | None = None, **options: object) -> LatticeReplica:
+    store = MemoryStore() if store is None else store
+    clock = options.pop("clock", StoppedClock(1_000))
+    return LatticeReplica(
+        store,
+        root_lattice(),
+        MergeContext(key_pair=RELAY),
+        clock=clock,  # type: ignore[arg-type]
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def owner_node() -> LatticeReplica:
+    """Return a device that holds the owner's key."""
+    context = MergeContext(key_pair=OWNER)
+    return LatticeReplica(MemoryStore(), root_lattice(), context, clock=StoppedClock(2_000))
+
+
+def give(replica: LatticeReplica, value: Value, path: tuple[Value, ...] = ()) -> bool:
+    """Have a replica absorb a value that comes with all its cells."""
+    made, parts = decode_parts(encode_message(value), None)
+    probe = Probe(str(next(_numbers)).encode() * 8, Incoming(path, made, parts))
+    return replica.absorb(Offer(probe), "peer").changed
+
+
+def queue_root(values: list[str], stamp: int, base: Value = None, key: KeyPair = OWNER) -> Value:
+    """Return a root in which an owner has these records, appended at one time."""
+    root = RootLattice(root_lattice(), base, MergeContext(key_pair=key))
+    LatticeMQ.at(root, key.public_key, StoppedClock(stamp)).partition("t", 0).offer_many(values)
+    return root.get()
+
+
+def kv_root(entries: dict[str, int], stamp: int, key: KeyPair = OWNER) -> Value:
+    root = RootLattice(root_lattice(), None, MergeContext(key_pair=key))
+    database = Database.at(root, key.public_key, "d", clock=StoppedClock(stamp), replica="x")
+    for name, value in entries.items():
+        database.set(name, value)
+    return root.get()
+
+
+def slot_of(root: Value, path: tuple[Value, ...] = SLOT) -> Signed:
+    found = get_in(root, path)
+    assert isinstance(found, Signed)
+    return found
+
+
+COMMON = queue_root(["a", "b"], 100)
+LEFT = queue_root(["l1", "l2"], 200, COMMON)
+RIGHT = queue_root(["r1", "r2", "r3"], 300, COMMON)
+
+
+def kept(replica: LatticeReplica) -> dict[bytes, str]:
+    """Return what is stored as evidence: losing cell's hash to kind."""
+    found, _ = stored_forks(replica.root, RELAY.public_key)
+    return {value_hash(one.loser): one.branch for one in found.values() if one.loser is not None}
+
+
+@pytest.mark.parametrize("first", [LEFT, RIGHT])
+def test_third_parties_choose_alike_and_keep_the_other_branch(first: Value) -> None:
+    second = RIGHT if first is LEFT else LEFT
+    node = relay()
+    assert give(node, first)
+    assert kept(node) == {}
+    assert give(node, second) is (second is RIGHT)
+    assert same(slot_of(node.root), slot_of(RIGHT))  # the newest write
+    assert kept(node) == {value_hash(slot_of(LEFT)): "log"}
+    assert LOCAL_KEY not in node.announced  # type: ignore[operator]
+
+
+def test_a_fork_of_a_store_that_compares_roots_is_committed_all_the_same() -> None:
+    node = relay(open_store("memory://"))
+    give(node, LEFT)
+    assert give(node, RIGHT)
+    assert kept(node) == {value_hash(slot_of(LEFT)): "log"}
+
+
+def test_a_record_names_path_owner_cells_time_and_size() -> None:
+    node = relay()
+    give(node, RIGHT)
+    give(node, LEFT)
+    held = local_value(node.root, RELAY.public_key, Keyword("forks"))
+    assert isinstance(held, Map)
+    records = held[Keyword("records")]
+    assert isinstance(records, Index)
+    ((id, record),) = records.entries()
+    loser = slot_of(LEFT)
+    assert id == value_hash(Vector.of((Vector.of(SLOT), value_hash(loser))))
+    assert isinstance(record, Map)
+    assert same(record[Keyword("path")], Vector.of(SLOT))
+    assert record[Keyword("owner")] == OWNER.public_key
+    assert record[Keyword("kind")] == Keyword("log")
+    assert same(record[Keyword("cells")], Vector.of((slot_of(RIGHT), loser)))
+    assert record[Keyword("seen")] == 1_000
+    size = record[Keyword("bytes")]
+    assert isinstance(size, int)
+    assert 0 < size < 2_000
+
+
+def test_the_owners_join_removes_it_and_a_log_leaves_the_records_that_lost() -> None:
+    node, device = relay(), owner_node()
+    give(node, RIGHT)
+    give(node, LEFT)
+    give(device, LEFT)
+    give(device, RIGHT)
+    joined = slot_of(device.root)
+    assert joined.public_key == OWNER.public_key
+    records, _ = stored_forks(device.root, OWNER.public_key)
+    (record,) = records.values()
+    assert record.branch == "log"
+    (loss,) = record.logs
+    assert (loss.topic, loss.partition, loss.first, loss.end) == ("t", 0, 2, 4)
+    assert record.loser == slot_of(LEFT)
+    give(node, device.announced)
+    assert kept(node) == {value_hash(slot_of(LEFT)): "log"}
+
+
+def test_databases_are_joined_and_nothing_stays() -> None:
+    left, right = kv_root({"a": 1}, 10), kv_root({"b": 2}, 20)
+    node, device = relay(), owner_node()
+    for root in (left, right):
+        give(node, root)
+        give(device, root)
+    assert list(kept(node).values()) == ["owner"]
+    assert device.evidence.records == {}
+    give(node, device.announced)
+    assert kept(node) == {}
+    database = Database.at(node.cursor, OWNER.public_key, "d")
+    assert (database.get("a"), database.get("b")) == (1, 2)
+
+
+def test_a_verified_append_removes_it_and_a_false_mark_does_not() -> None:
+    node = relay()
+    give(node, RIGHT)
+    give(node, LEFT)
+    (record,) = node.evidence.records.values()
+    device = owner_node()
+    give(device, RIGHT)
+    give(device, LEFT)
+    (mine,) = device.evidence.records.values()
+    ((loss, branch),) = mine.log_branches()
+    queue = LatticeMQ.at(device.cursor, OWNER.public_key, StoppedClock(900)).partition("t", 0)
+    state = read_state(queue.cursor.get())
+    assert not is_appended(state, branch)
+    false = state._replace(
+        meta=state.meta._replace(values=state.meta.values.put(branch.mark(), Vector.of((0, 2))))
+    )
+    assert not is_appended(false, branch)
+    made: list[range] = []
+
+    def append(value: Value) -> Value:
+        appended, offsets = append_branch(value, branch, 900)
+        made.append(offsets)
+        return appended
+
+    queue.cursor.update(append)
+    queue.cursor.update(append)
+    assert made == [range(5, 7), range(0)]
+    assert [queue.peek(offset) for offset in range(7)] == ["a", "b", "r1", "r2", "r3", "l1", "l2"]
+    device.publish()
+    assert device.evidence.records == {}
+    assert give(node, device.announced)
+    assert kept(node) == {}
+    assert record.id not in node.evidence.records
+    assert (loss.first, loss.end) == (2, 4)
+
+
+def test_evidence_survives_a_restart_a_collection_and_a_replay() -> None:
+    disk = SimDisk(seed=3)
+    store = CellStore.open("store", disk=disk)
+    node = relay(store)
+    give(node, RIGHT)
+    give(node, LEFT)
+    before = kept(node)
+    store.collect(grace_ms=0)
+    store.close()
+    store = CellStore.open("store", disk=disk)
+    again = relay(store)
+    assert kept(again) == before
+    (record,) = again.evidence.records.values()
+    assert record.loser == slot_of(LEFT)
+    for root in (LEFT, RIGHT, LEFT, COMMON):
+        assert not give(again, root)
+    assert len(again.evidence.records) == 1
+    queue = get_in(record.loser.value, ["t", Keyword("partitions"), 0])
+    assert len(read_state(queue).entries.to_list()) == 4  # all cells are here
+    store.close()
+
+
+def test_a_branch_that_writes_on_is_one_record() -> None:
+    node = relay()
+    give(node, RIGHT)
+    give(node, LEFT)
+    longer = queue_root(["l3"], 250, LEFT)
+    give(node, longer)
+    assert set(kept(node)) == {value_hash(slot_of(longer))}
+    give(node, LEFT)
+    assert set(kept(node)) == {value_hash(slot_of(longer))}
+
+
+def test_dropped_records_do_not_come_back() -> None:
+    node = relay()
+    give(node, RIGHT)
+    give(node, LEFT)
+    (id,) = node.evidence.records
+    assert node.drop_evidence([id])
+    assert not node.drop_evidence([id])
+    assert kept(node) == {}
+    give(node, LEFT)
+    assert kept(node) == {}
+    again = relay(node._store)
+    give(again, LEFT)
+    assert kept(again) == {}
+
+
+def test_a_program_that_writes_over_its_local_slot_does_not_lose_it() -> None:
+    node = relay()
+    give(node, RIGHT)
+    give(node, LEFT)
+    node.cursor.update(lambda root: set_local(root, RELAY, Map.of([("mine", 1)])))
+    node.publish()
+    assert kept(node) == {value_hash(slot_of(LEFT)): "log"}
+    held = local_value(node.root, RELAY.public_key)
+    assert isinstance(held, Map)
+    assert held["mine"] == 1
+
+
+def test_a_node_without_an_identity_counts_what_it_cannot_keep() -> None:
+    node = LatticeReplica(MemoryStore(), root_lattice())
+    give(node, RIGHT)
+    give(node, LEFT)
+    assert same(slot_of(node.root), slot_of(RIGHT))
+    assert not node.evidence.can_keep
+    assert (node.evidence.seen_count, node.evidence.records) == (1, {})
+    assert LOCAL_KEY not in node.root  # type: ignore[operator]
+
+
+# --- bounds -----------------------------------------------------------------------------------
+
+
+def equivocate(replica: LatticeReplica, times: int, key: KeyPair = OWNER) -> list[Signed]:
+    """Have an owner sign that many values of its slot which all fork."""
+    made = []
+    for number in range(times):
+        root = queue_root([f"only {number}"], 1_000 - number, key=key)
+        give(replica, root)
+        made.append(slot_of(root, (Keyword("queue"), key.public_key)))
+    return made
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1, 5])
+def test_records_of_a_slot_are_bounded_and_the_first_two_stay(extra: int) -> None:
+    limits = EvidenceLimits(records_per_slot=4)
+    node = relay(evidence_limits=limits)
+    cells = equivocate(node, 1 + 4 + extra)
+    hashes = [value_hash(cell) for cell in cells]
+    found = kept(node)
+    assert len(found) == min(4, 4 + extra)
+    assert set(hashes[1:3]) <= set(found)  # the greatest is the slot, then the first two
+    assert node.evidence.evicted_count == max(extra, 0)
+
+
+def test_bytes_of_an_owner_are_bounded() -> None:
+    limits = EvidenceLimits(bytes_per_owner=900)
+    node = relay(evidence_limits=limits)
+    equivocate(node, 8)
+    sizes = [record.bytes for record in node.evidence.records.values()]
+    assert 2 <= len(sizes) < 7
+    assert sum(sizes) <= 900 or len(sizes) == 2
+
+
+def test_a_single_branch_beyond_the_room_is_kept_as_its_signature() -> None:
+    node = relay(evidence_limits=EvidenceLimits(bytes_per_owner=2_000))
+    give(node, RIGHT)
+    large = queue_root([f"{n}" * 40 for n in range(200)], 150, COMMON)
+    give(node, large)
+    (record,) = node.evidence.records.values()
+    loser = slot_of(large)
+    assert record.loser is None
+    assert record.bytes < 0
+    assert same(
+        record.proof, Vector.of((loser.public_key, loser.signature, value_hash(loser.value)))
+    )
+    again = relay(node._store)
+    assert again.evidence.records == node.evidence.records
+
+
+def test_records_of_a_node_go_from_strangers_first() -> None:
+    strangers = [KeyPair(bytes([n]) * 32) for n in range(1, 5)]
+    limits = EvidenceLimits(records=3)
+    node = relay(evidence_limits=limits, watched=lambda owner: owner == strangers[0].public_key)
+    for key in strangers:
+        equivocate(node, 2, key)
+    owners = [record.owner for record in node.evidence.records.values()]
+    assert len(owners) == 3
+    assert strangers[0].public_key in owners
+
+
+def test_forks_of_a_slot_are_examined_so_often_a_minute_and_the_order_still_decides() -> None:
+    clock = StoppedClock(60_000)
+    node = relay(clock=clock, evidence_limits=EvidenceLimits(forks_per_minute=3))
+    cells = equivocate(node, 6)
+    assert same(slot_of(node.root), cells[0])
+    assert len(node.evidence.records) == 3
+    assert (node.evidence.seen_count, node.evidence.skipped_count) == (5, 2)
+    clock.now = 120_000
+    give(node, queue_root(["one more"], 1))
+    assert len(node.evidence.records) == 4
+
+
+def test_ten_thousand_equivocations_are_bounded_in_room() -> None:
+    node = relay(clock=StoppedClock(0))
+    lattice = root_lattice()
+    base = queue_root(["first"], 5_000)
+    give(node, base)
+    own = slot_of(base)
+    owners = lattice.path(Keyword("queue"), OWNER.public_key)
+    assert owners is not None
+    for number in range(10_000):
+        cell = Signed.sign(
+            OWNER, Map.of([("t", Index.of({Keyword("meta"): Map.of([(number, 1)])}))])
+        )
+        context = node._context.at(SLOT, OWNER.public_key)
+        assert owners.merge(own, cell, context) is own
+        value = node._with_evidence(node.root)
+        if value is not node.root:
+            node._commit(value)
+    assert len(node.evidence.records) <= 8
+    assert node.evidence.seen_count == 10_000
+    assert node.evidence.skipped_count == 10_000 - 60
+    assert node.evidence.size_bytes <= EvidenceLimits().bytes_per_owner
+
+
+def test_limits_are_records_that_can_be_changed() -> None:
+    assert dataclasses.replace(EvidenceLimits(), records=5).records == 5
