@@ -26,6 +26,7 @@ from datalattice.cursors import RootLattice, open_store
 from datalattice.lattice import (
     LOCAL_KEY,
     MergeContext,
+    OwnerForked,
     get_in,
     local_value,
     root_lattice,
@@ -353,19 +354,13 @@ def test_forks_of_a_slot_are_examined_so_often_a_minute_and_the_order_still_deci
 
 def test_ten_thousand_equivocations_are_bounded_in_room() -> None:
     node = relay(clock=StoppedClock(0))
-    lattice = root_lattice()
-    base = queue_root(["first"], 5_000)
-    give(node, base)
-    own = slot_of(base)
-    owners = lattice.path(Keyword("queue"), OWNER.public_key)
-    assert owners is not None
+    give(node, queue_root(["first"], 5_000))
+    own = slot_of(node.root)
     for number in range(10_000):
-        cell = Signed.sign(
-            OWNER, Map.of([("t", Index.of({Keyword("meta"): Map.of([(number, 1)])}))])
-        )
-        context = node._context.at(SLOT, OWNER.public_key)
-        assert owners.merge(own, cell, context) is own
-        value = node._with_evidence(node.root)
+        topic = Index.of({Keyword("meta"): Map.of([(number, 1)])})
+        other = Signed.sign(OWNER, Map.of([("t", topic)]))
+        fork = OwnerForked(OWNER.public_key, SLOT, own, other)
+        value = node.evidence.bring_up(node.root, [fork])
         if value is not node.root:
             node._commit(value)
     assert len(node.evidence.records) <= 8
