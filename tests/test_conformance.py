@@ -27,6 +27,7 @@ PUBLIC = {
     "lattice-content.json": 22,
     "lattice-cursors.json": 10,
     "lattice-dlfs.json": 38,
+    "lattice-forks.json": 90,
     "lattice-paths.json": 30,
     "lattice-queue.json": 53,
     "lattice-registers.json": 56,

@@ -124,15 +124,7 @@ class LatticeReplica:
             report=self._note,
             keys=context.keys,
         )
-        users = MergeContext(
-            context.timestamp,
-            context.key_pair,
-            verifier,
-            path=context.path,
-            report=context.report,
-            owner=context.owner,
-            keys=context.keys,
-        )
+        users = context.verified_by(verifier)
         self.on_loss: Callable[[Sequence[bytes]], None] | None = None
         """Called, on the owner's thread, with cells of this store that turned out to be missing."""
         self._staging = Staging(store)

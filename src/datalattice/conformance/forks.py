@@ -1,0 +1,77 @@
+"""Fork vectors: which of two forked values is the greater, and what their join is.
+
+A file has the format `forks-1`. Each vector names a lattice and holds `own`, `other` and `join` as
+messages with their hashes, and `greater`: own, other, or neither where the elements are equal and
+the hashes of the signed cells decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from datalattice.apps.dlfs import DLFSLattice
+from datalattice.apps.grid import JOB
+from datalattice.apps.kv import KVStoreLattice
+from datalattice.apps.queue import topic_map_lattice
+from datalattice.cells import Value, decode_message, value_hash
+from datalattice.conformance.checks import expect, need, need_hex, need_text, only_fields, shown
+from datalattice.conformance.registry import (
+    Case,
+    Fields,
+    Format,
+    Mismatch,
+    register_format,
+    register_kind,
+)
+from datalattice.conformance.runner import listed_vectors
+from datalattice.lattice import Lattice, LWWLattice, MapLattice, SetLattice, Walk, verdict
+
+FORMAT: Final = "forks-1"
+KIND: Final = "fork"
+
+FORK_LATTICES: Final[dict[str, Lattice]] = {
+    "queue": topic_map_lattice(),
+    "kv": KVStoreLattice(),
+    "dlfs": DLFSLattice(),
+    "set": SetLattice(),
+    "lww": MapLattice(LWWLattice()),
+    "job": JOB,
+}
+"""The lattices of fork vectors by name."""
+
+ANSWERS: Final = {1: "own", -1: "other", 0: "neither"}
+
+
+def _cases(document: Fields) -> Iterable[Case]:
+    return [
+        Case(name, need_text(fields, "kind"), fields) for name, fields in listed_vectors(document)
+    ]
+
+
+def _read(fields: Fields, name: str) -> Value:
+    stated = need(fields, name)
+    if not isinstance(stated, dict):
+        raise Mismatch(f"{name} is an object with message and hash, got {shown(stated)}")
+    only_fields(stated, ("message", "hash"))
+    value = decode_message(need_hex(stated, "message"))
+    expect(f"hash of {name}", need_hex(stated, "hash").hex(), value_hash(value).hex())
+    return value
+
+
+def run_fork(fields: Fields) -> None:
+    """Check the order of two values, from both sides, and their join."""
+    only_fields(fields, ("id", "kind", "lattice", "own", "other", "greater", "join"))
+    lattice = FORK_LATTICES.get(need_text(fields, "lattice"))
+    if lattice is None:
+        raise Mismatch(f"lattice: one of {', '.join(FORK_LATTICES)}, got {fields['lattice']!r}")
+    own, other = _read(fields, "own"), _read(fields, "other")
+    found = verdict(lattice.latest(own, other, Walk()))
+    expect("greater", need_text(fields, "greater"), ANSWERS[found])
+    expect("the other way round", -found, verdict(lattice.latest(other, own, Walk())))
+    join = _read(fields, "join")
+    expect("join", value_hash(join).hex(), value_hash(lattice.merge(own, other)).hex())
+
+
+register_format(Format("fork vectors", lambda document: document.get("format") == FORMAT, _cases))
+register_kind(KIND, run_fork)
