@@ -175,6 +175,9 @@ def test_peers_are_added_listed_watched_and_removed(start: Start, tmp_path: Path
     (peer,) = json.loads(lattice(two.folder, "node", "peers", "--json"))
     assert (peer["address"], peer["connected"]) == (one.address, True)
     assert peer["bytes_in"] > 0
+    (guest,) = json.loads(lattice(one.folder, "node", "peers", "--json"))
+    assert (guest["source"], guest["equal"]) == ("inbound", True)
+    assert "inbound" in lattice(one.folder, "node", "peers")
     assert one.address in lattice(two.folder, "node", "peers")
     lattice(two.folder, "node", "peers", "remove", one.address)
     assert "no peers" in lattice(two.folder, "node", "peers")

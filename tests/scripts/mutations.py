@@ -396,6 +396,18 @@ MUTATIONS: Final = (
         (UNIT + "node/test_bounds.py::test_so_many_connections_come_from_one_address",),
     ),
     Mutation(
+        "take a peer for equal that was only sent everything",
+        "sync/session.py",
+        "        equal = self.is_settled and self.received is not None and self.received.key == key\n",
+        "        equal = any(probe.key == key for probe in self.known)\n",
+        (
+            UNIT + "node/test_standing.py"
+            "::test_a_peer_is_equal_when_it_says_so_and_not_when_it_was_sent_everything",
+            UNIT + "node/test_standing.py"
+            "::test_who_takes_what_it_is_sent_and_states_nothing_is_not_equal",
+        ),
+    ),
+    Mutation(
         "let strangers take the room of wanted peers",
         "node/admission.py",
         "len(strangers) < self._strangers_max",

@@ -258,8 +258,8 @@ def status(
     if json:
         print_json(found)
         return
-    peers, counters, damage, reasons = (
-        found.pop(name, None) for name in ("peers", "counters", "damage", "reasons")
+    peers, guests, counters, damage, reasons = (
+        found.pop(name, None) for name in ("peers", "guests", "counters", "damage", "reasons")
     )
     found.pop("sections", None)
     if reasons:
@@ -269,8 +269,8 @@ def status(
     print_lines(f"degraded ({key}): {text}" for key, text in (reasons or {}).items())
     if counters:
         print_pairs({f"  {name}": count for name, count in sorted(counters.items())})
-    if peers:
-        results().print(peers_table(peers))
+    if peers or guests:
+        results().print(peers_table([*(peers or ()), *(guests or ())]))
 
 
 def _shown(name: str, value: object) -> object:

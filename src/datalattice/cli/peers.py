@@ -1,4 +1,4 @@
-"""Commands `lattice node peers ...`: whom the running node wants to be connected to."""
+"""Commands `lattice node peers ...`: whom the running node is connected to, or wants to be."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ PeerArgument = Annotated[
 
 @app.callback(invoke_without_command=True)
 def peers(context: typer.Context, dir: DirOption = None, json: JsonOption = False) -> None:
-    """List the peers: address, key, whether connected and trusted, failures, bytes, and state.
+    """List the peers, then who connected by itself: address, key, failures, bytes and state.
 
-    A peer is equal when it is taken to have all that is here, else behind.
+    A peer is equal when the root it stated last is the one here, or the part of it that is
+    replicated with it; else it differs. A client is not told of changes.
     """
     if context.invoked_subcommand is not None:
         return
     with running_node(folder_of(dir), _START) as client:
-        found = status_of(client)["peers"]
+        status = status_of(client)
+        found = [*status["peers"], *status["guests"]]
 
     def text() -> None:
         if found:

@@ -45,8 +45,8 @@ def status_of(client: ControlClient) -> dict[str, Any]:
 
 
 def peers_table(peers: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of the peers that a node wants."""
-    columns = ("peer", "key", "connected", "trusted", "failures", "in", "out", "state")
+    """Return a table of peers."""
+    columns = ("peer", "key", "source", "trusted", "failures", "in", "out", "state")
     return table(columns, [_row(one) for one in peers])
 
 
@@ -55,7 +55,7 @@ def _row(peer: Mapping[str, Any]) -> tuple[object, ...]:
     return (
         _KEY_BEFORE.sub("", peer.get("address") or ""),  # it has a column of its own
         key[:KEY_DIGITS_SHOWN],
-        peer.get("connected", False),
+        peer.get("source") or "",
         peer.get("trusted", False),
         peer.get("failures", 0),
         size_text(peer.get("bytes_in", 0)),
@@ -68,7 +68,10 @@ def peer_state(peer: Mapping[str, Any]) -> str:
     """Return how it is with a peer in a few words."""
     if not peer.get("connected"):
         return str(peer.get("reason") or "not connected")
-    return "equal" if peer.get("equal") else "behind"
+    if peer.get("joined") is False:
+        return "client"
+    states = {True: "equal", False: "differs", None: "connected"}
+    return states[peer.get("equal")]
 
 
 def size_text(count: float) -> str:

@@ -60,12 +60,16 @@ class NotAdmitted(Exception):
 
 @dataclass(eq=False, slots=True)
 class Guest:
-    """An inbound connection: where it comes from, whose it is, and when it last was of use."""
+    """An inbound connection: where it comes from, whose it is, and when it last was of use.
+
+    since_ms: Unix milliseconds since when it is there, for people.
+    """
 
     remote: str
     public_key: bytes | None
     end: Callable[[str], None]
     used_s: float
+    since_ms: int = 0
     is_counted: bool = False  # by its address
 
 

@@ -151,7 +151,7 @@ def _peers(reading: Reading) -> Iterator[Family]:
         yield _gauge(f"peers_{state}", f"Wanted peers that are {state}.", count)
     yield _gauge("peers_wanted", "Peers that this node wants to be connected to.", len(peers))
     yield _gauge(
-        "peers_equal", "Wanted peers taken to have all.", sum(bool(p.equal) for p in peers)
+        "peers_equal", "Wanted peers with the same root.", sum(bool(p.equal) for p in peers)
     )
     # By name: two peers that are one node may have the same address for a moment.
     shown = list({one.name: one for one in peers[:PEER_SERIES_MAX]}.items())
@@ -160,7 +160,7 @@ def _peers(reading: Reading) -> Iterator[Family]:
     connected = [(address, int(one.info["connected"] is True)) for address, one in shown]
     yield _by_label("peer_connected", "Whether a wanted peer is connected.", "peer", connected)
     equal = [(address, int(bool(one.equal))) for address, one in shown]
-    yield _by_label("peer_equal", "Whether a wanted peer is taken to have all.", "peer", equal)
+    yield _by_label("peer_equal", "Whether a wanted peer has the same root.", "peer", equal)
     failures = [(address, _count(one.info["failures"])) for address, one in shown]
     yield _by_label("peer_failures", "Failed attempts since it was stable.", "peer", failures)
 

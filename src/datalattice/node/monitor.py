@@ -29,6 +29,9 @@ from datalattice.node.reading import Inside, PeerReading, Process, Reading
 ALONE_S: Final = 60.0
 """After so long without a connection to any wanted peer a node is degraded."""
 
+GUESTS_SHOWN_MAX: Final = 256
+"""Connections of others than wanted peers that are listed."""
+
 ASK_TIMEOUT_S: Final = 1.0
 """How long the worker is waited for; then what was known last is told."""
 
@@ -68,6 +71,11 @@ class Subject(Protocol):
 
     def link_to(self, peer: PeerInfo) -> Connection | None:
         """Return its connection with a wanted peer."""
+        ...
+
+    @property
+    def guests(self) -> Sequence[tuple[PeerInfo, Connection]]:
+        """The connections that others than wanted peers made."""
         ...
 
     @property
@@ -163,6 +171,7 @@ class Monitor:
                 self._inside = await node.look_inside()
         except TimeoutError:
             node.observer.count("worker-busy")
+            self._inside = dataclasses.replace(self._inside, standings=())  # may be wrong by now
         process, store_bytes = await asyncio.to_thread(_of_the_system, node.store_folder)
         connections = node.connections
         traffic = Traffic()
@@ -180,21 +189,22 @@ class Monitor:
             outbound=len(connections) - inbound,
             traffic=traffic,
             held_bytes=node.held_bytes,
-            peers=[self._peer(info) for info in node.peers],
+            peers=[self._peer(info, node.link_to(info)) for info in node.peers],
+            guests=[self._peer(*one) for one in node.guests[:GUESTS_SHOWN_MAX]],
             inside=self._inside,
             damage=node.damage,
             store_bytes=store_bytes,
             process=process,
         )
 
-    def _peer(self, info: PeerInfo) -> PeerReading:
-        connection = self._node.link_to(info)
+    def _peer(self, info: PeerInfo, connection: Connection | None) -> PeerReading:
         fields = dataclasses.asdict(info)
         if connection is None:
-            return PeerReading(fields, Traffic(), None)
-        standings = self._inside.standings
-        equal = next((one.equal for one in standings if one.id == connection.id), None)
-        return PeerReading(fields, connection.traffic, equal)
+            return PeerReading(fields, Traffic())
+        known = next((one for one in self._inside.standings if one.id == connection.id), None)
+        if known is None:
+            return PeerReading(fields, connection.traffic)
+        return PeerReading(fields, connection.traffic, known.joined, known.equal)
 
     # --- pages --------------------------------------------------------------------------------
 

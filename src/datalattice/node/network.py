@@ -26,7 +26,7 @@ from datalattice.node.discovery import Discovery
 from datalattice.node.files import FILES_RESERVED, files_max
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
-from datalattice.node.peers import Call, PeerInfo, Peers
+from datalattice.node.peers import INBOUND, Call, PeerInfo, Peers
 from datalattice.node.transport import Address, Link, Listener, Transport, parse_key
 from datalattice.node.worker import Action, Done, Worker
 from datalattice.sync import Effects, Note, Replicator
@@ -81,6 +81,7 @@ class Network:
         self._transport = transport
         self.own_key = own_key
         self._observer = observer
+        self._clock = clock
         self.peers = Peers(
             transport,
             self._serve_outbound,
@@ -173,6 +174,27 @@ class Network:
         ids = [] if peer is None else self.peers.connection_ids(peer)
         return next((self.connections[id] for id in ids if id in self.connections), None)
 
+    @property
+    def guests(self) -> list[tuple[PeerInfo, Connection]]:
+        """The connections that others than wanted peers made, and who they are."""
+        wanted = set(self.peers.keys())
+        found = []
+        for id, guest in self._guests.items():
+            key = guest.public_key
+            if key not in wanted and id in self.connections:
+                info = PeerInfo(
+                    guest.remote,
+                    key,
+                    connected=True,
+                    trusted=key is not None,
+                    reason="connected",
+                    source=INBOUND,
+                    connected_since_ms=guest.since_ms,
+                    last_seen_ms=self._clock.now_ms(),
+                )
+                found.append((info, self.connections[id]))
+        return found
+
     def _learn(self, found: Found) -> None:
         if self.peers.learn(found.public_key, found.address, found.stamp, found.source):
             self._observer.count(f"peers-found-{found.source}")
@@ -200,6 +222,7 @@ class Network:
             self._turned_away(refusal.counter, link.remote)
             await self._refuse(link, str(refusal))
             return
+        guest.since_ms = self._clock.now_ms()
         self._guests[id] = guest
         try:
             if key is not None:

@@ -45,6 +45,7 @@ from datalattice.node.heal import Healer
 from datalattice.node.housekeeping import Housekeeper
 from datalattice.node.keys import node_keys
 from datalattice.node.logs import log_event
+from datalattice.node.looking import look_inside
 from datalattice.node.monitor import Monitor
 from datalattice.node.network import Network
 from datalattice.node.observe import Observer
@@ -433,24 +434,15 @@ class Node:
         """The folder of the store, None for one in memory."""
         return self._store.path if isinstance(self._store, CellStore) else None
 
+    @property
+    def guests(self) -> list[tuple[PeerInfo, Connection]]:
+        """The connections that others than wanted peers made, and who they are."""
+        return self._network.guests
+
     async def look_inside(self) -> Inside:
         """Return what only the worker knows, once it has time to tell."""
-        told: asyncio.Future[Inside] = self._loop.create_future()
-
-        def tell(inside: Inside) -> None:
-            if not told.done():
-                told.set_result(inside)
-
-        def look(replicator: Replicator, _now_ms: int) -> None:
-            inside = Inside(
-                tuple(replicator.standings(self._replica.announced_hash)),
-                replicator.missing_count,
-                self._replica.staged_bytes,
-            )
-            self._loop.call_soon_threadsafe(tell, inside)
-
-        self._worker.submit(look)
-        return await told
+        links = self._network.connections
+        return await look_inside(self._worker, self._replica, self._pulls, links)
 
     def add_peer(self, address: str | None = None, *, public_key: bytes | None = None) -> None:
         """Stay connected to a node from now on: at an address, with a key, or both.

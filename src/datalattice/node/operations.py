@@ -259,6 +259,7 @@ class Operations:
                 "memory_bytes": reading.process.memory_bytes,
                 "sections": sections,
                 "peers": [one.document() for one in reading.peers],
+                "guests": [one.document() for one in reading.guests],
                 "counters": dict(reading.counters),
             }
         )

@@ -45,6 +45,9 @@ FORGOTTEN_MAX: Final = 1_024
 """Peers of which it is remembered that they were forgotten."""
 
 ADDED: Final = "added"
+INBOUND: Final = "inbound"
+"""Sources of a peer: it was asked for, or it is not wanted and connected by itself."""
+
 OWN_KEY: Final = "this node's own key answers there"
 THEIRS_STAYS: Final = "the connection that it made stays"
 
@@ -58,14 +61,14 @@ def backoff_ms(attempt: int, entropy: Entropy) -> int:
 
 @dataclass(slots=True)
 class PeerInfo:
-    """A wanted peer and how it stands with it.
+    """A wanted peer, or one that connected by itself, and how it stands with it.
 
     address:            where it is dialled, None while no address is known.
     public_key:         its key, None until it was proved or given.
     connected, trusted: whether there is a connection in either direction, and its key was proved.
     failures:           attempts in a row that came to nothing.
     reason:             how the last attempt went, in words.
-    source:             `added`, or who told of it: `p2p`, `mdns`.
+    source:             `added`, who told of it: `p2p`, `mdns`; or `inbound`: it is not wanted.
     connected_since_ms, last_seen_ms: Unix milliseconds, None when it never was.
     """
 

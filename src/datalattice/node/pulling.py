@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from datalattice.cells import Value
 from datalattice.errors import PeerUnavailable, Timeout
 from datalattice.node.connection import Connection
 from datalattice.node.worker import Worker
 from datalattice.sync import Pull
+
+CONFIRM_S: Final = 0.25
+"""How long peers have to state their root when somebody wants to know how they are."""
+
+CONFIRMED_MAX: Final = 64
+"""Peers that are asked for that at a time."""
 
 
 class Pulls:
@@ -30,6 +38,13 @@ class Pulls:
                 await asyncio.gather(*(self._pull_one(worker, one) for one in connections))
         except TimeoutError as error:
             raise Timeout(f"the pull did not end in {timeout_s} s") from error
+
+    async def confirm(self, worker: Worker, connections: Sequence[Connection]) -> None:
+        """Have some of these peers state what they have; return soon, whether they did or not."""
+        asked = (self.ask(worker, one) for one in connections[:CONFIRMED_MAX])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONFIRM_S):
+                await asyncio.gather(*asked)
 
     async def _pull_one(self, worker: Worker, connection: Connection) -> None:
         error = await self.ask(worker, connection)

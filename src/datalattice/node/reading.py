@@ -24,14 +24,17 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class PeerReading:
-    """A wanted peer: the fields of its PeerInfo, and how its connection is, if there is one.
+    """A peer: the fields of its PeerInfo, and how its connection is, if there is one.
 
-    equal: whether it is taken to have all that is here; None when it is not connected.
+    joined: whether it is told of changes; a mere client is not.
+    equal:  whether what it stated last is what is here, or the part that is replicated with it;
+            None when it is not connected or not known.
     """
 
     info: Mapping[str, object]
     traffic: Traffic
-    equal: bool | None
+    joined: bool | None = None
+    equal: bool | None = None
 
     @property
     def name(self) -> str:
@@ -47,6 +50,7 @@ class PeerReading:
         }
         return {
             **info,
+            "joined": self.joined,
             "equal": self.equal,
             "bytes_in": self.traffic.bytes_in,
             "bytes_out": self.traffic.bytes_out,
@@ -64,7 +68,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a node is. `reasons` is empty when it is well."""
+    """How a node is. `reasons` is empty when it is well.
+
+    peers:  the wanted ones. guests: others that connected, the first `GUESTS_SHOWN_MAX` of them.
+    """
 
     reasons: Mapping[str, str]
     root_hash: bytes
@@ -76,6 +83,7 @@ class Reading:
     traffic: Traffic
     held_bytes: int
     peers: list[PeerReading]
+    guests: list[PeerReading]
     inside: Inside
     damage: tuple[str, ...]
     store_bytes: int | None

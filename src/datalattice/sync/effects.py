@@ -53,7 +53,8 @@ class Standing:
     """How it stands with a connection.
 
     joined:        it is told of changes.
-    equal:         the peer is taken to have all that is here; it may have more.
+    equal:         the last state that the peer told is the one that is here, or the part of it
+                   that is replicated with it.
     pending_count: requests that it has not answered.
     public_key:    the key that it has proved to hold.
     """

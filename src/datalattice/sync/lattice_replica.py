@@ -214,6 +214,10 @@ class LatticeReplica:
             self._views[peer] = (self._announced, view)
         return view
 
+    def view_hash(self, peer: str) -> bytes:
+        """Return the hash of what a peer is told: of the announced value, or of its part of it."""
+        return value_hash(self._view(peer))
+
     @property
     def announced(self) -> Value:
         """The value that peers are told and served."""

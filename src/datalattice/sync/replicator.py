@@ -22,7 +22,7 @@ Length: one state machine; what it knows of each session, and of wanted parts, i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from datalattice.crypto import Entropy, KeyPair
@@ -248,9 +248,9 @@ class Replicator:
             times.append(wake_ms)
         return min(times, default=None)
 
-    def standings(self, key: bytes) -> list[Standing]:
-        """Return how it stands with each connection, when `key` is the key of our state's probe."""
-        return [session.standing(key) for session in self._sessions.values()]
+    def standings(self, key_for: Callable[[str], bytes]) -> list[Standing]:
+        """Return how it stands with each connection; `key_for` is the key of what it is told."""
+        return [one.standing(key_for(one.id)) for one in self._sessions.values()]
 
     @property
     def missing_count(self) -> int:
@@ -262,6 +262,8 @@ class Replicator:
     def _absorb(
         self, session: Session, offer: Offer, now_ms: int, pull: Pull | None = None
     ) -> None:
+        if offer.probe is not None:
+            session.states(offer.probe.key)
         try:
             absorbed = self._replica.absorb(offer, session.id)
         except PeerError as error:
@@ -289,7 +291,7 @@ class Replicator:
             self._judge(session, REFUSED)
         for holder, probe in absorbed.holds:
             if holder in self._sessions:
-                self._sessions[holder].heard(probe)
+                self._sessions[holder].heard(probe, absorbed.finished)
         for key in absorbed.dropped:
             self._effects.note("dropped", peer, f"value {key.hex()} never became complete")
         self._pulls.settle(absorbed, self._effects)

@@ -7,7 +7,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Protocol
@@ -200,6 +200,8 @@ class Session:
     sent, received: the last states that this peer was told, and told us and we took in. What it is
                     sent next is the difference to them. They are hints: a peer that lacks a cell
                     all the same asks for it.
+    stated:         the key of the last state that this peer told, taken in or not.
+    is_settled:     whether `received` is what that came to.
     dirty:          there may be something to push.
     sent_last:      which of the two is the later one.
     terse:          it reads patches, so it is one of ours.
@@ -220,6 +222,8 @@ class Session:
     sent: Probe | None = None
     received: Probe | None = None
     sent_last: bool = False
+    stated: bytes | None = None
+    is_settled: bool = False
     terse: bool = False
     dirty: bool = False
     paced_ms: int = 0
@@ -279,14 +283,23 @@ class Session:
         if self.early:
             self.push_after_ms = min(self.window_ms, now_ms + QUIET_MS)
 
-    def heard(self, probe: Probe) -> None:
-        """Note that all of a state that this peer told is here now."""
+    def states(self, key: bytes) -> None:
+        """Note that this peer told a state; nothing is known of how it compares with ours yet."""
+        self.stated, self.is_settled = key, False
+
+    def heard(self, probe: Probe, finished: Collection[bytes]) -> None:
+        """Note that all of a state that this peer told is here now, as `probe`.
+
+        finished: keys of the states as they were told that need nothing more.
+        """
         self.received, self.sent_last = probe, False
+        self.is_settled = self.stated in finished  # else it has told another one since
         self.dirty = True
 
     def standing(self, key: bytes) -> Standing:
-        """Return how it stands with this peer, when `key` is the key of our state's probe."""
-        equal = any(probe.key == key for probe in self.known)
+        """Return how it stands with this peer, when `key` is the key of what we would tell it."""
+        # That we sent it all says nothing of what it took: only its own word counts.
+        equal = self.is_settled and self.received is not None and self.received.key == key
         return Standing(self.id, self.joined, equal, len(self.pending), self.public_key)
 
     def excuse(self, busy_ms: int) -> None:

@@ -96,7 +96,9 @@ def test_the_state_of_a_peer_in_words() -> None:
     assert peer_state({"connected": False, "reason": "Connection refused"}) == "Connection refused"
     assert peer_state({"connected": False}) == "not connected"
     assert peer_state({"connected": True, "equal": True}) == "equal"
-    assert peer_state({"connected": True, "equal": False}) == "behind"
+    assert peer_state({"connected": True, "joined": True, "equal": False}) == "differs"
+    assert peer_state({"connected": True, "joined": False, "equal": False}) == "client"
+    assert peer_state({"connected": True, "equal": None}) == "connected"
 
 
 # --- watch --------------------------------------------------------------------------------------

@@ -203,6 +203,7 @@ def reading(**other: Any) -> Reading:
         "traffic": Traffic(),
         "held_bytes": 0,
         "peers": [],
+        "guests": [],
         "inside": Inside(),
         "damage": (),
         "store_bytes": None,

@@ -82,7 +82,7 @@ def test_a_node_with_a_key_challenges_whom_it_dials_and_goes_on_at_once() -> Non
     effects = one.take_effects()
     assert effects.identified == [("p", PEER.public_key)]
     assert (effects.sends, effects.closes) == ([], [])
-    assert one.standings(b"")[0].public_key == PEER.public_key
+    assert one.standings(lambda _: b"")[0].public_key == PEER.public_key
 
 
 def test_nobody_else_is_challenged() -> None:
@@ -153,7 +153,7 @@ def test_without_a_wanted_key_a_bad_answer_is_noted_and_the_peer_stays(number: i
     one.receive("p", bad_answers(challenge_in(effects))[number], 1)
     effects = one.take_effects()
     assert (effects.closes, kinds(effects)) == ([], ["unproved"])
-    assert one.standings(b"")[0].public_key is None
+    assert one.standings(lambda _: b"")[0].public_key is None
 
 
 def test_no_answer_in_time_ends_a_connection_where_a_key_is_wanted() -> None:

@@ -1,0 +1,46 @@
+"""Looking: what only the worker of a node knows, asked of it between two of its actions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from datalattice.node.connection import Connection
+from datalattice.node.pulling import Pulls
+from datalattice.node.reading import Inside
+from datalattice.node.worker import Worker
+from datalattice.sync import LatticeReplica, Replicator
+
+
+async def look_inside(
+    worker: Worker, replica: LatticeReplica, pulls: Pulls, connections: Mapping[str, Connection]
+) -> Inside:
+    """Return what only the worker knows, once it has time to tell.
+
+    Peers that are not known to be equal are asked for their state first, for a short while: what
+    they were sent says nothing of what they took.
+    """
+    inside = await _look(worker, replica)
+    behind = (one.id for one in inside.standings if one.joined and not one.equal)
+    asked = [connections[id] for id in behind if id in connections]
+    if not asked:
+        return inside
+    await pulls.confirm(worker, asked)
+    return await _look(worker, replica)
+
+
+async def _look(worker: Worker, replica: LatticeReplica) -> Inside:
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[Inside] = loop.create_future()
+
+    def tell(inside: Inside) -> None:
+        if not told.done():
+            told.set_result(inside)
+
+    def look(replicator: Replicator, _now_ms: int) -> None:
+        standings = tuple(replicator.standings(replica.view_hash))
+        inside = Inside(standings, replicator.missing_count, replica.staged_bytes)
+        loop.call_soon_threadsafe(tell, inside)
+
+    worker.submit(look)
+    return await told
