@@ -81,6 +81,15 @@ class Pull:
 
 
 @dataclass(slots=True)
+class Several:
+    """A token for a pull that takes several questions: it ends when all of them are answered."""
+
+    pull: Pull
+    left: int
+    error: str | None = None
+
+
+@dataclass(slots=True)
 class Effects:
     """What the caller has to do, in order.
 
@@ -113,9 +122,15 @@ class Effects:
         self.notes.append(Note(kind, peer, text, count))
 
     def finish(self, pull: Pull | None, error: str | None) -> None:
-        """End a pull, if it is one."""
-        if pull is not None:
-            self.finished.append((pull.token, error))
+        """End a pull, if it is one; one of several questions, if it has more."""
+        token = None if pull is None else pull.token
+        if isinstance(token, Several):
+            token.left -= 1
+            token.error = token.error or error
+            if not token.left:
+                self.finish(token.pull, token.error)
+        elif pull is not None:
+            self.finished.append((token, error))
 
     @property
     def is_silent(self) -> bool:

@@ -8,6 +8,9 @@ extensions ride on elements that every node of the protocol ignores when it does
                           never says so is a mere client
     [:LQ id path bytes]   send at most so many bytes of cells along: with 0 the root alone, and the
                           asker fetches what it lacks
+
+A peer whose answer to the first has no such info knows neither: it is a plain peer, to be told
+complete values and asked for its root again and again.
 """
 
 from __future__ import annotations
@@ -30,13 +33,16 @@ from datalattice.cells import (
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair, sha3_256
 from datalattice.errors import MissingData, NoSuchPath, ProtocolViolation, UsageError
+from datalattice.lattice import LOCAL_KEY, KeyedLattice
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.sync.incoming import Incoming
 from datalattice.sync.lattice_replica import LatticeReplica
 from datalattice.sync.patch import PATCH_CELLS_MAX, read_patch, write_patch
+from datalattice.sync.plain import Whole
 from datalattice.sync.replica import Offer, Part, Probe
 from datalattice.sync.session import (
     Answered,
+    Bare,
     Challenged,
     Heard,
     Ignored,
@@ -65,6 +71,7 @@ from datalattice.wire import (
     encode_announcement,
     encode_answer,
     encode_challenge,
+    encode_complete,
     encode_failure,
     encode_patched,
     encode_ping,
@@ -171,9 +178,10 @@ class LatticeCodec:
         return encode_answer(query.id, value, self._replica.load_encoding, room)
 
     def _unknown(self, value: Value, reason: str, parts: Parts) -> Heard:
-        if self._dialect.accept_bare_values and not isinstance(value, Vector):
-            return Offered(self._offer((), value, parts))
-        return Ignored(reason)
+        if isinstance(value, Vector):
+            return Ignored(reason)
+        offer = self._offer((), value, parts)
+        return Offered(offer) if self._dialect.accept_bare_values else Bare(offer, reason)
 
     def _offer(
         self, path: tuple[Value, ...], value: Value, parts: Parts, absent: bytes | None = None
@@ -250,12 +258,37 @@ class LatticeCodec:
         info = content[3]
         return isinstance(info, Map) and PATCHES in info
 
+    def is_plain(self, content: object) -> bool:
+        """Return whether an answer to `hello` has no word of our extensions."""
+        return not self.welcomed(content)
+
+    def questions(self, *, plain: bool) -> Sequence[tuple[Value, ...]]:
+        """Return the paths to query: the root, or each section where an answer could be too long.
+
+        A plain peer answers with everything below the path, in frames of up to its own limit.
+        """
+        lattice = self._replica.lattice
+        is_roomy = self._dialect.message_bytes_max >= MESSAGE_BYTES_MAX
+        if not plain or is_roomy or not isinstance(lattice, KeyedLattice):
+            return ((),)
+        return tuple((key,) for key in lattice.children() if key != LOCAL_KEY)
+
     def ask(self, id: int, path: tuple[Value, ...] = ()) -> bytes:
         """Return a query for a path, with as few cells as the peer is able to leave out.
 
         A node that has nothing yet lacks everything, so it asks for much at once.
         """
         return encode_query(id, path, FIRST_BYTES_MAX if self._replica.is_blank else 0)
+
+    def spell_out(self, heard: Sequence[Probe], told: Probe | None, peer: str) -> Whole:
+        """Return LATTICE_VALUEs, each with all cells of its value."""
+        frame_max = min(MESSAGE_BYTES_MAX, self._dialect.message_bytes_max)
+        made = self._replica.spell_out(heard, told, peer, frame_max)
+        payloads = tuple(
+            encode_complete(piece.path, piece.value, piece.cells.values()) for piece in made.pieces
+        )
+        said = None if made.told is None else Probe(value_hash(made.told), made.told)
+        return Whole(payloads, said, made.is_all, tuple(made.too_large))
 
     def push(self, offer: Offer, *, terse: bool) -> bytes:
         """Return a LATTICE_VALUE, or a LATTICE_PATCH where that is shorter."""
@@ -290,6 +323,12 @@ class LatticeCodec:
         """Return the answer to a CHALLENGE."""
         assert isinstance(challenge, Challenge)
         return answer_challenge(challenge, own)
+
+    def challenger(self, challenge: object) -> bytes | None:
+        """Return the key that signed a CHALLENGE, nil where the signature is not good."""
+        assert isinstance(challenge, Challenge)
+        signed = challenge.signed
+        return signed.public_key if signed is not None and signed.verify() else None
 
     def proof(self, content: object, asker: KeyPair, token: bytes, wanted: bytes | None) -> bytes:
         """Return the public key that an answer proves."""

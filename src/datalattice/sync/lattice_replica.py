@@ -76,6 +76,7 @@ from datalattice.sync.outcome import REFUSED, Outcome
 from datalattice.sync.policy import HostingPolicy
 from datalattice.sync.private import PrivateCells
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe
+from datalattice.sync.spelling import Speller, Spelling
 from datalattice.sync.staging import Progress, Staging
 
 PUSH_BYTES_MAX: Final = 8_000_000
@@ -217,6 +218,11 @@ class LatticeReplica:
     def view_hash(self, peer: str) -> bytes:
         """Return the hash of what a peer is told: of the announced value, or of its part of it."""
         return value_hash(self._view(peer))
+
+    @property
+    def lattice(self) -> Lattice:
+        """What is replicated."""
+        return self._lattice
 
     @property
     def announced(self) -> Value:
@@ -387,6 +393,19 @@ class LatticeReplica:
         bases = (base for base in known if not is_embedded(base.data))
         return Offer(probe, parts, base=next(bases, known[0]))
 
+    def spell_out(
+        self, heard: Sequence[Probe], told: Probe | None, peer: str, frame_max: int
+    ) -> Spelling:
+        """Return what a peer lacks that fetches nothing, in values complete in themselves."""
+        view = self._view(peer)
+        fetch = self._load_encodings
+        speller = Speller(self._lattice, view, self._store, fetch, frame_max, PUSH_BYTES_MAX)
+        held = [base.data for base in heard]
+        made = speller.spell_out(held, None if told is None else told.data)
+        if made.missing and self.on_loss is not None:
+            self.on_loss(made.missing)
+        return made
+
     def _load_encodings(self, hashes: Sequence[bytes]) -> list[bytes | None]:
         try:
             found = self._store.get_encodings(hashes)
@@ -519,8 +538,8 @@ class LatticeReplica:
             return
         finally:
             outcome.merged(waiting.key)
-        if not waiting.path:
-            outcome.holds.append((peer, Probe(value_hash(other), other)))
+        held = outcome.parts_of if waiting.path else outcome.holds
+        held.append((peer, Probe(value_hash(other), other)))
         is_new = merged is not self._root and not same(merged, self._root)
         value = self._with_evidence(merged)
         if value is self._root or (not is_new and same(value, self._root)):

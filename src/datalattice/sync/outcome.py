@@ -17,6 +17,7 @@ class Outcome:
     def __init__(self) -> None:
         self.missing: list[bytes] = []
         self.holds: list[tuple[str, Probe]] = []
+        self.parts_of: list[tuple[str, Probe]] = []
         self.finished: list[bytes] = []
         self.refused: dict[bytes, str] = {}
         self.disputed: set[bytes] = set()
@@ -80,4 +81,5 @@ class Outcome:
             self.refused,
             frozenset(self.disputed),
             tuple(self.superseded),
+            tuple(self.parts_of),
         )

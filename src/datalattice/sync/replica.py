@@ -86,6 +86,7 @@ class Absorbed:
     missing:  parts that are needed first; the same offer is finished later, when they have been
               absorbed.
     holds:    (peer, probe) pairs whose content is now contained here; the peer is known to hold it.
+    parts_of: likewise, but the probe is only of a part of the peer's state.
     finished: keys of the probes that need nothing more, contained or refused.
     dropped:  keys of the probes that were given up.
     changed:  whether this replica's own probe is another one now.
@@ -106,6 +107,7 @@ class Absorbed:
     refused: Mapping[bytes, str] = field(default_factory=dict)
     disputed: frozenset[bytes] = frozenset()
     superseded: tuple[tuple[bytes, bytes], ...] = ()
+    parts_of: tuple[tuple[str, Probe], ...] = ()
 
 
 class Replica(Protocol):

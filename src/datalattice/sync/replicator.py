@@ -11,11 +11,13 @@ What keeps replicas equal, from fast to sure:
   one was sent in it; to a peer of our kind when the burst is over. What is sent is the difference
   between what the peer is known to hold and the present state, made when it leaves: so the last
   update is never lost, however many fell into the window.
-* A session that opens states our root and asks for the peer's.
+* A session that opens greets the peer, states our root and asks for the peer's.
 * Parts that an offer needs are fetched before it is taken in: first from the peer that made it,
   then from the others.
 * Every 30 s each joined session is told the root alone. A peer that missed anything finds out and
   fetches it.
+* A peer without our extensions fetches nothing and states nothing: it is told complete values, and
+  asked for its root in place of being told ours (see `plain`).
 
 Length: one state machine; what it knows of each session, and of wanted parts, is in modules apart.
 """
@@ -25,11 +27,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from datalattice.cells import Value
 from datalattice.crypto import Entropy, KeyPair
 from datalattice.errors import BadFormat, LimitExceeded, PeerError
 from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED
-from datalattice.sync.effects import Effects, Pace, Pull, Standing
+from datalattice.sync.effects import Effects, Pace, Pull, Several, Standing
 from datalattice.sync.handshake import Handshake
+from datalattice.sync.plain import Plain
 from datalattice.sync.pulls import Pulls
 from datalattice.sync.repairs import Repairs
 from datalattice.sync.replica import Absorbed, Offer, Part, Replica
@@ -37,6 +41,7 @@ from datalattice.sync.session import (
     BATCHES_MAX,
     PENDING_MAX,
     Answered,
+    Bare,
     Challenged,
     Codec,
     Ignored,
@@ -111,8 +116,17 @@ class Replicator:
         """Begin to replicate with a peer that we chose."""
         if session.outbound and not session.joined:
             self._request(session, Purpose.HELLO, now_ms)
-            self._request(session, Purpose.ASK, now_ms)
             self._join(session, now_ms)
+
+    def _greeted(self, session: Session, content: object, now_ms: int) -> None:
+        """Take up a conversation in the way that the peer's answer to our hello asks for."""
+        if self._codec.is_plain(content) and not session.greeted:
+            session.plain = Plain()
+            self._recognise(now_ms)
+        session.terse = session.terse or self._codec.welcomed(content)
+        session.greeted = True
+        self._ask(session, now_ms)
+        if session.plain is None:
             self._state(session, now_ms)
 
     def closed(self, id: str, now_ms: int) -> None:
@@ -152,13 +166,17 @@ class Replicator:
             case Replied(reply):
                 self._send(session, reply)
             case Joined(reply, terse):
-                session.terse = terse
+                session.terse, session.greeted, session.plain = terse, True, None
                 self._send(session, reply)
                 self._join(session, now_ms)
                 session.dirty = True
                 self._flush(session, now_ms)
             case Challenged(challenge):
                 self._send(session, self._handshake.answer(challenge))
+                session.claimed = self._codec.challenger(challenge)
+                self._recognise(now_ms)
+            case Bare(offer, reason):
+                self._absorb_bare(session, offer, reason, now_ms)
             case Left(reason):
                 self._close(session, reason)
             case Ignored(reason):
@@ -186,7 +204,7 @@ class Replicator:
         elif len(session.pending) >= PENDING_MAX:
             self._effects.finish(pull, f"{PENDING_MAX} requests wait for this peer already")
         else:
-            self._request(session, Purpose.ASK, now_ms, pull)
+            self._ask(session, now_ms, pull)
 
     def heal(self, hashes: Iterable[bytes], now_ms: int) -> None:
         """Ask every joined peer for these parts; what comes is for `Replica.repair`.
@@ -216,7 +234,7 @@ class Replicator:
         for session in list(self._sessions.values()):
             self._expire(session, now_ms)
             if session.joined and now_ms >= session.sync_after_ms and not session.is_full:
-                self._state(session, now_ms)
+                self._sync(session, now_ms)
             self._flush(session, now_ms)
         self._wants.wake(now_ms)
         self._drop_lost("", now_ms)
@@ -261,7 +279,7 @@ class Replicator:
 
     def _absorb(
         self, session: Session, offer: Offer, now_ms: int, pull: Pull | None = None
-    ) -> None:
+    ) -> Absorbed | None:
         if offer.probe is not None:
             session.states(offer.probe.key)
         try:
@@ -269,7 +287,7 @@ class Replicator:
         except PeerError as error:
             self._blame(session, error)
             self._effects.finish(pull, str(error))
-            return
+            return None
         if pull is not None and offer.probe is not None:
             self._pulls.wait(offer.probe.key, pull)
         self._wants.add(absorbed.missing, session.id)
@@ -280,6 +298,32 @@ class Replicator:
         self._settle(absorbed, session.id, now_ms)
         self._flush(session, now_ms)
         self._fetch(now_ms)
+        return absorbed
+
+    def _absorb_bare(self, session: Session, offer: Offer, reason: str, now_ms: int) -> None:
+        """Take in what a plain peer broadcasts, on whatever connection, as stated where it answers.
+
+        Cells that are missing are asked for there: on a connection that it made it hears answers
+        only.
+        """
+        home = self._home(session)
+        if home is None:
+            self._charge(session, IGNORED, reason)
+        else:
+            self._absorb(home, offer, now_ms)
+
+    def _home(self, session: Session) -> Session | None:
+        """Return the session in which a plain peer answers, if this one is with a plain peer."""
+        if session.plain is not None or session.public_key is None:
+            return None if session.plain is None else session
+        return next(
+            (
+                one
+                for one in self._sessions.values()
+                if one.plain is not None and one.public_key == session.public_key
+            ),
+            None,
+        )
 
     def _settle(self, absorbed: Absorbed, peer: str, now_ms: int) -> None:
         for remark in absorbed.reports:
@@ -289,9 +333,10 @@ class Replicator:
             self._was_useful(session)
         elif session is not None and any(one.is_refusal for one in absorbed.reports):
             self._judge(session, REFUSED)
-        for holder, probe in absorbed.holds:
-            if holder in self._sessions:
-                self._sessions[holder].heard(probe, absorbed.finished)
+        for part, held in ((False, absorbed.holds), (True, absorbed.parts_of)):
+            for holder, probe in held:
+                if holder in self._sessions:
+                    self._sessions[holder].heard(probe, absorbed.finished, part=part)
         for key in absorbed.dropped:
             self._effects.note("dropped", peer, f"value {key.hex()} never became complete")
         self._pulls.settle(absorbed, self._effects)
@@ -307,14 +352,38 @@ class Replicator:
 
     def _flush(self, session: Session, now_ms: int) -> None:
         """Push the difference to a peer if there may be one, it reads, and its window is over."""
-        if not (session.dirty and session.joined) or session.is_full or session.closing:
-            return
-        if now_ms < session.push_after_ms:
+        if not (session.dirty and session.may_push) or now_ms < session.push_after_ms:
             return
         session.dirty = False
+        if session.plain is not None:
+            self._spell_out(session, session.plain, now_ms)
+            return
         offer = self._replica.answer(session.known, session.id)
         if offer is not None:
             self._push(session, offer, now_ms)
+
+    def _spell_out(self, session: Session, plain: Plain, now_ms: int) -> None:
+        """Tell a plain peer what it lacks, in messages that are complete in themselves."""
+        before = plain.told
+        whole = self._codec.spell_out(plain.heard, before, session.id)
+        for payload in whole.payloads:
+            self._send(session, payload)
+        self._effects.push_count += len(whole.payloads)
+        for what in whole.too_large:
+            self._effects.note("too-large", session.id, f"{what} does not fit into a frame")
+        session.told_whole(whole, now_ms, self._pace)
+        # Only what it states itself proves what it has: nothing is left to tell, so it has it all.
+        has_all = whole.is_all and whole.told is None
+        mine = self._replica.begin(session.id).probe
+        plain.level = mine.key if has_all and mine is not None else None
+
+    def _sync(self, session: Session, now_ms: int) -> None:
+        """Do what makes good for everything that was missed: tell our root, or ask for theirs."""
+        session.sync_after_ms = now_ms + self._pace.root_sync_interval_ms
+        if session.plain is None and session.greeted:
+            self._state(session, now_ms)
+        elif session.plain is not None and not session.plain.open:
+            self._ask(session, now_ms)
 
     def _state(self, session: Session, now_ms: int) -> None:
         """Tell a peer our state, whatever it is taken to know."""
@@ -335,14 +404,34 @@ class Replicator:
     # --- requests -----------------------------------------------------------------------------
 
     def _request(
-        self, session: Session, purpose: Purpose, now_ms: int, pull: Pull | None = None
+        self,
+        session: Session,
+        purpose: Purpose,
+        now_ms: int,
+        pull: Pull | None = None,
+        path: tuple[Value, ...] = (),
+        *,
+        in_round: bool = False,
     ) -> None:
         id = session.next_id()
-        timeout_ms = self._pace.ask_timeout_ms
-        session.pending[id] = Pending(purpose, now_ms + timeout_ms, (), pull)
+        deadline_ms = now_ms + self._pace.ask_timeout_ms
+        counts = in_round and session.plain is not None
+        session.pending[id] = Pending(purpose, deadline_ms, (), pull, b"", path, counts)
         is_hello = purpose is Purpose.HELLO
-        path = () if pull is None else pull.path
         self._send(session, self._codec.hello(id) if is_hello else self._codec.ask(id, path))
+
+    def _ask(self, session: Session, now_ms: int, pull: Pull | None = None) -> None:
+        """Ask a peer for its state, or a part of it; the pull ends when that is contained here."""
+        if pull is not None and pull.path:
+            self._request(session, Purpose.ASK, now_ms, pull, pull.path)
+            return
+        paths = self._codec.questions(plain=session.plain is not None)
+        if session.plain is not None:
+            session.plain.asked(len(paths))
+        if pull is not None and len(paths) > 1:
+            pull = Pull(Several(pull, len(paths)), (), pull.is_strict)
+        for path in paths:
+            self._request(session, Purpose.ASK, now_ms, pull, path, in_round=True)
 
     def _fetch(self, now_ms: int) -> None:
         """Ask for missing parts, as many batches as may be in flight."""
@@ -376,17 +465,36 @@ class Replicator:
             self._proved(session, pending, content, error, now_ms)
         elif pending.purpose is Purpose.WANT:
             self._delivered(session, pending.hashes, content, error, now_ms)
-        elif error is not None:
-            self._effects.finish(pending.pull, f"the peer answered {error}")
-        elif pending.purpose is Purpose.HELLO:
-            session.terse = self._codec.welcomed(content)
         elif pending.purpose is Purpose.ASK:
-            path = () if pending.pull is None else pending.pull.path
-            offer = self._codec.offer(content, path)
-            if offer is None:
-                self._effects.finish(pending.pull, None)
-            else:
-                self._absorb(session, offer, now_ms, pending.pull)
+            self._stated(session, pending, content, error, now_ms)
+        elif error is None:
+            self._greeted(session, content, now_ms)
+
+    def _stated(
+        self, session: Session, pending: Pending, content: object, error: str | None, now_ms: int
+    ) -> None:
+        """Take in the answer to one question for a peer's state."""
+        offer = None if error is not None else self._codec.offer(content, pending.path)
+        is_complete = error is None
+        if offer is None or offer.probe is None:
+            text = None if error is None else f"the peer answered {error}"
+            self._effects.finish(pending.pull, text)
+        elif session.plain is not None and session.plain.states_again(offer.probe.key):
+            self._effects.finish(pending.pull, None)
+        else:
+            absorbed = self._absorb(session, offer, now_ms, pending.pull)
+            is_complete = absorbed is not None and offer.probe.key in absorbed.finished
+        self._end_question(session, pending, now_ms, failed=not is_complete)
+
+    def _end_question(
+        self, session: Session, pending: Pending, now_ms: int, *, failed: bool
+    ) -> None:
+        """Tell a plain peer what it lacks when the last question of a round is answered."""
+        if session.plain is None or not pending.in_round:
+            return
+        if session.plain.answered(failed=failed):
+            session.dirty = True
+            self._flush(session, now_ms)
 
     def _delivered(
         self,
@@ -431,6 +539,8 @@ class Replicator:
                 self._request(session, Purpose.HELLO, now_ms)
             elif pending.purpose is Purpose.CHALLENGE:
                 self._unproved(session, "the peer does not answer a challenge")
+            elif pending.purpose is Purpose.ASK:
+                self._end_question(session, pending, now_ms, failed=True)
 
     def _drop_lost(self, peer: str, now_ms: int) -> None:
         lost = self._wants.take_lost()
@@ -454,6 +564,24 @@ class Replicator:
         session.public_key = public_key
         self._effects.identified.append((session.id, public_key))
         self._greet(session, now_ms)
+        self._recognise(now_ms)
+
+    def _recognise(self, now_ms: int) -> None:
+        """Have inbound connections prove their key on which a plain peer of ours may broadcast.
+
+        Such a peer proves who it is when it is asked to; its challenge tells that it may be worth
+        asking.
+        """
+        ours = {one.public_key for one in self._sessions.values() if one.plain is not None}
+        for session in self._sessions.values():
+            key, session.claimed = session.claimed, None
+            if key is None or session.outbound or session.public_key is not None:
+                continue
+            if key in ours:
+                deadline_ms = now_ms + self._pace.ask_timeout_ms
+                self._send(session, self._handshake.ask(session, deadline_ms))
+            else:
+                session.claimed = key
 
     def _unproved(self, session: Session, reason: str) -> None:
         """Go on with a peer that proves nothing, unless we insist on its key."""

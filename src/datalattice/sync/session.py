@@ -16,6 +16,7 @@ from datalattice.cells import Value
 from datalattice.crypto import KeyPair
 from datalattice.sync.conduct import Conduct
 from datalattice.sync.effects import Pace, Pull, Standing
+from datalattice.sync.plain import WHOLE_BYTES_PER_S, Plain, Whole
 from datalattice.sync.replica import Offer, Part, Probe
 
 UNSENT_MAX: Final = 128
@@ -97,7 +98,15 @@ class Ignored:
     reason: str
 
 
-Heard = Offered | Wanted | Answered | Replied | Joined | Challenged | Left | Ignored
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """It said something that is its state if it is a plain peer, and else has no effect."""
+
+    offer: Offer
+    reason: str
+
+
+Heard = Offered | Wanted | Answered | Replied | Joined | Challenged | Left | Ignored | Bare
 
 
 class Codec(Protocol):
@@ -129,12 +138,24 @@ class Codec(Protocol):
         """Return the message that asks to be told of changes. It is answered."""
         ...
 
+    def questions(self, *, plain: bool) -> Sequence[tuple[Value, ...]]:
+        """Return the paths to ask a peer for, so that the answers together are its state."""
+        ...
+
     def ask(self, id: int, path: tuple[Value, ...] = ()) -> bytes:
         """Return the question for a peer's state, or for what it has at a path."""
         ...
 
     def welcomed(self, content: object) -> bool:
         """Return whether the content of an answer to `hello` says that the peer reads patches."""
+        ...
+
+    def is_plain(self, content: object) -> bool:
+        """Return whether the content of an answer to `hello` is that of a plain peer."""
+        ...
+
+    def spell_out(self, heard: Sequence[Probe], told: Probe | None, peer: str) -> Whole:
+        """Return what a plain peer lacks that has `heard` and was told `told`."""
         ...
 
     def push(self, offer: Offer, *, terse: bool) -> bytes:
@@ -155,6 +176,10 @@ class Codec(Protocol):
 
     def prove(self, challenge: object, own: KeyPair | None) -> bytes:
         """Return the answer to a challenge."""
+        ...
+
+    def challenger(self, challenge: object) -> bytes | None:
+        """Return the key that signed a challenge, nil when none did."""
         ...
 
     def proof(self, content: object, asker: KeyPair, token: bytes, wanted: bytes | None) -> bytes:
@@ -184,13 +209,19 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A request that was sent and not answered. `secret` is a challenge's token."""
+    """A request that was sent and not answered.
+
+    secret: a challenge's token.
+    path:   what an ASK asks for; `in_round`: a round of questions to a plain peer waits for it.
+    """
 
     purpose: Purpose
     deadline_ms: int
     hashes: tuple[bytes, ...] = ()
     pull: Pull | None = None
     secret: bytes = b""
+    path: tuple[Value, ...] = ()
+    in_round: bool = False
 
 
 @dataclass(slots=True)
@@ -204,13 +235,16 @@ class Session:
     is_settled:     whether `received` is what that came to.
     dirty:          there may be something to push.
     sent_last:      which of the two is the later one.
+    greeted:        it is known what it can do: it said hello, or answered ours.
     terse:          it reads patches, so it is one of ours.
+    plain:          what is known of a peer that has none of our extensions.
     paced_ms:       when pushes that keep to the pace would have used up those that were made.
     early:          the next push may come before the window is over, since few were made lately.
     window_ms:      when the window of the last push is over.
     late:           the parts of requests that timed out: an answer that comes too late is used.
     public_key:     the key that the other end has proved to hold, nil while it has not.
     pinned:         the key we insist on, if any.
+    claimed:        the key that signed a challenge of it, which proves nothing.
     """
 
     id: str
@@ -224,7 +258,10 @@ class Session:
     sent_last: bool = False
     stated: bytes | None = None
     is_settled: bool = False
+    greeted: bool = False
     terse: bool = False
+    plain: Plain | None = None
+    claimed: bytes | None = None
     dirty: bool = False
     paced_ms: int = 0
     early: bool = False
@@ -265,8 +302,16 @@ class Session:
             yield pending.deadline_ms
         if self.joined and not (self.is_full or self.closing):
             yield self.sync_after_ms
-            if self.dirty:
+            if self.dirty and self.may_push:
                 yield self.push_after_ms
+
+    @property
+    def may_push(self) -> bool:
+        """Whether this peer may be told something, as far as the pace allows."""
+        if not (self.joined and self.greeted) or self.is_full or self.closing:
+            return False
+        # Complete values may be long: one lot of them at a time, once it is known what is lacking.
+        return self.plain is None or (self.plain.is_asked and not self.unsent_count)
 
     def told(self, probe: Probe, now_ms: int, pace: Pace) -> None:
         """Note that this peer was told a state; decides when it may be told the next one."""
@@ -276,6 +321,13 @@ class Session:
         ahead_ms = (pace.burst_max - 1) * pace.broadcast_delay_ms
         self.early = self.terse and self.paced_ms - ahead_ms <= now_ms
         self.push_after_ms = self.window_ms = now_ms + pace.broadcast_delay_ms
+
+    def told_whole(self, whole: Whole, now_ms: int, pace: Pace) -> None:
+        """Note that this plain peer was told something; decides when it may be told more."""
+        assert self.plain is not None
+        self.plain.told, self.dirty = whole.told, not whole.is_all
+        pause_ms = 1_000 * whole.size_bytes // WHOLE_BYTES_PER_S
+        self.push_after_ms = now_ms + max(pace.broadcast_delay_ms, pause_ms)
 
     def changed(self, now_ms: int) -> None:
         """Note that there is something new to tell: at the end of the window, or of the burst."""
@@ -287,19 +339,27 @@ class Session:
         """Note that this peer told a state; nothing is known of how it compares with ours yet."""
         self.stated, self.is_settled = key, False
 
-    def heard(self, probe: Probe, finished: Collection[bytes]) -> None:
+    def heard(self, probe: Probe, finished: Collection[bytes], *, part: bool = False) -> None:
         """Note that all of a state that this peer told is here now, as `probe`.
 
-        finished: keys of the states as they were told that need nothing more.
+        finished: keys of the states as they were told that need nothing more. part: it is only a
+                  part of the peer's state.
         """
-        self.received, self.sent_last = probe, False
-        self.is_settled = self.stated in finished  # else it has told another one since
+        if self.plain is not None:
+            self.plain.holds(probe, part=part)
+        elif part:
+            return
+        else:
+            self.received, self.sent_last = probe, False
+            self.is_settled = self.stated in finished  # else it has told another one since
         self.dirty = True
 
     def standing(self, key: bytes) -> Standing:
         """Return how it stands with this peer, when `key` is the key of what we would tell it."""
         # That we sent it all says nothing of what it took: only its own word counts.
         equal = self.is_settled and self.received is not None and self.received.key == key
+        if self.plain is not None:
+            equal = self.plain.level == key
         return Standing(self.id, self.joined, equal, len(self.pending), self.public_key)
 
     def excuse(self, busy_ms: int) -> None:

@@ -395,6 +395,17 @@ def encode_announcement(path: Sequence[Value], value: Value, branches: Iterable[
     return join_cells(encode(Vector.of((_VALUE, Vector.of(path), value))), branches)
 
 
+def encode_complete(path: Sequence[Value], value: Value, cells: Iterable[bytes]) -> bytes:
+    """Return a LATTICE_VALUE that needs nothing else.
+
+    Shapes: cells: the encodings at and below the value, those that are not embedded.
+    Source: docs/node.md "Plain peers": complete in itself.
+    """
+    keys = Vector.of(path)
+    of_path = (encoding for _, encoding, _ in novelty(keys))
+    return join_cells(encode(Vector.of((_VALUE, keys, value))), [*of_path, *cells])
+
+
 def encode_patched(base: Value, hash: bytes, patch: bytes) -> bytes:
     """Return a LATTICE_PATCH. The base itself is named, not sent.
 

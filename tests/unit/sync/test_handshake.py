@@ -12,12 +12,10 @@ from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
 from datalattice.sync.effects import ASK_TIMEOUT_MS
 from datalattice.testing.clocks import StoppedClock
 from datalattice.wire import (
-    Announcement,
     Challenge,
     ErrorCode,
     Message,
     Ping,
-    Query,
     Result,
     decode_payload,
     encode_announcement,
@@ -65,7 +63,8 @@ def opened(
     return one, one.take_effects()
 
 
-GREETING = [Ping, Query, Announcement]
+GREETING = [Ping]
+"""The rest waits for the answer, which says what the peer is able to do."""
 
 
 def test_a_node_with_a_key_challenges_whom_it_dials_and_goes_on_at_once() -> None:

@@ -34,6 +34,7 @@ from datalattice.sync import (
     Replicator,
     Wanted,
 )
+from datalattice.sync.plain import Whole
 from datalattice.sync.session import LATE_MAX, Pending, Purpose, Session
 from datalattice.testing.sim import Checker, Faults, Observed, SimNode, Simulation
 from datalattice.wire import encode_frame
@@ -146,11 +147,23 @@ class JsonCodec:
     def hello(self, id: int) -> bytes:
         return _pack("hello", id)
 
+    def questions(self, *, plain: bool) -> Sequence[tuple[Value, ...]]:
+        return ((),)
+
     def ask(self, id: int, path: tuple[Value, ...] = ()) -> bytes:
         return _pack("ask", id)
 
     def welcomed(self, content: object) -> bool:
         return False
+
+    def is_plain(self, content: object) -> bool:
+        return False
+
+    def spell_out(self, heard: Sequence[Probe], told: Probe | None, peer: str) -> Whole:
+        raise AssertionError("no peer here is plain")
+
+    def challenger(self, challenge: object) -> bytes | None:
+        return None
 
     def push(self, offer: Offer, *, terse: bool) -> bytes:
         assert offer.probe is not None
@@ -387,6 +400,7 @@ def test_a_slow_peer_gets_one_difference_when_it_has_drained() -> None:
     replica = CounterReplica()
     node = Replicator(replica, JsonCodec())
     node.open("p", 0, outbound=True)
+    node.receive("p", _pack("answer", 1, None), 0)
     before = len(node.take_effects().sends)
     now_ms = 0
     for _ in range(300):
@@ -660,7 +674,7 @@ def test_parts_are_asked_for_as_soon_as_a_full_peer_reads_again() -> None:
 
 
 def test_a_connection_that_is_closing_has_nothing_due() -> None:
-    session = Session("p", outbound=True, joined=True, opened_ms=0, dirty=True)
+    session = Session("p", outbound=True, joined=True, opened_ms=0, dirty=True, greeted=True)
     assert list(session.deadlines()) == [0, 0]
     session.closing = True
     assert list(session.deadlines()) == []

@@ -1,0 +1,98 @@
+"""Plain peers: nodes that have none of our extensions, as the reference node.
+
+Such a peer
+
+* takes a value with the cells that came with it, and fetches none;
+* says what it has when it is asked, and only then, or as a bare value on a connection that it made;
+* answers only on connections that it accepted;
+* reads no patches.
+
+So it is asked for its root when a connection opens and again in every period in which others are
+told ours; and it is told what it lacks in values that are complete in themselves. What it was told
+counts until it is asked again: nothing says whether it took it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from datalattice.sync.replica import Probe
+
+WHOLE_BYTES_PER_S: Final = 10_000_000
+"""Pace of complete values: the next ones wait in proportion to the bytes of the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What a plain peer is told now: messages complete in themselves.
+
+    told:      all that it was told since it was asked, these included.
+    is_all:    whether it lacks nothing more then.
+    too_large: what does not fit into a frame, in words.
+    """
+
+    payloads: tuple[bytes, ...] = ()
+    told: Probe | None = None
+    is_all: bool = True
+    too_large: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the messages."""
+        return sum(map(len, self.payloads))
+
+
+@dataclass(slots=True)
+class Plain:
+    """What one plain peer is taken to have.
+
+    heard:    states that it answered with, or parts of its state: all of it together.
+    told:     what it was told since.
+    open:     questions of the present round that are not answered.
+    fresh:    what it has answered in this round.
+    is_asked: whether a first round is over, so that it is known what it lacks.
+    level:    the key of our state that its last answers have all of.
+    """
+
+    heard: tuple[Probe, ...] = ()
+    told: Probe | None = None
+    open: int = 0
+    fresh: list[Probe] = field(default_factory=list)
+    failed: bool = False
+    is_asked: bool = False
+    level: bytes | None = None
+
+    def asked(self, count: int) -> None:
+        """Begin a round of so many questions, or make the present one longer."""
+        self.open += count
+
+    def holds(self, probe: Probe, *, part: bool) -> None:
+        """Take note of a state of it that is here now; `part`: only of a part of its state."""
+        if self.open:
+            self.fresh.append(probe)
+        elif part:
+            self.heard = (*self.heard, probe)
+        else:
+            self.heard = (probe,)
+
+    def states_again(self, key: bytes) -> bool:
+        """Take note that it states what it stated before; return whether it is that."""
+        known = next((one for one in self.heard if one.key == key), None)
+        if known is not None and self.open:
+            self.fresh.append(known)
+        return known is not None
+
+    def answered(self, *, failed: bool) -> bool:
+        """Take note of the end of a question; return whether it ends the round."""
+        self.failed = self.failed or failed
+        self.open -= 1
+        if self.open:
+            return False
+        if self.failed:
+            # What was not heard anew is as it was.
+            self.heard = tuple({one.key: one for one in (*self.heard, *self.fresh)}.values())
+        else:
+            self.heard, self.told = tuple(self.fresh), None
+        self.fresh, self.failed, self.is_asked = [], False, True
+        return True

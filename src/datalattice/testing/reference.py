@@ -1,0 +1,369 @@
+"""Reference: a peer with the habits of the reference node, as a script without input and output.
+
+It speaks the protocol and none of our extensions. What it does differently is what was seen of it:
+
+* it takes a value only when all below it came along or is in its store, and fetches nothing;
+* it answers requests on connections that it accepted; on those that it made it hears answers and
+  challenges alone;
+* it says what it has when it is asked, as of its last commit, with everything below; and on the
+  connections that it made, as a bare value with the cells that are new since the commit before;
+* its queues are merged as the public notes say: metadata of the other side wins, the log stays its
+  own when both are as long, a state is built anew of the four positions that it knows. A join that
+  is neither side's it signs with its own key, whoever the owner is.
+
+Source: docs/node.md "Plain peers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from datalattice.apps.queue import QUEUE_SECTION, read_state
+from datalattice.cells import (
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    Keyword,
+    Map,
+    Parts,
+    Signed,
+    Value,
+    Vector,
+    decode,
+    encode,
+    is_embedded,
+    novelty,
+    references,
+    same,
+    value_hash,
+)
+from datalattice.crypto import KeyPair
+from datalattice.errors import BadFormat, LimitExceeded, MissingData, UsageError
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    KeyedLattice,
+    Lattice,
+    MapLattice,
+    MergeContext,
+    assoc_in,
+    get_in,
+    root_lattice,
+)
+from datalattice.wire import (
+    Announcement,
+    Challenge,
+    ErrorCode,
+    Ping,
+    Query,
+    Request,
+    Result,
+    answer_challenge,
+    decode_payload,
+    encode_challenge,
+    encode_failure,
+    encode_result,
+    encode_supply,
+    join_cells,
+)
+
+META: Final = Keyword("meta")
+PARTITIONS: Final = Keyword("partitions")
+_FIELDS: Final = 4
+
+
+class ReferenceQueue(Lattice):
+    """One partition as the reference merges it."""
+
+    def zero(self) -> Value:
+        """Return `[[] {} 0 0]`."""
+        return Vector.of((Vector.of(()), EMPTY_MAP, 0, 0))
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether it is a Vector of four or more."""
+        return isinstance(value, Vector) and len(value) >= _FIELDS
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the longer log, own's of two that reach as far; metadata of other wins."""
+        if other is None or same(own, other):
+            return own
+        if own is None:
+            return other
+        assert isinstance(own, Vector)
+        assert isinstance(other, Vector)
+        a, b = read_state(own), read_state(other)
+        start = max(a.start, b.start)
+        cut = [one.entries.drop(min(start - one.start, len(one.entries))) for one in (a, b)]
+        entries = cut[1] if len(cut[1]) > len(cut[0]) else cut[0]
+        meta = _overwritten(own[1], other[1])
+        return _one_of(Vector.of((entries, meta, max(a.stamp_ms, b.stamp_ms), start)), own, other)
+
+
+class ReferenceTopic(Lattice):
+    """A topic as the reference merges it: two keys, no others of the other side."""
+
+    def zero(self) -> Value:
+        """Return the empty Index."""
+        return EMPTY_INDEX
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether it is an Index."""
+        return isinstance(value, Index)
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the merged partitions and metadata."""
+        if not isinstance(other, Index) or same(own, other):
+            return own
+        made = own if isinstance(own, Index) else EMPTY_INDEX
+        if PARTITIONS in other:
+            lattice = MapLattice(ReferenceQueue())
+            mine = made.get(PARTITIONS) if PARTITIONS in made else EMPTY_MAP
+            made = made.put(PARTITIONS, lattice.merge(mine, other.get(PARTITIONS), context))
+        if META in other:
+            mine = made.get(META) if META in made else EMPTY_MAP
+            made = made.put(META, _overwritten(mine, other.get(META)))
+        return _one_of(made, own, other)
+
+
+class ReferenceOwner(Lattice):
+    """Owners' signed values as the reference merges them. `foreign` lists owners it signed for."""
+
+    def __init__(self, inner: Lattice, keys: KeyPair) -> None:
+        self.inner: Final = inner
+        self.keys: Final = keys
+        self.foreign: Final[list[Value]] = []
+
+    def zero(self) -> Value:
+        """Return the empty Map."""
+        return EMPTY_MAP
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether it is a Map."""
+        return isinstance(value, Map)
+
+    def child(self, key: Value) -> Lattice | None:
+        """Return the lattice of one owner's value."""
+        return _Slot(self, key)
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return each owner's values joined."""
+        if not isinstance(other, Map) or same(own, other):
+            return own
+        made = own if isinstance(own, Map) else EMPTY_MAP
+        for owner, value in other.entries():
+            mine = made.get(owner) if owner in made else None
+            made = made.put(owner, self.join(owner, mine, value))
+        return _one_of(made, own, other)
+
+    def join(self, owner: Value, own: Value, other: Value) -> Value:
+        """Return the join of two values of one owner, signed with its own key if it is new."""
+        if not isinstance(other, Signed) or other.public_key != owner or not other.verify():
+            return own
+        if own is None or same(own, other):
+            return other
+        assert isinstance(own, Signed)
+        joined = self.inner.merge(own.value, other.value)
+        if same(joined, own.value):
+            return own
+        if same(joined, other.value):
+            return other
+        if owner != self.keys.public_key:
+            self.foreign.append(owner)
+        return Signed.sign(self.keys, joined)
+
+
+class _Slot(Lattice):
+    """One owner's value: what a path below an owner section leads to."""
+
+    def __init__(self, owners: ReferenceOwner, owner: Value) -> None:
+        self._owners = owners
+        self._owner = owner
+
+    def zero(self) -> Value:
+        """Return nil."""
+        return None
+
+    def check_foreign(self, value: Value) -> bool:
+        """Return whether it is a Signed value."""
+        return isinstance(value, Signed)
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the join of two values of this owner."""
+        return self._owners.join(self._owner, own, other)
+
+
+def _overwritten(own: Value, other: Value) -> Map:
+    base = own if isinstance(own, Map) else EMPTY_MAP
+    return base.put_many(list(other.entries())) if isinstance(other, Map) else base
+
+
+def _one_of(made: Value, own: Value, other: Value) -> Value:
+    if same(made, own):
+        return own
+    return other if same(made, other) else made
+
+
+@dataclass(slots=True)
+class _Cells:
+    """The cells of one peer, by hash; a loader of them."""
+
+    encodings: dict[bytes, bytes] = field(default_factory=dict)
+
+    def load(self, hash: bytes) -> Value:
+        """Return a cell. Raises: MissingData: it is not here."""
+        if hash not in self.encodings:
+            raise MissingData([hash])
+        return decode(self.encodings[hash], self)
+
+
+class ReferencePeer:
+    """One of them: its values, what it answers, and what went wrong.
+
+    now_ms:     its clock.
+    incomplete: values that lacked cells, which it will never have: a well-behaved peer sends none.
+    bare:       values that came without everything below them, though all of it was here.
+    """
+
+    def __init__(self, keys: KeyPair, now_ms: Callable[[], int]) -> None:
+        self.keys: Final = keys
+        self._now_ms = now_ms
+        self._cells = _Cells()
+        self._known: set[bytes] = set()  # cells that were announced
+        topics = MapLattice(ReferenceTopic())
+        self.queues: Final = ReferenceOwner(topics, keys)
+        self.lattice: Final = KeyedLattice(
+            {**root_lattice().children(), QUEUE_SECTION: self.queues}
+        )
+        self.root: Value = self.lattice.zero()
+        self.announced: Value = None
+        self.incomplete: Final[list[str]] = []
+        self.bare: Final[list[str]] = []
+        self.values = 0
+        self._id = 0
+        self.proved: Final[list[bytes]] = []
+
+    @property
+    def announced_hash(self) -> bytes:
+        """The hash of what it last committed."""
+        return value_hash(self.announced)
+
+    def write(self, change: Callable[[Value], Value]) -> list[bytes]:
+        """Change the root and commit; return what to broadcast on the connections it made."""
+        self.root = change(self.root)
+        return self._commit()
+
+    def root_sync(self) -> list[bytes]:
+        """Return what it says now and then on the connections it made: its root's cell alone."""
+        return [] if self.announced is None else [encode(self.announced)]
+
+    def challenge(self) -> bytes:
+        """Return the first message on a connection that it made."""
+        self._id += 1
+        return encode_challenge(self._id, self.keys, bytes(32), None)
+
+    def heard(self, payload: bytes, *, accepted: bool) -> tuple[list[bytes], list[bytes]]:
+        """Take in a frame; return (answers to it, what to broadcast on the connections it made).
+
+        accepted: whether it accepted the connection, or made it.
+        """
+        try:
+            message, parts = decode_payload(payload)
+        except (BadFormat, LimitExceeded) as error:
+            return [encode_failure(None, ErrorCode.FORMAT, str(error))], []
+        if isinstance(message, Challenge):
+            return [answer_challenge(message, self.keys)], []
+        if not accepted:
+            return [], []
+        match message:
+            case Ping(id):
+                return [encode_result(Result(id, self._now_ms()))], []
+            case Query(id, path):
+                return self._answer(id, path), []
+            case Request(id, hashes):
+                held = self._cells.encodings
+                return [encode_supply(id, [(hash, held.get(hash)) for hash in hashes])], []
+            case Announcement(path, value, absent):
+                return [], self._take(path, value, parts, absent)
+        return [], []
+
+    def _answer(self, id: Value, path: tuple[Value, ...]) -> list[bytes]:
+        value = get_in(self.announced, path)
+        try:
+            return [encode_result(Result(id, value))]
+        except MissingData:
+            return []  # "if some cell below the value is missing, no answer is sent at all"
+
+    def _take(
+        self, path: tuple[Value, ...], value: Value, parts: Parts, absent: bytes | None
+    ) -> list[bytes]:
+        """Merge a value at a path; return what to broadcast."""
+        self.values += 1
+        named = f"a value at {path!r}"
+        if absent is not None:
+            self.incomplete.append(named)
+            return []
+        sent = parts.encodings()
+        try:
+            outside = self._outside(value, sent)
+        except MissingData as error:
+            self.incomplete.append(f"{named}: {error}")
+            return []
+        if outside:
+            self.bare.append(f"{named}: {outside} cells")
+        self._cells.encodings.update(sent)
+        other = decode(encode(value), self._cells)
+        target = self.lattice.path(*path)
+        try:
+            if target is None:  # "wrapped back into its parent and merged there"
+                key, path = path[-1:], path[:-1]
+                target = self.lattice.path(*path)
+                other = assoc_in(None, key, other, target)
+            if target is None:
+                return []
+            merged = target.merge(get_in(self.root, path), other)
+            self.root = assoc_in(self.root, path, merged, self.lattice)
+        except (UsageError, BadFormat):
+            return []  # "one bad entry spoils the message"
+        return self._commit()
+
+    def _outside(self, value: Value, sent: dict[bytes, bytes]) -> int:
+        """Return how many cells below a value are not in its message.
+
+        Raises: MissingData: one is not here either.
+        """
+        level = references(encode(value)) if is_embedded(value) else [value_hash(value)]
+        seen: set[bytes] = set()
+        count = 0
+        while level:
+            hash = level.pop()
+            if hash in seen:
+                continue
+            seen.add(hash)
+            encoding = sent.get(hash)
+            if encoding is None:
+                count += 1
+                encoding = self._cells.encodings.get(hash)
+            if encoding is None:
+                raise MissingData([hash])
+            level.extend(references(encoding))
+        return count
+
+    def _commit(self) -> list[bytes]:
+        """Announce the root; return the bare value with the cells that are new, parents first."""
+        if self.announced is not None and same(self.root, self.announced):
+            return []
+        cells = self._cells.encodings
+        cells.update((hash, encoding) for hash, encoding, _ in novelty(self.root, self._cells))
+        top, name = encode(self.root), value_hash(self.root)
+        cells[name] = top
+        self.root = self.announced = decode(top, self._cells)
+        fresh: list[bytes] = []
+        level = references(top)
+        while level:
+            hash = level.pop()
+            if hash not in self._known:
+                self._known.add(hash)
+                fresh.append(cells[hash])
+                level.extend(references(cells[hash]))
+        return [join_cells(top, fresh)]
