@@ -59,6 +59,9 @@ from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
 
 PULL_TIMEOUT_S: Final = 30.0
 CLOSE_TIMEOUT_S: Final = 10.0
+LOOK_S: Final = 0.05
+"""How often a condition that is waited for is looked at without a change."""
+
 FAREWELL_S: Final = 1.0
 """How long a closing node waits for its last frames to leave."""
 
@@ -362,7 +365,8 @@ class Node:
             self._watcher_count -= 1
 
     async def wait_until(self, condition: Callable[[Node], bool], timeout_s: float = 30.0) -> None:
-        """Return when `condition` holds; it is looked at after every change.
+        """Return when `condition` holds; it is looked at after every change, and at least every
+        50 ms: it may be about a peer, which takes in what it is sent without a word.
 
         Raises: Timeout: it did not come to hold.
         """
@@ -370,7 +374,9 @@ class Node:
             with self._watching():
                 async with asyncio.timeout(timeout_s):
                     while not condition(self):
-                        await self._changed.wait()
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(LOOK_S):
+                                await self._changed.wait()
         except TimeoutError as error:
             raise Timeout(f"what was waited for did not happen in {timeout_s} s") from error
 

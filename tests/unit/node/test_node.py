@@ -178,6 +178,21 @@ def test_unsynced_changes_stay_private_while_foreign_values_are_taken_in() -> No
     run(work)
 
 
+def test_a_wait_ends_when_the_peer_has_taken_in_what_came_from_here() -> None:
+    async def work() -> None:
+        net = MemoryTransport()
+        async with set_node(net) as hub, set_node(net, peers=(str(hub.address),)) as site:
+            add(site, 1)
+            await site.sync()
+            # The site has changed for the last time by now; the hub is still to change.
+            await site.wait_until(lambda node: node.root_hash == hub.root_hash, 10)
+            known: list[bool] = []
+            asyncio.get_running_loop().call_later(0.1, known.append, True)
+            await site.wait_until(lambda _: bool(known), 10)
+
+    run(work)
+
+
 def test_a_failing_store_is_the_writer_s_error_and_shows() -> None:
     class FullStore(MemoryStore):
         full = False
