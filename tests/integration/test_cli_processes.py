@@ -123,6 +123,25 @@ def test_a_node_ends_in_order_when_told_to(home: Path, start: Start, number: int
     assert records(home, "t") == ["a"]
 
 
+@pytest.mark.parametrize("beside", ["a node", "nothing"])
+def test_lines_of_a_pipe_are_on_disk_while_it_stays_open(
+    home: Path, start: Start, beside: str
+) -> None:
+    if beside == "a node":
+        node(start, home)
+    process = start(home, "queue", "offer", "t")
+    stdin = pipe(process.stdin)
+    for count in (1, 2):
+        stdin.write(f"line {count}\nbegun ")
+        stdin.flush()
+        while len(records(home, "t")) < count:
+            assert process.poll() is None
+    assert records(home, "t") == ["line 1", "begun line 2"]
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out, err) == (0, "t 0: offsets 0 to 2\n", "")
+    assert records(home, "t")[-1] == "begun "
+
+
 def test_writes_go_through_the_node_and_reads_beside_it(home: Path, start: Start) -> None:
     node(start, home)
     assert lattice(home, "queue", "offer", "t", "a", "b").stdout == "t 0: offsets 0 to 1\n"

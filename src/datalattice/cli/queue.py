@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
+import os
+import select
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,7 +40,7 @@ from datalattice.cli.values import (
     Form,
     parse_key,
     parse_owner,
-    parse_record,
+    parse_value,
     value_json,
     value_text,
 )
@@ -49,6 +53,11 @@ BATCH: Final = 1_000
 
 BATCH_LENGTH: Final = 4_000_000
 """Characters or bytes of one commit, after which it takes no more records."""
+
+PAUSE_S: Final = 0.2
+"""A record of a pipe that waits for others this long is committed without them."""
+
+READ_BYTES: Final = 1 << 16
 
 SHORT_KEY: Final = 16
 """Hex digits of a public key that a table shows."""
@@ -132,7 +141,11 @@ def offer(
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Append records to a topic of your own, sign them and put them on disk."""
+    """Append records to a topic of your own, sign them and put them on disk.
+
+    Lines of standard input are put on disk as they come: `tail -f log | lattice queue offer log`.
+    With `--as json` the value null is a tombstone: a compaction removes its key.
+    """
     folder = folder_of(dir)
     name = parse_key(topic)
     key_cell = None if key is None else parse_key(key)
@@ -188,27 +201,69 @@ def _place(writer: access.Writer, topic: Value, key: Value, partition: str | Non
     return partition_of(key, count) if count > 0 else 0
 
 
-def _values(values: list[str] | None, form: Form) -> Iterator[Value]:
+def _values(values: list[str] | None, form: Form) -> Iterator[Value | _Pause]:
     if values:
-        return iter([parse_record(value, form) for value in values])
-    return _lines(form)
+        return iter([parse_value(value, form) for value in values])
+    return _parsed(form)
 
 
-def _lines(form: Form) -> Iterator[Value]:
-    for number, line in enumerate(sys.stdin, 1):
+class _Pause:
+    """Nothing more of the input is there just now."""
+
+
+def _parsed(form: Form) -> Iterator[Value | _Pause]:
+    number = 0
+    for line in _lines():
+        if line is None:
+            yield _Pause()
+            continue
+        number += 1
         try:
-            yield parse_record(line.rstrip("\r\n"), form)
+            yield parse_value(line.rstrip("\r\n"), form)
         except UsageError as error:
             raise UsageError(f"line {number} of standard input: {error}") from error
 
 
-def _batches(values: Iterable[Value]) -> Iterator[list[Value]]:
+def _lines() -> Iterator[str | None]:
+    """Yield the lines of standard input as they come, and None while none does."""
+    try:
+        source = sys.stdin.fileno()
+    except (OSError, ValueError):  # a program put something else in its place
+        yield from sys.stdin
+        return
+    decode = codecs.getdecoder(sys.stdin.encoding)
+    pieces: list[bytes] = []
+    while True:
+        if not select.select([source], [], [], PAUSE_S)[0]:
+            yield None
+            continue
+        data = os.read(source, READ_BYTES)
+        *ended, rest = data.split(b"\n")
+        for line in ended:
+            yield decode(b"".join((*pieces, line)), sys.stdin.errors or "strict")[0]
+            pieces.clear()
+        pieces.append(rest)
+        if not data:
+            if last := b"".join(pieces):
+                yield decode(last, sys.stdin.errors or "strict")[0]
+            return
+
+
+def _batches(
+    values: Iterable[Value | _Pause], now_s: Callable[[], float] = time.monotonic
+) -> Iterator[list[Value]]:
+    """Group values into commits: none waits long for others, and none grows large."""
     batch: list[Value] = []
     length = 0
+    began_s = 0.0
     for value in values:
-        batch.append(value)
-        length += len(value) if isinstance(value, (str, bytes, Text, Blob)) else 0
-        if len(batch) == BATCH or length >= BATCH_LENGTH:
+        if not isinstance(value, _Pause):
+            if not batch:
+                began_s = now_s()
+            batch.append(value)
+            length += len(value) if isinstance(value, (str, bytes, Text, Blob)) else 0
+        is_full = len(batch) == BATCH or length >= BATCH_LENGTH
+        if batch and (is_full or now_s() - began_s >= PAUSE_S):
             yield batch
             batch, length = [], 0
     if batch:

@@ -74,17 +74,6 @@ def _bytes_of(text: str, what: str) -> bytes:
     return bytes.fromhex(text[2:])
 
 
-def parse_record(text: str, form: Form) -> Value:
-    """Return the cell of a record's value, as `parse_value` does.
-
-    Raises: UsageError: as there; it is nil, which is no record.
-    """
-    value = parse_value(text, form)
-    if value is None:
-        raise UsageError("the value null is no record; offer any other value")
-    return value
-
-
 def parse_value(text: str, form: Form) -> Value:
     """Return the cell that a value on the command line stands for.
 

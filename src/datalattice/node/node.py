@@ -365,9 +365,9 @@ class Node:
             self._watcher_count -= 1
 
     async def wait_until(self, condition: Callable[[Node], bool], timeout_s: float = 30.0) -> None:
-        """Return when `condition` holds; it is looked at after every change, and at least every
-        50 ms: it may be about a peer, which takes in what it is sent without a word.
+        """Return when `condition` holds; it is looked at after every change, and every 50 ms.
 
+        It may be about a peer, which takes in what it is sent without a word.
         Raises: Timeout: it did not come to hold.
         """
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -132,7 +133,6 @@ def test_keys_headers_and_partitions(lattice: Any) -> None:
         (["zz", "--as", "hex"], "hex digits"),
         (["0xa", "--as", "hex"], "hex digits"),
         (["{bad", "--as", "json"], "not a JSON value"),
-        (["null", "--as", "json"], "null is no record"),
         (["good", "{", "--as", "json"], "not a JSON value"),
         (["v", "-p", ""], "a key is empty"),
         (["v", "-k", '"open'], "JSON string"),
@@ -186,6 +186,33 @@ def test_a_store_that_fails_on_the_way_says_what_it_kept(
     monkeypatch.setattr(StoreWriter, "offer_many", full)
     ran = lattice("queue", "offer", "t", stdin="a\nb\nc\n")
     assert (ran.code, ran.line()) == (1, "no room left on the disk; on disk: offsets 0 to 1")
+
+
+@pytest.mark.usefixtures("owner")
+def test_null_is_a_tombstone(lattice: Any) -> None:
+    lattice("queue", "offer", "t", "-k", "a", "null", "--as", "json")
+    lattice("queue", "offer", "t", "-k", "b", "--as", "json", stdin="1\nnull\n")
+    assert records(lattice, "t") == [None, 1, None]
+    assert lattice("queue", "peek", "t", 2, "--json").document["key"] == "b"
+
+
+def test_values_that_wait_for_others_are_committed_without_them() -> None:
+    now = [0.0]
+
+    def coming() -> Iterator[Any]:
+        yield "a"
+        now[0] += commands.PAUSE_S / 2
+        yield "b"
+        now[0] += commands.PAUSE_S / 2
+        yield commands._Pause()
+        yield commands._Pause()
+        yield "c"
+        now[0] += commands.PAUSE_S
+        yield "d"
+        yield "e"
+
+    batches = commands._batches(coming(), lambda: now[0])
+    assert list(batches) == [["a", "b"], ["c", "d"], ["e"]]
 
 
 def test_batches_end_by_number_and_by_length(monkeypatch: pytest.MonkeyPatch) -> None:

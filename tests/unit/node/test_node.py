@@ -181,7 +181,7 @@ def test_unsynced_changes_stay_private_while_foreign_values_are_taken_in() -> No
 def test_a_wait_ends_when_the_peer_has_taken_in_what_came_from_here() -> None:
     async def work() -> None:
         net = MemoryTransport()
-        async with set_node(net) as hub, set_node(net, peers=(str(hub.address),)) as site:
+        async with set_node(net) as hub, set_node(net, hub) as site:
             add(site, 1)
             await site.sync()
             # The site has changed for the last time by now; the hub is still to change.

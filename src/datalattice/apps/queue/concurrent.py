@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from datalattice.apps.queue.entries import checked_headers, checked_value
+from datalattice.apps.queue.entries import checked_headers
 from datalattice.apps.queue.topic import Topic, checked_count, partition_of
 from datalattice.cells import Value, to_cell
 from datalattice.errors import DataLatticeError, Timeout, UsageError
@@ -169,7 +169,7 @@ class ConcurrentTopic:
     def offer(self, key: object, value: object, headers: object = None) -> None:
         """Append a record to the partition of its key; waits while that partition's inbox is full.
 
-        Raises: UsageError: the key or value is None, or the topic was closed.
+        Raises: UsageError: the key is None, or the topic was closed.
         Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
         """
         cell = to_cell(key)
@@ -186,7 +186,7 @@ class ConcurrentTopic:
         self._put(partition, None, value, None)
 
     def _put(self, partition: int, key: Value, value: object, headers: object) -> None:
-        item = _Item(key, checked_value(value), checked_headers(headers))
+        item = _Item(key, to_cell(value), checked_headers(headers))
         worker = self._workers[partition]
         while True:
             self._check_open()

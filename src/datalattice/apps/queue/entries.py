@@ -21,7 +21,7 @@ PACKED_MIN: Final = 32
 
 _ENTRY_HEAD: Final = b"\x80\x04"  # a Vector of four
 _NIL: Final = b"\x00"
-_PLAIN: Final = frozenset({bytes, str, int, float, bool})
+_PLAIN: Final = frozenset({bytes, str, int, float, bool, type(None)})
 
 
 def is_entry(value: Value) -> bool:
@@ -56,9 +56,6 @@ class Batch:
         headers: Iterable[object] | None = None,
     ) -> None:
         listed = _listed("values", values)
-        for value in listed:
-            if value is None:
-                checked_value(None)
         key_row = _row("keys", keys, len(listed))
         header_row = _row("headers", headers, len(listed))
         rows: list[bytes] | None = None
@@ -136,19 +133,6 @@ def _entries(
         header = None if headers is None else checked_headers(headers[position])
         entries.append(make_entry(key, to_cell(values[position]), stamp_ms, header))
     return entries
-
-
-def checked_value(value: object) -> Value:
-    """Return `value` as a cell.
-
-    Raises: UsageError: nil, which a record cannot carry.
-    Source: CAD040 "offer"; docs/queue.md "Appending".
-    """
-    if value is None:
-        raise UsageError(
-            "a record's value is nil; offer any other value (nil means: no record here)"
-        )
-    return to_cell(value)
 
 
 def checked_headers(headers: object) -> Value:

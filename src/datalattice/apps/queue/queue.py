@@ -61,8 +61,10 @@ class Queue:
     def offer(self, value: object, key: object = None, headers: object = None) -> int:
         """Append one record and return its absolute offset.
 
-        Raises: UsageError: `value` is None; TypeMismatch: `headers` is no mapping; NoSigningKey:
-                below an owner without a key.
+        A value of None is a tombstone: a compaction removes the key.
+
+        Raises: TypeMismatch: `headers` is not a mapping. NoSigningKey: below an owner without a
+                key.
         Source: CAD040 "offer"; docs/queue.md "Appending".
         """
         return self._append([value], [key], None if headers is None else [headers]).start
@@ -79,8 +81,7 @@ class Queue:
         `values`, one for each.
 
         Cost:   below a signing boundary one signature for the whole batch.
-        Raises: UsageError: a value is None, or `keys` or `headers` of another length. Nothing is
-                appended then.
+        Raises: UsageError: `keys` or `headers` of another length. Nothing is appended then.
         Source: docs/queue.md "Appending".
         """
         return self._append(values, keys, headers)

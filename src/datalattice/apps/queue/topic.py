@@ -189,7 +189,7 @@ class Topic:
     def offer(self, key: object, value: object, headers: object = None) -> int:
         """Append a record to the partition of its key and return its offset there.
 
-        Raises: UsageError: no number of partitions is set, or the key or value is None.
+        Raises: UsageError: no number of partitions is set, or the key is None.
         Source: CAD040 "Topic offer"; docs/queue.md "Choice of partition";
                 docs/design/decisions.md "D-Q1".
         """
