@@ -106,18 +106,18 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "commit with a missing cell",
-        "sync/staging.py",
-        "        if is_alone and len(self._home.has_many(outside)) == len(outside):\n",
-        "        if is_alone:\n",
-        (UNIT + "sync/test_staging.py::test_cells_may_come_in_any_order_and_portions",),
+        "sync/incomplete.py",
+        "            if all(hash in lengths for hash in outside):\n",
+        "            if True:\n",
+        (UNIT + "sync/test_incomplete.py::test_cells_may_come_in_any_order_and_portions",),
         simulated=True,
     ),
     Mutation(
         "wait for the first cell below another alone",
-        "sync/staging.py",
+        "sync/incomplete.py",
         "            hash: _Cell(encoding, references(encoding))\n",
         "            hash: _Cell(encoding, references(encoding)[:1])\n",
-        (UNIT + "sync/test_staging.py::test_cells_may_come_in_any_order_and_portions",),
+        (UNIT + "sync/test_incomplete.py::test_cells_may_come_in_any_order_and_portions",),
         simulated=True,
     ),
     Mutation(
@@ -133,6 +133,57 @@ MUTATIONS: Final = (
         "        if sha3_256(encoding) != hash:\n",
         "        if not hash:\n",
         (UNIT + "node/test_durability.py::test_wrong_cells_of_peers_change_nothing",),
+    ),
+    # --- soundness --------------------------------------------------------------------------------
+    Mutation(
+        "store cells without checking that they are sound",
+        "sync/incomplete.py",
+        "                self._facts.add(hash, check_cell(cell.encoding, self._facts))\n",
+        "                pass\n",
+        (
+            UNIT + "sync/test_holes.py"
+            "::test_a_foreign_value_is_sound_or_has_holes_and_nothing_else_is_stored",
+            UNIT + "sync/test_unsound_values.py"
+            "::test_a_malformed_slot_does_not_keep_honest_data_of_two_nodes_apart",
+        ),
+    ),
+    Mutation(
+        "store cells above unsound ones",
+        "sync/incomplete.py",
+        "        if spoiled:\n            below",
+        "        if False:\n            below",
+        (
+            UNIT + "sync/test_holes.py"
+            "::test_a_claim_above_an_unsound_cell_completes_and_neither_it_nor_a_cell_above_is_stored",
+        ),
+    ),
+    Mutation(
+        "let one bad slot refuse the root",
+        "lattice/isolation.py",
+        "    if context.is_signed:\n",
+        "    if True:\n",
+        (
+            UNIT + "lattice/test_isolation.py::test_a_malformed_slot_among_fifty_costs_that_slot",
+            UNIT + "sync/test_unsound_values.py"
+            "::test_one_malformed_slot_among_fifty_costs_that_slot",
+        ),
+    ),
+    Mutation(
+        "count a dropped slot as taken",
+        "sync/lattice_replica.py",
+        "        if not holes:\n            held",
+        "        if True:\n            held",
+        (
+            UNIT + "sync/test_unsound_values.py"
+            "::test_one_malformed_slot_among_fifty_costs_that_slot",
+        ),
+    ),
+    Mutation(
+        "commit what a merge made of holes",
+        "sync/lattice_replica.py",
+        "        if holes.is_planted(merged):  ",
+        "        if False:  ",
+        (UNIT + "sync/test_unsound_values.py::test_no_merge_can_plant_a_hole",),
     ),
     # --- authority --------------------------------------------------------------------------------
     Mutation(

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from datalattice.cells import Cell, Index, Keyword, Map, references, value_hash
+from datalattice.cells import Cell, Index, Keyword, Map, Vector, references, value_hash
 from datalattice.lattice import MapLattice, MaxLattice, get_in
-from datalattice.sync import Replicator, lattice_replica, staging
+from datalattice.sync import Replicator, incomplete, lattice_replica
 from datalattice.sync.session import Session
 from datalattice.testing.disk import SimFile
 from datalattice.testing.sim import (
@@ -36,7 +36,7 @@ from datalattice.wire import FrameBuffer
 
 COMPILED = not (sys.modules[Cell.__module__].__file__ or "").endswith(".py")
 CHUNK = 5
-BLOB_TAG = 0x31
+VECTOR_TAG = 0x80
 
 
 def chunks() -> list[range]:
@@ -129,15 +129,15 @@ def test_a_timer_by_the_wall_clock_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_commit_with_a_missing_cell_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_trees_alone(encoding: bytes) -> list[bytes]:
-        return [] if encoding[0] == BLOB_TAG else references(encoding)
+    def not_of_leaves(encoding: bytes) -> list[bytes]:
+        return [] if encoding[0] == VECTOR_TAG else references(encoding)
 
-    def put_blob(node: SimNode, dice: Dice) -> None:
-        blob = dice.bytes(300) * 100
-        node.cursor.path(Keyword("data")).merge(Index.of([(value_hash(blob), blob)]))
+    def put_vector(node: SimNode, dice: Dice) -> None:
+        value = Vector.of([dice.bytes(300) for _ in range(10)])
+        node.cursor.path(Keyword("data")).merge(Index.of([(value_hash(value), value)]))
 
-    monkeypatch.setattr(staging, "references", of_trees_alone)
-    assert first_violation(workload=put_blob) == "completeness"
+    monkeypatch.setattr(incomplete, "references", not_of_leaves)
+    assert first_violation(workload=put_vector) == "completeness"
 
 
 def test_local_data_that_leaves_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

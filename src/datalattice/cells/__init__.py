@@ -33,7 +33,7 @@ from datalattice.cells.cell import (
 from datalattice.cells.columnar import columns
 from datalattice.cells.comparing import Change, changes
 from datalattice.cells.convert import to_cell, to_python
-from datalattice.cells.facts import Fact, Facts, KnownFacts
+from datalattice.cells.facts import FACTS_MAX, Fact, Facts, KnownFacts
 from datalattice.cells.holes import NO_HOLES, Hole, Holes
 from datalattice.cells.html import html_table, html_words, to_html
 from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
@@ -113,6 +113,7 @@ __all__ = [
     "EMPTY_MAP",
     "EMPTY_SET",
     "EMPTY_VECTOR",
+    "FACTS_MAX",
     "NIL_HASH",
     "NO_HOLES",
     "STAGED_BYTES",

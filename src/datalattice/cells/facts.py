@@ -11,6 +11,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from datalattice.cells.cell import broken
 from datalattice.cells.scan import bit_count, key_hash_at, read_vlq, skip
 from datalattice.errors import MissingData
 from datalattice.limits import CHUNK_BYTES, INDEX_KEY_BYTES, MAP_LEAF_MAX
@@ -140,45 +141,43 @@ class KnownFacts(Facts):
         while True:
             kind: i64 = data[pos]
             count, at = read_vlq(data, pos + 1, len(data))
-            child: i64 = -1
             if _TEXT <= kind <= _BLOB:
                 if count <= CHUNK_BYTES:
                     return data[at : at + min(count, INDEX_KEY_BYTES)]
-                child = at
-            elif kind == _INDEX:
-                key_at: i64 = -1
-                if count == 1:
-                    key_at = at
-                else:
-                    has_entry = data[at] == 0x80
-                    at += 1
-                    if has_entry and not is_last:
-                        key_at = at
-                    else:
-                        if has_entry:
-                            at = _after(data, at, 2)
-                        child = _child_at(data, at, is_last)
-                if key_at >= 0:
-                    tag: i64 = data[key_at]
-                    if _SYMBOL <= tag <= _KEYWORD:
-                        length: i64 = data[key_at + 1]
-                        return data[key_at + 2 : key_at + 2 + min(length, INDEX_KEY_BYTES)]
-                    if (tag & 0xF0) == 0xE0:
-                        number: int = read_vlq(data, key_at + 1, len(data))[0]
-                        return number.to_bytes(8, "big")
-                    child = key_at
-            elif count > MAP_LEAF_MAX:
-                child = _child_at(data, at, is_last)
-            else:
-                width: i64 = 2 if kind == _MAP else 1
+                pos = at
+            elif _MAP <= kind < _INDEX and 0 < count <= MAP_LEAF_MAX:
                 if is_last:
-                    at = _after(data, at, (count - 1) * width)
+                    at = _after(data, at, (count - 1) * (2 if kind == _MAP else 1))
                 return key_hash_at(data, at, _after(data, at, 1))
-            if data[child] == _REF:
-                data = self._encoding(data[child + 1 : child + 33])
-                pos = 0
+            elif _MAP <= kind < _INDEX and count:
+                pos = _child_at(data, at, is_last)
+            elif kind == _INDEX and count:
+                has_entry = count == 1 or data[at] == 0x80
+                at = at if count == 1 else at + 1
+                if count == 1 or (has_entry and not is_last):
+                    key = name_at(data, at)
+                    if key is not None:
+                        return key
+                    pos = at
+                else:
+                    pos = _child_at(data, _after(data, at, 2 if has_entry else 0), is_last)
             else:
-                pos = child
+                raise broken("a cell that was stored unchecked is not sound")
+            if data[pos] == _REF:
+                data = self._encoding(data[pos + 1 : pos + 33])
+                pos = 0
+
+
+def name_at(data: bytes, pos: i64) -> bytes | None:
+    """Return the key bytes of a Keyword, Symbol or Extension; None for another key."""
+    tag: i64 = data[pos]
+    if _SYMBOL <= tag <= _KEYWORD:
+        length: i64 = data[pos + 1]
+        return data[pos + 2 : pos + 2 + min(length, INDEX_KEY_BYTES)]
+    if (tag & 0xF0) == 0xE0:
+        number: int = read_vlq(data, pos + 1, len(data))[0]
+        return number.to_bytes(8, "big")
+    return None
 
 
 def _after(data: bytes, pos: i64, kids: i64) -> i64:

@@ -95,7 +95,7 @@ class Holes:
                 return True
             elif isinstance(kid, Cell) and id(kid) not in seen:
                 seen.add(id(kid))
-                if kid._hash is not None and self._is_named(kid._hash):
+                if kid._encoding is not None and self._is_named(kid.hash):
                     return True
                 if kid._kids is None:
                     if kid._encoding is not None and self._are_named(kid._encoding):

@@ -122,9 +122,13 @@ def decode_parts(
     data: bytes | bytearray | memoryview,
     loader: Loader | None = None,
     limit: int = MESSAGE_BYTES_MAX,
+    *,
+    ordered: bool = True,
 ) -> tuple[Value, Parts]:
     """Return (value, the cells that came with it) of a message.
 
+    ordered: check the order of map keys in the cells behind the first one, too, a hash for each.
+    Without it the caller puts them through `check_cell` before anything rests on them.
     Raises: BadFormat: the bytes are not a message; LimitExceeded: longer than `limit` bytes.
     Source: CAD003 "Multi-cell encoding"; docs/cells.md "Messages".
     """
@@ -149,7 +153,7 @@ def decode_parts(
         if length > CELL_BYTES_MAX or start + length > total:
             raise BadFormat(f"bad message at byte {at}: a cell of {length} bytes does not fit")
         end: i64 = start + length
-        if scan(raw, start, end, 0, True, None) != end:
+        if scan(raw, start, end, 0, ordered, None) != end:
             raise BadFormat(
                 f"bad message at byte {start}: a cell is shorter than its stated {length} bytes"
             )

@@ -21,7 +21,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from datalattice.cells.cell import broken
-from datalattice.cells.facts import Fact, Facts
+from datalattice.cells.facts import Fact, Facts, name_at
 from datalattice.cells.scan import (
     block_size,
     branch_hashes,
@@ -38,8 +38,6 @@ NOTHING_SHORT: Final[frozenset[bytes]] = frozenset()
 
 _TEXT: Final = 0x30
 _BLOB: Final = 0x31
-_SYMBOL: Final = 0x32
-_KEYWORD: Final = 0x33
 _VECTOR: Final = 0x80
 _MAP: Final = 0x82
 _SET: Final = 0x83
@@ -289,13 +287,10 @@ class _Check:
     def _key(self, pos: i64) -> i64:
         """Check the key of an index entry, note its bytes as `low`; return the position after."""
         data = self.data
-        tag: i64 = data[pos]
         at: i64 = self._part(pos)
-        if _SYMBOL <= tag <= _KEYWORD:
-            self.low = data[pos + 2 : min(at, pos + 2 + INDEX_KEY_BYTES)]
-        elif (tag & 0xF0) == 0xE0:
-            number: int = read_vlq(data, pos + 1, at)[0]
-            self.low = number.to_bytes(8, "big")
+        name = name_at(data, pos)
+        if name is not None:
+            self.low = name
         elif self.kind >= 0 and not _TEXT <= self.kind <= _BLOB:
             raise broken("an index key that is referenced by hash is neither blob nor string")
         return at

@@ -315,6 +315,16 @@ class Store(Taking):
         """Return those of `hashes` that are here."""
         return {hash for hash in hashes if self.has(hash)}
 
+    def lengths(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
+        """Return the lengths of the encodings of those of `hashes` that are here."""
+        wanted = list(hashes)
+        found = self.get_encodings(wanted, verify=False)
+        return {
+            hash: len(encoding)
+            for hash, encoding in zip(wanted, found, strict=True)
+            if encoding is not None
+        }
+
     def missing(self, hashes: Iterable[bytes]) -> list[bytes]:
         """Return those of `hashes` that are not here, in their order."""
         return [hash for hash in hashes if not self.has(hash)]

@@ -46,6 +46,12 @@ class MemoryStore(Store):
         self._check_open()
         return check_hash(hash) in self._encodings
 
+    def lengths(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
+        """Return the lengths of the encodings of those of `hashes` that are here."""
+        self._check_open()
+        cells = self._encodings
+        return {hash: len(cells[hash]) for hash in hashes if hash in cells}
+
     def announced(self, hash: bytes) -> bool:
         """Return whether the cell may be served to others: a committed root reached it."""
         return self.has(hash) and hash not in self._staged

@@ -16,6 +16,7 @@ from typing import ClassVar, Final
 from datalattice.cells import Index, Map, Signed, Value, same, to_text, value_hash
 from datalattice.clock import Clock
 from datalattice.crypto import PUBLIC_KEY_BYTES
+from datalattice.errors import BadFormat
 from datalattice.lattice import (
     LOCAL_KEY,
     KeyedLattice,
@@ -187,9 +188,12 @@ class Hosting:
                 found = (mine if isinstance(mine, Index) else Index()).differences(theirs)
             else:
                 continue
-            for owner, _, before, is_there, after in found:
-                if is_there:
-                    yield path, owner, before, after
+            try:
+                slots = [(owner, mine, theirs) for owner, _, mine, there, theirs in found if there]
+            except BadFormat:
+                continue  # the merge leaves out what cannot be walked, and reports it
+            for owner, before, after in slots:
+                yield path, owner, before, after
 
     # --- before a merge -----------------------------------------------------------------------
 

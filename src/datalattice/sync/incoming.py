@@ -32,8 +32,8 @@ class Claim:
 class Waiting:
     """A claimed value: the key it was offered under, its path, and its top.
 
-    `top` is its encoding, or the hash of a value whose own cell is waited for. It is `wrapped`
-    already unless that took cells that are not here yet.
+    `top` is its hash, or its encoding when it has no cell of its own. It is `wrapped` already
+    unless that took cells that are not here yet.
     """
 
     key: bytes

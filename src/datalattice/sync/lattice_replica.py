@@ -23,11 +23,15 @@ from operator import attrgetter
 from typing import Final
 
 from datalattice.cells import (
+    NO_HOLES,
+    Hole,
+    Holes,
     Index,
     Keyword,
     Signed,
     Value,
     Vector,
+    Work,
     brief,
     decode,
     encode,
@@ -72,12 +76,12 @@ from datalattice.sync.delta import beyond
 from datalattice.sync.evidence import Evidence, EvidenceLimits
 from datalattice.sync.hosting import DISK_LOW, Admitted, Hosting
 from datalattice.sync.incoming import Claim, Incoming, Waiting
-from datalattice.sync.outcome import REFUSED, Outcome
+from datalattice.sync.incomplete import IncompleteCells, Progress
+from datalattice.sync.outcome import REFUSED, UNSOUND, Outcome
 from datalattice.sync.policy import HostingPolicy
 from datalattice.sync.private import PrivateCells
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe
 from datalattice.sync.spelling import Speller, Spelling
-from datalattice.sync.staging import Progress, Staging
 
 PUSH_BYTES_MAX: Final = 8_000_000
 """Largest difference that is pushed.
@@ -128,8 +132,9 @@ class LatticeReplica:
         users = context.verified_by(verifier)
         self.on_loss: Callable[[Sequence[bytes]], None] | None = None
         """Called, on the owner's thread, with cells of this store that turned out to be missing."""
-        self._staging = Staging(store)
+        self._incomplete = IncompleteCells(store)
         self._waiting: dict[Claim, Waiting] = {}
+        self._holes = NO_HOLES  # of the value that is merged just now
         self._next: dict[Claim, Probe] = {}  # what is known by its hash alone, and comes after
         self._root: Value = store.root()
         if store.root_hash() is None:
@@ -152,7 +157,7 @@ class LatticeReplica:
                 store,
                 lattice,
                 self._context,
-                self._load_encodings,
+                self._fetch_foreign,
                 clock or SystemClock(),
             )
         self._forks: list[OwnerForked] = []  # met since the last commit
@@ -252,7 +257,7 @@ class LatticeReplica:
     @property
     def staged_bytes(self) -> int:
         """Bytes of cells of such values that are here already."""
-        return self._staging.size_bytes
+        return self._incomplete.size_bytes
 
     @property
     def is_blank(self) -> bool:
@@ -342,15 +347,15 @@ class LatticeReplica:
             self._turn_away(offer, outcome)
             return
         if offer.parts:
-            progress = self._staging.add({part.hash: part.data for part in offer.parts})
+            progress = self._incomplete.add({part.hash: part.data for part in offer.parts})
             self._proceed(progress, outcome)
         if offer.lost:
-            self._give_up(self._staging.claims_above(offer.lost), outcome)
+            self._give_up(self._incomplete.claims_above(offer.lost), outcome)
         if offer.probe is not None:
             self._consider(offer.probe, peer, outcome)
-        if self._staging.size_bytes > STAGED_BYTES_MAX:
+        if self._incomplete.size_bytes > STAGED_BYTES_MAX:
             # Not those of this peer: who fills the room to the brim would keep the others out.
-            self._give_up(self._staging.heaviest(attrgetter("peer")), outcome)
+            self._give_up(self._incomplete.heaviest(attrgetter("peer")), outcome)
 
     def _turn_away(self, offer: Offer, outcome: Outcome) -> None:
         """Take nothing in: the room that the disk still has is for this node's own data."""
@@ -438,29 +443,32 @@ class LatticeReplica:
                 self._next[claim] = probe
             return
         cells = dict(incoming.cells.encodings())
+        bare = b""  # of a value without a cell of its own
         if incoming.absent is not None:
             waiting = Waiting(probe.key, incoming.path, incoming.absent, True, False)
             refs = [incoming.absent]
         else:
             try:
                 value, is_wrapped = self._wrap(incoming.path, incoming.value, peer), True
-            except MissingData:
+            except (MissingData, BadFormat):
+                # Nothing of it is checked yet: it is wrapped once it is complete, around its holes.
                 value, is_wrapped = incoming.value, False
             except UsageError as error:
                 outcome.refuse(probe.key, f"value at {brief(incoming.path)} not taken: {error}")
                 return
-            top = encode(value)
-            refs = references(top) if is_embedded(value) else [value_hash(value)]
+            bare = encode(value) if is_embedded(value) else b""
+            top = bare or value_hash(value)
+            refs = references(bare) if bare else [top]
             # What wrapping made is here in memory only; all other cells came with the message.
             cells.update((hash, data) for hash, data, _ in novelty(value, incoming.cells))
-            waiting = Waiting(probe.key, incoming.path, top, False, is_wrapped)
+            waiting = Waiting(probe.key, incoming.path, top, not bare, is_wrapped)
         if before is not None:
             # A peer's newer value contains its older one; the cells fetched so far serve both.
             outcome.supersede(before.key, probe.key)
             self._pass_over_next(claim, probe.key, outcome)
-            self._staging.release(claim)
+            self._incomplete.release(claim)
         self._waiting[claim] = waiting
-        self._proceed(self._staging.claim(claim, refs, cells), outcome)
+        self._proceed(self._incomplete.claim(claim, refs, cells, bare), outcome)
 
     def _pass_over_next(self, claim: Claim, newer: bytes, outcome: Outcome) -> None:
         """Wait for the value with the key `newer` in the place of the one that was to come next."""
@@ -510,24 +518,38 @@ class LatticeReplica:
                 return
             self._private.admit(encoding for _, encoding in progress.stored)
         outcome.missing.extend(progress.missing)
+        for hash, reason in progress.unsound:
+            outcome.remark(UNSOUND, f"cell 0x{hash.hex()} is not stored: {reason}")
         for claim in progress.complete:
             assert isinstance(claim, Claim)
             waiting = self._waiting.pop(claim)
-            self._merge(claim.peer, waiting, outcome)
+            refusal = progress.refused.get(claim)
+            if refusal is None:
+                holes = progress.holes.get(claim, NO_HOLES)
+                in_full = self._merge(claim.peer, waiting, holes, outcome)
+            else:
+                outcome.refuse(
+                    waiting.key, f"a value at {brief(waiting.path)} is not taken: {refusal}"
+                )
+                in_full = False
+            outcome.ended.append((claim.peer, in_full))
             after = self._next.pop(claim, None)
             if after is not None:
                 self._consider(after, claim.peer, outcome)
 
-    def _merge(self, peer: str, waiting: Waiting, outcome: Outcome) -> None:
+    def _merge(self, peer: str, waiting: Waiting, holes: Holes, outcome: Outcome) -> bool:
+        """Merge a complete foreign value around its holes; return whether it was taken in full."""
         outcome.finished.append(waiting.key)
-        store = self._store
+        loader = holes.loader(self._store)
+        dropped = outcome.dropped_parts
+        self._holes = holes
         try:
-            other = store.load(waiting.top) if waiting.is_hash else decode(waiting.top, store)
+            other = loader.load(waiting.top) if waiting.is_hash else decode(waiting.top, loader)
             if not waiting.is_wrapped:
                 other = self._wrap(waiting.path, other, peer)
             admitted = self._admit(other, peer)
             other = other if admitted is None else admitted.value
-            merged = self._lattice.merge(self._root, other, self._context)
+            merged = self._merged(other, holes)
         except (BadFormat, Corruption, MissingData, UsageError) as error:
             if isinstance(error, MissingData) and self.on_loss is not None:
                 self.on_loss(error.hashes)  # the foreign value is complete: it is ours
@@ -535,23 +557,49 @@ class LatticeReplica:
             text = f"a value at {brief(waiting.path)} is not taken: {error}"
             outcome.refused[waiting.key] = text
             outcome.remark(REFUSED, text)
-            return
+            return False
         finally:
+            self._holes = NO_HOLES
             outcome.merged(waiting.key)
-        held = outcome.parts_of if waiting.path else outcome.holds
-        held.append((peer, Probe(value_hash(other), other)))
+        if not holes:
+            held = outcome.parts_of if waiting.path else outcome.holds
+            held.append((peer, Probe(value_hash(other), other)))
+        in_full = not holes and outcome.dropped_parts == dropped
         is_new = merged is not self._root and not same(merged, self._root)
         value = self._with_evidence(merged)
         if value is self._root or (not is_new and same(value, self._root)):
-            return
+            return in_full
         # "It was written in the commit of the merge that made it." Of two branches of a slot the
         # greater one replaces the other, so the root need not contain the one before it.
         self._commit(value, contains=False)
         if not is_new:
-            return
+            return in_full
         if self.hosting is not None and admitted is not None:
             self.hosting.taken(merged, admitted)
         outcome.changed = True
+        return in_full
+
+    def _merged(self, other: Value, holes: Holes) -> Value:
+        """Return the root with a foreign one merged into it.
+
+        Raises: BadFormat: its own cell is not sound, or the result would refer to one that is not.
+        """
+        if isinstance(other, Hole):
+            raise BadFormat(holes.reason())
+        context = self._context.for_foreign(self._context.report, Work(), holes)
+        merged = self._lattice.merge(self._root, other, context)
+        if holes.is_planted(merged):  # "no merge can plant a hole, whatever it forgets"
+            raise BadFormat(f"the merge would keep a cell that is not sound: {holes.reason()}")
+        return merged
+
+    def _fetch_foreign(self, hashes: Sequence[bytes]) -> list[bytes | None]:
+        """Return encodings of cells of the value that is just merged, also of those above holes."""
+        tainted = self._holes.tainted
+        if not tainted:
+            return self._load_encodings(hashes)
+        found = self._load_encodings([hash for hash in hashes if hash not in tainted])
+        rest = iter(found)
+        return [tainted[hash] if hash in tainted else next(rest) for hash in hashes]
 
     def _admit(self, other: Value, peer: str) -> Admitted | None:
         """Return what of a complete root is hosted and has room; None: there is no policy."""
@@ -620,7 +668,7 @@ class LatticeReplica:
             outcome.dropped.append(self._waiting.pop(claim).key)
             if claim in self._next:
                 outcome.dropped.append(self._next.pop(claim).key)
-        self._staging.drop(claims)
+        self._incomplete.drop(claims)
 
 
 def _field(signed: Signed, key: Value) -> Value:

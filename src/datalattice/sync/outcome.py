@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.lattice import EntryDropped, MergeContext, Report
+from datalattice.lattice import (
+    MALFORMED,
+    MISMATCHED,
+    TOO_COSTLY,
+    EntryDropped,
+    MergeContext,
+    Report,
+    SectionDropped,
+)
 from datalattice.sync.replica import Absorbed, Probe, Remark
 
 REFUSED: Final = "value-refused"
 """What a value that is not taken is counted as."""
+
+UNSOUND: Final = "unsound-cells"
+"""What cells are counted as that are well formed by themselves and do not fit together."""
+
+_PARTS: Final = frozenset({MALFORMED, MISMATCHED, TOO_COSTLY, SectionDropped.kind})
 
 
 class Outcome:
@@ -25,6 +38,9 @@ class Outcome:
         self.dropped: list[bytes] = []
         self.changed = False
         self._is_disputed = False
+        self.ended: list[tuple[str, bool]] = []
+        self.dropped_parts = 0
+        """Slots, entries and sections that were left out because they cannot be merged."""
         self._remarks: dict[str, object] = {}
         self._counts: dict[str, int] = {}
 
@@ -57,6 +73,7 @@ class Outcome:
 
         It is made text at the end, so that the others cost a count and no more.
         """
+        self.dropped_parts += kind in _PARTS
         self._remarks.setdefault(kind, what)
         self._counts[kind] = self._counts.get(kind, 0) + 1
 
@@ -82,4 +99,5 @@ class Outcome:
             frozenset(self.disputed),
             tuple(self.superseded),
             tuple(self.parts_of),
+            tuple(self.ended),
         )

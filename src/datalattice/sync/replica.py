@@ -96,6 +96,7 @@ class Absorbed:
               an owner whose key is here.
     superseded: (key, newer key) of probes that the same peer has replaced: what waits for the first
               is contained when the second is.
+    ended:    (peer, in full) of each value that was merged or refused: whether all of it was taken.
     """
 
     missing: tuple[bytes, ...] = ()
@@ -108,6 +109,7 @@ class Absorbed:
     disputed: frozenset[bytes] = frozenset()
     superseded: tuple[tuple[bytes, bytes], ...] = ()
     parts_of: tuple[tuple[str, Probe], ...] = ()
+    ended: tuple[tuple[str, bool], ...] = ()
 
 
 class Replica(Protocol):

@@ -193,14 +193,19 @@ _GOODBYE: Final = Keyword("BYE")
 
 
 def decode_payload(
-    payload: bytes, loader: Loader | None = None, limit: int = MESSAGE_BYTES_MAX
+    payload: bytes,
+    loader: Loader | None = None,
+    limit: int = MESSAGE_BYTES_MAX,
+    *,
+    ordered: bool = True,
 ) -> tuple[Message, Parts]:
     """Return (message, the cells that came with it); `loader` has those that did not.
 
+    ordered: as for `decode_parts`.
     Raises: BadFormat: not a canonical message, or its first level is not all there.
     Source: docs/node.md "Messages": the kind is inferred from the decoded payload.
     """
-    value, parts = decode_parts(payload, loader, limit)
+    value, parts = decode_parts(payload, loader, limit, ordered=ordered)
     try:
         return _read(value), parts
     except MissingData as error:

@@ -326,7 +326,7 @@ def test_values_full_of_gaps_are_given_up(monkeypatch: pytest.MonkeyPatch) -> No
                 await link.write(encode_frame(top + b"\x20" + chance.randbytes(32)))
                 await link.write(encode_frame(with_cell(top, cell)))
                 assert await answer_to(link, encode_ping(id), id) is not None
-            assert node._replica._staging.size_bytes <= 300_000
+            assert node._replica._incomplete.size_bytes <= 300_000
             assert node.root_hash == before
             await link.close()
 

@@ -295,7 +295,7 @@ class BoundedMemory(Checker):
         replica, replicator, peers = node.replica, node.replicator, max(1, node.peers_count)
         if isinstance(replica, LatticeReplica):
             self._bound(node, "incomplete values", replica.missing_count, CLAIMS_MAX * peers)
-            self._bound(node, "staged bytes", replica._staging.size_bytes, STAGED_BYTES_MAX)
+            self._bound(node, "staged bytes", replica._incomplete.size_bytes, STAGED_BYTES_MAX)
             self._bound(node, "made cells", len(replica._made), 2 * MADE_MAX)
         self._bound(node, "wanted parts", replicator.missing_count, self._wants * peers)
         self._bound(node, "bytes of a frame", node.buffered_bytes, self._frame_bytes)

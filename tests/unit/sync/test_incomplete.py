@@ -16,20 +16,23 @@ from datalattice.cells import (
     references,
     value_hash,
 )
-from datalattice.sync.staging import Progress, Staging
+from datalattice.sync.incomplete import IncompleteCells, Progress
 
 
 class Home:
     """Where stored cells are."""
 
     def __init__(self) -> None:
-        self.hashes: set[bytes] = set()
+        self.cells: dict[bytes, bytes] = {}
 
-    def has_many(self, hashes: Iterable[bytes]) -> set[bytes]:
-        return {hash for hash in hashes if hash in self.hashes}
+    def lengths(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
+        return {hash: len(self.cells[hash]) for hash in hashes if hash in self.cells}
+
+    def get_encoding(self, hash: bytes) -> bytes | None:
+        return self.cells.get(hash)
 
     def keep(self, progress: Progress) -> None:
-        self.hashes.update(hash for hash, _ in progress.stored)
+        self.cells.update(progress.stored)
 
 
 def tree(leaves: int, salt: str = "") -> tuple[bytes, dict[bytes, bytes]]:
@@ -46,7 +49,7 @@ def _cells(value: Value) -> dict[bytes, bytes]:
 
 def test_a_complete_value_passes_at_once_children_first() -> None:
     root, cells = tree(40)
-    staging = Staging(Home())
+    staging = IncompleteCells(Home())
     progress = staging.claim("claim", [root], cells)
     assert progress.complete == ["claim"]
     assert progress.missing == []
@@ -61,7 +64,7 @@ def test_a_complete_value_passes_at_once_children_first() -> None:
 def test_cells_may_come_in_any_order_and_portions(random: object, leaves: int) -> None:
     root, cells = tree(leaves)
     home = Home()
-    staging = Staging(home)
+    staging = IncompleteCells(home)
     progress = staging.claim("claim", [root], {})
     wanted = list(progress.missing)
     complete = list(progress.complete)
@@ -70,20 +73,20 @@ def test_cells_may_come_in_any_order_and_portions(random: object, leaves: int) -
         portion, wanted = wanted[:7], wanted[7:]
         progress = staging.add({hash: cells[hash] for hash in portion})
         for hash, _ in progress.stored:
-            assert hash not in home.hashes
+            assert hash not in home.cells
         home.keep(progress)
         wanted += [hash for hash in progress.missing if hash not in wanted]
         complete += progress.complete
     assert complete == ["claim"]
-    assert home.hashes == cells.keys()
+    assert home.cells == cells
     assert len(staging) == 0
 
 
 def test_what_is_stored_is_neither_asked_for_nor_entered() -> None:
     root, cells = tree(40)
     home = Home()
-    home.keep(Staging(home).claim("first", [root], cells))
-    progress = Staging(home).claim("again", [root], cells)
+    home.keep(IncompleteCells(home).claim("first", [root], cells))
+    progress = IncompleteCells(home).claim("again", [root], cells)
     assert progress.complete == ["again"]
     assert progress.stored == []
 
@@ -91,7 +94,7 @@ def test_what_is_stored_is_neither_asked_for_nor_entered() -> None:
 def test_cells_that_nobody_waits_for_are_not_kept() -> None:
     root, cells = tree(20)
     other, more = tree(20, "other")
-    staging = Staging(Home())
+    staging = IncompleteCells(Home())
     progress = staging.claim("claim", [root], {**cells, **more})
     assert {hash for hash, _ in progress.stored} == cells.keys()
     assert staging.add({other: more[other]}).stored == []
@@ -100,7 +103,7 @@ def test_cells_that_nobody_waits_for_are_not_kept() -> None:
 
 def test_two_claims_share_their_cells() -> None:
     root, cells = tree(40)
-    staging = Staging(Home())
+    staging = IncompleteCells(Home())
     first = staging.claim("first", [root], {})
     second = staging.claim("second", [root], {})
     assert first.missing == second.missing == [root]
@@ -113,7 +116,7 @@ def test_two_claims_share_their_cells() -> None:
 def test_a_dropped_claim_takes_its_own_cells_along() -> None:
     root, cells = tree(40)
     other, more = tree(40, "other")
-    staging = Staging(Home())
+    staging = IncompleteCells(Home())
     staging.claim("one", [root], {root: cells[root]})
     staging.claim("two", [other], {other: more[other]})
     lost = staging.add({}).missing or [h for h in more if staging.is_wanted(h)]
@@ -129,7 +132,7 @@ def test_a_dropped_claim_takes_its_own_cells_along() -> None:
 
 def test_a_released_claim_leaves_its_cells_to_the_next() -> None:
     root, cells = tree(40)
-    staging = Staging(Home())
+    staging = IncompleteCells(Home())
     staging.claim("old", [root], {root: cells[root]})
     staging.release("old")
     progress = staging.claim("new", [root], {})
@@ -141,7 +144,7 @@ def test_a_released_claim_leaves_its_cells_to_the_next() -> None:
 
 def test_a_complete_value_brings_what_another_waits_for() -> None:
     root, cells = tree(40)
-    staging = Staging(Home())
+    staging = IncompleteCells(Home())
     first = staging.claim("first", [root], {})
     assert first.missing == [root]
     second = staging.claim("second", [root], cells)
@@ -154,7 +157,7 @@ def test_a_shared_cell_comes_once_and_before_all_that_refer_to_it() -> None:
     shared: Value = Vector.of(["deep " * 40])
     value: Value = Vector.of([Vector.of([shared, "x" * 150]), shared, "y" * 150, "z" * 100])
     cells = _cells(value)
-    progress = Staging(Home()).claim("claim", [value_hash(value)], cells)
+    progress = IncompleteCells(Home()).claim("claim", [value_hash(value)], cells)
     order = [hash for hash, _ in progress.stored]
     assert len(order) == len(set(order)) == len(cells)
     for hash, encoding in progress.stored:
@@ -162,7 +165,7 @@ def test_a_shared_cell_comes_once_and_before_all_that_refer_to_it() -> None:
 
 
 def test_the_heaviest_make_up_a_quarter() -> None:
-    staging = Staging(Home())
+    staging = IncompleteCells(Home())
     sizes: dict[str, int] = {}
     # They come without leaves, so everything else waits.
     for claim, leaves in [("a1", 40), ("b1", 100), ("c1", 500), ("b2", 450)]:
