@@ -161,20 +161,14 @@ class Reading(Store):
         ]
 
     def lengths(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
-        """Return the lengths of the encodings of those of `hashes` that are here.
-
-        Cost: a look-up each: the place of a cell tells its length.
-        """
+        """Return the lengths of the encodings of those of `hashes` that are here: a look-up each."""
         self._check_open()
         wanted = list(hashes)
         found: dict[bytes, int] = {}
         for hash, place in zip(wanted, self._index.find_many(wanted), strict=True):
-            if place >= 0:
-                found[hash] = locate(place)[2]
-            else:
-                waiting = self._find_pending(hash)
-                if waiting is not None:
-                    found[hash] = len(waiting)
+            waiting = self._find_pending(hash) if place < 0 else None
+            if place >= 0 or waiting is not None:
+                found[hash] = locate(place)[2] if waiting is None else len(waiting)
         return found
 
     def _find(self, hash: bytes) -> int:

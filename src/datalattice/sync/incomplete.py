@@ -13,6 +13,8 @@ An unsound cell is a *hole*: it counts as arrived, and so do the cells above it,
 *tainted*. None of them is stored; a claim above them completes, and is handed on with its holes.
 
 Source: docs/design/foreign-data.md "Structure", "Holes".
+
+Length: one account of who waits for what; its parts change together with every cell that comes.
 """
 
 from __future__ import annotations
