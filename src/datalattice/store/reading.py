@@ -161,7 +161,7 @@ class Reading(Store):
         ]
 
     def lengths(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
-        """Return the lengths of the encodings of those of `hashes` that are here: a look-up each."""
+        """Return the lengths of those of `hashes` that are here: one look-up for each."""
         self._check_open()
         wanted = list(hashes)
         found: dict[bytes, int] = {}
