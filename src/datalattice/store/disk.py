@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 import shutil
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Protocol, overload
+from typing import Protocol
 
 from datalattice.engine import Engine, LmdbEngine
 from datalattice.errors import StoreError, StoreFailed, StoreFull
@@ -54,15 +54,11 @@ class DiskFile(Protocol):
 
 
 class View(Protocol):
-    """The bytes of a file as far as it went when the view was made."""
+    """A file that is open for reading until nobody has the view any more."""
 
-    def __len__(self) -> int: ...
-
-    @overload
-    def __getitem__(self, place: int) -> int: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> bytes: ...
+    def read(self, count: int, offset: int, /) -> bytes:
+        """Return up to `count` bytes from `offset`, fewer only at the end of the file."""
+        ...
 
 
 class Lock(Protocol):
@@ -93,11 +89,7 @@ class Disk(Protocol):
         ...
 
     def view(self, path: str) -> View:
-        """Map a file for reading."""
-        ...
-
-    def relieve(self, view: View) -> None:
-        """Take the memory back that reading a view brought in; it can be read as before."""
+        """Open a file for many small reads."""
         ...
 
     def replace(self, source: str, target: str) -> None:
@@ -202,6 +194,20 @@ class RealFile:
             self._fd = -1
 
 
+class RealView:
+    """A file of the operating system, open until nobody has the view any more."""
+
+    __slots__ = ("_fd", "read")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.read = partial(os.pread, fd)
+
+    def __del__(self) -> None:
+        # Not closed before: another thread may be reading, and the number may be given out anew.
+        os.close(self._fd)
+
+
 class RealDisk:
     """The operating system's files."""
 
@@ -230,19 +236,8 @@ class RealDisk:
         return RealFile(os.open(path, flags | os.O_CLOEXEC, 0o644))
 
     def view(self, path: str) -> View:
-        """Map a file for reading."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if os.fstat(fd).st_size == 0:
-                return b""
-            return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(fd)
-
-    def relieve(self, view: View) -> None:
-        """Take the memory back that reading a view brought in; it can be read as before."""
-        if isinstance(view, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            view.madvise(mmap.MADV_DONTNEED)  # of a file that is mapped to be read: loses nothing
+        """Open a file for many small reads."""
+        return RealView(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def replace(self, source: str, target: str) -> None:
         """Give `source` the name `target` in one step, whatever was there."""

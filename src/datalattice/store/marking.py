@@ -33,10 +33,6 @@ CATCH_UP_ROUNDS: Final = 20
 CELL_BYTES: Final = 34
 """What a pack has for a cell beside its encoding."""
 
-MARK_RESIDENT_BYTES: Final = 32 * 1024 * 1024
-MARK_RESIDENT_READS: Final = 256
-"""As of checks: a mark reads all that is alive."""
-
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how much of it, and of how much: "mark", cells, cells here."""
 
@@ -84,12 +80,7 @@ class Follower:
         self._disk = disk
         self._folder = folder
         self._index = index
-        self._segments = SegmentReader(
-            disk,
-            folder,
-            resident_bytes=MARK_RESIDENT_BYTES,
-            resident_reads=MARK_RESIDENT_READS,
-        )
+        self._segments = SegmentReader(disk, folder)
         self.marks = Marks()
         """The places of cells that stay."""
         self.cells = 0

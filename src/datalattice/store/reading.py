@@ -29,11 +29,6 @@ from datalattice.store.recovery import LogReader, Recovery
 from datalattice.store.refs import check_whole, moment_at, resolve
 from datalattice.store.segments import SegmentReader, segment_numbers, segment_path
 
-CHECK_RESIDENT_BYTES: Final = 32 * 1024 * 1024
-CHECK_RESIDENT_READS: Final = 64
-"""As those of other reads (see `segments`), but a check reads all of a store and soon comes to the
-bound."""
-
 REFRESH_TRIES: Final = 10
 """A refresh that meets a collection is made again so often."""
 
@@ -458,12 +453,7 @@ class Reading(Store):
                 folder=self._folder,
                 store_id=self._opened.store_id,
                 index=self._index,
-                segments=SegmentReader(
-                    self._disk,
-                    self._folder,
-                    resident_bytes=CHECK_RESIDENT_BYTES,
-                    resident_reads=CHECK_RESIDENT_READS,
-                ),
+                segments=SegmentReader(self._disk, self._folder),
                 state=self._state.watermark(),
                 acknowledged=acknowledged,
                 progress=progress,

@@ -32,15 +32,8 @@ ROOM_BYTES: Final = 256 * 1024
 ROOM_PACK_BYTES_MAX: Final = 32 * 1024
 """Packs up to this length get room behind them."""
 
-MAPPED_SEGMENTS_MAX: Final = 256
-"""Most segments of one store that are mapped at a time: each costs a file descriptor."""
-
-RESIDENT_READS_MAX: Final = 2_048
-"""Reads after which a reader of more than RESIDENT_BYTES_MAX gives the memory behind its mappings
-back: each brings in a window of some 64 KB at most, and a process would grow by the whole store."""
-
-RESIDENT_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Mapped bytes that may stay in memory."""
+OPEN_SEGMENTS_MAX: Final = 256
+"""Most segments of one reader that are open at a time: each costs a file descriptor."""
 
 FOLDER: Final = "segments"
 _SUFFIX: Final = ".seg"
@@ -185,71 +178,60 @@ class SegmentWriter:
 
 
 class SegmentReader:
-    """Reads encodings by place, through mappings that are made when they are needed."""
+    """Reads encodings by place, from files that are opened when they are needed.
 
-    def __init__(
-        self,
-        disk: Disk,
-        folder: str,
-        *,
-        mapped_max: int = MAPPED_SEGMENTS_MAX,
-        resident_bytes: int = RESIDENT_BYTES_MAX,
-        resident_reads: int = RESIDENT_READS_MAX,
-    ) -> None:
+    They are read, not mapped: a mapped file that is cut short, or has a bad sector, ends the
+    process that touches it.
+    """
+
+    def __init__(self, disk: Disk, folder: str, *, open_max: int = OPEN_SEGMENTS_MAX) -> None:
         self._disk = disk
         self._folder = folder
-        self._mapped_max = mapped_max
-        self._resident_bytes = resident_bytes
-        self._resident_reads = resident_reads
+        self._open_max = open_max
         self._views: dict[int, View] = {}
-        self._reads = 0
         self._lock = threading.Lock()
 
     def read(self, place: int) -> bytes:
         """Return the bytes at a place; they are not verified.
 
-        Raises: Corruption: the segment is gone or too short.
+        Raises: Corruption: the segment is gone, too short, or cannot be read there.
         """
+        length = (place >> 1) & 0x3FFF
         offset = (place >> 15) & 0x7FFFFFF
-        end = offset + ((place >> 1) & 0x3FFF)
         view = self._views.get(place >> 42)
-        if view is None or end > len(view):
-            view = self._map(place >> 42, end)
-        self._reads += 1
-        if self._reads >= self._resident_reads:
-            self._relieve()
-        return view[offset:end]
+        if view is None:
+            view = self._open(place >> 42)
+        try:
+            data = view.read(length, offset)
+        except OSError as error:
+            path = segment_path(self._folder, place >> 42)
+            raise Corruption(f"{path} at byte {offset}: {error.strerror or error}") from error
+        if len(data) < length:
+            path = segment_path(self._folder, place >> 42)
+            end = offset + length
+            raise Corruption(f"{path} at byte {end}: the file ends before, at {offset + len(data)}")
+        return data
 
-    def _relieve(self) -> None:
-        self._reads = 0
-        with self._lock:
-            views = list(self._views.values())
-        if sum(map(len, views)) > self._resident_bytes:
-            for view in views:
-                self._disk.relieve(view)
-
-    def _map(self, segment: int, end: int) -> View:
+    def _open(self, segment: int) -> View:
         path = segment_path(self._folder, segment)
         with self._lock:
             try:
                 view = self._disk.view(path)
             except FileNotFoundError:
                 raise Corruption(f"{path}: the segment is gone") from None
-            if end > len(view):
-                raise Corruption(f"{path} at byte {end}: the file ends before, at {len(view)}")
             self._views.pop(segment, None)
-            if len(self._views) >= self._mapped_max:
-                self._views.pop(next(iter(self._views)))  # the one that was mapped first
+            if len(self._views) >= self._open_max:
+                self._views.pop(next(iter(self._views)))  # the one that was opened first
             self._views[segment] = view
             return view
 
     def drop(self, segments: list[int]) -> None:
-        """Drop the mappings of segments that are gone, so that the system has their room back."""
+        """Let go of segments that are gone, so that the system has their room back."""
         with self._lock:
             for segment in segments:
                 self._views.pop(segment, None)
 
     def forget(self) -> None:
-        """Drop the mappings; the system unmaps them when nobody reads from them any more."""
+        """Let go of all files; they are closed when nobody reads from them any more."""
         with self._lock:
             self._views.clear()

@@ -22,7 +22,7 @@ from datalattice.store.garbage import GARBAGE_FILE, REMOVED_NOTHING, Removed, Si
 from datalattice.store.hashindex import Position
 from datalattice.store.marking import MARK_CELLS, PLACE_SHIFT, Follower, Roots, absent, damaged
 from datalattice.store.packing import SEGMENTS_MAX
-from datalattice.store.reading import CHECK_RESIDENT_BYTES, CHECK_RESIDENT_READS, Reading
+from datalattice.store.reading import Reading
 from datalattice.store.recovery import Gap, LogReader, Pack
 from datalattice.store.segments import SegmentReader, segment_numbers, segment_path
 
@@ -235,12 +235,7 @@ class StretchReader:
             removed,
             last_segment=stretch.last,
         )
-        self._segments = SegmentReader(
-            disk,
-            folder,
-            resident_bytes=CHECK_RESIDENT_BYTES,
-            resident_reads=CHECK_RESIDENT_READS,
-        )
+        self._segments = SegmentReader(disk, folder)
         self.is_open_ended = False
         """Whether it ended in a hole."""
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final, overload
+from typing import Final
 
 from datalattice.crypto import SeededEntropy
 from datalattice.engine import Engine, MemoryEngine, ReadTxn, Snapshot, WriteTxn
@@ -237,14 +237,11 @@ class SimDisk:
         self._name_changes.append((path.rpartition("/")[0], path, content))
 
     def view(self, path: str) -> View:
-        """Map a file: its length stays, its bytes follow later writes."""
+        """Open a file for many small reads."""
         self.check_alive()
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return SimView(self._names[path])
-
-    def relieve(self, view: View) -> None:
-        """Do nothing: a view takes no memory of its own."""
 
     def replace(self, source: str, target: str) -> None:
         """Give `source` the name `target` in one step."""
@@ -356,25 +353,14 @@ class SimDisk:
 
 
 class SimView:
-    """A mapped file."""
+    """A file that is open for reading."""
 
     def __init__(self, content: _Content) -> None:
         self._content = content
-        self._size = len(content.now)
 
-    def __len__(self) -> int:
-        return self._size
-
-    @overload
-    def __getitem__(self, place: int) -> int: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> bytes: ...
-
-    def __getitem__(self, place: int | slice) -> int | bytes:
-        if isinstance(place, int):
-            return self._content.now[range(self._size)[place]]
-        return bytes(self._content.now[slice(*place.indices(self._size))])
+    def read(self, count: int, offset: int, /) -> bytes:
+        """Return up to `count` bytes from `offset`."""
+        return bytes(self._content.now[offset : offset + count])
 
 
 class SimLock:

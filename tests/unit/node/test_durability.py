@@ -264,7 +264,7 @@ def test_a_healed_cell_that_is_damaged_at_once_is_asked_for_again() -> None:
 
 
 class UnreadableDisk(SimDisk):
-    """A disk whose files cannot be read, except where they are mapped."""
+    """A disk whose files cannot be opened any more, except by who reads single cells."""
 
     is_unreadable = False
 

@@ -23,10 +23,9 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.limits import CELL_BYTES_MAX
-from datalattice.store import CellStore, Disk, DiskFile, RealDisk, View
+from datalattice.store import CellStore, Disk, DiskFile, RealDisk
 from datalattice.store.cellstore import PENDING_BYTES_MAX
 from datalattice.store.committer import Cells
-from datalattice.store.segments import SegmentReader
 
 
 def value(number: int, count: int = 10) -> Vector:
@@ -349,28 +348,3 @@ def test_encodings_are_staged_like_values(tmp_path: Path) -> None:
         assert store.announced(whole.hash)
     with CellStore.open(tmp_path, read_only=True) as store:
         assert missing(store.root()) == []
-
-
-class ThriftyDisk(RealDisk):
-    def __init__(self) -> None:
-        self.relieved = 0
-
-    def relieve(self, view: View) -> None:
-        self.relieved += 1
-        super().relieve(view)
-
-
-@pytest.mark.parametrize(("excess", "relieved"), [(0, 0), (1, 2)])
-def test_reading_gives_the_memory_behind_mappings_back(
-    tmp_path: Path, excess: int, relieved: int
-) -> None:
-    with CellStore.open(tmp_path) as store:
-        store.commit(value(1, 100))
-        place = store._index.find(value(1, 100).hash)
-        known = store.get_encoding(value(1, 100).hash)
-    size = (tmp_path / "segments" / "00000001.seg").stat().st_size
-    disk = ThriftyDisk()
-    reader = SegmentReader(disk, str(tmp_path), resident_bytes=size - excess, resident_reads=10)
-    for _ in range(25):
-        assert reader.read(place) == known
-    assert disk.relieved == relieved

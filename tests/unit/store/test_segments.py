@@ -1,0 +1,115 @@
+"""Segments that are cut short, gone or unreadable under whoever reads them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from datalattice.cells import Vector, novelty
+from datalattice.errors import Corruption
+from datalattice.store import CellStore, Damage, RealDisk, View
+from datalattice.store.segments import SegmentReader
+
+READER = """
+import os, sys
+from datalattice.cells import Vector, novelty
+from datalattice.errors import Corruption
+from datalattice.store import CellStore
+
+value = Vector.of([f"record {n} ".ljust(3000, "x") for n in range(100)])
+store = CellStore.open(sys.argv[1], cache_bytes=1)
+store.commit(value)
+hashes = [hash for hash, _, _ in novelty(value)]
+assert all(store.get_encoding(hash) for hash in hashes)
+os.truncate(sys.argv[1] + "/segments/00000001.seg", 8192)
+lost = 0
+for hash in hashes:
+    try:
+        store.get_encoding(hash)
+    except Corruption as error:
+        assert "the file ends before" in str(error), error
+        lost += 1
+print(len(hashes), lost, len(store.damage))
+"""
+
+
+def test_a_segment_that_is_cut_short_while_it_is_read_is_damage_and_no_death(
+    tmp_path: Path,
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", READER, str(tmp_path / "s")],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert ran.returncode == 0, f"{ran.returncode}: {ran.stderr}"
+    cells, lost, damage = map(int, ran.stdout.split())
+    assert cells - 4 <= lost == damage < cells
+
+
+class WornView:
+    def read(self, count: int, offset: int, /) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+class WornDisk(RealDisk):
+    def view(self, path: str) -> View:
+        return WornView()
+
+
+def test_a_sector_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
+    root = Vector.of(["x" * 500])
+    with CellStore.open(tmp_path / "s") as store:
+        store.commit(root)
+    seen: list[Damage] = []
+    with CellStore.open(tmp_path / "s", disk=WornDisk()) as store:
+        store.on_damage = seen.append
+        with pytest.raises(Corruption, match="Input/output error"):
+            store.root()
+        assert [one.hash for one in seen] == [store.root_hash()]
+        assert not store.has(store.root_hash() or b""), "it counts as missing, so it is fetched"
+
+
+class CountedView:
+    """A view that counts how many there are."""
+
+    alive = 0
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        CountedView.alive += 1
+
+    def __del__(self) -> None:
+        CountedView.alive -= 1
+
+    def read(self, count: int, offset: int, /) -> bytes:
+        return self._view.read(count, offset)
+
+
+class CountingDisk(RealDisk):
+    def view(self, path: str) -> View:
+        return CountedView(super().view(path))
+
+
+def test_a_reader_has_a_bounded_number_of_files_open(tmp_path: Path) -> None:
+    values = [Vector.of([f"{n} {i} ".ljust(900, "x") for i in range(6)]) for n in range(10)]
+    with CellStore.open(tmp_path / "s", segment_bytes=4_096) as store:
+        for value in values:
+            store.commit(value)
+        hashes = [hash for value in values for hash, _, _ in novelty(value)]
+        places = [store._index.find(hash) for hash in hashes]
+    assert len({place >> 42 for place in places}) > 5
+    reader = SegmentReader(CountingDisk(), str(tmp_path / "s"), open_max=3)
+    for _ in range(2):
+        assert all(reader.read(place) for place in places)
+        assert CountedView.alive == 3
+    reader.drop([places[-1] >> 42])
+    assert CountedView.alive == 2
+    reader.forget()
+    assert CountedView.alive == 0
