@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from datalattice.cells import Part, Value, branch_hashes, may_refer, novelty, settle, value_hash
-from datalattice.clock import Clock, SystemClock
+from datalattice.clock import BoundedClock, Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import MissingData, ReadOnly, StoreError, UsageError
 from datalattice.store.base import (
@@ -166,7 +166,7 @@ class CellStore(Reading):
         if not folder or "\0" in folder:
             raise UsageError(f"a store is opened at the path of a folder, got {folder!r}")
         disk = disk or RealDisk()
-        clock = clock or SystemClock()
+        clock = BoundedClock(clock or SystemClock())
         room = Room(
             disk, folder, clock.now_ms, spare_bytes=spare_bytes, segment_bytes=segment_bytes
         )

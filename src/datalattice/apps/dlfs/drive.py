@@ -24,7 +24,7 @@ from datalattice.cells import (
     blob_truncate,
     to_cell,
 )
-from datalattice.clock import Clock, SystemClock
+from datalattice.clock import Clock, SystemClock, present_ms
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import (
     AlreadyExists,
@@ -67,7 +67,7 @@ class Drive(Reading):
         Source: CAD028 "Drives"; docs/dlfs.md "Drives"; docs/design/decisions.md "D-FS1".
         """
         clock = clock or SystemClock()
-        root = make_directory(EMPTY_INDEX, clock.now_ms())
+        root = make_directory(EMPTY_INDEX, present_ms(clock))
         return cls(RootLattice(DLFSLattice(), root), clock, stage=stage)
 
     @classmethod
@@ -341,7 +341,7 @@ class Drive(Reading):
         given = self._cursor.context.timestamp
         if given is not None:
             return given
-        self._last_ms = max(self._last_ms, self._clock.now_ms())
+        self._last_ms = max(self._last_ms, present_ms(self._clock))
         return self._last_ms
 
     def _update(self, change: Callable[[Value, int], Value]) -> None:

@@ -25,6 +25,7 @@ from datalattice.apps.dlfs.node import (
 )
 from datalattice.apps.dlfs.paths import ABOVE, HERE, join_path
 from datalattice.cells import EMPTY_INDEX, Index, Value, same, value_hash
+from datalattice.clock import next_stamp
 from datalattice.errors import (
     AlreadyExists,
     DirectoryNotEmpty,
@@ -140,7 +141,8 @@ def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
 
     @functools.cache
     def stamp() -> int:
-        return max(now_ms, *[above.base + 1 for above in chain], time_of(present) + 1)
+        latest = max(above.base for above in chain)
+        return next_stamp(now_ms, max(latest, time_of(present)))
 
     child = change(present, stamp)
     if child is present:

@@ -23,7 +23,7 @@ from datalattice.cells import (
     Vector,
     same,
 )
-from datalattice.clock import Clock, next_stamp
+from datalattice.clock import Clock, next_stamp, present_ms
 from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor, SignedCursor
 from datalattice.errors import NoSigningKey
@@ -96,7 +96,7 @@ class Hidden:
             register = held if isinstance(held, Map) else EMPTY_MAP
             entries = register.get(ENTRIES)
             after = change(entries if isinstance(entries, Set) else EMPTY_SET)
-            stamp = next_stamp(self._clock.now_ms(), map_timestamp(register))
+            stamp = next_stamp(present_ms(self._clock), map_timestamp(register))
             return register.put(ENTRIES, after).put(TIMESTAMP, stamp)
 
         cursor.update(changed)

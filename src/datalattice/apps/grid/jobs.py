@@ -43,6 +43,7 @@ STATUSES: Final = ACTIVE | INTERACTIVE | TERMINAL
 
 JOB_ID_BYTES: Final = 16
 _TIME_BYTES: Final = 6
+JOB_TIME_MAX: Final = (1 << 8 * _TIME_BYTES) - 1
 _COUNT_BYTES: Final = 2
 _RANDOM_BYTES: Final = 8
 COUNT_MAX: Final = (1 << 8 * _COUNT_BYTES) - 1
@@ -110,6 +111,7 @@ def parse_job_id(given: object) -> bytes:
 def make_job_id(now_ms: int, last: bytes | None, entropy: Entropy) -> bytes:
     """Return an id for a new job, later in order than `last`: time, counter, chance.
 
+    Raises: UsageError: the time does not fit.
     Source: COG-8 "Job id"; docs/grid.md "Jobs".
     """
     count = 0
@@ -120,6 +122,8 @@ def make_job_id(now_ms: int, last: bytes | None, entropy: Entropy) -> bytes:
             count = 1 + int.from_bytes(last[_TIME_BYTES : _TIME_BYTES + _COUNT_BYTES], "big")
             if count > COUNT_MAX:
                 now_ms, count = now_ms + 1, 0
+    if now_ms > JOB_TIME_MAX:
+        raise UsageError(f"a job id has times up to {JOB_TIME_MAX} ms, the clock shows {now_ms} ms")
     return (
         now_ms.to_bytes(_TIME_BYTES, "big")
         + count.to_bytes(_COUNT_BYTES, "big")

@@ -50,7 +50,7 @@ from datalattice.apps.grid.lattice import (
 from datalattice.apps.grid.states import MergeReport, changes_of, part_key, part_of, whole
 from datalattice.apps.grid.storage import BadContent, Content, LatticePlace, Storage
 from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Keyword, Map, Signed, Value, to_cell
-from datalattice.clock import Clock, SystemClock, next_stamp
+from datalattice.clock import Clock, SystemClock, next_stamp, present_ms
 from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.cursors import LatticeCursor, RootLattice, SignedCursor
 from datalattice.errors import BadSignature, Corruption, NoSigningKey, NoSuchPath, UsageError
@@ -320,7 +320,7 @@ class Venue:
         def added(grid: Index, state: Index) -> tuple[Index, Index]:
             nonlocal made
             jobs = part_of(state, JOBS_KEY)
-            now_ms = max(0, self._clock.now_ms())
+            now_ms = present_ms(self._clock)
             made = make_job_id(now_ms, self._last_job, self._entropy)
             fresh = EMPTY_MAP.put(STATUS, PENDING).put_many(record.items())
             fresh = fresh.put(ID, made.hex()).put(CREATED, now_ms).put(UPDATED, now_ms)
@@ -349,7 +349,7 @@ class Venue:
             if job_status(before) in TERMINAL:
                 raise UsageError(f"the job {wanted.hex()} is {job_status(before)}: it has ended")
             last_ms = job_time(before)
-            now_ms = self._clock.now_ms()
+            now_ms = present_ms(self._clock)
             stamp = now_ms if last_ms is None else next_stamp(now_ms, last_ms)
             record = before.put_many(changes.items()).put(UPDATED, stamp)
             return grid, state.put(JOBS_KEY, jobs.put(wanted, record))

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.apps.kv.kinds import KINDS, LONG_MAX, Kind
+from datalattice.apps.kv.kinds import KINDS, Kind
 from datalattice.cells import EMPTY_INDEX, Index, Value, Vector
-from datalattice.errors import UsageError
+from datalattice.clock import checked_stamp
 from datalattice.lattice import as_integer, is_long
 
 VALUE_TAG: Final = 0
@@ -198,22 +198,6 @@ def structure(kind: Kind, index: Index, utime: int, expire: int | None, base: in
     if base < 0:
         return Vector.of((index, kind.tag, stamp, expire))
     return Vector.of((index, kind.tag, stamp, expire, base))
-
-
-def checked_stamp(stamp: int) -> int:
-    """Return a time that fits 64 bits.
-
-    Raises: UsageError: a peer wrote a time at the end of the range, and nothing can be later; or
-            the clock stands before 1970.
-    Source: docs/kv.md "Limits".
-    """
-    if stamp > LONG_MAX:
-        raise UsageError(
-            f"the stamp {stamp} does not fit 64 bits: what is stored bears the last time there is"
-        )
-    if stamp < 0:
-        raise UsageError(f"the clock shows {stamp} ms, and times are 0 or more: set it right")
-    return stamp
 
 
 ZERO_ENTRY: Final = Vector.of((None, None, 0, None))

@@ -16,13 +16,13 @@ from datalattice.apps.kv.entries import (
     VALUE,
     VALUE_TAG,
     Entry,
-    checked_stamp,
     read_entry,
     register,
     structure,
 )
 from datalattice.apps.kv.kinds import COUNTER, HASH, LONG_MAX, SET, ZSET, Kind
 from datalattice.cells import EMPTY_INDEX, EMPTY_VECTOR, Index, Value, Vector, same, value_hash
+from datalattice.clock import checked_stamp
 from datalattice.errors import UsageError, WrongType
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from datalattice.apps.queue.lattice import QueueLattice
 from datalattice.apps.queue.metadata import checked_meta_key
 from datalattice.apps.queue.state import QueueState, checked_offset, read_state
 from datalattice.cells import EMPTY_VECTOR, Value, Vector, html_table, to_cell
-from datalattice.clock import Clock, SystemClock
+from datalattice.clock import Clock, SystemClock, present_ms
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import UsageError
 
@@ -92,7 +92,7 @@ class Queue:
         keys: Iterable[object] | None,
         headers: Iterable[object] | None,
     ) -> range:
-        now_ms = self._clock.now_ms()
+        now_ms = present_ms(self._clock)
         batch = Batch(values, now_ms, keys, headers)
         if not batch.count:
             end = self.end_offset()
@@ -115,7 +115,7 @@ class Queue:
             raise UsageError(
                 f"a log of {len(before.entries)} records cannot go on as one of {len(entries)}"
             )
-        now_ms = self._clock.now_ms()
+        now_ms = present_ms(self._clock)
         done = False
 
         def step(value: Value) -> Value:
@@ -256,7 +256,7 @@ class Queue:
         Raises: UsageError: `key` is the reserved `:meta-stamps`.
         Source: CAD040 "setMeta"; docs/queue.md "Metadata"; docs/design/decisions.md "D2".
         """
-        now_ms = self._clock.now_ms()
+        now_ms = present_ms(self._clock)
         key_cell, value_cell = checked_meta_key(to_cell(key)), to_cell(value)
         self._cursor.update(lambda state: states.set_meta(state, key_cell, value_cell, now_ms))
 
@@ -270,7 +270,7 @@ class Queue:
         Source: CAD040 "truncate"; docs/queue.md "Truncation".
         """
         checked_offset("start", start)
-        now_ms = self._clock.now_ms()
+        now_ms = present_ms(self._clock)
         before = read_state(
             self._cursor.get_and_update(lambda state: states.truncate(state, start, now_ms))
         )
