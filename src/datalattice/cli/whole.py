@@ -19,6 +19,7 @@ from datalattice.cells import (
     from_text,
     read_json,
     to_text,
+    validate,
     write_json,
 )
 from datalattice.cli.render import progress_bars
@@ -113,7 +114,9 @@ def read_whole(source: Path | None, form: Layout, stage: Callable[[Value], objec
             if form is Layout.TEXT:
                 return from_text(file.read().decode("utf-8", "surrogateescape"))
             if form is Layout.CELLS:
-                return decode_message(file.read(), limit=sys.maxsize)
+                value = decode_message(file.read(), limit=sys.maxsize)
+                validate(value)  # cells of others go through the same check as those of peers
+                return value
             return read_json(
                 file,
                 marked=form is Layout.JSON,

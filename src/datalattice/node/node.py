@@ -54,7 +54,7 @@ from datalattice.node.pulling import Pulls
 from datalattice.node.reading import Inside
 from datalattice.node.transport import TcpTransport, Transport
 from datalattice.node.worker import Done, Worker
-from datalattice.store import CellStore, Fetch, Healing, Store
+from datalattice.store import CellStore, CheckedCells, Fetch, Healing, Store
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
 
 PULL_TIMEOUT_S: Final = 30.0
@@ -333,9 +333,13 @@ class Node:
     def stage(self, values: Iterable[Value]) -> None:
         """Put the cells of values into the store, durably, for a later write to refer to.
 
-        Raises: MissingData: cells below them are neither here nor among them.
+        Raises: MissingData: cells below them are neither here nor among them. BadFormat: one is not
+                sound.
         """
         values = list(values)
+        door = CheckedCells(self._store, scanned=True)
+        for value in values:
+            door.check_value(value)
         cells = [encoding for value in values for _, encoding, _ in novelty(value, self._store)]
         self._healer.make_writable()
         self._store.put(*values)

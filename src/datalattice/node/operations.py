@@ -49,7 +49,6 @@ from datalattice.cells import (
     Map,
     Value,
     Vector,
-    novelty,
     to_cell,
     to_text,
     value_hash,
@@ -80,7 +79,7 @@ from datalattice.node.slots import (
     with_slots,
 )
 from datalattice.node.transport import parse_key
-from datalattice.store import CellStore
+from datalattice.store import CellStore, CheckedCells
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -160,8 +159,9 @@ class Operations:
             lattice = cursor.lattice
             assert lattice is not None
             try:
+                door = CheckedCells(node.store, scanned=True)
                 for _, _, after in wanted:
-                    novelty(after, node.store)  # all of it is at hand
+                    door.check_value(after)  # all of it is at hand, and sound
                 for slot in present_slots(cursor.get(), wanted):
                     check_slot(lattice, slot, cursor.context)
                 cursor.update(lambda live: with_slots(lattice, live, present_slots(live, wanted)))

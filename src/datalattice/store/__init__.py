@@ -14,6 +14,7 @@ from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Missing, Report, Seen
 from datalattice.store.collecting import GRACE_MS, Collected
 from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View, write_error
+from datalattice.store.doors import CheckedCells
 from datalattice.store.folder import STORE_FILE, store_in
 from datalattice.store.garbage import Marks
 from datalattice.store.hashindex import Position
@@ -67,6 +68,7 @@ __all__ = [
     "Beginning",
     "CellCache",
     "CellStore",
+    "CheckedCells",
     "Collected",
     "Commit",
     "Contains",

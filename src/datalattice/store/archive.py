@@ -22,6 +22,7 @@ from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.base import Store, check_hash
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Seen
+from datalattice.store.doors import CheckedCells
 from datalattice.store.hashindex import STAGED
 from datalattice.store.reading import Reading
 
@@ -148,7 +149,8 @@ def import_cells(
     """Stage the cells of an archive in a store; return the hash of the value, and how many came.
 
     `read` returns up to as many bytes as it is asked for, none at the end. Every cell is decoded
-    and hashed, and has to come after those it refers to; the whole stream has to fit its checksum.
+    and hashed, has to come after those it refers to, and to be sound; the whole stream has to fit
+    its checksum.
     Nothing becomes visible: the cells are not announced, and no root or pin has moved.
     Raises: BadFormat: the stream is damaged, cut or no archive; the text says at which byte.
             StoreVersion: a newer version wrote it. StoreFull, StoreFailed: it cannot be stored.
@@ -163,6 +165,7 @@ def import_cells(
             f"an archive of version {version}; this package reads up to {ARCHIVE_VERSION}"
         )
     done = 0
+    door = CheckedCells(store, scanned=True)
     while True:
         begin = stream.offset
         count, length = _BLOCK.unpack(stream.take(_BLOCK.size, "a block"))
@@ -172,7 +175,7 @@ def import_cells(
             raise BadFormat(f"byte {begin}: a block of {count} cells in {length} bytes")
         cells = _cells_of(stream.take(length, "a block"), count, begin)
         _check_complete(store, cells, begin)
-        store.put_encodings(cells.items())
+        door.put(cells.items())
         done += count
         if progress is not None:
             progress(done)

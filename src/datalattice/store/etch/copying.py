@@ -10,6 +10,7 @@ from datalattice.cells import NIL_HASH, branch_hashes
 from datalattice.errors import MissingData, UsageError
 from datalattice.store.base import Store, check_hash
 from datalattice.store.disk import Disk, RealDisk, write_error
+from datalattice.store.doors import CheckedCells
 from datalattice.store.etch.etchstore import EtchStore
 from datalattice.store.etch.layout import PERSISTED
 from datalattice.store.etch.writer import EtchWriter, create_etch, folder_of
@@ -25,9 +26,11 @@ def copy_cells(source: Store, top: bytes, target: Store, progress: Progress | No
 
     What the target has counts as there with all below it, as in any store of ours.
     Raises: MissingData: the source does not have a cell. Corruption: it is damaged there.
+            BadFormat: a cell is not sound.
     Cost:   memory by the depth of the value, not by its size.
     """
     new = done = 0
+    door = CheckedCells(target, scanned=False)
     batch: list[tuple[bytes, bytes]] = []
     waiting: set[bytes] = set()
     stack: list[tuple[bytes, bool]] = [(top, False)]
@@ -47,12 +50,12 @@ def copy_cells(source: Store, top: bytes, target: Store, progress: Progress | No
         waiting.add(hash)
         done += 1
         if len(batch) >= BATCH_CELLS:
-            new += target.put_encodings(batch)
+            new += door.put(batch)
             batch.clear()
             waiting.clear()
             if progress is not None:
                 progress(done)
-    new += target.put_encodings(batch)
+    new += door.put(batch)
     if progress is not None:
         progress(done)
     return new
