@@ -77,6 +77,8 @@ class _Areas:
             for key, child in lattice.children().items():
                 if path or key != LOCAL_KEY:
                     self.collect((*path, key), child)
+        elif not path:
+            return  # a root without sections: a policy names none of it
         elif isinstance(lattice, OwnerLattice):
             self.owned.append(path)
         else:

@@ -22,7 +22,14 @@ from datalattice.cells import (
 )
 from datalattice.crypto import KeyPair
 from datalattice.errors import Corruption, UsageError
-from datalattice.lattice import MergeContext, assoc_in, get_in, root_lattice
+from datalattice.lattice import (
+    IndexLattice,
+    MaxLattice,
+    MergeContext,
+    assoc_in,
+    get_in,
+    root_lattice,
+)
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import (
     Absorbed,
@@ -502,3 +509,11 @@ def test_a_policy_that_means_nothing_is_refused() -> None:
 )
 def test_owners_are_named_as_people_write_them(owner: Value, shown: str) -> None:
     assert owner_text(owner) == shown
+
+
+def test_a_policy_says_nothing_of_a_root_without_sections() -> None:
+    lattice = IndexLattice(MaxLattice())
+    replica = LatticeReplica(MemoryStore(), lattice, hosting=HostingPolicy(owners="known"))
+    value = Index.of([(b"a", 1), (b"b", 2)])
+    assert absorb(replica, value).changed
+    assert same(replica.root, value)
