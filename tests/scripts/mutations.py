@@ -262,8 +262,9 @@ MUTATIONS: Final = (
     Mutation(
         "forget what is written within the broadcast window",
         "sync/replicator.py",
-        "        if now_ms < session.push_after_ms:\n            return\n"
-        "        session.dirty = False\n",
+        "        if not (session.dirty and session.may_push) or now_ms < session.push_after_ms:\n"
+        "            return\n        session.dirty = False\n",
+        "        if not (session.dirty and session.may_push):\n            return\n"
         "        session.dirty = False\n"
         "        if now_ms < session.push_after_ms:\n            return\n",
         (
@@ -273,9 +274,33 @@ MUTATIONS: Final = (
         simulated=True,
     ),
     Mutation(
+        "tell a plain peer a root alone",
+        "sync/lattice_codec.py",
+        "        return not self.welcomed(content)\n",
+        "        return False\n",
+        (UNIT + "sync/test_plain_peers.py::test_it_is_never_told_a_root_alone",),
+    ),
+    Mutation(
+        "ask a plain peer for its root but once",
+        "sync/replicator.py",
+        "        elif session.plain is not None and not session.plain.open:\n",
+        "        elif session.plain is not None and not session.plain.is_asked:\n",
+        (UNIT + "sync/test_plain_peers.py::test_what_it_has_is_asked_at_every_root_sync",),
+    ),
+    Mutation(
+        "ask for gaps where nobody answers",
+        "sync/replicator.py",
+        "            self._absorb(home, offer, now_ms)\n",
+        "            self._absorb(session, offer, now_ms)\n",
+        (
+            UNIT + "sync/test_plain_peers.py"
+            "::test_its_broadcasts_are_taken_and_gaps_asked_where_it_answers",
+        ),
+    ),
+    Mutation(
         "never state the root again",
         "sync/replicator.py",
-        " and not session.is_full:\n                self._state(session, now_ms)\n",
+        " and not session.is_full:\n                self._sync(session, now_ms)\n",
         ":\n                session.sync_after_ms += self._pace.root_sync_interval_ms\n",
         (
             UNIT + "sync/test_replicator.py::test_the_root_is_stated_every_thirty_seconds",

@@ -30,7 +30,8 @@ def scenario(seed: int, keep: int = 0) -> Simulation:
     """Return the cluster that a seed stands for.
 
     Half of them have hostile peers: a third of all, or all but one of each node's peers. One in
-    four keeps its faults to the end (safety), the others must converge (liveness).
+    four keeps its faults to the end (safety), the others must converge (liveness). One in four has
+    a peer with the habits of the reference node.
     """
     dice = Dice(seed, "scenario")
     size = dice.between(NODES_MIN, NODES_MAX)
@@ -41,6 +42,7 @@ def scenario(seed: int, keep: int = 0) -> Simulation:
         Faults.drawn(dice),
         hostile=hostile,
         settle=dice.chance(0.75),
+        references=int(dice.chance(0.25)),
         keep=keep,
     )
 

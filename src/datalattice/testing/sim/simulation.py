@@ -27,8 +27,9 @@ from datalattice.testing.sim.checkers import (
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.faults import NO_FAULTS, Faults
 from datalattice.testing.sim.hostile import HostilePeer
-from datalattice.testing.sim.network import Network
+from datalattice.testing.sim.network import End, Network
 from datalattice.testing.sim.node import OpenReplica, SimNode, World, open_lattice
+from datalattice.testing.sim.reference import SimReference, judge
 from datalattice.testing.sim.timeline import Timeline
 from datalattice.testing.sim.topology import Links, diameter, draw_links
 from datalattice.testing.sim.workload import Workload, standard_workload
@@ -88,6 +89,8 @@ class Simulation:
     replica:           makes what a node replicates when that is no lattice.
     links:             who dials whom, by number; drawn when not given.
     hostile:           how many hostile peers there are beside the nodes, each linked to all.
+    references:        how many peers there are with the habits of the reference node; some nodes
+                       dial each, and it dials some of them.
     settle:            whether faults stop in the end and all must become equal (liveness), or go on
                        to the end (safety).
     disks:             whether nodes keep their data on simulated disks, or in memory.
@@ -107,6 +110,7 @@ class Simulation:
         replica: OpenReplica = open_lattice,
         links: Links | None = None,
         hostile: int = 0,
+        references: int = 0,
         settle: bool = True,
         disks: bool = True,
         writes: int | None = None,
@@ -158,10 +162,13 @@ class Simulation:
             )
             for index in range(hostile)
         ]
-        for node in self.nodes:
-            self.network.add(node)
-        for peer in self._hostile:
-            self.network.add(peer)
+        self.references = [
+            SimReference(f"r{index}", self.timeline, self.network, dice.fork(f"r{index}"))
+            for index in range(references)
+        ]
+        ends: list[End] = [*self.nodes, *self._hostile, *self.references]
+        for end in ends:
+            self.network.add(end)
 
     def _skew(self, faults: Faults) -> int:
         return self._dice.between(-faults.skew_ms, faults.skew_ms)
@@ -211,6 +218,20 @@ class Simulation:
                 pair = (peer.name, node.name) if dice.chance(0.5) else (node.name, peer.name)
                 self.timeline.after(dice.below(20), partial(self._link, *pair))
             self.timeline.after(dice.below(2_000), peer.begin)
+        for reference in self.references:
+            self._link_reference(reference)
+
+    def _link_reference(self, reference: SimReference) -> None:
+        """Have at least one node dial a reference peer, and it some of those."""
+        dice = self._dice.fork(f"links of {reference.name}")
+        near = dice.shuffled(self.nodes)[: dice.between(1, len(self.nodes))]
+        for node in near:
+            pairs = [(node.name, reference.name)]
+            if dice.chance(0.5):
+                pairs.append((reference.name, node.name))
+            for pair in pairs:
+                self.timeline.after(dice.below(20), partial(self._link, *pair))
+        reference.begin()
 
     def _go_on(self) -> None:
         """Add another faulty time, or as much of it as it takes to have events enough."""
@@ -258,6 +279,9 @@ class Simulation:
     # --- users --------------------------------------------------------------------------------
 
     def _write_somewhere(self, dice: Dice) -> None:
+        if self.references and self._faulty and dice.chance(0.2):
+            dice.pick(self.references).write(dice)
+            return
         node = dice.pick(self.nodes)
         if self._faulty and node.is_up and node.idle_until_ms <= self.timeline.now_ms:
             self.write(node, dice, publish=not dice.chance(0.05))
@@ -405,6 +429,26 @@ class Simulation:
                 node.publish()
         if not self._await_equal(CONVERGE_MS, LOOK_MS):
             self._fail_equal("convergence", CONVERGE_MS)
+        if self.references:
+            self._converge_references()
+
+    def _converge_references(self) -> None:
+        """Expect the same on nodes and reference peers, owners' slots as they were signed.
+
+        What hostile peers sign, these and the nodes may join each in its way.
+        """
+        end_ms = self.timeline.now_ms + CONVERGE_MS
+        states = [reference.state for reference in self.references]
+        while self.timeline.now_ms < end_ms and not (self.is_equal and self._are_like(states)):
+            self.timeline.run(self.timeline.now_ms + LOOK_MS)
+            states = [reference.state for reference in self.references]
+        judge(self.references, {node.keys.public_key for node in self.nodes})
+        if not self._hostile and not self._are_like(states):
+            told = ", ".join(f"{one.name} {one.state.hex()[:8]}" for one in self.references)
+            raise Violation("reference convergence", f"{self.nodes[0].state.hex()[:8]}, {told}")
+
+    def _are_like(self, states: Sequence[bytes]) -> bool:
+        return all(state == self.nodes[0].state for state in states)
 
     def _be_quick(self) -> None:
         """Write in quick succession everywhere: no update may wait for the periodic statement."""
