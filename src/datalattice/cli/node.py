@@ -40,6 +40,7 @@ from datalattice.cli.running import peers_table, size_text, status_of
 from datalattice.cli.values import value_json
 from datalattice.cli.watch import watch
 from datalattice.errors import PeerUnavailable, UsageError
+from datalattice.store import RealDisk
 
 if TYPE_CHECKING:
     from datalattice.node import Node, Running, Settings
@@ -386,7 +387,7 @@ def _pull_alone(folder: Folder, address: str | None) -> str:
             await node.pull(address)
             return node.root_hash.hex()
 
-    folder.path.mkdir(parents=True, exist_ok=True)
+    RealDisk().create_folder(str(folder.path))
     try:
         return asyncio.run(work())
     except TimeoutError as error:

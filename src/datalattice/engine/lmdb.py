@@ -99,6 +99,7 @@ class _Environment:
                 map_size=MAP_BYTES_MAX,
                 readonly=not writable,
                 create=create,
+                mode=0o600,
                 sync=durable,
                 metasync=durable,
                 max_readers=READERS_MAX,
@@ -129,7 +130,7 @@ def _acquire(path: Path, *, durable: bool, create: bool) -> _Environment:
     if not create and not (path / DATA_FILE).exists():
         raise UsageError(f"{path}: no tables here; nothing was ever written to this folder")
     if create:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = os.path.realpath(path)
     with _shared_lock:
         found = _shared.get(name)

@@ -21,6 +21,7 @@ from typing import Final
 from datalattice.crypto import SEED_BYTES, KeyPair, KeyRing
 from datalattice.errors import NoSigningKey, UsageError
 from datalattice.lattice import MergeContext, verify_did
+from datalattice.store import RealDisk
 
 HOME_VARIABLE: Final = "DATALATTICE_HOME"
 DEFAULT_FOLDER: Final = "~/.datalattice"
@@ -173,7 +174,8 @@ def write_key(path: Path, key_pair: KeyPair) -> None:
     Raises: UsageError: there is a file already, or the folder cannot be written to.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk = RealDisk()
+        disk.create_folder(str(path.parent))
         # Created with its mode, so that nobody can read it at any moment; exclusive, so that no
         # key is lost.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
@@ -181,6 +183,7 @@ def write_key(path: Path, key_pair: KeyPair) -> None:
             file.write(f"{KEY_PREFIX}{key_pair.seed.hex()}\n")
             file.flush()
             os.fsync(file.fileno())
+        disk.sync_folder(str(path.parent))  # else a power failure may take the name away
     except FileExistsError as error:
         raise UsageError(f"there is a key at {path} already; it was not replaced") from error
     except OSError as error:

@@ -24,6 +24,7 @@ from datalattice.crypto import sha3_256
 from datalattice.errors import AlreadyExists, DataLatticeError, NoSuchPath, UsageError
 from datalattice.home.drives import DriveOf, Drives
 from datalattice.home.transfer import Told, fetch, hash_file, inside, pieces, walk_local
+from datalattice.store import FOLDER_MODE
 
 DIRECTORY: Final = "directory"
 """In the place of a file's hash."""
@@ -425,7 +426,7 @@ class Sync:
                 kept[names] = seen
             elif names in known and (names in theirs or here or names in self._blocked):
                 kept[names] = known[names]
-        self._memory.parent.mkdir(exist_ok=True)
+        self._memory.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
         rows = [
             [list(names), one.hash, one.size, one.mtime_ns, one.ctime_ns]
             for names, one in kept.items()

@@ -35,6 +35,7 @@ from datalattice.node.logs import log_event, logging_to, set_level
 from datalattice.node.node import Node
 from datalattice.node.operations import Operations
 from datalattice.node.transport import Transport, parse_address
+from datalattice.store import FILE_MODE, RealDisk
 
 STORE_NAME: Final = "store"
 RUNNING_NAME: Final = "running.json"
@@ -117,7 +118,7 @@ class Daemon:
     async def serve(self) -> None:
         """Run in an event loop that is there already."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            RealDisk().create_folder(str(self._folder))
         except OSError as error:
             raise UsageError(f"cannot make the folder {self._folder}: {error.strerror}") from error
         loop = asyncio.get_running_loop()
@@ -204,7 +205,9 @@ def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
 def _write(path: Path, running: Running) -> None:
     """Replace the file in one step: a reader sees the old one or the new one."""
     fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(asdict(running), indent=1) + "\n", encoding="utf-8")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(fresh, flags, FILE_MODE), "w", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(running), indent=1) + "\n")
     fresh.replace(path)
 
 

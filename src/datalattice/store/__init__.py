@@ -13,7 +13,16 @@ from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Missing, Report, Seen
 from datalattice.store.collecting import GRACE_MS, Collected
-from datalattice.store.disk import Disk, DiskFile, Lock, RealDisk, View, write_error
+from datalattice.store.disk import (
+    FILE_MODE,
+    FOLDER_MODE,
+    Disk,
+    DiskFile,
+    Lock,
+    RealDisk,
+    View,
+    write_error,
+)
 from datalattice.store.doors import CheckedCells
 from datalattice.store.folder import STORE_FILE, store_in
 from datalattice.store.garbage import Marks
@@ -59,6 +68,8 @@ from datalattice.store.sweeping import (
 __all__ = [
     "ANY",
     "CACHE_BYTES_MAX",
+    "FILE_MODE",
+    "FOLDER_MODE",
     "GRACE_MS",
     "LEASE_SECONDS_MAX",
     "NOTHING",

@@ -21,6 +21,10 @@ from datalattice.engine import Engine, LmdbEngine
 from datalattice.errors import StoreError, StoreFailed, StoreFull
 from datalattice.store.lockfile import ContentLock, FileLock
 
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+"""Folders and files of a store are for its user alone."""
+
 _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ZEROS_BYTES = 1 << 20
 
@@ -220,12 +224,15 @@ class RealDisk:
         return sorted(entry.name for entry in Path(folder).iterdir())
 
     def create_folder(self, path: str) -> None:
-        """Make a folder, and those above it, durably; fine when it is there."""
+        """Make a folder, and those above it, durably; fine when it is there.
+
+        Only the user who makes it can enter it, and read the files in it.
+        """
         folder = Path(path)
         if folder.is_dir():
             return
         self.create_folder(str(folder.parent))
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
         self.sync_folder(str(folder.parent))
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
@@ -233,7 +240,7 @@ class RealDisk:
         flags = os.O_RDWR if write or create else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_TRUNC
-        return RealFile(os.open(path, flags | os.O_CLOEXEC, 0o644))
+        return RealFile(os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 
     def view(self, path: str) -> View:
         """Open a file for many small reads."""
@@ -267,7 +274,7 @@ class RealDisk:
 
     def allocate(self, path: str, size: int) -> None:
         """Make a file of `size` bytes for which the file system sets room aside."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(fd, 0, size)

@@ -8,13 +8,16 @@ error message.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import struct
 from pathlib import Path
 from typing import Final
 
-from datalattice.errors import StoreLocked
+from datalattice.errors import StoreError, StoreLocked
+
+LOCK_MODE: Final = 0o600
 
 _held: Final[set[int]] = set()
 
@@ -37,7 +40,7 @@ class FileLock:
     __slots__ = ("_fd", "_pid")
 
     def __init__(self, path: str) -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = _opened(path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -63,6 +66,18 @@ class FileLock:
             _held.discard(self._fd)
             os.close(self._fd)
         self._fd = -1
+
+
+def _opened(path: str) -> int:
+    """Open a lock file. It is emptied later on, so a link might cost another file its contents."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, LOCK_MODE)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise StoreError(
+            f"{path} is a link, and a lock is a file of its own; remove the link"
+        ) from error
 
 
 class ContentLock:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import stat
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,17 +14,21 @@ from unittest.mock import Mock
 
 import pytest
 
+from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Value
 from datalattice.crypto import KeyPair
 from datalattice.errors import (
     NoSigningKey,
+    StoreError,
     StoreFull,
     Unavailable,
     UnsupportedOperation,
     UsageError,
 )
+from datalattice.home import write_key
 from datalattice.node import Daemon, Node, NodeConfig, Running, connect, control, running
 from datalattice.node.daemon import SIGNAL_REST_S
+from datalattice.store import CellStore
 
 
 def serving(
@@ -67,6 +72,53 @@ def test_stop_ends_it_in_order_from_any_thread(tmp_path: Path) -> None:
 
     serving(tmp_path, work)
     assert connect(tmp_path) is None
+
+
+def test_what_a_node_keeps_is_for_its_user_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "home"
+    before = os.umask(0)
+    try:
+        keys = KeyPair(b"k" * 32)
+        write_key(folder / "identity.key", keys)
+
+        async def work(_daemon: Daemon, node: Node) -> None:
+            LatticeMQ.at(node.cursor, keys.public_key).partition("t", 0).offer(1)
+            await node.sync()
+            for path in [folder.parent, folder, *folder.rglob("*")]:
+                mode = stat.S_IMODE(path.lstat().st_mode)
+                assert mode == (0o700 if path.is_dir() else 0o600), path
+
+        serving(folder, work, key_pair=keys)
+    finally:
+        os.umask(before)
+    names = {path.name for path in folder.rglob("*")}
+    assert {"identity.key", "store", "lock"} <= names
+
+
+def test_a_lock_that_is_a_link_costs_no_other_file_its_contents(tmp_path: Path) -> None:
+    CellStore.open(tmp_path / "store").close()
+    other = tmp_path / "other"
+    other.write_text("mine", "ascii")
+    (tmp_path / "store" / "lock").unlink()
+    (tmp_path / "store" / "lock").symlink_to(other)
+    with pytest.raises(StoreError, match="lock is a link, and a lock is a file of its own"):
+        CellStore.open(tmp_path / "store")
+    assert other.read_text("ascii") == "mine"
+
+
+def test_a_new_key_is_durable_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, bool]] = []
+
+    def sync(handle: int) -> None:
+        path = Path(f"/proc/self/fd/{handle}").readlink()
+        synced.append((path.name, path.is_dir() and any(path.iterdir())))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    write_key(tmp_path / "home" / "identity.key", KeyPair(b"k" * 32))
+    # The folder's own name, what is in the file, and last the name of the file.
+    assert synced == [(tmp_path.name, True), ("identity.key", False), ("home", True)]
 
 
 def test_a_socket_gets_a_short_path_wherever_node_and_temporary_folder_are(
