@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datalattice.cli.folder import DirOption, Folder, JsonOption, existing_folder
+from datalattice.cli.folder import DirOption, JsonOption, existing_folder
 from datalattice.cli.garbage import collect
-from datalattice.cli.node import settings_of
 from datalattice.cli.render import print_lines, print_pairs, progress_bars, results, show, table
-from datalattice.cli.running import size_text
-from datalattice.cli.values import value_json
-from datalattice.home import read_keys_or_none
+from datalattice.cli.running import on_replica, size_text
 
 if TYPE_CHECKING:
     from datalattice.sync import LatticeReplica
@@ -40,7 +35,7 @@ def hosting(context: typer.Context, dir: DirOption = None, json: JsonOption = Fa
         from datalattice.node import hosting_document
 
         folder = existing_folder(dir)
-        document = _do(folder, "hosting.show", {}, hosting_document)
+        document = on_replica(folder, "hosting.show", {}, hosting_document)
         show(json, document, lambda: _print_hosting(document))
 
 
@@ -112,7 +107,7 @@ def forget(
         return document
 
     arguments = {"owner": owner, "section": section, "own": own, "reason": reason}
-    document = _do(folder, "owner.forget", arguments, alone)
+    document = on_replica(folder, "owner.forget", arguments, alone)
     if now:
         with progress_bars(quiet=json) as bars:
             document["collected"] = collect(folder, bars.add(f"gc {folder.store_path}"), 0)
@@ -127,41 +122,8 @@ def _decide(dir: Any, json: bool, rule: str, owner: str, **more: Any) -> None:
         return hosting_document(replica)
 
     arguments = {"rule": rule, "owner": owner, **more}
-    document = _do(existing_folder(dir), "hosting.decide", arguments, alone)
+    document = on_replica(existing_folder(dir), "hosting.decide", arguments, alone)
     show(json, document, lambda: _print_decisions(document))
-
-
-def _do(
-    folder: Folder,
-    operation: str,
-    arguments: dict[str, Any],
-    alone: Callable[[LatticeReplica], dict[str, object]],
-) -> dict[str, Any]:
-    """Have the running node do it, or do it on the store when none runs."""
-    from datalattice.node import connect
-
-    client = connect(folder.path)
-    if client is None:
-        with _replica_of(folder) as replica:
-            return alone(replica)
-    with client:
-        document = value_json(client.call(operation, **arguments))
-    assert isinstance(document, dict)
-    return document
-
-
-@contextmanager
-def _replica_of(folder: Folder) -> Iterator[LatticeReplica]:
-    """Open the replica of a folder in which no node runs."""
-    from datalattice.lattice import MergeContext, root_lattice
-    from datalattice.store import CellStore
-    from datalattice.sync import LatticeReplica
-
-    policy = settings_of(folder).config.hosting
-    keys = read_keys_or_none(folder)
-    context = MergeContext() if keys is None else keys.context()
-    with CellStore.open(folder.store_path) as store:
-        yield LatticeReplica(store, root_lattice(), context, hosting=policy)
 
 
 def _print_hosting(document: dict[str, Any]) -> None:

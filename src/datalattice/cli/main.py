@@ -26,6 +26,7 @@ from typer.main import get_command
 from datalattice.cli import (
     demo,
     etch,
+    forks,
     fs,
     garbage,
     get,
@@ -92,6 +93,7 @@ app.add_typer(store.app, name="store", no_args_is_help=True)
 app.add_typer(hosting.app, name="hosting")
 app.command("forget")(hosting.forget)
 app.command("host")(hosting.host)
+app.add_typer(forks.app, name="forks", no_args_is_help=True)
 app.add_typer(fs.app, name="fs", no_args_is_help=True)
 app.add_typer(etch.app, name="etch", no_args_is_help=True)
 app.add_typer(venue.app, name="venue", no_args_is_help=True)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.table import Table
 
+from datalattice.cells import to_cell
 from datalattice.cli.folder import Folder
 from datalattice.cli.render import table
 from datalattice.cli.values import value_json
 from datalattice.errors import UsageError
+from datalattice.home import read_keys_or_none
 
 if TYPE_CHECKING:
     from datalattice.node import ControlClient
+    from datalattice.sync import LatticeReplica
 
 KEY_DIGITS_SHOWN: Final = 16
 
@@ -42,6 +46,41 @@ def status_of(client: ControlClient) -> dict[str, Any]:
     document = value_json(client.call("node.status"))
     assert isinstance(document, dict)
     return document
+
+
+def on_replica(
+    folder: Folder,
+    operation: str,
+    arguments: dict[str, Any],
+    alone: Callable[[LatticeReplica], dict[str, object]],
+) -> dict[str, Any]:
+    """Have the running node do it, or do it on the store when none runs."""
+    from datalattice.node import connect
+
+    client = connect(folder.path)
+    if client is None:
+        with _replica_of(folder) as replica:
+            document = value_json(to_cell(alone(replica)))
+    else:
+        with client:
+            document = value_json(client.call(operation, **arguments))
+    assert isinstance(document, dict)
+    return document
+
+
+@contextmanager
+def _replica_of(folder: Folder) -> Iterator[LatticeReplica]:
+    """Open the replica of a folder in which no node runs."""
+    from datalattice.lattice import MergeContext, root_lattice
+    from datalattice.node import load_settings
+    from datalattice.store import CellStore
+    from datalattice.sync import LatticeReplica
+
+    policy = load_settings(folder.settings_path, os.environ, {}).config.hosting
+    keys = read_keys_or_none(folder)
+    context = MergeContext() if keys is None else keys.context()
+    with CellStore.open(folder.store_path) as store:
+        yield LatticeReplica(store, root_lattice(), context, hosting=policy)
 
 
 def peers_table(peers: Sequence[Mapping[str, Any]]) -> Table:

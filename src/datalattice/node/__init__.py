@@ -6,6 +6,7 @@ from datalattice.node.control import ControlClient, NodeWriter
 from datalattice.node.daemon import Daemon, Running, connect, running
 from datalattice.node.fetching import HealingSources, healing_document, report_document
 from datalattice.node.following import Watched, follow
+from datalattice.node.forks import resolve_fork
 from datalattice.node.garbage import collected_document, stats_document, sweep_by
 from datalattice.node.grids import AuthorityWatch, WebResolver, web_keys
 from datalattice.node.hosting import decide, hosting_document, refuse_for_good
@@ -65,6 +66,7 @@ __all__ = [
     "receive_result",
     "refuse_for_good",
     "report_document",
+    "resolve_fork",
     "running",
     "stats_document",
     "sweep_by",

@@ -16,6 +16,7 @@ from datalattice.node.bounds import (
     Bounds,
 )
 from datalattice.node.logs import LOG_FORMATS, LOG_LEVELS
+from datalattice.node.policyfile import parse_owner
 from datalattice.node.transport import PORT_MAX, parse_address, parse_key
 from datalattice.store import CACHE_BYTES_MAX
 from datalattice.sync import (
@@ -79,6 +80,7 @@ class NodeConfig:
            opened with damage.
     collect_after_bytes: how much the store grows before garbage is collected; 0: only when asked.
     hosting: whose data is taken, and how much of it.
+    watched_owners: keys in hex, and DIDs, whose forks degrade this node, beside its own owners'.
     cache_bytes: memory for decoded cells of a store that the node opens.
     log_level, log_format: what a node that is a process of its own logs; within a program logging
            is the program's to set up.
@@ -112,6 +114,7 @@ class NodeConfig:
     partial: tuple[str, ...] = ()
     collect_after_bytes: int = COLLECT_AFTER_BYTES
     hosting: HostingPolicy = HostingPolicy()  # noqa: RUF009 - it is never changed
+    watched_owners: tuple[str, ...] = ()
     cache_bytes: int = CACHE_BYTES_MAX
     http_port: int | None = None
     http_bind: str = "127.0.0.1"
@@ -136,6 +139,8 @@ class NodeConfig:
             parse_key(key)
         for text in self.partial:
             split_partial(text)
+        for owner in self.watched_owners:
+            parse_owner(owner)
         if self.url is not None:
             parse_address(self.url)
         for name, choices in (

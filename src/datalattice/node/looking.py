@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from datalattice.node.connection import Connection
+from datalattice.node.forkhealth import forks_of
 from datalattice.node.pulling import Pulls
 from datalattice.node.reading import Inside
 from datalattice.node.worker import Worker
@@ -39,7 +40,8 @@ async def _look(worker: Worker, replica: LatticeReplica) -> Inside:
 
     def look(replicator: Replicator, _now_ms: int) -> None:
         standings = tuple(replicator.standings(replica.view_hash))
-        inside = Inside(standings, replicator.missing_count, replica.staged_bytes)
+        forks = forks_of(replica.evidence)
+        inside = Inside(standings, replicator.missing_count, replica.staged_bytes, forks)
         loop.call_soon_threadsafe(tell, inside)
 
     worker.submit(look)

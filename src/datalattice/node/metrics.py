@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import datalattice
+from datalattice.lattice import LOG_BRANCH, OWNER_BRANCH
 from datalattice.node.observe import BUCKETS_S, Histogram
-from datalattice.node.reading import Reading
+from datalattice.node.reading import Forks, Reading
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -128,6 +129,19 @@ def _state(reading: Reading) -> Iterator[Family]:
     yield _gauge("store_damage", "Damaged places of the store.", len(reading.damage))
     if reading.store_bytes is not None:
         yield _gauge("store_bytes", "What the store takes on the disk.", reading.store_bytes)
+    yield from _forks(inside.forks)
+
+
+def _forks(forks: Forks) -> Iterator[Family]:
+    open_now = tuple(
+        ("", (("mine", str(mine).lower()), ("kind", kind)), forks.open.get((mine, kind), 0))
+        for mine in (True, False)
+        for kind in (OWNER_BRANCH, LOG_BRANCH)
+    )
+    yield Family(PREFIX + "forks_open", "gauge", "Forks whose other branch is kept.", open_now)
+    yield _total("forks_seen", "Values that forked with the one here.", forks.seen)
+    yield _total("forks_skipped", "Forks not examined: too many of one slot.", forks.skipped)
+    yield _gauge("evidence_bytes", "Cells that only kept branches have.", forks.size_bytes)
 
 
 def _traffic(reading: Reading) -> Iterator[Family]:

@@ -40,6 +40,7 @@ from datalattice.node.backup import Backup
 from datalattice.node.config import NodeConfig, split_partial
 from datalattice.node.connection import Connection, Traffic
 from datalattice.node.directory import publish
+from datalattice.node.forkhealth import FORKS, fork_trouble
 from datalattice.node.grids import AuthorityWatch, web_keys
 from datalattice.node.heal import Healer
 from datalattice.node.housekeeping import Housekeeper
@@ -50,12 +51,13 @@ from datalattice.node.monitor import Monitor
 from datalattice.node.network import Network
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
+from datalattice.node.policyfile import parse_owner
 from datalattice.node.pulling import Pulls
 from datalattice.node.reading import Inside
 from datalattice.node.transport import TcpTransport, Transport
 from datalattice.node.worker import Done, Worker
 from datalattice.store import CellStore, CheckedCells, Fetch, Healing, Store
-from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
+from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator, owner_text
 
 PULL_TIMEOUT_S: Final = 30.0
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -166,6 +168,7 @@ class Node:
         for one in self.backups:
             if not isinstance(one, Backup):
                 raise UsageError(f"backups are Backup(store) each, got {one!r}")
+        self._watched_owners = frozenset(map(parse_owner, config.watched_owners))
         self._backing: list[Backup] = []  # those that were started
         self._pulls = Pulls()
         self._changed = asyncio.Event()
@@ -206,7 +209,10 @@ class Node:
                 self._on_sync,
                 self.config.hosting,
                 self.clock,
+                None,
+                self._watches,
             )
+            self.observer.checks[FORKS] = lambda: fork_trouble(self._replica.evidence)
             codec = LatticeCodec(self._replica, self.clock, self.config.dialect)
             replicator = Replicator(
                 self._replica, codec, self.config.pace, self.identity, self._entropy
@@ -383,6 +389,9 @@ class Node:
                                 await self._changed.wait()
         except TimeoutError as error:
             raise Timeout(f"what was waited for did not happen in {timeout_s} s") from error
+
+    def _watches(self, owner: Value) -> bool:
+        return owner_text(owner) in self._watched_owners
 
     def _on_sync(self, value: Value) -> Value:
         began_s = time.perf_counter()

@@ -24,6 +24,7 @@ a name and a Map of arguments; its result is a value.
     hosting.show                                                  Map: policy, decisions, usage
     hosting.decide       rule owner limit? reason?                the same, after it
     owner.forget         owner section? own? reason?              Map of what went
+    forks.resolve        id action: append or drop                Map of what was done
     store.import         path pin? merge? timeout_ms              Map of what it did; nil: not yet
 
 Queues are those of the first owner's key that the node was given. `root.swap` sets all slots, or
@@ -66,7 +67,7 @@ from datalattice.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from datalattice.node import hosting
+from datalattice.node import forks, hosting
 from datalattice.node.fetching import HealingSources, healing_document
 from datalattice.node.garbage import Collection
 from datalattice.node.importing import Merging, import_into
@@ -356,6 +357,9 @@ class Operations:
     async def _forget_owner(self, arguments: Map) -> Value:
         return await hosting.forget(self._node, arguments)
 
+    async def _resolve_fork(self, arguments: Map) -> Value:
+        return await forks.resolve(self._node, arguments)
+
     async def _stop_node(self, arguments: Map) -> Value:
         self._stop()
         return None
@@ -382,6 +386,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "hosting.show": Operations._show_hosting,
     "hosting.decide": Operations._decide_hosting,
     "owner.forget": Operations._forget_owner,
+    "forks.resolve": Operations._resolve_fork,
 }
 
 

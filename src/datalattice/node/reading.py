@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from datalattice.node.connection import Traffic
 from datalattice.node.observe import Histogram
 from datalattice.sync import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Forks:
+    """The forks of a node.
+
+    open: how many have evidence here, by (whether a key here may sign for the owner, kind).
+    seen, skipped: since the start, met and not examined. size_bytes: of the branches kept.
+    """
+
+    open: Mapping[tuple[bool, str], int] = field(default_factory=dict)
+    seen: int = 0
+    skipped: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +34,7 @@ class Inside:
     standings: tuple[Standing, ...] = ()
     missing_count: int = 0
     staged_bytes: int = 0
+    forks: Forks = Forks()  # noqa: RUF009 - it is never changed
 
 
 @dataclass(frozen=True, slots=True)

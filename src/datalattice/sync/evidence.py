@@ -99,12 +99,14 @@ class Evidence:
         self._fetch = fetch
         self._clock = clock
         self._limits = limits or EvidenceLimits()
-        self._watched = watched or (lambda owner: context.signer(owner) is not None)
+        self._watched = watched
         self._key_pair = context.key_pair
         # Without an identity, or where nothing is this node's own, nothing can be kept.
         self.can_keep: Final = context.key_pair is not None and lattice.child(LOCAL_KEY) is not None
         self.records: dict[bytes, ForkRecord] = {}
-        """What is kept, by id."""
+        """What is kept, by id; for the thread that owns the replica."""
+        self.open: tuple[ForkRecord, ...] = ()
+        """The same as of the last commit, for any thread."""
         self.seen_count = 0
         """Forks that were met, kept or not."""
         self.skipped_count = 0
@@ -129,6 +131,7 @@ class Evidence:
         for record in found.values():
             self._put(record)
         self._is_new = False
+        self.open = tuple(self.records.values())
 
     def bring_up(self, root: Value, forks: Iterable[OwnerForked]) -> Value:
         """Return the root to be committed, with the evidence that its slots leave necessary.
@@ -153,6 +156,14 @@ class Evidence:
             self._take(id)
         self._dropped = (*self._dropped, *gone)[-self._limits.dropped :]
         return self._written(root) if gone else root
+
+    def is_mine(self, owner: Value) -> bool:
+        """Return whether a key of this node may sign for an owner."""
+        return self._context.signer(owner) is not None
+
+    def is_watched(self, owner: Value) -> bool:
+        """Return whether forks of an owner are this node's concern: its own, and those it watches."""
+        return self.is_mine(owner) or (self._watched is not None and self._watched(owner))
 
     @property
     def size_bytes(self) -> int:
@@ -281,7 +292,7 @@ class Evidence:
             while _size_of(left) > limits.bytes_per_owner and self._evict(left):
                 left = [one for one in left if one.id in self.records]
         while len(self.records) > limits.records or self.size_bytes > limits.bytes:
-            strangers = [found for found in self._owners() if not self._watched(found[0].owner)]
+            strangers = [found for found in self._owners() if not self.is_watched(found[0].owner)]
             if not strangers:
                 return
             # "From the owner with the most bytes; equal: the owner first seen last."
@@ -346,6 +357,7 @@ class Evidence:
             ]
         )
         self._is_new = False
+        self.open = tuple(self.records.values())
         return set_local(root, key_pair, fields.put(FORKS_KEY, made))
 
 

@@ -18,7 +18,7 @@ from datalattice.node.connection import Traffic
 from datalattice.node.metrics import PEER_SERIES_MAX, exposition
 from datalattice.node.monitor import ALONE_S, Monitor
 from datalattice.node.observe import Histogram
-from datalattice.node.reading import Inside, PeerReading, Process, Reading
+from datalattice.node.reading import Forks, Inside, PeerReading, Process, Reading
 from datalattice.store import Commit, MemoryStore
 
 Parse = Callable[[str], dict[str, Any]]
@@ -232,6 +232,24 @@ def test_any_name_of_a_counter_and_any_address_are_well_formed(parse: Parse) -> 
     assert families["datalattice_degraded"].by("reason") == {hostile: 1}
     assert families["datalattice_peers_trusted"].value == 1
     assert "process_open_fds" not in families
+
+
+def test_forks_are_told_by_whose_they_are_and_their_kind(parse: Parse) -> None:
+    forks = Forks({(True, "log"): 2, (False, "owner"): 5}, seen=9, skipped=1, size_bytes=77)
+    families = parse(exposition(reading(inside=Inside(forks=forks))))
+    found = {
+        (dict(labels)["mine"], dict(labels)["kind"]): value
+        for (_, labels), value in families["datalattice_forks_open"].samples.items()
+    }
+    assert found == {
+        ("true", "log"): 2,
+        ("true", "owner"): 0,
+        ("false", "log"): 0,
+        ("false", "owner"): 5,
+    }
+    assert families["datalattice_forks_seen_total"].value == 9
+    assert families["datalattice_forks_skipped_total"].value == 1
+    assert families["datalattice_evidence_bytes"].value == 77
 
 
 @pytest.mark.parametrize("count", [PEER_SERIES_MAX - 1, PEER_SERIES_MAX, PEER_SERIES_MAX + 1])

@@ -1,0 +1,338 @@
+"""Commands `lattice forks ...`: branches of owners' values that are not in their slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from datalattice.apps.queue import (
+    entry_headers,
+    entry_key,
+    entry_stamp_ms,
+    entry_value,
+    read_state,
+)
+from datalattice.cells import ABSENT, Signed, Value, changes, value_hash
+from datalattice.cli.folder import DirOption, JsonOption, existing_folder, read_keys_or_none
+from datalattice.cli.past import path_text
+from datalattice.cli.render import (
+    counted,
+    print_json_line,
+    print_lines,
+    print_notice,
+    print_pairs,
+    results,
+    show,
+    table,
+)
+from datalattice.cli.running import on_replica
+from datalattice.cli.values import value_json, value_text
+from datalattice.clock import SystemClock
+from datalattice.errors import UsageError
+from datalattice.home import open_reader
+from datalattice.lattice import LOG_BRANCH, MergeContext, get_in
+from datalattice.store import time_text
+from datalattice.sync import ForkRecord, LogLoss, owner_text, stored_forks
+from datalattice.sync.forkrecords import partition_of_slot
+
+app = typer.Typer(help="Two branches of one owner's value, of which only one stands here.")
+
+ID_SHOWN: Final = 8
+OWNER_SHOWN: Final = 12
+
+DIFFERENCES_MAX: Final = 100
+"""Differing entries that `list` counts, and `show` names."""
+
+IdArgument = Annotated[
+    str, typer.Argument(help="The fork's id, or how it begins, as `lattice forks list` has it.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Forks:
+    """What a folder keeps of forks, and what it has in their slots."""
+
+    root: Value
+    records: list[ForkRecord]
+    context: MergeContext
+
+    def find(self, text: str) -> ForkRecord:
+        """Return the record whose id begins so.
+
+        Raises: UsageError: none does, or several do.
+        """
+        found = [one for one in self.records if one.id.hex().startswith(text.lower())]
+        if not text or not found:
+            raise UsageError(f"no fork {text!r} is open here; `lattice forks list` has those that are")
+        if len(found) > 1:
+            raise UsageError(f"{len(found)} forks begin with {text!r}; give more digits")
+        return found[0]
+
+    def is_mine(self, record: ForkRecord) -> bool:
+        """Return whether a key of the folder may sign for its owner."""
+        return self.context.signer(record.owner) is not None
+
+    def slot_of(self, record: ForkRecord) -> Signed | None:
+        """Return what is in the record's slot now."""
+        slot = get_in(self.root, record.path)
+        return slot if isinstance(slot, Signed) else None
+
+    def differences(self, record: ForkRecord) -> Iterator[tuple[tuple[Value, ...], Value, Value]]:
+        """Yield (path, value here, value of the branch) of what differs; nothing if not kept."""
+        slot = self.slot_of(record)
+        if slot is not None and record.loser is not None:
+            yield from changes(slot.value, record.loser.value)
+
+
+@contextmanager
+def _reading(dir: Path | None) -> Iterator[_Forks]:
+    folder = existing_folder(dir)
+    keys = read_keys_or_none(folder)
+    context = MergeContext() if keys is None else keys.context()
+    with open_reader(folder) as store:
+        root = store.root()
+        found: dict[bytes, ForkRecord] = {}
+        if keys is not None:
+            found, _ = stored_forks(root, keys.identity.public_key)
+        records = sorted(found.values(), key=lambda one: (one.seen_ms, one.id))
+        yield _Forks(root, records, context)
+
+
+@app.command("list")
+def list_forks(dir: DirOption = None, json: JsonOption = False) -> None:
+    """List the branches that are kept beside what their slots have, the oldest first."""
+    with _reading(dir) as forks:
+        rows = [_document(forks, one) for one in forks.records]
+    show(json, rows, lambda: _print_list(rows))
+
+
+@app.command("show")
+def show_fork(id: IdArgument, dir: DirOption = None, json: JsonOption = False) -> None:
+    """Tell what is in the slot, what is not, and what can be done."""
+    with _reading(dir) as forks:
+        record = forks.find(id)
+        document = _document(forks, record)
+        document["differences"] = [
+            {
+                "path": [value_json(key) for key in path],
+                "text": path_text(path),
+                "here": None if here is ABSENT else value_json(here),
+                "branch": None if branch is ABSENT else value_json(branch),
+            }
+            for path, here, branch in _first_differences(forks, record)
+        ]
+    show(json, document, lambda: _print_fork(document))
+
+
+@app.command("resolve")
+def resolve(
+    id: IdArgument,
+    append: Annotated[
+        bool,
+        typer.Option("--append", help="Append the records that a log lacks to its end, once."),
+    ] = False,
+    export: Annotated[
+        bool,
+        typer.Option("--export", help="Print what the branch has as JSON lines; it stays kept."),
+    ] = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Forget the branch here; it does not come back.")
+    ] = False,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Put the records of a lost branch back, print them, or let the branch go.
+
+    Works through the running node, or without one. To append takes a key of the owner.
+    """
+    from datalattice.node import resolve_fork
+
+    chosen = [
+        name for name, on in (("append", append), ("export", export), ("drop", drop)) if on
+    ]
+    if len(chosen) != 1:
+        raise UsageError("choose one of --append, --export and --drop")
+    with _reading(dir) as forks:
+        record = forks.find(id)
+        if export:
+            _export(forks, record)
+            return
+    action, full = chosen[0], record.id.hex()
+    document = on_replica(
+        existing_folder(dir),
+        "forks.resolve",
+        {"id": full, "action": action},
+        lambda replica: resolve_fork(replica, full, action, SystemClock()),
+    )
+    show(json, document, lambda: _print_resolved(document))
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+def _document(forks: _Forks, record: ForkRecord) -> dict[str, Any]:
+    slot = forks.slot_of(record)
+    mine = forks.is_mine(record)
+    counted_entries = None
+    if record.branch != LOG_BRANCH:
+        counted_entries = sum(1 for _ in _first_differences(forks, record))
+    return {
+        "id": record.id.hex(),
+        "owner": owner_text(record.owner),
+        "mine": mine,
+        "path": [value_json(key) for key in record.path],
+        "section": value_text(record.path[0]),
+        "kind": record.branch,
+        "seen_ms": record.seen_ms,
+        "seen": time_text(record.seen_ms),
+        "kept": record.loser is not None,
+        "bytes": max(record.bytes, 0),
+        "here": None if slot is None else value_hash(slot).hex(),
+        "branch": None if record.loser is None else value_hash(record.loser).hex(),
+        "logs": [_log_document(slot, record, log) for log in record.logs],
+        "entries": counted_entries,
+        "next": _next(record, mine=mine),
+    }
+
+
+def _log_document(slot: Signed | None, record: ForkRecord, log: LogLoss) -> dict[str, Any]:
+    here = read_state(None if slot is None else partition_of_slot(slot.value, log))
+    branch = read_state(
+        None if record.loser is None else partition_of_slot(record.loser.value, log)
+    )
+    return {
+        "topic": value_json(log.topic),
+        "partition": value_json(log.partition),
+        "first": log.first,
+        "end": log.end,
+        "records": log.end - log.first,
+        "here_end": here.end,
+        "here_ms": here.stamp_ms,
+        "branch_ms": branch.stamp_ms,
+    }
+
+
+def _next(record: ForkRecord, *, mine: bool) -> str:
+    if record.loser is None:
+        return "resolve --drop: the branch was too large to be kept"
+    if record.branch == LOG_BRANCH and mine:
+        return "resolve --append, --export or --drop"
+    return "waits for a node with the owner's key" if not mine else "resolve --export or --drop"
+
+
+def _first_differences(
+    forks: _Forks, record: ForkRecord
+) -> Iterator[tuple[tuple[Value, ...], Value, Value]]:
+    return islice(forks.differences(record), DIFFERENCES_MAX)
+
+
+def _export(forks: _Forks, record: ForkRecord) -> None:
+    if record.loser is None:
+        raise UsageError("of this branch only the signature was kept, so nothing can be exported")
+    for log, branch in record.log_branches():
+        for at, entry in enumerate(branch.tail()):
+            print_json_line(
+                {
+                    "topic": value_json(log.topic),
+                    "partition": value_json(log.partition),
+                    "offset": branch.first + at,
+                    "key": value_json(entry_key(entry)),
+                    "value": value_json(entry_value(entry)),
+                    "time": entry_stamp_ms(entry),
+                    "headers": value_json(entry_headers(entry)) or None,
+                }
+            )
+    if record.branch == LOG_BRANCH:
+        return
+    for path, here, other in forks.differences(record):
+        print_json_line(
+            {
+                "path": [value_json(key) for key in path],
+                "here": None if here is ABSENT else value_json(here),
+                "branch": None if other is ABSENT else value_json(other),
+            }
+        )
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _print_list(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        print_notice("no forks are open here")
+        return
+    columns = ("id", "owner", "slot", "kind", "since", "not here", "next")
+    results().print(
+        table(
+            columns,
+            [
+                (
+                    row["id"][:ID_SHOWN],
+                    row["owner"][:OWNER_SHOWN] + (" (own)" if row["mine"] else ""),
+                    row["section"],
+                    row["kind"],
+                    row["seen"],
+                    _lost_text(row),
+                    row["next"],
+                )
+                for row in rows
+            ],
+        )
+    )
+
+
+def _lost_text(row: dict[str, Any]) -> str:
+    if row["kind"] != LOG_BRANCH:
+        more = "+" if row["entries"] == DIFFERENCES_MAX else ""
+        return f"{row['entries']}{more} entries differ"
+    return ", ".join(
+        f"{log['topic']}/{log['partition']}: {counted(log['records'], 'record')} from {log['first']}"
+        for log in row["logs"]
+    )
+
+
+def _print_fork(document: dict[str, Any]) -> None:
+    owner = document["owner"] + (" (your key)" if document["mine"] else "")
+    what = "histories" if document["kind"] == LOG_BRANCH else "values"
+    print_lines([f"{owner} signed two {what} in {document['section']}, seen {document['seen']}."])
+    for log in document["logs"]:
+        name, first = f"{log['topic']}/{log['partition']}", log["first"]
+        print_lines(
+            [
+                f"{name}: the two agree before offset {first}.",
+                f"  in the log    offsets {first} to {log['here_end'] - 1}, "
+                f"last write {time_text(log['here_ms'])}",
+                f"  not in it     offsets {first} to {log['end'] - 1}, "
+                f"last write {time_text(log['branch_ms'])}",
+            ]
+        )
+    if document["kind"] != LOG_BRANCH:
+        print_lines(f"  differs: {one['text']}" for one in document["differences"])
+    print_pairs(
+        {
+            "cell here": document["here"],
+            "cell of the branch": document["branch"] or "not kept",
+            "next": document["next"],
+        }
+    )
+
+
+def _print_resolved(document: dict[str, Any]) -> None:
+    lines = []
+    for one in document["appended"]:
+        name = f"{one['topic']}/{one['partition']}"
+        if not one["count"]:
+            lines.append(f"{name}: they were appended before")
+            continue
+        last = one["offset"] + one["count"] - 1
+        lines.append(
+            f"{name}: appended {counted(one['count'], 'record')} at offsets {one['offset']} to {last}"
+        )
+    lines.append("evidence removed" if document["removed"] else "the evidence is still kept")
+    print_lines(lines)

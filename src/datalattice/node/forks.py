@@ -1,0 +1,114 @@
+"""Forks: what the operator of a node decides about branches that are not in their slots.
+
+Everything here works on a replica; a running node does it in the worker's turn, a tool on the
+replica of a folder in which no node runs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datalattice.apps.queue import QUEUE_SECTION, LatticeMQ, LogBranch, append_branch
+from datalattice.cells import Map, Value, same, to_cell
+from datalattice.clock import Clock
+from datalattice.errors import NoSigningKey, UsageError
+from datalattice.lattice import LOG_BRANCH
+from datalattice.node.node import Node
+from datalattice.sync import ForkRecord, LatticeReplica, LogLoss, owner_text
+
+ACTIONS: Final = ("append", "drop")
+
+ID_DIGITS: Final = 64
+
+
+def resolve_fork(replica: LatticeReplica, id: str, action: str, clock: Clock) -> dict[str, object]:
+    """Resolve the fork with an id of 64 hex digits; return what was done. Durable on return.
+
+    append: the records that are not in the log come to its end, once; the evidence goes.
+    drop:   the evidence goes, and does not come back.
+    Raises: UsageError: no such fork or action, or one that has nothing to append.
+            NoSigningKey: this node has no key of the owner.
+    """
+    if action not in ACTIONS:
+        raise UsageError(f"a fork is resolved by {' or '.join(ACTIONS)}, got {action!r}")
+    record = replica.evidence.records.get(_id_of(id))
+    if record is None:
+        raise UsageError(f"no fork {id} is open here; `lattice forks list` has those that are")
+    appended: list[tuple[LogLoss, range]] = []
+    if action == "drop":
+        replica.drop_evidence([record.id])
+    else:
+        _check_appendable(replica, record)
+        appended = [
+            (log, _append(replica, record.owner, log, branch, clock))
+            for log, branch in record.log_branches()
+        ]
+        replica.cursor.sync()
+    return {
+        "id": id,
+        "action": action,
+        "appended": [
+            {
+                "topic": log.topic,
+                "partition": log.partition,
+                "offset": offsets.start if offsets else None,
+                "count": len(offsets),
+            }
+            for log, offsets in appended
+        ],
+        "removed": record.id not in replica.evidence.records,
+    }
+
+
+def _id_of(text: str) -> bytes:
+    try:
+        id = bytes.fromhex(text)
+    except ValueError:
+        id = b""
+    if 2 * len(id) != ID_DIGITS:
+        raise UsageError(f"the id of a fork has {ID_DIGITS} hex digits, got {text!r}")
+    return id
+
+
+def _check_appendable(replica: LatticeReplica, record: ForkRecord) -> None:
+    """Check that a fork has records that this node may append.
+
+    Raises: UsageError: it has none. NoSigningKey: another one has to.
+    """
+    if record.branch != LOG_BRANCH or not same(record.path[0], QUEUE_SECTION):
+        raise UsageError(
+            "this fork left out no records of a log; a node with the owner's key joins its values"
+        )
+    if record.loser is None:
+        raise UsageError("of this branch only the signature was kept, so nothing can be appended")
+    if replica.cursor.context.signer(record.owner) is None:
+        raise NoSigningKey(
+            f"only a node with a key of {owner_text(record.owner)} can append to its log"
+        )
+
+
+def _append(
+    replica: LatticeReplica, owner: Value, log: LogLoss, branch: LogBranch, clock: Clock
+) -> range:
+    queue = LatticeMQ.at(replica.cursor, owner).partition(log.topic, log.partition)
+    made = range(0)
+
+    def append(value: Value) -> Value:
+        nonlocal made
+        value, made = append_branch(value, branch, clock.now_ms())
+        return value
+
+    queue.cursor.update(append)
+    return made
+
+
+async def resolve(node: Node, arguments: Map) -> Value:
+    """Return the answer to `forks.resolve`.
+
+    Raises: UsageError, NoSigningKey: as `resolve_fork`.
+    """
+    id, action = arguments.get("id"), arguments.get("action")
+    if not isinstance(id, str) or not isinstance(action, str):
+        raise UsageError("forks.resolve needs the texts id and action")
+    clock = node.clock
+    return to_cell(await node.house.ask(lambda one: resolve_fork(one, id, action, clock)))

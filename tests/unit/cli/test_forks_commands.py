@@ -1,0 +1,229 @@
+"""Commands `lattice forks ...`: without a node, and through the running one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datalattice.apps.kv import Database
+from datalattice.apps.queue import LatticeMQ
+from datalattice.cells import Value, decode_parts, encode_message, value_hash
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.home import read_key, read_keys
+from datalattice.home.folder import Folder
+from datalattice.lattice import MergeContext, root_lattice
+from datalattice.node import Daemon, NodeConfig, connect
+from datalattice.store import CellStore
+from datalattice.sync import LatticeReplica, Offer, Probe
+from datalattice.sync.incoming import Incoming
+from datalattice.testing.clocks import StoppedClock
+
+ANN = KeyPair(b"a" * 32)
+
+
+def queue_root(values: list[str], stamp: int, key: KeyPair, base: Value = None) -> Value:
+    root = RootLattice(root_lattice(), base, MergeContext(key_pair=key))
+    queue = LatticeMQ.at(root, key.public_key, StoppedClock(stamp)).partition("orders", 0)
+    queue.offer_many(values, keys=[f"k-{one}" for one in values])
+    return root.get()
+
+
+def kv_root(name: str, stamp: int) -> Value:
+    root = RootLattice(root_lattice(), None, MergeContext(key_pair=ANN))
+    Database.at(root, ANN.public_key, "shop", clock=StoppedClock(stamp)).set(name, 1)
+    return root.get()
+
+
+def fill(home: Path, roots: list[Value]) -> None:
+    """Have the folder's store take roots from a peer, one after the other."""
+    with CellStore.open(home / "store") as store:
+        context = read_keys(Folder(home)).context()
+        replica = LatticeReplica(store, root_lattice(), context, clock=StoppedClock(7_000))
+        for root in roots:
+            found, parts = decode_parts(encode_message(root))
+            replica.absorb(Offer(Probe(value_hash(found), Incoming((), found, parts))), "peer")
+
+
+def own_fork(tmp_path: Path, lattice: Any) -> Path:
+    """Make a folder whose own key wrote two histories of one log."""
+    home = tmp_path / "home"
+    lattice("key", "new")
+    own = read_key(home / "identity.key")
+    common = queue_root(["a", "b"], 100, own)
+    fill(
+        home,
+        [
+            queue_root(["r1", "r2", "r3"], 300, own, common),
+            queue_root(["l1", "l2"], 200, own, common),
+        ],
+    )
+    return home
+
+
+def strangers_fork(tmp_path: Path, lattice: Any) -> Path:
+    """Make a folder that keeps a branch of another owner's database."""
+    home = tmp_path / "home"
+    lattice("key", "new")
+    fill(home, [kv_root("old", 10), kv_root("new", 20)])
+    return home
+
+
+@contextmanager
+def running(home: Path, **settings: Any) -> Iterator[None]:
+    """Have a node of the folder run."""
+    ready = threading.Event()
+    daemon = Daemon(
+        home,
+        NodeConfig(port=0, **settings),
+        key_pair=read_key(home / "identity.key"),
+        ready=lambda *_: ready.set(),
+    )
+    thread = threading.Thread(target=daemon.run)
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield
+    finally:
+        client = connect(home)
+        assert client is not None
+        with client:
+            client.call("node.stop")
+        thread.join()
+
+
+@contextmanager
+def alone(_home: Path) -> Iterator[None]:
+    """Have no node run."""
+    yield
+
+
+@pytest.mark.parametrize("through", [alone, running])
+def test_records_that_a_log_lost_are_listed_shown_and_appended_once(
+    tmp_path: Path, lattice: Any, through: Any
+) -> None:
+    home = own_fork(tmp_path, lattice)
+    with through(home):
+        [row] = lattice("forks", "list", "--json").document
+        assert (row["kind"], row["mine"], row["section"]) == ("log", True, ":queue")
+        [log] = row["logs"]
+        assert (log["topic"], log["partition"], log["first"], log["records"]) == ("orders", 0, 2, 2)
+        shown = lattice("forks", "show", row["id"][:6]).out
+        assert "in the log    offsets 2 to 4" in shown
+        assert "not in it     offsets 2 to 3" in shown
+        done = lattice("forks", "resolve", row["id"][:8], "--append", "--json").document
+        assert done["appended"] == [
+            {"topic": "orders", "partition": 0, "offset": 5, "count": 2}
+        ]
+        assert done["removed"]
+        values = lattice("queue", "range", "orders").out.split()
+        assert values == ["a", "b", "r1", "r2", "r3", "l1", "l2"]
+        assert lattice("forks", "list", "--json").document == []
+        again = lattice("forks", "resolve", row["id"], "--append")
+        assert (again.code, "no fork" in again.line()) == (2, True)
+    assert lattice("forks", "list", "--json").document == []
+
+
+@pytest.mark.parametrize("through", [alone, running])
+def test_export_prints_the_lost_records_and_drop_forgets_them_for_good(
+    tmp_path: Path, lattice: Any, through: Any
+) -> None:
+    home = own_fork(tmp_path, lattice)
+    with through(home):
+        [row] = lattice("forks", "list", "--json").document
+        lines = lattice("forks", "resolve", row["id"], "--export").out.splitlines()
+        assert [json.loads(line) for line in lines] == [
+            {
+                "topic": "orders",
+                "partition": 0,
+                "offset": 2 + at,
+                "key": f"k-{value}",
+                "value": value,
+                "time": 200,
+                "headers": None,
+            }
+            for at, value in enumerate(["l1", "l2"])
+        ]
+        assert len(lattice("forks", "list", "--json").document) == 1
+        assert lattice("forks", "resolve", row["id"], "--drop").out == "evidence removed\n"
+        assert lattice("forks", "list", "--json").document == []
+    own = read_key(home / "identity.key")
+    fill(home, [queue_root(["l1", "l2"], 200, own, queue_root(["a", "b"], 100, own))])
+    assert lattice("forks", "list", "--json").document == []
+
+
+@pytest.mark.parametrize("through", [alone, running])
+def test_a_fork_of_another_owner_waits_for_that_owner(
+    tmp_path: Path, lattice: Any, through: Any
+) -> None:
+    home = strangers_fork(tmp_path, lattice)
+    with through(home):
+        [row] = lattice("forks", "list", "--json").document
+        assert (row["kind"], row["mine"], row["owner"]) == ("owner", False, ANN.public_key.hex())
+        assert row["entries"] > 0
+        shown = lattice("forks", "list").out
+        assert "waits for" in shown
+        [line] = [
+            json.loads(line)
+            for line in lattice("forks", "resolve", row["id"], "--export").out.splitlines()
+            if '"old"' in line
+        ]
+        assert "old" in line["path"]
+        refused = lattice("forks", "resolve", row["id"], "--append")
+        assert refused.code == 2
+        assert "left out no records" in refused.line()
+
+
+def test_only_a_node_with_the_owners_key_appends(tmp_path: Path, lattice: Any) -> None:
+    home = tmp_path / "home"
+    lattice("key", "new")
+    common = queue_root(["a"], 100, ANN)
+    fill(home, [queue_root(["r"], 300, ANN, common), queue_root(["l"], 200, ANN, common)])
+    [row] = lattice("forks", "list", "--json").document
+    refused = lattice("forks", "resolve", row["id"], "--append")
+    assert refused.code == 2
+    assert ANN.public_key.hex() in refused.line()
+
+
+def test_mistakes_are_one_line(tmp_path: Path, lattice: Any) -> None:
+    own_fork(tmp_path, lattice)
+    [row] = lattice("forks", "list", "--json").document
+    for arguments, says in (
+        (("show", "zz"), "no fork 'zz'"),
+        (("show", ""), "no fork ''"),
+        (("resolve", row["id"]), "choose one of"),
+        (("resolve", row["id"], "--append", "--drop"), "choose one of"),
+    ):
+        ran = lattice("forks", *arguments)
+        assert ran.code == 2
+        assert says in ran.line()
+
+
+def test_forks_of_own_and_watched_owners_alone_degrade_a_node(tmp_path: Path, lattice: Any) -> None:
+    home = strangers_fork(tmp_path, lattice)
+    with running(home):
+        status = lattice("node", "status", "--json").document
+        assert status["health"] == "ok"
+    with running(home, watched_owners=(ANN.public_key.hex(),)):
+        status = lattice("node", "status", "--json").document
+        assert "signed two values of :kv" in status["reasons"]["forks"]
+        assert 'run "lattice forks list"' in status["health"]
+        [row] = lattice("forks", "list", "--json").document
+        lattice("forks", "resolve", row["id"], "--drop")
+        assert lattice("node", "status", "--json").document["health"] == "ok"
+
+
+def test_a_log_of_ones_own_that_lost_records_degrades_the_node(
+    tmp_path: Path, lattice: Any
+) -> None:
+    home = own_fork(tmp_path, lattice)
+    with running(home):
+        reason = lattice("node", "status", "--json").document["reasons"]["forks"]
+        assert "your key" in reason
+        assert "wrote two histories of orders/0; 2 records are not in the log" in reason
