@@ -69,7 +69,9 @@ class _Forks:
         """
         found = [one for one in self.records if one.id.hex().startswith(text.lower())]
         if not text or not found:
-            raise UsageError(f"no fork {text!r} is open here; `lattice forks list` has those that are")
+            raise UsageError(
+                f"no fork {text!r} is open here; `lattice forks list` has those that are"
+            )
         if len(found) > 1:
             raise UsageError(f"{len(found)} forks begin with {text!r}; give more digits")
         return found[0]
@@ -153,9 +155,7 @@ def resolve(
     """
     from datalattice.node import resolve_fork
 
-    chosen = [
-        name for name, on in (("append", append), ("export", export), ("drop", drop)) if on
-    ]
+    chosen = [name for name, on in (("append", append), ("export", export), ("drop", drop)) if on]
     if len(chosen) != 1:
         raise UsageError("choose one of --append, --export and --drop")
     with _reading(dir) as forks:
@@ -292,9 +292,13 @@ def _lost_text(row: dict[str, Any]) -> str:
         more = "+" if row["entries"] == DIFFERENCES_MAX else ""
         return f"{row['entries']}{more} entries differ"
     return ", ".join(
-        f"{log['topic']}/{log['partition']}: {counted(log['records'], 'record')} from {log['first']}"
+        f"{_name(log)}: {counted(log['records'], 'record')} from {log['first']}"
         for log in row["logs"]
     )
+
+
+def _name(log: dict[str, Any]) -> str:
+    return f"{log['topic']}/{log['partition']}"
 
 
 def _print_fork(document: dict[str, Any]) -> None:
@@ -302,16 +306,14 @@ def _print_fork(document: dict[str, Any]) -> None:
     what = "histories" if document["kind"] == LOG_BRANCH else "values"
     print_lines([f"{owner} signed two {what} in {document['section']}, seen {document['seen']}."])
     for log in document["logs"]:
-        name, first = f"{log['topic']}/{log['partition']}", log["first"]
-        print_lines(
-            [
-                f"{name}: the two agree before offset {first}.",
-                f"  in the log    offsets {first} to {log['here_end'] - 1}, "
-                f"last write {time_text(log['here_ms'])}",
-                f"  not in it     offsets {first} to {log['end'] - 1}, "
-                f"last write {time_text(log['branch_ms'])}",
-            ]
-        )
+        first, lines = log["first"], [f"{_name(log)}: the two agree before offset {log['first']}."]
+        for where, end, ms in (
+            ("in the log ", log["here_end"], log["here_ms"]),
+            ("not in it  ", log["end"], log["branch_ms"]),
+        ):
+            offsets = f"offsets {first} to {end - 1}"
+            lines.append(f"  {where}   {offsets}, last write {time_text(ms)}")
+        print_lines(lines)
     if document["kind"] != LOG_BRANCH:
         print_lines(f"  differs: {one['text']}" for one in document["differences"])
     print_pairs(
@@ -326,13 +328,12 @@ def _print_fork(document: dict[str, Any]) -> None:
 def _print_resolved(document: dict[str, Any]) -> None:
     lines = []
     for one in document["appended"]:
-        name = f"{one['topic']}/{one['partition']}"
+        name = _name(one)
         if not one["count"]:
             lines.append(f"{name}: they were appended before")
             continue
         last = one["offset"] + one["count"] - 1
-        lines.append(
-            f"{name}: appended {counted(one['count'], 'record')} at offsets {one['offset']} to {last}"
-        )
+        records = counted(one["count"], "record")
+        lines.append(f"{name}: appended {records} at offsets {one['offset']} to {last}")
     lines.append("evidence removed" if document["removed"] else "the evidence is still kept")
     print_lines(lines)

@@ -34,7 +34,7 @@ class Inside:
     standings: tuple[Standing, ...] = ()
     missing_count: int = 0
     staged_bytes: int = 0
-    forks: Forks = Forks()  # noqa: RUF009 - it is never changed
+    forks: Forks = Forks()
 
 
 @dataclass(frozen=True, slots=True)

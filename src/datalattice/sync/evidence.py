@@ -162,7 +162,7 @@ class Evidence:
         return self._context.signer(owner) is not None
 
     def is_watched(self, owner: Value) -> bool:
-        """Return whether forks of an owner are this node's concern: its own, and those it watches."""
+        """Return whether forks of an owner concern this node: its own, and those it watches."""
         return self.is_mine(owner) or (self._watched is not None and self._watched(owner))
 
     @property

@@ -118,9 +118,7 @@ def test_records_that_a_log_lost_are_listed_shown_and_appended_once(
         assert "in the log    offsets 2 to 4" in shown
         assert "not in it     offsets 2 to 3" in shown
         done = lattice("forks", "resolve", row["id"][:8], "--append", "--json").document
-        assert done["appended"] == [
-            {"topic": "orders", "partition": 0, "offset": 5, "count": 2}
-        ]
+        assert done["appended"] == [{"topic": "orders", "partition": 0, "offset": 5, "count": 2}]
         assert done["removed"]
         values = lattice("queue", "range", "orders").out.split()
         assert values == ["a", "b", "r1", "r2", "r3", "l1", "l2"]
