@@ -38,8 +38,13 @@ from datalattice.errors import UsageError
 from datalattice.home import open_reader
 from datalattice.lattice import LOG_BRANCH, MergeContext, get_in
 from datalattice.store import time_text
-from datalattice.sync import ForkRecord, LogLoss, owner_text, stored_forks
-from datalattice.sync.forkrecords import partition_of_slot
+from datalattice.sync import (
+    ForkRecord,
+    LogLoss,
+    owner_text,
+    partition_of_slot,
+    stored_forks,
+)
 
 app = typer.Typer(help="Two branches of one owner's value, of which only one stands here.")
 

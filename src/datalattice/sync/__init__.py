@@ -12,7 +12,7 @@ from datalattice.sync.effects import (
     Standing,
 )
 from datalattice.sync.evidence import Evidence, EvidenceLimits
-from datalattice.sync.forkrecords import ForkRecord, LogLoss, stored_forks
+from datalattice.sync.forkrecords import ForkRecord, LogLoss, partition_of_slot, stored_forks
 from datalattice.sync.hosting import DISK_LOW, Hosting, QuotaExceeded, owner_text, section_name
 from datalattice.sync.hostingtable import Decision, HostingTable
 from datalattice.sync.lattice_codec import PING_REPLIES, Dialect, LatticeCodec
@@ -100,6 +100,7 @@ __all__ = [
     "WantList",
     "Wanted",
     "owner_text",
+    "partition_of_slot",
     "section_name",
     "stored_forks",
 ]
