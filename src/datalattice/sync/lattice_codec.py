@@ -28,6 +28,7 @@ from datalattice.cells import (
     brief,
     decode_parts,
     encode,
+    novelty,
     value_hash,
 )
 from datalattice.clock import Clock
@@ -35,6 +36,7 @@ from datalattice.crypto import KeyPair, sha3_256
 from datalattice.errors import MissingData, NoSuchPath, ProtocolViolation, UsageError
 from datalattice.lattice import LOCAL_KEY, KeyedLattice
 from datalattice.limits import MESSAGE_BYTES_MAX
+from datalattice.sync.handover import HANDED_BYTES, fork_queries, is_fork_query, one_handed
 from datalattice.sync.incoming import Incoming
 from datalattice.sync.lattice_replica import LatticeReplica
 from datalattice.sync.patch import PATCH_CELLS_MAX, read_patch, write_patch
@@ -169,15 +171,28 @@ class LatticeCodec:
     def _query(self, query: Query, peer: str) -> bytes:
         if query.fault is not None:
             return encode_failure(query.id, ErrorCode.ARGUMENT, query.fault)
+        if is_fork_query(query.path):
+            return self._hand_over(query, peer)
         try:
             value = self._replica.query(query.path, peer, strict=self._dialect.strict_paths)
         except NoSuchPath as error:
             return encode_failure(query.id, ErrorCode.ARGUMENT, str(error))
+        return encode_answer(query.id, value, self._replica.load_encoding, self._room(query))
+
+    def _room(self, query: Query) -> int:
+        """Return how many bytes of cells may go with the answer to a query."""
         room = self._dialect.message_bytes_max - ANSWER_RESERVE_BYTES
         asked = query.extra[0] if query.extra else None
-        if type(asked) is int and 0 <= asked < room:
-            room = asked
-        return encode_answer(query.id, value, self._replica.load_encoding, room)
+        return asked if type(asked) is int and 0 <= asked < room else room
+
+    def _hand_over(self, query: Query, peer: str) -> bytes:
+        answer = self._replica.handed(query.path[1], peer)
+        made = {hash: data for hash, data, _ in novelty(answer, self._replica.store)}
+
+        def load(hash: bytes) -> bytes | None:
+            return made.get(hash) or self._replica.load_encoding(hash)
+
+        return encode_answer(query.id, answer, load, self._room(query))
 
     def _unknown(self, value: Value, reason: str, parts: Parts) -> Heard:
         if isinstance(value, Vector):
@@ -280,7 +295,23 @@ class LatticeCodec:
 
         A node that has nothing yet lacks everything, so it asks for much at once.
         """
+        if is_fork_query(path):
+            return encode_query(id, path, HANDED_BYTES)
         return encode_query(id, path, FIRST_BYTES_MAX if self._replica.is_blank else 0)
+
+    def more_questions(self, turn: int) -> Sequence[tuple[Value, ...]]:
+        """Return the queries for branches of owners whose keys are here."""
+        return fork_queries(self._replica.owners, turn)
+
+    def more(self, content: object, path: tuple[Value, ...], turn: int) -> Offer | None:
+        """Return one of the branches in the answer to such a query, as stated at its slot."""
+        assert isinstance(content, tuple)
+        value, parts, _, _ = content
+        found = one_handed(value, path[1], turn)
+        if found is None:
+            return None
+        slot, cell, absent = found
+        return self._offer(slot, cell, parts, absent)
 
     def spell_out(self, heard: Sequence[Probe], told: Probe | None, peer: str) -> Whole:
         """Return LATTICE_VALUEs, each with all cells of its value."""

@@ -74,6 +74,7 @@ from datalattice.lattice import (
 from datalattice.store import Store
 from datalattice.sync.delta import beyond
 from datalattice.sync.evidence import Evidence, EvidenceLimits
+from datalattice.sync.handover import handed
 from datalattice.sync.hosting import DISK_LOW, Admitted, Hosting
 from datalattice.sync.incoming import Claim, Incoming, Waiting
 from datalattice.sync.incomplete import IncompleteCells, Progress
@@ -281,6 +282,21 @@ class LatticeReplica:
             value = _field(value, key) if isinstance(value, Signed) else step(value, key)
         return value
 
+    @property
+    def owners(self) -> list[bytes]:
+        """The public keys that this node may sign for: those of its ring, and its identity."""
+        own = self._context.key_pair
+        pairs = [*self._context.keys] + ([] if own is None else [own])
+        return sorted({pair.public_key for pair in pairs})
+
+    def handed(self, owner: Value, peer: str) -> Vector:
+        """Return the kept branches of an owner that are not in their slots: Vector of [path cell].
+
+        They were signed to be published. Of a partial peer only those of its slots.
+        """
+        view = self._view(peer)
+        return handed(self.evidence.open, owner, lambda path: get_in(view, path) is not None)
+
     def load_encoding(self, hash: bytes) -> bytes | None:
         """Return the encoding of a cell, or None when it is not here, or damaged."""
         encoding = self._made.get(hash)
@@ -370,9 +386,13 @@ class LatticeReplica:
         return [None if data is None else Part(hash, data) for hash, data in found]
 
     def _supplied(self, hash: bytes) -> bytes | None:
-        if not self._store.announced(hash) or self._private.withholds(hash, self._announced):
+        if not self._store.announced(hash) or self._withholds(hash):
             return self._made.get(hash)
         return self.load_encoding(hash)
+
+    def _withholds(self, hash: bytes) -> bool:
+        losers = (one.loser for one in self.evidence.open if one.loser is not None)
+        return self._private.withholds(hash, self._announced, losers)
 
     def begin(self, peer: str) -> Offer:
         """Return the root alone."""

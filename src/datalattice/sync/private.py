@@ -83,8 +83,8 @@ class PrivateCells:
         if self._is_proven and self._cells:
             self._is_proven = all(self._cells.isdisjoint(references(cell)) for cell in cells)
 
-    def withholds(self, hash: bytes, announced: Value) -> bool:
-        """Return whether a cell is private.
+    def withholds(self, hash: bytes, announced: Value, public: Iterable[Value] = ()) -> bool:
+        """Return whether a cell is private; what is below `public` ones is not, though kept so.
 
         Cost: the first question for what was private when the process began looks at everything
               that is announced: it may lie there, too. So does the next one after cells of a peer
@@ -94,7 +94,8 @@ class PrivateCells:
             return False
         if not self._is_proven:
             self._is_proven = True
-            self._cells.difference_update(self._below(_names(announced)))
+            names = [name for value in (announced, *public) for name in _names(value)]
+            self._cells.difference_update(self._below(names))
         return hash in self._cells
 
     def _below(self, names: list[bytes]) -> dict[bytes, None]:

@@ -128,6 +128,7 @@ class Replicator:
         self._ask(session, now_ms)
         if session.plain is None:
             self._state(session, now_ms)
+            self._ask_more(session, now_ms)
 
     def closed(self, id: str, now_ms: int) -> None:
         """Forget a connection that is gone: its requests fail, and others are asked for parts."""
@@ -171,6 +172,7 @@ class Replicator:
                 self._join(session, now_ms)
                 session.dirty = True
                 self._flush(session, now_ms)
+                self._ask_more(session, now_ms)
             case Challenged(challenge):
                 self._send(session, self._handshake.answer(challenge))
                 session.claimed = self._codec.challenger(challenge)
@@ -278,9 +280,16 @@ class Replicator:
     # --- offers -------------------------------------------------------------------------------
 
     def _absorb(
-        self, session: Session, offer: Offer, now_ms: int, pull: Pull | None = None
+        self,
+        session: Session,
+        offer: Offer,
+        now_ms: int,
+        pull: Pull | None = None,
+        *,
+        states: bool = True,
     ) -> Absorbed | None:
-        if offer.probe is not None:
+        """Take in an offer; `states`: it is of the peer's state."""
+        if states and offer.probe is not None:
             session.states(offer.probe.key)
         try:
             absorbed = self._replica.absorb(offer, session.id)
@@ -382,6 +391,7 @@ class Replicator:
         session.sync_after_ms = now_ms + self._pace.root_sync_interval_ms
         if session.plain is None and session.greeted:
             self._state(session, now_ms)
+            self._ask_more(session, now_ms)
         elif session.plain is not None and not session.plain.open:
             self._ask(session, now_ms)
 
@@ -433,6 +443,15 @@ class Replicator:
         for path in paths:
             self._request(session, Purpose.ASK, now_ms, pull, path, in_round=True)
 
+    def _ask_more(self, session: Session, now_ms: int) -> None:
+        """Ask a peer of our kind for what it keeps beside its state."""
+        if not session.terse:
+            return
+        for path in self._codec.more_questions(session.turn):
+            if len(session.pending) < PENDING_MAX:
+                self._request(session, Purpose.MORE, now_ms, None, path)
+        session.turn += 1
+
     def _fetch(self, now_ms: int) -> None:
         """Ask for missing parts, as many batches as may be in flight."""
         if not len(self._wants):
@@ -465,6 +484,11 @@ class Replicator:
             self._proved(session, pending, content, error, now_ms)
         elif pending.purpose is Purpose.WANT:
             self._delivered(session, pending.hashes, content, error, now_ms)
+        elif pending.purpose is Purpose.MORE:
+            # A peer that does not know the question answers an error, which costs nothing.
+            offer = None if error else self._codec.more(content, pending.path, session.turn)
+            if offer is not None:
+                self._absorb(session, offer, now_ms, states=False)
         elif pending.purpose is Purpose.ASK:
             self._stated(session, pending, content, error, now_ms)
         elif error is None:

@@ -154,6 +154,14 @@ class Codec(Protocol):
         """Return whether the content of an answer to `hello` is that of a plain peer."""
         ...
 
+    def more_questions(self, turn: int) -> Sequence[tuple[Value, ...]]:
+        """Return what to ask a peer of our kind beside its state, in its round number `turn`."""
+        ...
+
+    def more(self, content: object, path: tuple[Value, ...], turn: int) -> Offer | None:
+        """Return what the content of the answer to such a question offers."""
+        ...
+
     def spell_out(self, heard: Sequence[Probe], told: Probe | None, peer: str) -> Whole:
         """Return what a plain peer lacks that has `heard` and was told `told`."""
         ...
@@ -204,6 +212,7 @@ class Purpose(Enum):
     HELLO = "hello"
     ASK = "ask"
     WANT = "want"
+    MORE = "more"
     CHALLENGE = "challenge"
 
 
@@ -244,6 +253,7 @@ class Session:
     late:           the parts of requests that timed out: an answer that comes too late is used.
     public_key:     the key that the other end has proved to hold, nil while it has not.
     pinned:         the key we insist on, if any.
+    turn:           how often it was asked for more than its state.
     claimed:        the key that signed a challenge of it, which proves nothing.
     """
 
@@ -274,6 +284,7 @@ class Session:
     pending: dict[int, Pending] = field(default_factory=dict)
     late: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     last_id: int = 0
+    turn: int = 0
 
     def next_id(self) -> int:
         """Return a request id that is new on this connection."""

@@ -141,6 +141,12 @@ class JsonCodec:
     def offer(self, content: object, path: tuple[Value, ...] = ()) -> Offer | None:
         return None
 
+    def more_questions(self, turn: int) -> Sequence[tuple[Value, ...]]:
+        return ()
+
+    def more(self, content: object, path: tuple[Value, ...], turn: int) -> Offer | None:
+        return None
+
     def refuse(self, text: str) -> bytes:
         return _pack("bad", text)
 
