@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.exceptions import Exit
 
+from datalattice.cells import Index, Map, Value, encode, references, to_text, value_hash
 from datalattice.cli.folder import DirOption, Folder, JsonOption, existing_folder, read_keys_or_none
 from datalattice.cli.render import (
     Step,
@@ -20,7 +21,8 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.running import size_text
 from datalattice.cli.values import value_json
-from datalattice.errors import StoreFailed, UsageError
+from datalattice.errors import BadFormat, StoreFailed, UsageError
+from datalattice.store import CellStore
 
 app = typer.Typer(help="Check a folder's store byte by byte, and heal what is damaged.")
 
@@ -45,10 +47,19 @@ def check(dir: DirOption = None, json: JsonOption = False) -> None:
     folder = existing_folder(dir)
     with progress_bars(quiet=json) as bars, open_reader(folder) as store:
         bar = bars.add(f"check {folder.store_path}")
-        document = report_document(store.check(bar.to))
+        report = store.check(bar.to)
+        document = report_document(report)
+        unsound = {hash for hash, _ in report.unsound}
+        document["malformed"] = malformed_parts(store, unsound) if unsound else []
     show(json, document, lambda: _print_report(document))
     if not document["clean"]:
         print_notice("the store is damaged; `lattice store heal` repairs it from peers")
+        raise Exit(EXIT_FAILED)
+    if document["unsound"]:
+        print_notice(
+            "the store holds malformed data of others, taken in by an earlier version; "
+            "merges leave those parts out until their owners' nodes send sound ones"
+        )
         raise Exit(EXIT_FAILED)
 
 
@@ -108,7 +119,7 @@ def _store_in(path: Path) -> Path:
 
     Raises: UsageError: there is none. StoreError: it cannot be read.
     """
-    from datalattice.store import CellStore, store_in
+    from datalattice.store import store_in
 
     found = store_in(path)
     if found is None:
@@ -137,7 +148,7 @@ def _heal_alone(
     folder: Folder, addresses: list[str], other: Path | None, bar: Step, *, accept_loss: bool
 ) -> dict[str, Any]:
     from datalattice.node import HealingSources, healing_document
-    from datalattice.store import CellStore, Fetching, heal_store, open_damaged
+    from datalattice.store import Fetching, heal_store, open_damaged
 
     where = None if other is None else str(other)
     keys = read_keys_or_none(folder)
@@ -172,8 +183,44 @@ def _print_report(document: dict[str, Any], done: Mapping[str, object] | None = 
     ):
         if document[name]:
             print_lines([f"{name}: {len(document[name])} cells, {meaning}"])
+    _print_some("unsound", [f"{one['hash']}: {one['reason']}" for one in document["unsound"]])
+    _print_some("malformed", document.get("malformed", []))
     _print_some("scar", [_place(one) for one in document["scars"]])
-    print_lines(["clean" if document["clean"] else "damaged"])
+    verdict = "malformed" if document["unsound"] else "clean"
+    print_lines([verdict if document["clean"] else "damaged"])
+
+
+def malformed_parts(store: CellStore, unsound: set[bytes]) -> list[str]:
+    """Return the paths of the root's owners and entries that have one of these cells below them."""
+    found: list[str] = []
+    root = store.root()
+    if not isinstance(root, Index):
+        return found
+    for section, owners in root.entries():
+        try:
+            parts = list(owners.entries()) if isinstance(owners, (Map, Index)) else []
+        except BadFormat:
+            found.append(to_text(section))
+            continue
+        found += [
+            f"{to_text(section)} {to_text(key)}"
+            for key, one in parts
+            if _has_below(store, one, unsound)
+        ]
+    return found
+
+
+def _has_below(store: CellStore, value: Value, wanted: set[bytes]) -> bool:
+    """Return whether one of these cells is a value's own, or below it."""
+    seen = {value_hash(value)}
+    front = references(encode(value))
+    while front and seen.isdisjoint(wanted):
+        hash = front.pop()
+        if hash not in seen:
+            seen.add(hash)
+            encoding = store.get_encoding(hash)
+            front += [] if encoding is None else references(encoding)
+    return not seen.isdisjoint(wanted)
 
 
 def _print_some(name: str, lines: list[str]) -> None:

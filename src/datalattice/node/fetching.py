@@ -202,6 +202,7 @@ def report_document(report: Report) -> dict[str, object]:
         "endangered": [hash.hex() for hash, _ in report.endangered],
         "unserved": [hash.hex() for hash in report.unserved],
         "scars": [_damage_document(one) for one in report.scars],
+        "unsound": [{"hash": hash.hex(), "reason": reason} for hash, reason in report.unsound],
     }
 
 

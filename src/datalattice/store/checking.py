@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.cells import branch_hashes, decode, references
-from datalattice.errors import BadFormat, Corruption
+from datalattice.cells import KnownFacts, branch_hashes, check_cell, decode, references
+from datalattice.errors import BadFormat, Corruption, MissingData
+from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.store.base import Damage
 from datalattice.store.disk import Disk
 from datalattice.store.garbage import REMOVED_NOTHING, Removed, Sieve
@@ -72,6 +73,9 @@ class Report:
     """Cells that the root reaches, and that are not marked as announced."""
     useless: tuple[bytes, ...] = ()
     """Cells that the root does not reach, and that are damaged or miss something below them."""
+    unsound: tuple[tuple[bytes, str], ...] = ()
+    """Cells, by hash and reason, whose bytes are whole and whose parts do not fit together: what
+    peers sent before cells were checked on their way in."""
 
     @property
     def is_clean(self) -> bool:
@@ -148,6 +152,8 @@ class Checker:
         self._unindexed: dict[bytes, int] = {}
         self._endangered: dict[bytes, int] = {}
         self._unserved: list[bytes] = []
+        self._facts = KnownFacts(self._load)
+        self._unsound: dict[bytes, str] = {}
         self._room_scars = [] if self._record_scar is None else [self._record_scar]
         self._lost_end: Damage | None = None
 
@@ -170,7 +176,14 @@ class Checker:
         has_lost_pins = min(self._index.find_many(list(self._pinned)), default=0) < 0
         if not suspect and not has_lost_pins and verified >= self._cells and self._log_root == root:
             scars = tuple(self._room_scars)
-            return Report(len(numbers), self._packs, self._cells, self._total_bytes, (), scars)
+            return Report(
+                len(numbers),
+                self._packs,
+                self._cells,
+                self._total_bytes,
+                scars=scars,
+                unsound=tuple(self._unsound.items()),
+            )
         self._check_entries()
         reached, missing = self._walk(root)
         return self._report(len(numbers), reached, missing)
@@ -292,11 +305,28 @@ class Checker:
             self._damaged[hash] = Damage(path, offset, reason, hash)
             return False
         below = branch_hashes(data)
+        short: set[bytes] = set()
         if below:
             for ref, known in zip(below, self._index.find_many(below), strict=True):
                 if known < 0:
                     self._absent[ref] = hash
+                elif locate(known)[2] <= EMBEDDED_BYTES_MAX:
+                    short.add(ref)
+        try:
+            self._facts.add(hash, check_cell(data, self._facts, short))
+        except BadFormat as error:
+            self._unsound[hash] = str(error)
+        except MissingData:
+            return True  # what is missing is told as that
+        self._facts.trim()
         return True
+
+    def _load(self, hash: bytes) -> bytes | None:
+        place = self._index.find(hash)
+        try:
+            return None if place < 0 else self._segments.read(place)
+        except Corruption:
+            return None  # told when it is its turn
 
     # --- what no good pack accounts for -------------------------------------------------------
 
@@ -402,6 +432,7 @@ class Checker:
             tuple(self._endangered.items()),
             tuple(self._unserved),
             tuple(dict.fromkeys(useless)),
+            tuple(self._unsound.items()),
         )
 
     def _held_by_gaps(self) -> set[int]:

@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from datalattice.cells import Index, Keyword, Map, Signed, encode, references, value_hash
+from datalattice.crypto import KeyPair
 from datalattice.node import Daemon, Node, NodeConfig, Running, connect
 from datalattice.store import CellStore
+from datalattice.testing.malformed import cells_of, value_of, with_cell
 
 
 def filled(lattice: Any, tmp_path: Path) -> Path:
@@ -215,3 +218,23 @@ def test_wrong_calls(lattice: Any, tmp_path: Path) -> None:
     assert lattice("store", "heal", "--from", "nowhere").code == 2
     (tmp_path / "home" / "store" / "STORE").write_text("datalattice")
     assert lattice("store", "check").code == 1
+
+
+def test_check_names_malformed_data_by_its_owner(lattice: Any, tmp_path: Path) -> None:
+    """What an earlier version took in unchecked, in a store that is whole otherwise."""
+    home = filled(lattice, tmp_path)
+    owner = KeyPair(b"o" * 32)
+    top, below = cells_of(Map.of([(f"{n}".ljust(150), n) for n in range(60)]))
+    blob = b"b" * 200
+    below[value_hash(blob)] = encode(blob)
+    bad = value_of(*with_cell(top, below, references(top)[0], encode(blob)))
+    slot = Signed.sign(owner, Map.of([("db", bad)]))
+    with CellStore.open(home / "store") as store:
+        root = store.root()
+        assert isinstance(root, Index)
+        store.commit(root.put(Keyword("kv"), Map.of([(owner.public_key, slot)])))
+    found = lattice("store", "check")
+    assert found.code == 1
+    assert f"malformed: :kv 0x{owner.public_key.hex()}" in found.out
+    assert value_hash(bad).hex() in found.out
+    assert "malformed data" in found.err

@@ -17,6 +17,7 @@ from datalattice.cells import (
     encode,
     missing,
     novelty,
+    references,
     same,
     value_hash,
 )
@@ -24,6 +25,7 @@ from datalattice.crypto import SeededEntropy, sha3_256
 from datalattice.errors import BadFormat, Corruption, StoreError
 from datalattice.store import CellStore, Damage, Fetching, Healing, Report, heal_store, open_damaged
 from datalattice.store.packing import locate
+from datalattice.testing.malformed import cells_of, value_of, with_cell
 
 FOLDER = "store"
 LONG = "a text that is too long to stand inside its parent " * 4
@@ -334,3 +336,23 @@ def test_checks_and_heals_beside_a_writer(pair: tuple[Path, Path, Value]) -> Non
             assert reader.check().is_clean
             reader.refresh()
         assert reader.check().is_clean
+
+
+def test_cells_that_are_whole_and_do_not_fit_together_are_named(tmp_path: Path) -> None:
+    """What an earlier version took in unchecked."""
+    top, below = cells_of(Map.of([(f"{n}".ljust(150), n) for n in range(60)]))
+    blob = b"b" * 200
+    below[value_hash(blob)] = encode(blob)
+    bad = value_of(*with_cell(top, below, references(top)[0], encode(blob)))
+    with CellStore.open(tmp_path / "store") as store:
+        store.commit(Vector.of([bad, Vector.of(range(700)), "x" * 200]))
+        report = store.check()
+        assert report.is_clean
+        assert [hash for hash, _ in report.unsound] == [value_hash(bad)]
+        store.commit(Vector.of([Vector.of(range(700)), "x" * 200]), contains=False)
+        assert [hash for hash, _ in store.check().unsound] == [value_hash(bad)]
+    with CellStore.open(tmp_path / "sound") as store:
+        store.commit(
+            Vector.of([Map.of([(n, "x" * 150) for n in range(600)]), Vector.of(range(70))])
+        )
+        assert store.check().unsound == ()
