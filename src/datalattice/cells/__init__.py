@@ -21,6 +21,7 @@ from datalattice.cells.blobedit import (
 from datalattice.cells.blobs import Blob, Text, make_blob, make_text
 from datalattice.cells.cell import (
     Cell,
+    Keeping,
     Loader,
     Ref,
     Taking,
@@ -31,7 +32,7 @@ from datalattice.cells.cell import (
     value_hash,
 )
 from datalattice.cells.columnar import columns
-from datalattice.cells.comparing import Change, changes
+from datalattice.cells.comparing import Change, changes, differing_entries
 from datalattice.cells.convert import to_cell, to_python
 from datalattice.cells.facts import FACTS_MAX, Fact, Facts, KnownFacts
 from datalattice.cells.holes import NO_HOLES, Hole, Holes
@@ -136,6 +137,7 @@ __all__ = [
     "Index",
     "IndexPart",
     "IntegerColumn",
+    "Keeping",
     "Keyword",
     "KidColumn",
     "KnownFacts",
@@ -180,6 +182,7 @@ __all__ = [
     "decode_parts",
     "decode_trusted",
     "difference",
+    "differing_entries",
     "encode",
     "encode_message",
     "from_json",

@@ -13,7 +13,16 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from datalattice.cells import Index, Map, Signed, Value, same, to_text, value_hash
+from datalattice.cells import (
+    Index,
+    Map,
+    Signed,
+    Value,
+    differing_entries,
+    same,
+    to_text,
+    value_hash,
+)
 from datalattice.clock import Clock
 from datalattice.crypto import PUBLIC_KEY_BYTES
 from datalattice.errors import BadFormat
@@ -31,10 +40,13 @@ from datalattice.sync.delta import Fetch
 from datalattice.sync.hostingtable import HostingTable
 from datalattice.sync.outcome import Outcome
 from datalattice.sync.policy import HostingPolicy
-from datalattice.sync.usage import Count, Slot, Usage
+from datalattice.sync.usage import RECOUNT_MS, Count, Slot, Usage
 
 DISK_LOW: Final = "disk-low"
 """What a value is counted as that is not taken because the disk is nearly full."""
+
+
+_OVER_MAX: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,8 @@ class Hosting:
         self._context = context
         self._areas = _Areas()
         self._areas.collect((), lattice)
+        self._clock = clock
+        self._over: dict[bytes, int] = {}  # key of a slot -> when it had no room for a value
         self._acquainted: set[str] = set()
         self._strangers_bytes: int | None = None  # of all their slots, None: to be added up
 
@@ -163,12 +177,16 @@ class Hosting:
                 if to_text(key).removeprefix(":") not in sections:
                     value = value.remove(key)
         for path in self._areas.unsigned:
-            sender = self.policy.unsigned_of(section_name(path)).sender
-            if sender == "none" or (sender == "known" and peer not in self._acquainted):
+            section = section_name(path)
+            sender = self.policy.unsigned_of(section).sender
+            is_known = peer in self._acquainted
+            is_over = not is_known and self._is_over(Slot(section, None))
+            if sender == "none" or (sender == "known" and not is_known) or is_over:
                 value = _without(value, path[:-1], path[-1], self._lattice)
-        if self._has_rules:
-            for path, owner, _, _ in self._slots(root, value):
-                if self.refuses(section_name(path), owner):
+        if self._has_rules or self._over:
+            for path, owner, _ in list(self._differing(root, value)):
+                slot = Slot(section_name(path), owner)
+                if self.refuses(slot.section, owner) or self._is_over(slot):
                     value = _without(value, path, owner, self._lattice)
         return value
 
@@ -176,6 +194,89 @@ class Hosting:
     def _has_rules(self) -> bool:
         policy = self.policy
         return bool(policy.owners == "known" or policy.refuse or self.table.has_refusals)
+
+    def _is_over(self, slot: Slot) -> bool:
+        """Return whether a slot had no room for a value less than a minute ago."""
+        if not self._over:
+            return False
+        since_ms = self._over.get(slot.key)
+        if since_ms is None:
+            return False
+        if 0 <= self._clock.now_ms() - since_ms < RECOUNT_MS:
+            return True
+        del self._over[slot.key]
+        return False
+
+    def _differing(
+        self, root: Value, other: Value
+    ) -> Iterator[tuple[tuple[Value, ...], Value, list[bytes]]]:
+        """Yield (path, owner, names) where the other has something else; slots are not loaded."""
+        for path in self._areas.owned:
+            mine, theirs = get_in(root, path), get_in(other, path)
+            if not isinstance(theirs, (Map, Index)):
+                continue
+            own = mine if isinstance(mine, (Map, Index)) else Map()
+            try:
+                found = list(differing_entries(own, theirs))
+            except BadFormat:
+                continue  # as in `_slots`
+            for owner, _, after, names in found:
+                if after is not None:
+                    yield path, owner, names
+
+    def limited(self, root: Value, other: Value, peer: str) -> list[tuple[Slot, list[bytes]]]:
+        """Return (slot, hashes that lead into it) of what differs in a foreign root and has limits.
+
+        Raises: MissingData: a node of a container that leads there is not here.
+        """
+        found = [
+            (Slot(section_name(path), owner), names)
+            for path, owner, names in self._differing(root, other)
+            if names and not (self.is_own(owner) or self.is_allowed(owner))
+        ]
+        if peer not in self._acquainted and isinstance(other, Index):
+            for path in self._areas.unsigned:
+                mine, theirs = get_in(root, path[:-1]), get_in(other, path[:-1])
+                if not isinstance(theirs, (Map, Index)):
+                    continue
+                own = mine if isinstance(mine, (Map, Index)) else Index()
+                for key, _, after, names in differing_entries(own, theirs):
+                    if after is not None and names and same(key, path[-1]):
+                        found.append((Slot(section_name(path), None), names))
+        return found
+
+    def has_room_for(self, slot: Slot, root: Value, size: int, outcome: Outcome) -> bool:
+        """Return whether a slot has room for so many bytes more; if not, it is refused a minute."""
+        quota, used, setting = self._limit_of(slot)
+        if used + size > quota and slot.owner is not None:
+            for path in self._areas.owned:
+                if section_name(path) == slot.section:
+                    self.usage.refreshed(slot, get_in(root, (*path, slot.owner)))
+            quota, used, setting = self._limit_of(slot)
+        if used + size <= quota:
+            return True
+        if len(self._over) >= _OVER_MAX:
+            self._over.clear()
+        self._over[slot.key] = self._clock.now_ms()
+        text = "" if slot.owner is None else owner_text(slot.owner)
+        report = QuotaExceeded(slot.section, text, used + size, quota, setting)
+        outcome.remark(QuotaExceeded.kind, str(report))
+        return False
+
+    def _limit_of(self, slot: Slot) -> tuple[int, int, str]:
+        """Return (quota, bytes used of it, the setting) of the limit that a slot meets first."""
+        policy, owner = self.policy, slot.owner
+        if owner is None:
+            quota = policy.unsigned_of(slot.section).strangers_bytes
+            setting = f"unsigned.{slot.section}.strangers_bytes"
+            return quota, self.usage.used_bytes(slot), setting
+        own_limit = self.table.limit(owner_text(owner))
+        here = sum(self.usage.used_bytes(Slot(name, owner)) for name in self.section_names)
+        limits = (
+            (policy.owner_bytes if own_limit is None else own_limit, here, "owner_bytes"),
+            (policy.strangers_bytes, self.strangers_bytes(), "strangers_bytes"),
+        )
+        return min(limits, key=lambda one: one[0] - one[1])
 
     def _slots(
         self, root: Value, other: Value
@@ -228,14 +329,8 @@ class Hosting:
         policy, usage = self.policy, self.usage
         slot = Slot(section_name(path), owner)
         text = owner_text(owner)
-        own_limit = self.table.limit(text)
         before = usage.known(slot, mine).size_bytes
-        here = sum(usage.used_bytes(Slot(name, owner)) for name in self.section_names)
-        limits = (
-            (policy.owner_bytes if own_limit is None else own_limit, here, "owner_bytes"),
-            (policy.strangers_bytes, self.strangers_bytes(), "strangers_bytes"),
-        )
-        quota, used, setting = min(limits, key=lambda one: one[0] - one[1])
+        quota, used, setting = self._limit_of(slot)
         count = usage.after(slot, mine, theirs, quota - used + before)
         if count is not None and count.cells > policy.owner_cells:
             count, quota, setting = None, policy.owner_cells, "owner_cells"
@@ -258,11 +353,9 @@ class Hosting:
         if theirs is None or same(mine, theirs) or peer in self._acquainted:
             return
         slot = Slot(section_name(path), None)
-        quota = self.policy.unsigned_of(slot.section).strangers_bytes
-        used = self.usage.used_bytes(slot)
+        quota, used, setting = self._limit_of(slot)
         grown = self.usage.growth(mine, theirs, quota - used)
         if grown is None:
-            setting = f"unsigned.{slot.section}.strangers_bytes"
             report = QuotaExceeded(slot.section, "", used, quota, setting)
             outcome.remark(QuotaExceeded.kind, str(report))
             admitted.value = _without(admitted.value, path[:-1], path[-1], self._lattice)
@@ -286,8 +379,9 @@ class Hosting:
             )
         return self._strangers_bytes
 
-    def taken(self, merged: Value, admitted: Admitted) -> None:
-        """Take the counts of what was merged, where it is in the merged root."""
+    def taken(self, merged: Value, admitted: Admitted) -> list[Count]:
+        """Take the counts of what was merged, where it is in the merged root; return them."""
+        found: list[Count] = []
         for path, owner, mine, count in admitted.counts:
             present = get_in(merged, (*path, owner))
             if same(present, mine):
@@ -297,15 +391,18 @@ class Hosting:
             if self._strangers_bytes is not None:
                 self._strangers_bytes += now.size_bytes - self.usage.used_bytes(now.slot)
             self.usage.take(now)
+            found.append(now)
         for path, before, slot, grown in admitted.added:
             if not same(get_in(merged, path), before):
-                self.usage.add(slot, *grown)
+                found.append(self.usage.add(slot, *grown))
+        return found
 
     # --- by the operator ----------------------------------------------------------------------
 
     def decided(self) -> None:
         """Take note that lists or limits changed."""
         self._strangers_bytes = None
+        self._over.clear()
 
     def has_room(self) -> bool:
         """Return whether the disk has room for foreign data."""

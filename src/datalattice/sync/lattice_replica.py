@@ -72,6 +72,7 @@ from datalattice.lattice import (
     verify_did,
 )
 from datalattice.store import Store
+from datalattice.sync.approach import AHEAD_BYTES_MAX, Approach
 from datalattice.sync.delta import beyond
 from datalattice.sync.evidence import Evidence, EvidenceLimits
 from datalattice.sync.handover import handed
@@ -83,6 +84,7 @@ from datalattice.sync.policy import HostingPolicy
 from datalattice.sync.private import PrivateCells
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe
 from datalattice.sync.spelling import Speller, Spelling
+from datalattice.sync.usage import Slot
 
 PUSH_BYTES_MAX: Final = 8_000_000
 """Largest difference that is pushed.
@@ -136,6 +138,8 @@ class LatticeReplica:
         self._incomplete = IncompleteCells(store)
         self._waiting: dict[Claim, Waiting] = {}
         self._holes = NO_HOLES  # of the value that is merged just now
+        self._approach = Approach(store)
+        self._stated: dict[Claim, Probe] = {}  # what is waited for, as it was stated
         self._next: dict[Claim, Probe] = {}  # what is known by its hash alone, and comes after
         self._root: Value = store.root()
         if store.root_hash() is None:
@@ -253,12 +257,12 @@ class LatticeReplica:
     @property
     def missing_count(self) -> int:
         """Foreign values that wait for cells."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._approach)
 
     @property
     def staged_bytes(self) -> int:
         """Bytes of cells of such values that are here already."""
-        return self._incomplete.size_bytes
+        return self._incomplete.size_bytes + self._approach.size_bytes
 
     @property
     def is_blank(self) -> bool:
@@ -364,9 +368,14 @@ class LatticeReplica:
             return
         if offer.parts:
             progress = self._incomplete.add({part.hash: part.data for part in offer.parts})
+            charged = self._approach.arrived(offer.parts, progress.missing)
             self._proceed(progress, outcome)
+            for slot, size in charged:
+                self._cut_short(slot, size, outcome)
+            self._come_nearer(offer.parts, outcome)
         if offer.lost:
             self._give_up(self._incomplete.claims_above(offer.lost), outcome)
+            self._turn_back(self._approach.lost(offer.lost), outcome)
         if offer.probe is not None:
             self._consider(offer.probe, peer, outcome)
         if self._incomplete.size_bytes > STAGED_BYTES_MAX:
@@ -379,6 +388,7 @@ class LatticeReplica:
         if offer.probe is not None:
             outcome.dropped.append(offer.probe.key)
         self._give_up(list(self._waiting), outcome)
+        self._turn_back(self._approach.claims(), outcome)
 
     def supply(self, want: Sequence[bytes], peer: str) -> list[Part | None]:
         """Return cells by hash."""
@@ -454,6 +464,8 @@ class LatticeReplica:
         if claim not in self._waiting and self._claim_count(peer) >= CLAIMS_MAX:
             outcome.refuse(probe.key, f"{CLAIMS_MAX} values of this peer are incomplete already")
             return
+        if self.hosting is not None and self._enter(claim, probe, outcome):
+            return
         before = self._waiting.get(claim)
         if before is not None and incoming.absent is not None:
             # It would be fetched from its top. A peer that writes faster than that takes would
@@ -490,13 +502,103 @@ class LatticeReplica:
         self._waiting[claim] = waiting
         self._proceed(self._incomplete.claim(claim, refs, cells, bare), outcome)
 
+    def _enter(self, claim: Claim, probe: Probe, outcome: Outcome) -> bool:
+        """Consider a value under a policy: look whose data it has, cut off what is refused.
+
+        False: that cannot be told, so it is cut, around its holes, when all of it is here.
+        """
+        incoming, hosting, approach = probe.data, self.hosting, self._approach
+        assert isinstance(incoming, Incoming)
+        assert hosting is not None
+        before = self._waiting.get(claim)
+        try:
+            value, loader = approach.open(incoming)
+            value = self._wrap(incoming.path, value, claim.peer)
+            limited = hosting.limited(self._root, value, claim.peer)
+        except MissingData as error:
+            is_new = claim not in approach or approach.probe_of(claim) is probe
+            if before is None and is_new:
+                outcome.missing.extend(approach.look(claim, probe, error.hashes))
+                return True
+            # What is fetched just now comes first, or whoever writes quickly is never heard.
+            self._pass_over_next(claim, probe.key, outcome)
+            if (approach.probe_of(claim).key if before is None else before.key) != probe.key:
+                self._next[claim] = probe
+            return True
+        except (BadFormat, Corruption):
+            approach.forget(claim)
+            return False
+        except UsageError as error:
+            approach.forget(claim)
+            outcome.refuse(probe.key, f"value at {brief(incoming.path)} not taken: {error}")
+            return True
+        bare = encode(value) if is_embedded(value) else b""
+        top = bare or value_hash(value)
+        cells = approach.cells(incoming)
+        cells.update((hash, data) for hash, data, _ in novelty(value, loader))
+        passed = approach.forget(claim)
+        if passed is not None:
+            outcome.supersede(passed.key, probe.key)
+        if before is not None:
+            outcome.supersede(before.key, probe.key)
+            self._pass_over_next(claim, probe.key, outcome)
+            self._incomplete.release(claim)
+        self._waiting[claim] = Waiting(probe.key, incoming.path, top, not bare, True)
+        self._stated[claim] = probe
+        refs = references(bare) if bare else [top]
+        progress = self._incomplete.claim(claim, refs, cells, bare)
+        approach.follow(limited, cells, progress.missing)
+        self._proceed(progress, outcome)
+        return True
+
+    def _come_nearer(self, parts: Sequence[Part], outcome: Outcome) -> None:
+        """Go on with the values whose upper cells have come."""
+        if not len(self._approach):
+            return
+        missing, ready = self._approach.take(parts)
+        outcome.missing.extend(missing)
+        for claim in ready:
+            self._consider(self._approach.probe_of(claim), claim.peer, outcome)
+            if claim not in self._waiting and claim not in self._approach:
+                after = self._next.pop(claim, None)
+                if after is not None:
+                    self._consider(after, claim.peer, outcome)
+        if self._approach.size_bytes > AHEAD_BYTES_MAX:
+            self._turn_back(self._approach.claims(), outcome)
+
+    def _turn_back(self, claims: Iterable[Claim], outcome: Outcome) -> None:
+        """Give up values whose upper cells are fetched."""
+        for claim in claims:
+            probe = self._approach.forget(claim)
+            if probe is not None:
+                outcome.dropped.append(probe.key)
+            if claim in self._next:
+                outcome.dropped.append(self._next.pop(claim).key)
+
+    def _cut_short(self, slot: Slot, size: int, outcome: Outcome) -> None:
+        """Fetch no more of a slot when what came of it has no room; fetch the rest without it."""
+        hosting, approach = self.hosting, self._approach
+        if hosting is None or hosting.has_room_for(slot, self._root, size, outcome):
+            return
+        waits = approach.waits_for(slot)
+        claims = self._incomplete.claims_above(waits)
+        approach.drop(slot)
+        for claim in claims:
+            assert isinstance(claim, Claim)
+            del self._waiting[claim]
+        self._incomplete.drop(claims)
+        for claim in claims:
+            assert isinstance(claim, Claim)
+            self._consider(self._stated.pop(claim), claim.peer, outcome)
+        outcome.unwanted += [hash for hash in waits if not self._incomplete.is_wanted(hash)]
+
     def _pass_over_next(self, claim: Claim, newer: bytes, outcome: Outcome) -> None:
         """Wait for the value with the key `newer` in the place of the one that was to come next."""
         if claim in self._next:
             outcome.supersede(self._next.pop(claim).key, newer)
 
     def _claim_count(self, peer: str) -> int:
-        return sum(claim.peer == peer for claim in self._waiting)
+        return sum(claim.peer == peer for claim in self._waiting) + len(self._approach.claims(peer))
 
     def _wrap(self, path: tuple[Value, ...], value: Value, peer: str) -> Value:
         """Return a foreign value as a root: where it belongs, without what is not replicated.
@@ -543,6 +645,7 @@ class LatticeReplica:
         for claim in progress.complete:
             assert isinstance(claim, Claim)
             waiting = self._waiting.pop(claim)
+            self._stated.pop(claim, None)
             refusal = progress.refused.get(claim)
             if refusal is None:
                 holes = progress.holes.get(claim, NO_HOLES)
@@ -595,7 +698,8 @@ class LatticeReplica:
         if not is_new:
             return in_full
         if self.hosting is not None and admitted is not None:
-            self.hosting.taken(merged, admitted)
+            for count in self.hosting.taken(merged, admitted):
+                self._approach.drop(count.slot)
         outcome.changed = True
         return in_full
 
@@ -686,6 +790,7 @@ class LatticeReplica:
         for claim in claims:
             assert isinstance(claim, Claim)
             outcome.dropped.append(self._waiting.pop(claim).key)
+            self._stated.pop(claim, None)
             if claim in self._next:
                 outcome.dropped.append(self._next.pop(claim).key)
         self._incomplete.drop(claims)

@@ -36,6 +36,7 @@ class Outcome:
         self.disputed: set[bytes] = set()
         self.superseded: list[tuple[bytes, bytes]] = []
         self.dropped: list[bytes] = []
+        self.unwanted: list[bytes] = []
         self.changed = False
         self._is_disputed = False
         self.ended: list[tuple[str, bool]] = []
@@ -100,4 +101,5 @@ class Outcome:
             tuple(self.superseded),
             tuple(self.parts_of),
             tuple(self.ended),
+            tuple(self.unwanted),
         )

@@ -97,6 +97,7 @@ class Absorbed:
     superseded: (key, newer key) of probes that the same peer has replaced: what waits for the first
               is contained when the second is.
     ended:    (peer, in full) of each value that was merged or refused: whether all of it was taken.
+    unwanted: parts that were missing and are not needed any more.
     """
 
     missing: tuple[bytes, ...] = ()
@@ -110,6 +111,7 @@ class Absorbed:
     superseded: tuple[tuple[bytes, bytes], ...] = ()
     parts_of: tuple[tuple[str, Probe], ...] = ()
     ended: tuple[tuple[str, bool], ...] = ()
+    unwanted: tuple[bytes, ...] = ()
 
 
 class Replica(Protocol):

@@ -299,6 +299,9 @@ class Replicator:
             return None
         if pull is not None and offer.probe is not None:
             self._pulls.wait(offer.probe.key, pull)
+        for hash in absorbed.unwanted:
+            if hash not in self._healing:
+                self._wants.found(hash)
         self._wants.add(absorbed.missing, session.id)
         if self._wants.count(session.id) > WANTS_MAX:
             self._cut(session, "missing", f"more than {WANTS_MAX} parts are missing of its values")

@@ -108,15 +108,31 @@ class Usage:
         grown = growth(present, value, self._fetch, room) if room >= 0 else None
         if grown is not None:
             return before.plus(value_hash(value), grown)
+        if not self._may_count(slot):
+            return None
+        whole = growth(None, value, self._fetch, bytes_max)
+        return None if whole is None else Count(slot, *whole, value_hash(value))
+
+    def _may_count(self, slot: Slot) -> bool:
+        """Return whether a slot may be counted anew, and take note that it is."""
         now_ms = self._now_ms()
         last_ms = self._counted_ms.get(slot.key)
         if last_ms is not None and 0 <= now_ms - last_ms < RECOUNT_MS:
-            return None
+            return False
         if len(self._counted_ms) >= _REMEMBERED_MAX:
             self._counted_ms.clear()
         self._counted_ms[slot.key] = now_ms
-        whole = growth(None, value, self._fetch, bytes_max)
-        return None if whole is None else Count(slot, *whole, value_hash(value))
+        return True
+
+    def refreshed(self, slot: Slot, present: Value) -> bool:
+        """Count a slot whose value is `present` exactly, once a minute; return whether it was."""
+        found = self._counts.get(slot.key)
+        if found is None or (not found.since and found.root == value_hash(present)):
+            return False
+        if present is None or not self._may_count(slot):
+            return False
+        self.take(self.exactly(slot, present))
+        return True
 
     def growth(self, present: Value, value: Value, bytes_max: int) -> tuple[int, int] | None:
         """Return (bytes, cells) that `value` adds to `present`, None when it is more than that."""
@@ -128,10 +144,12 @@ class Usage:
         self._counts[key] = count
         self._changed.add(key)
 
-    def add(self, slot: Slot, size: int, cells: int) -> None:
-        """Add to what strangers added to an unsigned part."""
+    def add(self, slot: Slot, size: int, cells: int) -> Count:
+        """Add to what strangers added to an unsigned part; return what that is now."""
         before = self._counts.get(slot.key, Count(slot, 0, 0, b""))
-        self.take(Count(slot, before.size_bytes + size, before.cells + cells, b""))
+        now = Count(slot, before.size_bytes + size, before.cells + cells, b"")
+        self.take(now)
+        return now
 
     def exactly(self, slot: Slot, value: Value) -> Count:
         """Return the exact count of a slot that has this value. On any thread.

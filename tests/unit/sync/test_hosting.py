@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
     Index,
     Keyword,
+    Parts,
     Value,
     branch_hashes,
     decode_parts,
@@ -354,6 +356,165 @@ def test_a_value_at_a_path_that_is_refused_is_refused_with_a_reason() -> None:
     absorbed = absorb(replica, slot(value), path=path)
     assert not absorbed.changed
     assert "does not host" in absorbed.reports[0].text
+
+
+# --- while it is fetched --------------------------------------------------------------------------
+
+
+WINDOW = 254
+"""Cells of one request."""
+
+
+def fetch(replica: LatticeReplica, source: LatticeReplica, peer: str = "peer") -> Fetched:
+    """State the root alone, and supply what is asked for, a window at a time."""
+    fetched = Fetched()
+    top = decode_parts(encode(source.announced))
+    probe = Probe(source.announced_hash, Incoming((), *top))
+    absorbed = replica.absorb(Offer(probe), peer)
+    wanted = list(absorbed.missing)
+    while True:
+        for one in absorbed.reports:
+            fetched.kinds[one.kind] = fetched.kinds.get(one.kind, 0) + one.count
+        if not wanted:
+            return fetched
+        window, wanted = wanted[:WINDOW], wanted[WINDOW:]
+        parts = [part for part in source.supply(window, peer) if part is not None]
+        fetched.rounds += 1
+        fetched.cells.update({part.hash: len(part.data) for part in parts})
+        absorbed = replica.absorb(Offer(None, tuple(parts)), peer)
+        unwanted = set(absorbed.unwanted)
+        wanted = [hash for hash in wanted if hash not in unwanted]
+        wanted += [hash for hash in absorbed.missing if hash not in wanted]
+
+
+@dataclass
+class Fetched:
+    """What a replica asked for."""
+
+    cells: dict[bytes, int] = field(default_factory=dict)
+    rounds: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+
+
+def cells_of(value: Value) -> set[bytes]:
+    found, parts = decode_parts(encode_message(value))
+    return {*parts.encodings(), value_hash(found)}
+
+
+def joined(*values: Value) -> LatticeReplica:
+    """Return a replica that has all of these."""
+    replica = LatticeReplica(MemoryStore(), root_lattice())
+    for value in values:
+        absorb(replica, value)
+    return replica
+
+
+def test_cells_of_a_refused_owner_are_not_fetched_when_a_root_is_stated_alone() -> None:
+    source = joined(
+        offer(writer(), *(text(n) for n in range(300))),
+        offer(writer(BOB), *(text(n) + "b" for n in range(300)), key_pair=BOB),
+    )
+    replica = host(HostingPolicy(refuse=(BOB.public_key.hex(),)))
+    fetched = fetch(replica, source)
+    assert same(slot(replica.root), slot(source.root))
+    assert slot(replica.root, BOB) is None
+    assert not fetched.cells.keys() & cells_of(slot(source.root, BOB))
+    assert replica.missing_count == replica.staged_bytes == 0
+    assert fetch(replica, source).cells.keys().isdisjoint(cells_of(slot(source.root)))
+
+
+def test_a_first_fetch_ends_at_the_quota_and_a_request_window() -> None:
+    small = offer(writer(), *(text(n) for n in range(40)))
+    source = joined(small, offer(writer(BOB), *(text(n) for n in range(5_000)), key_pair=BOB))
+    quota = 300_000
+    replica = host(HostingPolicy(owner_bytes=quota))
+    fetched = fetch(replica, source)
+    assert fetched.kinds["quota-exceeded"] >= 1
+    theirs = cells_of(slot(source.root, BOB)) - cells_of(slot(small))
+    bobs = sum(size for hash, size in fetched.cells.items() if hash in theirs)
+    window = WINDOW * max(fetched.cells.values())
+    assert quota < bobs < quota + window
+    assert size_of(slot(source.root, BOB)) > 2 * (quota + window)
+    assert same(slot(replica.root), slot(small)), "the others are merged"
+    assert slot(replica.root, BOB) is None
+    assert replica.missing_count == replica.staged_bytes == 0
+
+
+def test_a_fetch_of_unsigned_data_ends_at_what_strangers_may_add() -> None:
+    source = joined(content(*(text(n) for n in range(3_000))), offer(writer(), "hello"))
+    policy = HostingPolicy(unsigned={"data": UnsignedPolicy("any", 200_000)})
+    replica = host(policy)
+    fetched = fetch(replica, source)
+    assert fetched.kinds["quota-exceeded"] >= 1
+    assert sum(fetched.cells.values()) < 400_000
+    assert get_in(replica.root, [DATA]) is None
+    assert same(slot(replica.root), slot(source.root))
+    friendly = host(policy)
+    assert friendly.hosting is not None
+    friendly.hosting.introduce("friend", is_known=True)
+    fetch(friendly, source, "friend")
+    assert same(friendly.root, source.root)
+
+
+def test_many_owners_are_looked_at_in_few_rounds() -> None:
+    keys = [KeyPair(number.to_bytes(32, "big")) for number in range(1, 301)]
+    values = [offer(writer(key), f"of {n}", key_pair=key) for n, key in enumerate(keys)]
+    merged = values[0]
+    for value in values[1:]:
+        merged = root_lattice().merge(merged, value)
+    source = joined(merged)
+    replica = host(HostingPolicy(refuse=(keys[7].public_key.hex(),)))
+    fetched = fetch(replica, source)
+    assert slot(replica.root, keys[7]) is None
+    assert same(slot(replica.root, keys[8]), slot(source.root, keys[8]))
+    assert fetched.rounds < 15
+
+
+def test_a_newer_root_is_taken_though_the_upper_cells_of_the_last_are_being_fetched() -> None:
+    source, replica = writer(), host(HostingPolicy())
+    offer(source, *(text(n) for n in range(40)))
+
+    def stated() -> Offer:
+        top = decode_parts(encode(source.announced))
+        return Offer(Probe(source.announced_hash, Incoming((), *top)))
+
+    first = replica.absorb(stated(), "peer")
+    assert first.missing
+    old = [part for part in source.supply(first.missing, "peer") if part is not None]
+    offer(source, "newer")
+    missing = [
+        *replica.absorb(stated(), "peer").missing,
+        *replica.absorb(Offer(None, tuple(old)), "peer").missing,
+    ]
+    while missing:
+        parts = [part for part in source.supply(missing, "peer") if part is not None]
+        missing = list(replica.absorb(Offer(None, tuple(parts)), "peer").missing)
+    assert same(slot(replica.root), slot(source.root))
+    assert replica.missing_count == 0
+
+
+def test_a_value_whose_upper_cells_cannot_be_had_is_given_up() -> None:
+    source, replica = writer(), host(HostingPolicy())
+    offer(source, *(text(n) for n in range(40)))
+    top = decode_parts(encode(source.announced))
+    probe = Probe(source.announced_hash, Incoming((), *top))
+    missing = replica.absorb(Offer(probe), "peer").missing
+    assert replica.missing_count == 1
+    assert replica.absorb(Offer(None, (), missing), "peer").dropped == (probe.key,)
+    assert replica.missing_count == replica.staged_bytes == 0
+
+
+def test_a_root_that_is_known_by_its_hash_alone_is_fetched_from_its_top() -> None:
+    source, replica = writer(), host(HostingPolicy())
+    offer(source, *(text(n) for n in range(40)))
+    hash = source.announced_hash
+    probe = Probe(hash, Incoming((), None, Parts(None), hash))
+    missing = list(replica.absorb(Offer(probe), "peer").missing)
+    assert missing == [hash]
+    while missing:
+        parts = [part for part in source.supply(missing, "peer") if part is not None]
+        missing = list(replica.absorb(Offer(None, tuple(parts)), "peer").missing)
+    assert same(replica.root, source.root)
 
 
 # --- forgetting -----------------------------------------------------------------------------------
