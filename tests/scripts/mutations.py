@@ -105,6 +105,30 @@ MUTATIONS: Final = (
         ),
     ),
     Mutation(
+        "fetch what policy refuses",
+        "sync/lattice_replica.py",
+        "            value = self.hosting.cut(value, self._root, peer)\n            if path",
+        "            if path",
+        (
+            UNIT + "sync/test_hosting.py"
+            "::test_cells_of_a_refused_owner_are_not_fetched_when_a_root_is_stated_alone",
+        ),
+    ),
+    Mutation(
+        "fetch on beyond a quota",
+        "sync/lattice_replica.py",
+        "                self._cut_short(slot, size, outcome)\n",
+        "                pass\n",
+        (UNIT + "sync/test_hosting.py::test_a_first_fetch_ends_at_the_quota_and_a_request_window",),
+    ),
+    Mutation(
+        "commit on a disk that is nearly full",
+        "store/cellstore.py",
+        "        self.room.check()\n        parts = novelty(value, self)\n",
+        "        parts = novelty(value, self)\n",
+        ("tests/sim/test_full_disk.py::test_collections_make_room_for_commits_again",),
+    ),
+    Mutation(
         "commit with a missing cell",
         "sync/incomplete.py",
         "            if all(hash in lengths for hash in outside):\n",

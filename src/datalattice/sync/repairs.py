@@ -16,6 +16,9 @@ class Repairs:
         self._replica = replica
         self._wanted: set[bytes] = set()
 
+    def __contains__(self, hash: object) -> bool:
+        return hash in self._wanted
+
     def want(self, hashes: Iterable[bytes]) -> None:
         """Wait for these parts."""
         self._wanted.update(hashes)

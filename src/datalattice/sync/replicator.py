@@ -300,7 +300,7 @@ class Replicator:
         if pull is not None and offer.probe is not None:
             self._pulls.wait(offer.probe.key, pull)
         for hash in absorbed.unwanted:
-            if hash not in self._healing:
+            if hash not in self._repairs:
                 self._wants.found(hash)
         self._wants.add(absorbed.missing, session.id)
         if self._wants.count(session.id) > WANTS_MAX:

@@ -15,6 +15,10 @@ from datalattice.cells import (
     Value,
     Vector,
     changes,
+    decode,
+    differing_entries,
+    encode,
+    references,
     value_hash,
 )
 from datalattice.crypto import KeyPair
@@ -99,3 +103,35 @@ def test_long_chains_take_no_stack() -> None:
     ((path, mine, theirs),) = changes(a, b)
     assert (len(path), mine, theirs) == (3_000, 1, 2)
     assert value_hash(a) != value_hash(b)
+
+
+@pytest.mark.parametrize("kind", [Map, Index])
+def test_differing_entries_name_what_leads_to_a_value_and_load_none(
+    kind: type[Map | Index],
+) -> None:
+    long, longer = Vector.of(["x" * 200]), Vector.of(["y" * 200])
+    entries: dict[str, Value] = {f"key {n}": "z" * 200 for n in range(40)}
+    before = kind.of({**entries, "short": 1, "gone": long})
+    after = kind.of({**entries, "short": Vector.of([long]), "new": longer})
+    store = MemoryStore()
+    store.commit(after)
+    values = {value_hash(long), value_hash(longer), value_hash(Vector.of([long]))}
+    for hash in values:
+        store._encodings.pop(hash, None)
+    known = store.get_encoding(value_hash(after))
+    assert known is not None
+    found = {
+        key: (own, other, names)
+        for key, own, other, names in differing_entries(before, kind_of(decode(known, store)))
+    }
+    short = Vector.of([long])
+    assert found == {
+        "short": (value_hash(1), value_hash(short), references(encode(short))),
+        "gone": (value_hash(long), None, []),
+        "new": (None, value_hash(longer), references(encode(longer))),
+    }
+
+
+def kind_of(value: Value) -> Map | Index:
+    assert isinstance(value, (Map, Index))
+    return value

@@ -684,3 +684,38 @@ def test_a_connection_that_is_closing_has_nothing_due() -> None:
     assert list(session.deadlines()) == [0, 0]
     session.closing = True
     assert list(session.deadlines()) == []
+
+
+def test_parts_that_a_replica_needs_no_more_are_not_asked_for() -> None:
+    class Fickle(CounterReplica):
+        """Finds out with the first part that it wants none of the others."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.wanted: tuple[bytes, ...] = ()
+
+        def absorb(self, offer: Offer, peer: str) -> Absorbed:
+            if offer.parts:
+                return Absorbed(unwanted=self.wanted)
+            absorbed = super().absorb(offer, peer)
+            self.wanted = absorbed.missing
+            return absorbed
+
+    source = CounterReplica()
+    for number in range(100):
+        source.add(f"counter {number}")
+    source.publish()
+    node = Replicator(Fickle(), JsonCodec())
+    node.open("p", 0, outbound=True)
+    node.take_effects()
+    begin = source.begin("p")
+    assert begin.probe is not None
+    stated = _pack("offer", begin.probe.key.hex(), probe_parts(begin.probe), [])
+    node.receive("p", stated, 0)
+    assert node.missing_count == 100
+    request = json.loads(node.take_effects().sends[-1][1])
+    parts = source.supply([bytes.fromhex(one) for one in request[2]], "p")
+    given = [part.data.decode() for part in parts if part is not None]
+    node.receive("p", _pack("answer", request[1], given), 0)
+    assert node.missing_count == 0
+    assert not any(json.loads(one)[0] == "want" for _, one in node.take_effects().sends)
