@@ -4,6 +4,8 @@ It is a policy of one node and changes no lattice value: what is refused is cut 
 before anything of it is fetched, and a value that would take more room than its owner has is left
 out of the merge. Own keys are never limited.
 
+Length: the decisions of one node about foreign values; tables, policy and counts stand apart.
+
 Source: docs/design/foreign-data.md "Room".
 """
 
