@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from typer.exceptions import Exit
 
 from datalattice.apps.queue import (
     entry_headers,
@@ -37,13 +38,19 @@ from datalattice.clock import SystemClock
 from datalattice.errors import UsageError
 from datalattice.home import open_reader
 from datalattice.lattice import LOG_BRANCH, MergeContext, get_in
+from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.store import time_text
 from datalattice.sync import (
+    CHAIN,
+    FORK,
+    INVALID,
     ForkRecord,
     LogLoss,
+    check_proof,
     owner_text,
     partition_of_slot,
     stored_forks,
+    write_proof,
 )
 
 app = typer.Typer(help="Two branches of one owner's value, of which only one stands here.")
@@ -53,6 +60,8 @@ OWNER_SHOWN: Final = 12
 
 DIFFERENCES_MAX: Final = 100
 """Differing entries that `list` counts, and `show` names."""
+
+_VERDICT_CODES: Final = {FORK: 0, CHAIN: 1, INVALID: 2}
 
 IdArgument = Annotated[
     str, typer.Argument(help="The fork's id, or how it begins, as `lattice forks list` has it.")
@@ -176,6 +185,54 @@ def resolve(
         lambda replica: resolve_fork(replica, full, action, SystemClock()),
     )
     show(json, document, lambda: _print_resolved(document))
+
+
+@app.command("export")
+def export_proof(
+    id: IdArgument,
+    file: Annotated[Path, typer.Argument(help="The new file.")],
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a proof that the owner signed both: for anybody, without a store or a network."""
+    if file.exists():
+        raise UsageError(f"{file} is there already; name a new file")
+    folder = existing_folder(dir)
+    with _reading(dir) as forks, open_reader(folder) as store:
+        record = forks.find(id)
+        slot = forks.slot_of(record)
+        if record.loser is None or slot is None:
+            raise UsageError("of this branch only the signature was kept, which proves no fork")
+        data = write_proof(record.path, record.owner, slot, record.loser, store.get_encodings)
+    file.write_bytes(data)
+    document = {"id": record.id.hex(), "file": str(file), "bytes": len(data)}
+    show(json, document, lambda: print_pairs(document))
+
+
+@app.command("verify")
+def verify(
+    file: Annotated[Path, typer.Argument(help="A proof that `lattice forks export` wrote.")],
+    json: JsonOption = False,
+) -> None:
+    """Check a proof by itself: FORK (exit code 0), CHAIN (1), which proves nothing, INVALID (2)."""
+    with file.open("rb") as source:
+        found = check_proof(source.read(MESSAGE_BYTES_MAX + 1))
+    document = {
+        "verdict": found.kind,
+        "text": found.text,
+        "owner": None if found.owner is None else owner_text(found.owner),
+        "path": [value_json(key) for key in found.path],
+        "cells": [hash.hex() for hash in found.hashes],
+    }
+    show(json, document, lambda: print_lines(_verdict_lines(document)))
+    raise Exit(_VERDICT_CODES[found.kind])
+
+
+def _verdict_lines(document: dict[str, Any]) -> Iterator[str]:
+    yield f"{document['verdict']}: {document['text']}"
+    if document["owner"] is not None:
+        yield f"owner  {document['owner']}"
+        yield from (f"cell   {hash}" for hash in document["cells"])
 
 
 # --- documents ------------------------------------------------------------------------------------

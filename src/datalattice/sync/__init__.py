@@ -12,6 +12,7 @@ from datalattice.sync.effects import (
     Standing,
 )
 from datalattice.sync.evidence import Evidence, EvidenceLimits
+from datalattice.sync.forkproof import CHAIN, FORK, INVALID, Verdict, check_proof, write_proof
 from datalattice.sync.forkrecords import ForkRecord, LogLoss, partition_of_slot, stored_forks
 from datalattice.sync.hosting import DISK_LOW, Hosting, QuotaExceeded, owner_text, section_name
 from datalattice.sync.hostingtable import Decision, HostingTable
@@ -44,9 +45,12 @@ from datalattice.sync.wants import ROUNDS_MAX, WANTS_MAX, WantList
 
 __all__ = [
     "BROADCAST_DELAY_MS",
+    "CHAIN",
     "CLAIMS_MAX",
     "DISK_LOW",
+    "FORK",
     "IGNORED_MAX",
+    "INVALID",
     "MADE_MAX",
     "MALFORMED_MAX",
     "PENDING_MAX",
@@ -97,10 +101,13 @@ __all__ = [
     "Standing",
     "UnsignedPolicy",
     "Usage",
+    "Verdict",
     "WantList",
     "Wanted",
+    "check_proof",
     "owner_text",
     "partition_of_slot",
     "section_name",
     "stored_forks",
+    "write_proof",
 ]

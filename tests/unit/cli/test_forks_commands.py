@@ -189,6 +189,23 @@ def test_only_a_node_with_the_owners_key_appends(tmp_path: Path, lattice: Any) -
     assert ANN.public_key.hex() in refused.line()
 
 
+def test_a_proof_is_written_and_checked_without_a_folder(
+    tmp_path: Path, lattice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strangers_fork(tmp_path, lattice)
+    [row] = lattice("forks", "list", "--json").document
+    file = tmp_path / "proof"
+    assert lattice("forks", "export", row["id"][:8], file, "--json").document["bytes"] > 100
+    assert "there already" in lattice("forks", "export", row["id"][:8], file).line()
+    monkeypatch.setenv("DATALATTICE_HOME", str(tmp_path / "nowhere"))
+    found = lattice("forks", "verify", file, "--json")
+    assert (found.code, found.document["verdict"]) == (0, "FORK")
+    assert found.document["owner"] == ANN.public_key.hex()
+    assert set(found.document["cells"]) == {row["here"], row["branch"]}
+    file.write_bytes(file.read_bytes()[:-1])
+    assert lattice("forks", "verify", file).code == 2
+
+
 def test_mistakes_are_one_line(tmp_path: Path, lattice: Any) -> None:
     own_fork(tmp_path, lattice)
     [row] = lattice("forks", "list", "--json").document
