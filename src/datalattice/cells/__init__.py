@@ -91,6 +91,7 @@ from datalattice.cells.vectors import (
     Vector,
     vector_fork_offset,
     vector_last_difference,
+    vector_overlap_differences,
 )
 from datalattice.cells.walk import (
     Part,
@@ -218,5 +219,6 @@ __all__ = [
     "value_hash",
     "vector_fork_offset",
     "vector_last_difference",
+    "vector_overlap_differences",
     "write_json",
 ]

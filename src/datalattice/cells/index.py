@@ -259,7 +259,7 @@ class Index(Cell):
             node = index_node(kids[node._slot(digit)], node._count, node._depth)
         return node if node._count and node._any().startswith(wanted) else EMPTY_INDEX
 
-    def _nodes(self) -> Iterator[Index]:
+    def _nodes(self, work: Work | None = None) -> Iterator[Index]:
         """Yield the nodes with an entry of their own, in key order.
 
         Each key must come after the one before: a few cells that refer to one another many times
@@ -270,6 +270,8 @@ class Index(Cell):
         while stack:
             kid, above, depth = stack.pop()
             node = self if kid is self else index_node(kid, above, depth)
+            if work is not None:
+                work.enter(node)
             kids = node._open()
             if node._has_entry:
                 key = node._key()
@@ -281,11 +283,17 @@ class Index(Cell):
             for i in range(len(kids) - 1, first - 1, -1):
                 stack.append((kids[i], node._count, node._depth))
 
-    def entries(self) -> Iterator[tuple[Value, Value]]:
-        """Yield (key, value) in the order of key bytes, a prefix first."""
-        for node in self._nodes():
+    def entries(self, work: Work | None = None) -> Iterator[tuple[Value, Value]]:
+        """Yield (key, value) in the order of key bytes, a prefix first.
+
+        Raises: WorkExceeded: `work`, when given, does not pay for the nodes on the way.
+        """
+        for node in self._nodes(work):
             kids = node._open()
-            yield deref(kids[0]), deref(kids[1])
+            value = deref(kids[1])
+            if work is not None:
+                work.meet(kids[1], value)
+            yield deref(kids[0]), value
 
     def items(self) -> Iterator[tuple[Value, Value]]:
         """Yield (key, value), as a mapping does."""
@@ -693,25 +701,18 @@ def _build_range(
 Pair = tuple[bytes, "Index | None", "Index | None"]
 
 
-class _Place:
-    """Two subtrees of one position, nil for none.
+class _Pair:
+    """Two different subtrees of one position, nil for none.
 
-    Shapes: known: the digits that lead there. like: a key with all of them but the last, which is
-            `digit`; -1 where nothing is known of the keys, or all of it was compared. above: the
-            entries of the node over `other`, 0 for any.
+    Shapes: known: the digits that all keys there share.
     """
 
-    __slots__ = ("above", "digit", "known", "like", "other", "own")
+    __slots__ = ("known", "other", "own")
 
-    def __init__(
-        self, own: object, other: object, known: i64, like: bytes, digit: i64, above: i64 = 0
-    ) -> None:
+    def __init__(self, own: Index | None, other: Index | None, known: i64) -> None:
         self.own: Final = own
         self.other: Final = other
-        self.above: Final[i64] = above
         self.known: Final[i64] = known
-        self.like: Final = like
-        self.digit: Final[i64] = digit
 
 
 def differing_nodes(
@@ -719,56 +720,49 @@ def differing_nodes(
 ) -> list[Pair]:
     """Return (key bytes, own node, other node) for each key where two indexes differ.
 
-    Equal subtrees are not loaded. Without `own_alone`, a subtree that only own has is named by its
-    top node and not entered.
+    Equal subtrees are not loaded. Without `own_alone`, subtrees that only own has are named by the
+    node above them.
     Raises: BadFormat: a key stands under digits that are not its own, so that pairing by digits
-            would take it for another one.
+            would take it for another one; or counts do not add up.
     """
     found: list[Pair] = []
-    stack: list[_Place] = []
-    if own._count or other._count:
-        stack.append(
-            _Place(own if own._count else None, other if other._count else None, 0, b"", -1)
-        )
+    stack: list[_Pair] = []
+    if own is not other and (own._count or other._count):
+        stack.append(_Pair(own if own._count else None, other if other._count else None, 0))
     while stack:
-        place = stack.pop()
-        a_kid, b_kid = place.own, place.other
-        if a_kid is None or b_kid is None:
-            _add_alone(place, found, own_alone, work)
+        pair = stack.pop()
+        mine, theirs = pair.own, pair.other
+        if theirs is None:
+            if mine is not None and own_alone:
+                _add_alone(mine, False, found, work)
+            elif mine is not None:
+                found.append((b"", mine, None))
             continue
-        if surely_same(a_kid, b_kid):
+        if mine is None:
+            _add_alone(theirs, True, found, work)
             continue
-        mine = index_node(a_kid, 0, place.known - 1)
-        theirs = index_node(b_kid, place.above, place.known - 1)
+        if surely_same(mine, theirs):
+            continue
         if work is not None:
             work.enter(mine)
             work.enter(theirs)
         # Some key of each agrees in all digits reached so far; what stands below either node is
         # compared with that key.
-        if not agree(mine._any(), theirs._any(), place.known):
+        if not agree(mine._any(), theirs._any(), pair.known):
             raise broken("a key of an index stands under digits that are not its own")
-        _pair_nodes(mine, theirs, place.known, stack, found)
+        _pair_nodes(mine, theirs, pair.known, stack, found, own_alone)
     return found
 
 
-def _add_alone(place: _Place, found: list[Pair], own_alone: bool, work: Work | None) -> None:
+def _add_alone(top: Index, is_other: bool, found: list[Pair], work: Work | None) -> None:
     """Add the entries of a subtree that one side alone has; each key must be in its position."""
-    is_own = place.other is None
-    top = index_node(
-        place.own if is_own else place.other, 0 if is_own else place.above, place.known - 1
-    )
-    if is_own and not own_alone:
-        found.append((b"", top, None))
-        return
-    if place.digit >= 0:
-        need_place(top._any(), place.like, place.known - 1, place.digit)
     stack: list[Index] = [top]
     while stack:
         node = stack.pop()
         if work is not None:
             work.enter(node)
         if node._has_entry:
-            found.append((node._key(), node, None) if is_own else (node._key(), None, node))
+            found.append((node._key(), None, node) if is_other else (node._key(), node, None))
         if node._count == 1:
             continue
         # No subtree fits two positions, so this ends; keys in their positions are in order.
@@ -786,16 +780,20 @@ def _add_alone(place: _Place, found: list[Pair], own_alone: bool, work: Work | N
             raise broken("the counts of an index do not add up")
 
 
-def _pair_nodes(a: Index, b: Index, known: i64, stack: list[_Place], found: list[Pair]) -> None:
+def _pair_nodes(
+    a: Index, b: Index, known: i64, stack: list[_Pair], found: list[Pair], own_alone: bool
+) -> None:
     """Add what two nodes hold themselves; push the subtrees that can share keys."""
     a_end: i64 = _reach(a)
     b_end: i64 = _reach(b)
     low: i64 = min(a_end, b_end)
     like = a._any()
     if common_key_digits(like, b._any(), known) < low:
-        stack.append(_Place(a, None, known, like, -1))
-        stack.append(_Place(None, b, known, like, -1))
+        stack.append(_Pair(a, None, known))
+        stack.append(_Pair(None, b, known))
         return
+    more: i64 = 0  # entries that b has more than a, as far as all is looked at
+    covers = b_end == low
     mine = a if a_end == low and a._has_entry else None
     theirs = b if b_end == low and b._has_entry else None
     if mine is not None and theirs is not None:
@@ -803,15 +801,35 @@ def _pair_nodes(a: Index, b: Index, known: i64, stack: list[_Place], found: list
         if not (same_kid(left[0], right[0]) and same_kid(left[1], right[1])):
             found.append((mine._key(), mine, theirs))
     elif mine is not None:
+        covers = False
         found.append((mine._key(), mine, None))
     elif theirs is not None:
+        more = 1
         found.append((theirs._key(), None, theirs))
     for digit in range(15, -1, -1):
-        own = _below(a, a_end, low, digit)
-        other = _below(b, b_end, low, digit)
-        if own is not None or other is not None:
-            above: i64 = 0 if other is None or other is b else b._count
-            stack.append(_Place(own, other, low + 1, like, digit, above))
+        own_kid = _below(a, a_end, low, digit)
+        other_kid = _below(b, b_end, low, digit)
+        if other_kid is None:
+            if own_kid is None:
+                continue
+            covers = False
+            if own_alone:
+                stack.append(_Pair(index_node(own_kid, 0, low), None, low + 1))
+            else:
+                found.append((b"", a, None))
+        elif own_kid is None:
+            other = index_node(other_kid, 0 if other_kid is b else b._count, low)
+            need_place(other._any(), like, low, digit)
+            more += other._count
+            stack.append(_Pair(None, other, low + 1))
+        elif not surely_same(own_kid, other_kid):
+            own = index_node(own_kid, 0, low)
+            other = index_node(other_kid, 0 if other_kid is b else b._count, low)
+            more += other._count - own._count
+            stack.append(_Pair(own, other, low + 1))
+    # What both have is as many on both sides: only what differs needs to be counted.
+    if covers and more != b._count - a._count:
+        raise broken("the counts of an index do not add up")
 
 
 def _reach(node: Index) -> int:

@@ -97,12 +97,18 @@ class Map(Trie):
         assert isinstance(made, Map)
         return made
 
-    def entries(self) -> Iterator[tuple[Value, Value]]:
-        """Yield (key, value) in the order of key hashes."""
-        for leaf in self._leaves():
+    def entries(self, work: Work | None = None) -> Iterator[tuple[Value, Value]]:
+        """Yield (key, value) in the order of key hashes.
+
+        Raises: WorkExceeded: `work`, when given, does not pay for the nodes on the way.
+        """
+        for leaf in self._leaves(work):
             kids = leaf._open()
             for i in range(0, len(kids), 2):
-                yield deref(kids[i]), deref(kids[i + 1])
+                value = deref(kids[i + 1])
+                if work is not None:
+                    work.meet(kids[i + 1], value)
+                yield deref(kids[i]), value
 
     def items(self) -> Iterator[tuple[Value, Value]]:
         """Yield (key, value), as a mapping does."""

@@ -37,6 +37,7 @@ from datalattice.cells.cell import (
 )
 from datalattice.cells.parse import read_kids, read_value
 from datalattice.cells.scan import bit_count, key_hash_at, read_vlq, skip_kid
+from datalattice.cells.work import Work
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.limits import HASH_BYTES, MAP_LEAF_MAX
 
@@ -266,7 +267,7 @@ class Trie(Cell):
             for i in range(0, len(kids), width):
                 yield deref(kids[i])
 
-    def _leaves(self) -> Iterator[Trie]:
+    def _leaves(self, work: Work | None = None) -> Iterator[Trie]:
         """Yield the leaves in order.
 
         Each must begin after the one before: a few cells that refer to one another many times over
@@ -277,6 +278,8 @@ class Trie(Cell):
         while stack:
             kid, above, shift = stack.pop()
             node = self if kid is self else trie_of(kid, self._tag, above, shift)
+            if work is not None:
+                work.enter(node)
             if node._count > MAP_LEAF_MAX:
                 kids = node._open()
                 for i in range(len(kids) - 1, -1, -1):

@@ -117,9 +117,8 @@ def _pair_children(
 
 
 def _entries(node: Trie, work: Work | None) -> Iterator[tuple[bytes, object, object]]:
-    for leaf in node._leaves():
-        if work is not None and leaf is not node:
-            work.enter(leaf)
+    for leaf in node._leaves(work):
+        if work is not None:
             work.spend(work.limits.compared * leaf._count)
         hashes = leaf._keys()
         kids = leaf._open()
@@ -205,6 +204,7 @@ class Joiner:
         all_theirs = True
         some_gone = False
         digit: i64 = -1
+        more: i64 = 0  # entries that b has more than a
         for i in range(len(mine)):
             digit += 1
             while not a._mask & (1 << digit):
@@ -215,6 +215,7 @@ class Joiner:
                 continue
             mine_node = trie_of(x, self._like._tag, a._count, a._shift)
             theirs_node = trie_of(y, self._like._tag, b._count, b._shift)
+            more += theirs_node._count - mine_node._count
             made = self.nodes(mine_node, theirs_node, path + _DIGITS[digit])
             if made is mine_node:
                 # Equal trees that nobody encoded yet are told from unequal ones here.
@@ -225,6 +226,7 @@ class Joiner:
             count += made._count - mine_node._count
             places.append(i)
             changed.append(y if made is theirs_node else made)
+        _need_count(a, b, more)
         if not places:
             return a
         if all_theirs:
@@ -250,22 +252,27 @@ class Joiner:
         count: i64 = a._count
         all_mine = True
         all_theirs = True
+        covers = b._shift == low  # whether b has all that a has, so far
+        more: i64 = 0
         for digit in range(16):
             x = mine[digit]
             y = theirs[digit]
             if y is None:
                 all_theirs = all_theirs and x is None
+                covers = covers and x is None
                 continue
             if x is not None and surely_same(x, y):
                 continue
             theirs_node = trie_of(y, self._like._tag, 0 if y is b else b._count, low)
             below = path + _DIGITS[digit]
+            more += theirs_node._count
             if x is None:
                 if self._work is not None:
                     self._work.enter(theirs_node)
                 made = self.accept(theirs_node, None, below)
             else:
                 mine_node = trie_of(x, self._like._tag, 0, low)
+                more -= mine_node._count
                 made = self.nodes(mine_node, theirs_node, below)
                 if made is mine_node:
                     # Equal trees that nobody encoded yet are told from unequal ones here.
@@ -280,6 +287,8 @@ class Joiner:
             elif x is not None:
                 mine[digit] = None
                 all_mine = False
+        if covers:
+            _need_count(a, b, more)
         if all_mine:
             return a
         if all_theirs:
@@ -427,6 +436,16 @@ class Joiner:
             else:
                 made = put(made, digest, kids[i * self._width], result, 0)
         return made
+
+
+def _need_count(a: Trie, b: Trie, more: i64) -> None:
+    """Check the count of a node that has all that `a` has, and `more` entries in what differs.
+
+    What both have is as many on both sides: only what differs needs to be counted.
+    Raises: BadFormat: it is another one.
+    """
+    if b._count - a._count != more:
+        raise broken("the counts of a map or set do not add up")
 
 
 def need_path(key: bytes, path: bytes) -> None:

@@ -48,6 +48,7 @@ _ITEMS: Final = "the elements are an iterable"
 _POSITION: Final = "a vector position is an int"
 _sha3: Final = hashlib.sha3_256
 MOVED_ELEMENTS: Final = 4096  # elements held at a time while a vector is rebuilt
+OVERLAP_ELEMENTS: Final = 4096  # elements held at a time while two ends are compared
 PACKED_STRING_MAX: Final = 32  # longer strings are not copied into a closed leaf
 
 
@@ -921,6 +922,85 @@ def _first_of(a: Vector, b: Vector, work: Work | None, *, backwards: bool) -> in
     ):
         return position
     return None
+
+
+def vector_overlap_differences(
+    a: Vector, skip_a: int, b: Vector, skip_b: int, count: int, work: Work | None = None
+) -> Iterator[int]:
+    """Yield where `count` elements of two vectors, behind the first ones of each, differ.
+
+    Shapes: positions count from the first element compared; both vectors have all of them.
+    Cost:   where the skips differ by a multiple of 16, equal leaves are not loaded; elsewhere each
+            leaf is. Paid from `work`, when given.
+    Raises: WorkExceeded: `work` is used up.
+    Source: docs/design/decisions.md "D-Q2".
+    """
+    at: i64 = 0
+    last: i64 = count
+    first_a: i64 = skip_a
+    first_b: i64 = skip_b
+    lines_up = not (first_a - first_b) & 15
+    while at < last:
+        step: i64 = min(last - at, OVERLAP_ELEMENTS)
+        if lines_up and (first_a + at) & 15:
+            step = min(step, 16 - ((first_a + at) & 15))
+        elif lines_up and step >= 16:
+            step &= ~15
+            leaves: list[object] = []
+            others: list[object] = []
+            _leaves_between(a, first_a + at, first_a + at + step, leaves, work)
+            _leaves_between(b, first_b + at, first_b + at + step, others, work)
+            for number in range(step >> 4):
+                if not surely_same(leaves[number], others[number]):
+                    own, other = node_of(leaves[number], 16), node_of(others[number], 16)
+                    if work is not None:
+                        work.enter(own)
+                        work.enter(other)
+                    mine, theirs = own._open(), other._open()
+                    for i in range(16):
+                        if not same_kid(mine[i], theirs[i]):
+                            yield at + 16 * number + i
+            at += step
+            continue
+        ours: list[object] = []
+        more: list[object] = []
+        _collect(a, first_a + at, first_a + at + step, ours, False, work)
+        _collect(b, first_b + at, first_b + at + step, more, False, work)
+        for i in range(step):
+            if not same_kid(ours[i], more[i]):
+                yield at + i
+        at += step
+
+
+def _leaves_between(
+    node: Vector, start: i64, stop: i64, out: list[object], work: Work | None
+) -> None:
+    """Append the full leaves, as kids, of the elements `start` .. `stop - 1`: multiples of 16."""
+    if work is not None:
+        work.enter(node)
+    count: i64 = node._count
+    if count == 16:
+        out.append(node)
+        return
+    if count & 15:
+        node._open()  # reads the prefix, too
+        _leaves_between(node_of(node._prefix, count & ~15), start, stop, out, work)
+        return
+    block: i64 = block_size(count)
+    kids = node._open()
+    child: i64 = start // block
+    begin: i64 = child * block
+    while begin < stop:
+        if block == 16:
+            if work is not None:
+                work.spend(work.limits.leaf)
+            out.append(kids[child])
+        else:
+            size: i64 = min(block, count - begin)
+            below = node_of(kids[child], size)
+            _leaves_between(below, max(start - begin, 0), min(stop - begin, size), out, work)
+        child += 1
+        begin += block
 
 
 class List(Cell):

@@ -61,8 +61,6 @@ from datalattice.lattice.keyed import KeyedLattice, NamedOrder, StringKeyedLatti
 from datalattice.lattice.order import (
     NOTHING,
     PRESENT,
-    TICKS_ENTRY,
-    TICKS_NODE,
     UNTIMED,
     Element,
     EntryOrder,
@@ -125,8 +123,6 @@ __all__ = [
     "P2P",
     "P2P_KEY",
     "PRESENT",
-    "TICKS_ENTRY",
-    "TICKS_NODE",
     "TIMESTAMP",
     "TOO_COSTLY",
     "UNTIMED",

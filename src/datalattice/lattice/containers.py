@@ -33,7 +33,6 @@ from datalattice.lattice.base import (
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
 from datalattice.lattice.order import (
     PRESENT,
-    TICKS_ENTRY,
     Element,
     Latest,
     Walk,
@@ -44,7 +43,7 @@ from datalattice.lattice.order import (
     step_of,
     wider,
 )
-from datalattice.limits import MERGE_RECORDS_MAX
+from datalattice.limits import MERGE_RECORDS_MAX, WORK_LIMITS
 
 
 def need_lattice(value: object, what: str) -> Lattice:
@@ -233,8 +232,8 @@ class VectorLattice(OfElements):
         found = contrast(present(own, mine is not None), present(other, theirs is not None))
         left = EMPTY_VECTOR if mine is None else mine
         right = EMPTY_VECTOR if theirs is None else theirs
-        for position, has, value, had, their_value in left.differences(right):
-            walk.spend(TICKS_ENTRY)
+        for position, has, value, had, their_value in left.differences(right, walk.work):
+            walk.spend(WORK_LIMITS.compared)
             step = step_of(position)
             made = child_latest(self._element, value, their_value, has, had, walk)
             found = wider(found, below(step, made))

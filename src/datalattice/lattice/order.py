@@ -17,8 +17,9 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from datalattice.cells import Index, IndexPart, Map, Value, Work, same, value_hash
+from datalattice.cells import Cell, Index, IndexPart, Map, Value, Work, same, value_hash
 from datalattice.errors import BadFormat
+from datalattice.limits import WORK_LIMITS
 
 Element = tuple[int, int, bytes, bytes]
 """(1, or 0 of what is malformed; time; key path; tail). Elements are compared from the left."""
@@ -43,10 +44,6 @@ REMEMBERED_MIN: Final = 64
 REMEMBERED_MAX: Final = 4_096
 """Most subtrees that one container's order remembers; then it begins anew."""
 
-TICKS_NODE: Final = 2
-TICKS_ENTRY: Final = 1
-"""What a node entered and an entry compared cost."""
-
 _STEP: Final = b"\x00"
 _END: Final = b"\x01"
 """A path ends with a mark above every step: a parent ranks above what is below it."""
@@ -60,7 +57,7 @@ class Walk:
     """
 
     def __init__(self, work: Work | None = None) -> None:
-        self._work: Final = work
+        self.work: Final = work
         self.pairs: Final[dict[tuple[int, bytes, bytes], Latest]] = {}
         self.times: Final[dict[bytes, int]] = {}
 
@@ -70,9 +67,19 @@ class Walk:
         Raises: WorkExceeded: the account is empty.
         Source: docs/design/foreign-data.md "Work".
         """
-        work = self._work
+        work = self.work
         if work is not None:
             work.spend(ticks)
+
+    def enter(self, node: Cell) -> None:
+        """Pay for a node that is looked into, and earn its bytes when it is new.
+
+        Raises: WorkExceeded: the account is empty.
+        Source: docs/design/foreign-data.md "Work".
+        """
+        work = self.work
+        if work is not None:
+            work.enter(node)
 
 
 def element(time: int, tail: bytes = b"") -> Element:
@@ -224,8 +231,11 @@ class EntryOrder:
         waiting = [IndexPart(own, other)]
         while waiting:
             part = waiting.pop()
-            walk.spend(TICKS_NODE)
             mine, theirs = part.own, part.other
+            if mine is not None:
+                walk.enter(mine)
+            if theirs is not None:
+                walk.enter(theirs)
             if mine is None or theirs is None:
                 if mine is not None:
                     found = later(found[0], self._alone(mine, walk)), found[1]
@@ -265,8 +275,7 @@ class EntryOrder:
             mine = self._alone(own, walk) if own is not None else None
             return mine, self._alone(other, walk) if other is not None else None
         found = NOTHING
-        for key, has, mine_value, had, theirs in own.differences(other):
-            walk.spend(TICKS_ENTRY)
+        for key, has, mine_value, had, theirs in own.differences(other, walk.work):
             made = self.entry(key, mine_value, theirs, has, had, walk)
             found = wider(found, below(self.step(key), made))
         return found
@@ -292,7 +301,7 @@ class EntryOrder:
                 stack[-1].greatest = later(stack[-1].greatest, found)
                 continue
             child = top.waiting.pop()
-            walk.spend(TICKS_NODE)
+            walk.enter(child)
             if len(child) < REMEMBERED_MIN:
                 top.greatest = later(top.greatest, self._walked(child, walk))
             elif value_hash(child) in known:
@@ -309,12 +318,12 @@ class EntryOrder:
     def _walked(self, entries: Map | Index, walk: Walk) -> Element | None:
         found: Element | None = None
         left = len(entries)
-        for key, value in entries.entries():
+        for key, value in entries.entries(walk.work):
             # A few cells that refer to one another could otherwise make a walk without end.
             left -= 1
             if left < 0:
                 raise BadFormat("a container has more entries than it counts")
-            walk.spend(TICKS_ENTRY)
+            walk.spend(WORK_LIMITS.compared)
             made = self.entry(key, value, None, True, False, walk)[0]
             found = later(found, _under(self.step(key), made))
         return found

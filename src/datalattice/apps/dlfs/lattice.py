@@ -10,6 +10,7 @@ from datalattice.apps.dlfs.order import latest_of_nodes
 from datalattice.cells import Keyword, Value
 from datalattice.lattice import (
     EMPTY_CONTEXT,
+    EntryDropped,
     IndexLattice,
     Latest,
     Lattice,
@@ -55,6 +56,16 @@ class DLFSLattice(Lattice):
         Source: CAD028 "checkForeign"; docs/dlfs.md "What foreigners may send".
         """
         return is_well_formed(value)
+
+    def accepts(self, other: Value, context: MergeContext) -> bool:
+        """Return whether `other` has the shape of a node; report it when not.
+
+        Source: docs/dlfs.md "What foreigners may send"; docs/design/decisions.md "D9".
+        """
+        if is_well_formed(other, work=context.work):
+            return True
+        context.report(EntryDropped(context.path))
+        return False
 
     def child(self, key: Value) -> Lattice | None:
         """Return the lattice of the entries at position 0, else nil.

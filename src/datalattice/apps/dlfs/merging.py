@@ -5,12 +5,14 @@ write wins. What decides between the two kinds is time, and a directory that win
 base, how far back it was cleared.
 
 Trees come from strangers and a few cells that are used many times over can stand for more nodes
-than any machine could visit. So each walk remembers what it did for a directory, by hash, and goes
-no deeper than `DEPTH_MAX`.
+than any machine could visit. So all merges of one message remember together what they did for a
+directory, by its hash, and go no deeper than `DEPTH_MAX`. What was done at one depth holds at every
+depth that has room for as many levels as were looked at.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from datalattice.apps.dlfs.node import (
@@ -26,7 +28,8 @@ from datalattice.apps.dlfs.node import (
     make_tombstone,
     read_node,
 )
-from datalattice.cells import ABSENT, Index, Value, Vector, same, value_hash
+from datalattice.apps.dlfs.times import Times, directory_time
+from datalattice.cells import ABSENT, Index, Value, Vector, Work, same, value_hash
 from datalattice.lattice import (
     EntryDropped,
     MergeContext,
@@ -40,6 +43,7 @@ from datalattice.lattice import (
 OWN: Final = "own"
 OTHER: Final = "other"
 Path = tuple[Value, ...]
+Key = tuple[bytes, bytes | int]
 
 
 def time_of(value: Value) -> int:
@@ -47,73 +51,135 @@ def time_of(value: Value) -> int:
 
     -1 for a value that is no node.
 
-    Cost:   a directory is walked.
+    Cost:   a directory is walked, once for each hash.
     Source: docs/design/decisions.md "Base"; docs/dlfs.md "Writes".
     """
-    return _time(value, 0, {})
-
-
-def _time(value: Value, depth: int, known: dict[bytes, int]) -> int:
     node = read_node(value)
-    if node is None or depth > DEPTH_MAX:
+    if node is None:
         return NO_TIME
-    if node.entries is None:
-        return node.utime
-    key = value_hash(value)
-    found = known.get(key)
-    if found is None:
-        found = node.utime
-        for name, deleted in deletions_of(node):
-            if is_name(name) and isinstance(deleted, int) and is_time(deleted):
-                found = max(found, deleted)
-        for name, child in node.entries.entries():
-            if is_name(name):
-                found = max(found, _time(child, depth + 1, known))
-        known[key] = found
-    return found
+    return directory_time(value, node) if node.is_directory else node.utime
 
 
-def is_newer(value: Value, node: Node, than: int, depth: int = 0) -> bool:
-    """Return whether the time of a node is greater; a directory is walked only when it must be.
-
-    Source: docs/design/decisions.md "Base".
-    """
-    return node.utime > than or (node.is_directory and _time(value, depth, {}) > than)
-
-
-def is_well_formed(value: Value) -> bool:
+def is_well_formed(value: Value, known: Times | None = None, work: Work | None = None) -> bool:
     """Return whether a value is a node whose base, if it has one, is older than the node.
 
     What lies below is not looked at, unless the directory itself is not newer than its base.
 
+    Shapes: known: what this merge found out before; filled.
     Source: CAD028 "checkForeign"; docs/dlfs.md "What foreigners may send".
     """
     node = read_node(value)
-    return node is not None and (node.base == NO_TIME or is_newer(value, node, node.base))
+    if node is None:
+        return False
+    base = node.base
+    # Only a directory has a base.
+    return base == NO_TIME or node.utime > base or directory_time(value, node, known, work) > base
 
 
-def entries_of(node: Node) -> Index:
+def entries_of(node: Node, work: Work | None = None) -> Index:
     """Return the entries of a directory, deletions of its fifth position as tombstones among them.
 
     Source: docs/dlfs.md "Nodes"; docs/design/decisions.md "D-FS1".
     """
-    return Merging(None)._folded(node, (), 0)
+    return Merging(None, _memos(work, _SILENT), work).folded(node, (), 0)
+
+
+class _Memo:
+    """What was done for directories, by hashes, and how many levels of them that looked at."""
+
+    def __init__(self) -> None:
+        self._done: Final[dict[Key, tuple[Value, int]]] = {}
+        self._cut_short: Final[dict[tuple[Key, int], tuple[Value, int]]] = {}
+
+    def get(self, key: Key, depth: int) -> tuple[Value, int] | None:
+        """Return what was done that holds at this depth: (result, levels looked at)."""
+        found = self._done.get(key)
+        if found is not None and depth + found[1] <= DEPTH_MAX:
+            return found
+        return self._cut_short.get((key, depth))
+
+    def put(self, key: Key, depth: int, result: Value, levels: int) -> None:
+        """Remember what was done at a depth."""
+        if depth + levels <= DEPTH_MAX:
+            self._done[key] = (result, levels)
+        else:
+            self._cut_short[key, depth] = (result, levels)
+
+
+class _Memos:
+    """What the merges of one message did already."""
+
+    def __init__(self) -> None:
+        self.times: Final[Times] = {}
+        self.cleaned: Final = _Memo()
+        self.cuts: Final = _Memo()
+        self.joins: Final = _Memo()
+
+
+_MEMO: Final = "drives"
+_TELLING: Final = b"telling"
+_SILENT: Final = b"silent"
+
+
+def _memos(work: Work | None, which: bytes) -> _Memos:
+    """Return what was done already: by this message where there is an account, else nothing.
+
+    What was done in silence told nobody what it left out: it is remembered apart.
+    """
+    if work is None:
+        return _Memos()
+    held = work.memo(_MEMO)
+    found = held.get(which)
+    if not isinstance(found, _Memos):
+        found = held[which] = _Memos()
+    return found
 
 
 class Merging:
-    """One merge of two trees: whom to tell, and what was done already."""
+    """One merge of two trees: whom to tell, what it may cost, and what was done already."""
 
-    def __init__(self, context: MergeContext | None) -> None:
+    def __init__(
+        self, context: MergeContext | None, memos: _Memos | None = None, work: Work | None = None
+    ) -> None:
         silent = context is None or context.report is discard
+        if context is not None:
+            work = context.work
         self._tell: Final = None if silent else context
-        self._times: Final[dict[bytes, int]] = {}
-        self._cleaned: Final[dict[tuple[bytes, int], Value]] = {}
-        self._cuts: Final[dict[tuple[bytes, int], Value]] = {}
-        self._joins: Final[dict[tuple[bytes, bytes], Value]] = {}
+        self.work: Final = work
+        self._memos: Final = memos or _memos(work, _SILENT if silent else _TELLING)
+        self._aside: Merging | None = None
+        self._deepest = 0  # the deepest level looked at so far
 
     def _report(self, report: Report) -> None:
         if self._tell is not None:
             self._tell.report(report)
+
+    def _in_silence(self) -> Merging:
+        """Return the merge that tells nothing, for what only asks what would come of it."""
+        if self._tell is None:
+            return self
+        if self._aside is None:
+            self._aside = Merging(None, _memos(self.work, _SILENT), self.work)
+        return self._aside
+
+    def _once(self, memo: _Memo, key: Key, depth: int, do: Callable[[], Value]) -> Value:
+        """Return what `do` returns for a directory at a depth, done once for as many as it can."""
+        found = memo.get(key, depth)
+        if found is None:
+            if self.work is not None:
+                self.work.spend(self.work.limits.directory)
+            before, self._deepest = self._deepest, depth
+            found = do(), self._deepest - depth
+            self._deepest = before
+            memo.put(key, depth, *found)
+        self._deepest = max(self._deepest, depth + found[1])
+        return found[0]
+
+    def _is_newer(self, value: Value, node: Node, than: int) -> bool:
+        """Return whether the time of a node is greater; a directory is walked when it must be."""
+        if node.utime > than or not node.is_directory:
+            return node.utime > than
+        return directory_time(value, node, self._memos.times, self.work) > than
 
     # --- foreign trees ---
 
@@ -125,16 +191,17 @@ class Merging:
         node = read_node(value)
         if node is None or node.entries is None:
             return value
-        key = (value_hash(value), depth)
-        found = self._cleaned.get(key)
-        if found is None:
-            found = self._cleaned[key] = self._cleaned_directory(value, node, path, depth)
-        return found
+        return self._once(
+            self._memos.cleaned,
+            (value_hash(value), b""),
+            depth,
+            lambda: self._cleaned_directory(value, node, path, depth),
+        )
 
     def _cleaned_directory(self, value: Value, node: Node, path: Path, depth: int) -> Value:
         assert node.entries is not None
         entries = node.entries
-        for name, child in node.entries.entries():
+        for name, child in node.entries.entries(self.work):
             below = (*path, ENTRIES, name)
             if not self._is_entry(name, child, depth + 1):
                 self._report(EntryDropped(below))
@@ -149,7 +216,12 @@ class Merging:
         return Vector.of([entries, *value.to_list(1)])
 
     def _is_entry(self, name: Value, value: Value, depth: int) -> bool:
-        return is_name(name) and depth <= DEPTH_MAX and is_well_formed(value)
+        self._deepest = max(self._deepest, depth)
+        return (
+            is_name(name)
+            and depth <= DEPTH_MAX
+            and is_well_formed(value, self._memos.times, self.work)
+        )
 
     # --- joining ---
 
@@ -164,11 +236,12 @@ class Merging:
         if is_zero(other):
             return own
         if a.is_directory and b.is_directory:
-            key = (value_hash(own), value_hash(other))
-            found = self._joins.get(key)
-            if found is None:
-                found = self._joins[key] = self._directories(own, a, other, b, path, depth)
-            return found
+            return self._once(
+                self._memos.joins,
+                (value_hash(own), value_hash(other)),
+                depth,
+                lambda: self._directories(own, a, other, b, path, depth),
+            )
         if a.is_directory:
             return self._mixed(own, a, b, other, OWN, path, depth)
         if b.is_directory:
@@ -196,17 +269,20 @@ class Merging:
         depth: int,
     ) -> Value:
         """Return the join of a directory, on `side`, and a file or a tombstone."""
-        if not is_newer(directory, node, register.utime, depth):
+        if not self._is_newer(directory, node, register.utime):
             self._report(WriteSuperseded(path, side))
             return register_value
         if register.is_file:
             self._report(WriteSuperseded(path, OTHER if side == OWN else OWN))
         if node.base >= register.utime:
             return directory
-        cut = read_node(self._cut(directory, register.utime, side, path, depth))
+        left = self._cut(directory, register.utime, side, path, depth)
+        if left is ABSENT:
+            return register_value
+        cut = read_node(left)
         assert cut is not None
         return make_directory(
-            self._folded(cut, (), depth),
+            self.folded(cut, (), depth),
             cut.utime,
             base=register.utime,
             metadata=cut.metadata,
@@ -229,7 +305,7 @@ class Merging:
         x, y = read_node(left), read_node(right)
         assert x is not None
         assert y is not None
-        mine, theirs = self._folded(x, (), depth), self._folded(y, path, depth)
+        mine, theirs = self.folded(x, (), depth), self.folded(y, path, depth)
         entries = _Names(self, mine, theirs, path, depth).joined()
         top = x if _rank(x) >= _rank(y) else y
         made = make_directory(
@@ -239,7 +315,7 @@ class Merging:
 
     # --- the layout of CAD028 ---
 
-    def _folded(self, node: Node, path: Path, depth: int) -> Index:
+    def folded(self, node: Node, path: Path, depth: int) -> Index:
         """Return the entries with the names of the fifth position joined in as tombstones.
 
         Bad ones are dropped, and reported where there is a path to name them by.
@@ -255,7 +331,8 @@ class Merging:
             present = entries.get(name)
             joined = tombstone
             if present is not None and self._is_entry(name, present, depth + 1):
-                joined = Merging(None).join(tombstone, present, (), depth + 1)  # type: ignore[assignment]
+                silent = self._in_silence()
+                joined = silent.join(tombstone, present, (), depth + 1)  # type: ignore[assignment]
             entries = entries.put(name, joined)
         return entries
 
@@ -267,6 +344,7 @@ class Merging:
         The same object when everything is. Our own side may be as its signer made it: whatever is
         malformed or too deep goes.
         """
+        self._deepest = max(self._deepest, depth)
         node = read_node(value)
         if node is None or depth > DEPTH_MAX:
             return ABSENT
@@ -276,27 +354,30 @@ class Merging:
             if node.is_file:
                 self._report(WriteSuperseded(path, side))
             return ABSENT
-        key = (value_hash(value), at)
-        found = self._cuts.get(key)
-        if found is None:
-            found = self._cuts[key] = self._cut_directory(value, node, at, side, path, depth)
-        return found
+        return self._once(
+            self._memos.cuts,
+            (value_hash(value), at),
+            depth,
+            lambda: self._cut_directory(value, node, at, side, path, depth),
+        )
 
     def _cut_directory(
         self, value: Value, node: Node, at: int, side: str, path: Path, depth: int
     ) -> Value:
-        if node.utime <= at and _time(value, depth, self._times) <= at:
+        if not self._is_newer(value, node, at):
             self._report(WriteSuperseded(path, side))
             return ABSENT
         inside = max(at, node.base)
-        entries = full = self._folded(node, (), depth)  # so that it is spelled alike in any order
-        for name, child in full.entries():
+        entries = full = self.folded(node, (), depth)  # so that it is spelled alike in any order
+        for name, child in full.entries(self.work):
             kept = self._cut(child, inside, side, (*path, ENTRIES, name), depth + 1)
             if kept is ABSENT:
                 entries = entries.remove(name)
             elif kept is not child:
                 entries = entries.put(name, kept)
         stays = node.utime > inside
+        if not stays and not entries:
+            return ABSENT  # what was newer lies too deep
         base = node.base if node.base > at else NO_TIME
         if entries is full is node.entries and stays and base == node.base:
             return value
@@ -321,7 +402,7 @@ class _Names:
         self._renamed: Final[list[tuple[Value, Value]]] = []
 
     def joined(self) -> Index:
-        merged = self._own.merge_with(self._other, self._join)
+        merged = self._own.merge_with(self._other, self._join, work=self._merging.work)
         for key, value in self._renamed:
             merged = merged.put(key, value)
         return merged

@@ -20,8 +20,7 @@ from datalattice.lattice import (
     malformed,
     wider,
 )
-
-TICKS_DIRECTORY: Final = 16
+from datalattice.limits import WORK_LIMITS
 
 _DIRECTORY: Final = b"\x01"
 _BASE: Final = b"\x02"
@@ -66,13 +65,13 @@ def latest_of_nodes(own: Value, other: Value, walk: Walk) -> Latest:
 def _compare(
     own: Value, other: Value, has: bool, had: bool, named: bool, depth: int, walk: Walk
 ) -> Latest:
-    a = _read(own, named, depth) if has else None
-    b = _read(other, named, depth) if had else None
+    a = _read(own, named, depth, walk) if has else None
+    b = _read(other, named, depth, walk) if had else None
     found = contrast_all(_elements(own, a, has), _elements(other, b, had))
-    mine, theirs = _entries(a), _entries(b)
+    mine, theirs = _entries(a, walk), _entries(b, walk)
     if mine is None and theirs is None:
         return found
-    walk.spend(TICKS_DIRECTORY)
+    walk.spend(WORK_LIMITS.directory)
     # A few cells can stand for any number of pairs of directories: each pair is compared once.
     pair = (
         -1 - depth,
@@ -85,12 +84,14 @@ def _compare(
     return wider(found, known)
 
 
-def _read(value: Value, named: bool, depth: int) -> Node | None:
-    return read_node(value) if named and depth <= DEPTH_MAX and is_well_formed(value) else None
+def _read(value: Value, named: bool, depth: int, walk: Walk) -> Node | None:
+    if not named or depth > DEPTH_MAX or not is_well_formed(value, work=walk.work):
+        return None
+    return read_node(value)
 
 
-def _entries(node: Node | None) -> Index | None:
-    return None if node is None or node.entries is None else entries_of(node)
+def _entries(node: Node | None, walk: Walk) -> Index | None:
+    return None if node is None or node.entries is None else entries_of(node, walk.work)
 
 
 def _elements(value: Value, node: Node | None, present: bool) -> list[Element]:

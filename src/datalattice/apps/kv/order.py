@@ -26,8 +26,7 @@ from datalattice.lattice import (
     number_tail,
     wider,
 )
-
-TICKS_DATABASE_ENTRY: Final = 16
+from datalattice.limits import WORK_LIMITS
 
 _ADDED: Final = b"\x01"
 _REMOVED: Final = b"\x00"
@@ -92,7 +91,7 @@ def latest_of_entries(own: Value, other: Value, walk: Walk) -> Latest:
     Cost:   the members that differ; the times of large structures are remembered.
     Source: docs/design/forks.md "The order"; docs/kv.md "Merge".
     """
-    walk.spend(TICKS_DATABASE_ENTRY)
+    walk.spend(WORK_LIMITS.entry)
     a, b = read_entry(own), read_entry(other)
     found = contrast(_element(own, a), _element(other, b))
     if a is None or b is None or found[0] is not None or found[1] is not None:

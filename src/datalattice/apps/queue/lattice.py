@@ -34,11 +34,12 @@ from datalattice.cells import (
     Keyword,
     Map,
     Value,
-    Vector,
+    Work,
     same,
     value_hash,
     vector_fork_offset,
     vector_last_difference,
+    vector_overlap_differences,
 )
 from datalattice.lattice import (
     EMPTY_CONTEXT,
@@ -68,6 +69,13 @@ from datalattice.lattice import (
     wider,
 )
 from datalattice.limits import FAN_OUT, MERGE_RECORDS_MAX
+
+COMPARED_ALIGNED_MAX: Final = 65_536
+COMPARED_MAX: Final = 4_096
+"""Most records by which two logs with different starts are compared.
+
+Where the starts are a multiple of 16 apart, equal leaves are skipped unread.
+"""
 
 QUEUE_SECTION: Final = Keyword("queue")
 PARTITIONS: Final = Keyword("partitions")
@@ -115,7 +123,7 @@ class QueueLattice(Lattice):
         found = wider(found, metadata)
         if found != NOTHING or mine is None or theirs is None:
             return found
-        at = vector_last_difference(mine.entries, theirs.entries)
+        at = vector_last_difference(mine.entries, theirs.entries, walk.work)
         if at is None:
             return NOTHING
         offset = number_tail(mine.start + at)
@@ -135,8 +143,9 @@ class QueueLattice(Lattice):
         """Return the state with the greater start, time and end; an operand itself if it is that.
 
         Shapes: own, other: nil or a queue state.
-        Cost:   the parts of the logs that differ. Different starts that are no multiple of 16 apart
-                compare every common entry.
+        Cost:   the parts of the logs that differ. Of logs with different starts the last records
+                that both have are compared: 65,536 where the starts are a multiple of 16 apart,
+                else 4,096. A cut that is no multiple of 16 rewrites the records that stay.
         Raises: MissingData: an entry to compare, or to cut at, is not in the store.
         Source: CAD040 "Merge"; docs/queue.md "Merge"; docs/design/decisions.md "D2", "D-Q2".
         """
@@ -169,7 +178,7 @@ def _join(a: QueueState, b: QueueState, context: MergeContext) -> QueueState | N
     if winner.start < start:
         if winner.end - start > MERGE_RECORDS_MAX:
             return None
-        entries = entries.drop(min(start - winner.start, len(entries)))
+        entries = entries.drop(min(start - winner.start, len(entries)), context.work)
     meta = _join_metadata(a.meta, b.meta, context)
     return QueueState(entries, meta, max(a.stamp_ms, b.stamp_ms), start, a.extra)
 
@@ -178,66 +187,59 @@ def _longer(a: QueueState, b: QueueState, start: int, context: MergeContext) -> 
     """Return the state whose log the join takes; report the first offset at which the two differ.
 
     "The greater (end, record hash at the last offset where they differ), cut at the greater start."
-    Very long logs with different starts are not compared: each record would be looked at.
     """
     # Both logs begin at `start`, and one that ends before it has nothing left.
     own_end, other_end = max(a.end, start), max(b.end, start)
     winner = b if other_end > own_end else a
     count = min(own_end, other_end) - start
-    first: int | None = None
-    if count > 0 and (a.start == b.start or count <= MERGE_RECORDS_MAX):
-        skips = start - a.start, start - b.start
-        first = _first_difference(a.entries, skips[0], b.entries, skips[1], count)
-        if first is not None and own_end == other_end:
-            last = _last_difference(a.entries, skips[0], b.entries, skips[1], count)
-            mine, theirs = a.entries[skips[0] + last], b.entries[skips[1] + last]
-            winner = a if value_hash(mine) > value_hash(theirs) else b
-    if first is None:
-        return b if own_end == other_end and b.start == start else winner  # this one is cut already
+    found = _differences(a, b, start, count, context.work) if count > 0 else None
+    if found is None:
+        # Of equal logs, the one that begins at `start` is cut already.
+        return b if own_end == other_end and b.start == start else winner
+    first, last = found
+    if own_end == other_end:
+        mine, theirs = a.entries[last - a.start], b.entries[last - b.start]
+        winner = a if value_hash(mine) > value_hash(theirs) else b
     lost = OTHER if winner is a else OWN
     lost_end = b.end if winner is a else a.end
-    context.report(QueueForked(context.path, start + first, lost, lost_end))
+    context.report(QueueForked(context.path, first, lost, lost_end))
     return winner
+
+
+def _differences(
+    a: QueueState, b: QueueState, start: int, count: int, work: Work | None
+) -> tuple[int, int] | None:
+    """Return the first and the last offset at which `count` records from `start` on differ.
+
+    None when they do not. Logs with different starts share no tree, so only the last records that
+    both have are looked at there: a leader that writes on leaves a difference to the end.
+    """
+    if a.start == b.start:
+        first = vector_fork_offset(a.entries, b.entries, work)
+        if first is None:
+            return None
+        last = vector_last_difference(a.entries, b.entries, work)
+        assert last is not None
+        return start + first, start + last
+    aligned = (a.start - b.start) % FAN_OUT == 0
+    compared = min(count, COMPARED_ALIGNED_MAX if aligned else COMPARED_MAX)
+    start += count - compared
+    skips = start - a.start, start - b.start
+    found = list(
+        vector_overlap_differences(a.entries, skips[0], b.entries, skips[1], compared, work)
+    )
+    return (start + found[0], start + found[-1]) if found else None
 
 
 def _join_metadata(own: Metadata, other: Metadata, context: MergeContext) -> Metadata:
     """Return the join of metadata; below a slot the greater branch keeps what carries no stamp."""
     if context.prefer != OWN:
-        return merge_metadata(own, other)
+        return merge_metadata(own, other, work=context.work)
     unstamped: list[Value] = []
-    merged = merge_metadata(own, other, unstamped)
+    merged = merge_metadata(own, other, unstamped, context.work)
     for key in unstamped:
         context.report(MetadataUnstamped((*context.path, key)))
     return merged
-
-
-def _first_difference(a: Vector, skip_a: int, b: Vector, skip_b: int, count: int) -> int | None:
-    """Return the first of `count` positions at which the two logs differ, after their skips."""
-    if skip_a % FAN_OUT == 0 and skip_b % FAN_OUT == 0:
-        # Leaves line up: cut ends share their leaves with the whole, and equal subtrees are
-        # skipped.
-        return vector_fork_offset(a.drop(skip_a) if skip_a else a, b.drop(skip_b) if skip_b else b)
-    pairs = zip(
-        a.iter_range(skip_a, skip_a + count), b.iter_range(skip_b, skip_b + count), strict=True
-    )
-    for offset, (ours, theirs) in enumerate(pairs):
-        if not same(ours, theirs):
-            return offset
-    return None
-
-
-def _last_difference(a: Vector, skip_a: int, b: Vector, skip_b: int, count: int) -> int:
-    """Return the last of `count` positions at which two logs that differ do so."""
-    if skip_a % FAN_OUT == 0 and skip_b % FAN_OUT == 0:
-        found = vector_last_difference(
-            a.drop(skip_a) if skip_a else a, b.drop(skip_b) if skip_b else b
-        )
-        assert found is not None
-        return found
-    pairs = zip(
-        a.iter_range(skip_a, skip_a + count), b.iter_range(skip_b, skip_b + count), strict=True
-    )
-    return max(offset for offset, (ours, theirs) in enumerate(pairs) if not same(ours, theirs))
 
 
 def _spelling(state: Value) -> tuple[bool, bytes]:

@@ -13,14 +13,14 @@ was never made for, and the outcome would depend on the order of merges.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from datalattice.cells import EMPTY_MAP, Keyword, Map, Value, same, value_hash
+from datalattice.cells import EMPTY_MAP, Keyword, Map, Value, Work, same, value_hash
 from datalattice.clock import next_stamp
 from datalattice.errors import UsageError
 from datalattice.lattice import (
     NOTHING,
-    TICKS_ENTRY,
     UNTIMED,
     Element,
     Latest,
@@ -125,23 +125,24 @@ def put_metadata(metadata: Metadata, key: Value, value: Value, now_ms: int) -> M
 
 
 def merge_metadata(
-    own: Metadata, other: Metadata, unstamped: list[Value] | None = None
+    own: Metadata,
+    other: Metadata,
+    unstamped: list[Value] | None = None,
+    work: Work | None = None,
 ) -> Metadata:
     """Return the greater register of every key; parts of `own` itself where nothing changes.
 
     With `unstamped`, own's value stays where neither side carries a stamp, and the key is added to
     that list: writers that replace values without stamps leave nothing to tell old from new.
 
-    Cost:   the keys that differ.
+    Cost:   the keys that differ; paid from `work`, when given.
     Source: docs/queue.md "Metadata"; docs/design/decisions.md "D2".
     """
     if same_metadata(own, other):
         return own
 
     values, stamps = own
-    differing = [d[0] for d in own.values.differences(other.values)]
-    differing += [d[0] for d in own.stamps.differences(other.stamps)]
-    for key in differing:
+    for key in _differing(own, other, work):
         mine, theirs = _rank(own, key), _rank(other, key)
         if (
             unstamped is not None
@@ -167,13 +168,19 @@ def latest_of_metadata(own: Metadata, other: Metadata, walk: Walk) -> Latest:
     Source: docs/design/forks.md "The order".
     """
     found = NOTHING
-    differing = [d[0] for d in own.values.differences(other.values)]
-    differing += [d[0] for d in own.stamps.differences(other.stamps)]
-    for key in differing:
-        walk.spend(TICKS_ENTRY)
+    for key in _differing(own, other, walk.work):
         made = contrast(_element(_rank(own, key)), _element(_rank(other, key)))
         found = wider(found, below(step_of(key), made))
     return found
+
+
+def _differing(own: Metadata, other: Metadata, work: Work | None) -> Iterator[Value]:
+    """Yield the keys of registers that differ; a key whose stamp differs, too, comes twice."""
+    for mine, theirs in ((own.values, other.values), (own.stamps, other.stamps)):
+        for key, *_ in list(mine.differences(theirs, work)):
+            if work is not None:
+                work.spend(work.limits.joined + work.limits.hashed)
+            yield key
 
 
 def _element(rank: _Rank) -> Element | None:

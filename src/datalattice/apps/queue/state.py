@@ -31,6 +31,9 @@ STAMP: Final = 2
 START: Final = 3
 STATE_COUNT: Final = 4
 
+STATE_COUNT_MAX: Final = 256
+"""Most positions of a state: a dozen cells can stand for any number, and a merge keeps them all."""
+
 
 class QueueState(NamedTuple):
     """The parts of a partition, every slot filled in."""
@@ -56,7 +59,7 @@ def is_foreign_state(value: Value) -> bool:
 
     Source: CAD040 "checkForeign"; docs/queue.md "What foreigners may send".
     """
-    if not isinstance(value, Vector) or len(value) < STATE_COUNT:
+    if not isinstance(value, Vector) or not STATE_COUNT <= len(value) <= STATE_COUNT_MAX:
         return False
     return (
         _is_offset(value[STAMP])
@@ -75,7 +78,7 @@ def read_state(value: Value) -> QueueState:
 
     Source: CAD040 "Queue"; docs/queue.md "State".
     """
-    if not isinstance(value, Vector) or len(value) < STATE_COUNT:
+    if not isinstance(value, Vector) or not STATE_COUNT <= len(value) <= STATE_COUNT_MAX:
         return EMPTY_STATE
     entries, stamp_ms, start = value[ENTRIES], value[STAMP], value[START]
     if not (stamp_ms is None or _is_offset(stamp_ms)) or not (start is None or _is_offset(start)):

@@ -1,0 +1,106 @@
+"""Times: the greatest time in the whole subtree of a directory, by its hash.
+
+It belongs to the hash, whatever the path that leads there, so it is found once and remembered
+beyond the merge that needed it. Trees come from strangers, and a few cells that are used many times
+over can stand for more nodes than any machine could visit; here each directory is looked into once.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Final
+
+from datalattice.apps.dlfs.node import Node, deletions_of, is_name, is_time, read_node
+from datalattice.cells import Value, Work, value_hash
+
+REMEMBERED_MAX: Final = 65_536
+"""Directories whose times outlive a merge; the oldest go."""
+
+Times = dict[bytes, int]
+"""Times by the hash of a directory, as far as one merge found them out."""
+
+
+class _Remembered:
+    """Times that outlive the merge. Safe for many threads."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit: Final = limit
+        self._times: Final[Times] = {}
+        self._lock: Final = Lock()
+
+    def get(self, hash: bytes) -> int | None:
+        """Return the time of a directory, None when it is not known."""
+        return self._times.get(hash)
+
+    def put(self, hash: bytes, time: int) -> None:
+        """Remember what was found out."""
+        with self._lock:
+            self._times[hash] = time
+            if len(self._times) > self._limit:
+                del self._times[next(iter(self._times))]
+
+
+_remembered: Final = _Remembered(REMEMBERED_MAX)
+
+
+def directory_time(
+    directory: Value, node: Node, known: Times | None = None, work: Work | None = None
+) -> int:
+    """Return the time of a directory: the greatest in its whole subtree.
+
+    Shapes: known: what this merge found out before; filled.
+    Cost:   each directory below, of which nothing is known, is looked into once; paid from `work`.
+    Raises: MissingData: one is not in the store. WorkExceeded: `work` is used up.
+    Source: docs/design/decisions.md "Base"; docs/design/foreign-data.md "Work".
+    """
+    if known is None:
+        known = {}
+    hash = value_hash(directory)
+    found = _look_up(hash, known)
+    if found is not None:
+        return found
+    # Chains of directories can be thousands long: a stack of our own.
+    stack = [_Walked(hash, node, work)]
+    while True:
+        top = stack[-1]
+        if top.waiting:
+            child, child_node = top.waiting.pop()
+            hash = value_hash(child)
+            found = _look_up(hash, known)
+            if found is None:
+                stack.append(_Walked(hash, child_node, work))
+            else:
+                top.time = max(top.time, found)
+            continue
+        known[top.hash] = top.time
+        _remembered.put(top.hash, top.time)
+        stack.pop()
+        if not stack:
+            return top.time
+        stack[-1].time = max(stack[-1].time, top.time)
+
+
+def _look_up(hash: bytes, known: Times) -> int | None:
+    found = known.get(hash)
+    return _remembered.get(hash) if found is None else found
+
+
+class _Walked:
+    """A directory on the way down: its time so far, and the directories in it still to be met."""
+
+    def __init__(self, hash: bytes, node: Node, work: Work | None) -> None:
+        if work is not None:
+            work.spend(work.limits.directory)
+        self.hash: Final = hash
+        self.time = node.utime
+        self.waiting: Final[list[tuple[Value, Node]]] = []
+        for name, deleted in deletions_of(node):
+            if is_name(name) and isinstance(deleted, int) and is_time(deleted):
+                self.time = max(self.time, deleted)
+        assert node.entries is not None
+        for name, value in node.entries.entries(work):
+            child = read_node(value) if is_name(name) else None
+            if child is not None and child.is_directory:
+                self.waiting.append((value, child))
+            elif child is not None:
+                self.time = max(self.time, child.utime)
