@@ -28,7 +28,7 @@ from datalattice.apps.dlfs.node import (
     make_tombstone,
     read_node,
 )
-from datalattice.apps.dlfs.times import Times, directory_time
+from datalattice.apps.dlfs.times import Times, directory_ticks, directory_time
 from datalattice.cells import ABSENT, Index, Value, Vector, Work, same, value_hash
 from datalattice.lattice import (
     EntryDropped,
@@ -162,12 +162,14 @@ class Merging:
             self._aside = Merging(None, _memos(self.work, _SILENT), self.work)
         return self._aside
 
-    def _once(self, memo: _Memo, key: Key, depth: int, do: Callable[[], Value]) -> Value:
+    def _once(
+        self, memo: _Memo, key: Key, node: Node, depth: int, do: Callable[[], Value]
+    ) -> Value:
         """Return what `do` returns for a directory at a depth, done once for as many as it can."""
         found = memo.get(key, depth)
         if found is None:
             if self.work is not None:
-                self.work.spend(self.work.limits.directory)
+                self.work.spend(directory_ticks(node))
             before, self._deepest = self._deepest, depth
             found = do(), self._deepest - depth
             self._deepest = before
@@ -194,6 +196,7 @@ class Merging:
         return self._once(
             self._memos.cleaned,
             (value_hash(value), b""),
+            node,
             depth,
             lambda: self._cleaned_directory(value, node, path, depth),
         )
@@ -239,13 +242,15 @@ class Merging:
             return self._once(
                 self._memos.joins,
                 (value_hash(own), value_hash(other)),
+                a if a.entries else b,
                 depth,
                 lambda: self._directories(own, a, other, b, path, depth),
             )
         if a.is_directory:
             return self._mixed(own, a, b, other, OWN, path, depth)
         if b.is_directory:
-            other = self.clean(other, path, depth)
+            if self._is_newer(other, b, a.utime):  # else it gives way, whatever is in it
+                other = self.clean(other, path, depth)
             return self._mixed(other, b, a, own, OTHER, path, depth)
         return self._registers(own, a, other, b, path)
 
@@ -357,6 +362,7 @@ class Merging:
         return self._once(
             self._memos.cuts,
             (value_hash(value), at),
+            node,
             depth,
             lambda: self._cut_directory(value, node, at, side, path, depth),
         )

@@ -71,7 +71,8 @@ def _compare(
     mine, theirs = _entries(a, walk), _entries(b, walk)
     if mine is None and theirs is None:
         return found
-    walk.spend(WORK_LIMITS.directory)
+    if mine or theirs:
+        walk.spend(WORK_LIMITS.directory)
     # A few cells can stand for any number of pairs of directories: each pair is compared once.
     pair = (
         -1 - depth,

@@ -12,12 +12,18 @@ from typing import Final
 
 from datalattice.apps.dlfs.node import Node, deletions_of, is_name, is_time, read_node
 from datalattice.cells import Value, Work, value_hash
+from datalattice.limits import WORK_LIMITS
 
 REMEMBERED_MAX: Final = 65_536
 """Directories whose times outlive a merge; the oldest go."""
 
 Times = dict[bytes, int]
 """Times by the hash of a directory, as far as one merge found them out."""
+
+
+def directory_ticks(node: Node) -> int:
+    """Return what a step that looks into a directory costs; an empty one is quickly done."""
+    return WORK_LIMITS.directory if node.entries else WORK_LIMITS.joined
 
 
 class _Remembered:
@@ -90,7 +96,7 @@ class _Walked:
 
     def __init__(self, hash: bytes, node: Node, work: Work | None) -> None:
         if work is not None:
-            work.spend(work.limits.directory)
+            work.spend(directory_ticks(node))
         self.hash: Final = hash
         self.time = node.utime
         self.waiting: Final[list[tuple[Value, Node]]] = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.kv.kinds import KINDS, Kind
-from datalattice.cells import EMPTY_INDEX, Index, Value, Vector
+from datalattice.cells import EMPTY_INDEX, Index, Value, Vector, Work
 from datalattice.clock import checked_stamp
 from datalattice.lattice import as_integer, is_long
 
@@ -98,7 +98,7 @@ class Entry:
             and self.cell[EXPIRE] is None
         )
 
-    def shows(self) -> bool:
+    def shows(self, work: Work | None = None) -> bool:
         """Return whether the entry says anything but that there is nothing; expiry is not asked.
 
         Source: docs/kv.md "What a merge drops".
@@ -106,19 +106,21 @@ class Entry:
         kind = self.kind
         if kind is None:
             return not self.is_tombstone()
-        for key, member in self.members.entries():
+        for key, member in self.members.entries(work):
+            if work is not None:
+                work.spend(kind.ticks)
             if kind.holds(key, member) and kind.shows(member):
                 return True
         return False
 
-    def time(self) -> int:
+    def time(self, work: Work | None = None) -> int:
         """Return the greatest of `utime` and all times inside.
 
         Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
         """
         if self.kind is None:
             return self.utime
-        return max(self.utime, self.kind.span(self.members).last)
+        return max(self.utime, self.kind.span(self.members, work).last)
 
 
 def read_entry(cell: Value) -> Entry | None:

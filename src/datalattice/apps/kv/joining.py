@@ -15,7 +15,7 @@ from typing import Final
 
 from datalattice.apps.kv.entries import NO_TIME, ZERO_ENTRY, Entry, read_entry, structure
 from datalattice.apps.kv.kinds import NEVER, Kind, Span
-from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, same, value_hash
+from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, Work, same, value_hash
 from datalattice.lattice import EntryDropped, MergeContext, WriteSuperseded, as_operand, discard
 
 OWN: Final = "own"
@@ -63,14 +63,17 @@ def _sound(entry: Entry, context: MergeContext) -> Value:
 
 def _sound_index(kind: Kind, index: Index, context: MergeContext) -> Index:
     made = index
-    for key, member in index.entries():
+    work = context.work
+    for key, member in index.entries(work):
+        if work is not None:
+            work.spend(kind.ticks)
         if not kind.holds(key, member):
             context.report(EntryDropped((*context.path, key)))
             made = made.remove(key)
     return made
 
 
-def cut_index(kind: Kind, index: Index, own_base: int, at: int) -> Index:
+def cut_index(kind: Kind, index: Index, own_base: int, at: int, work: Work | None = None) -> Index:
     """Return the members of a structure without what is not later than `at` (-1: all stay).
 
     Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
@@ -79,10 +82,12 @@ def cut_index(kind: Kind, index: Index, own_base: int, at: int) -> Index:
         return index
     if kind.untimed:
         return EMPTY_INDEX if at > own_base else index
-    if kind.span(index).first > at:
+    if kind.span(index, work).first > at:
         return index
     made = index
-    for key, member in index.entries():
+    for key, member in index.entries(work):
+        if work is not None:
+            work.spend(kind.ticks)
         left = kind.cut(member, at) if kind.holds(key, member) else None
         if left is None:
             made = made.remove(key)
@@ -111,6 +116,9 @@ class _Members:
     ) -> Value:
         kind = self._kind
         kept = own if own_present else ABSENT
+        work = self._context.work
+        if work is not None:
+            work.spend(kind.ticks)
         if not kind.holds(key, other):
             self._context.report(EntryDropped((*self._context.path, key)))
             return kept
@@ -140,21 +148,24 @@ class _Members:
 def _join(kind: Kind, a: Entry, b: Entry, context: MergeContext) -> Value:
     """Return the join of two structures of one kind."""
     base = max(a.base, b.base)
-    span = kind.span(a.members)
-    mine = cut_index(kind, a.members, a.base, base)
+    work = context.work
+    span = kind.span(a.members, work)
+    mine = cut_index(kind, a.members, a.base, base, work)
     if mine is not a.members:
         _tell_cut(kind, a.members, mine, OWN, context)
     members = _Members(kind, base, kind.untimed and base > b.base, context)
     # Under another key with the same bytes a member that is named by its hash is a bad one.
-    index = mine.merge_with(b.members, members.join, own_keys=kind.hashed)
-    first = min(span.first if mine is a.members else kind.span(mine).first, members.first)
+    index = mine.merge_with(b.members, members.join, own_keys=kind.hashed, work=work)
+    first = min(span.first if mine is a.members else kind.span(mine, work).first, members.first)
     kind.remember(index, Span(first, max(span.last, members.last)))
     a_time, b_least = max(a.utime, span.last), max(b.utime, members.last)
-    expire = _expiry(kind, a, b, a_time, b_least)
+    expire = _expiry(kind, a, b, a_time, b_least, work)
     return structure(kind, index, max(a_time, b_least), expire, base)
 
 
-def _expiry(kind: Kind, a: Entry, b: Entry, a_time: int, b_least: int) -> int | None:
+def _expiry(
+    kind: Kind, a: Entry, b: Entry, a_time: int, b_least: int, work: Work | None
+) -> int | None:
     """Return the expiry of the later side; of equal times nil before a number, then the larger.
 
     Shapes: b_least: the time of b by its `utime` and the members that a has not; those that both
@@ -164,7 +175,7 @@ def _expiry(kind: Kind, a: Entry, b: Entry, a_time: int, b_least: int) -> int | 
         return a.expire
     b_time = b_least
     if b_time < a_time:
-        b_time = max(b_time, kind.span(b.members).last)
+        b_time = max(b_time, kind.span(b.members, work).last)
     if a_time != b_time:
         return a.expire if a_time > b_time else b.expire
     if a.expire is None or b.expire is None:
@@ -181,7 +192,7 @@ def _win(a: Entry, b: Entry, context: MergeContext) -> Value:
         a_wins = (a.utime, value_hash(a.cell)) > (b.utime, value_hash(b.cell))
         a_time, b_time = a.utime, b.utime
     else:
-        a_time, b_time = a.time(), b.time()
+        a_time, b_time = a.time(context.work), b.time(context.work)
         a_wins = (a_time, a.rank) > (b_time, b.rank)
     if a_wins:
         winner, loser, time, past, side = a, b, a_time, b_time, OTHER
@@ -193,14 +204,14 @@ def _win(a: Entry, b: Entry, context: MergeContext) -> Value:
         return winner.cell
     index = winner.members if a_wins else _sound_index(kind, winner.members, context)
     at = max(winner.base, past if loser.rank > winner.rank else past - 1)
-    left = cut_index(kind, index, winner.base, at)
+    left = cut_index(kind, index, winner.base, at, context.work)
     _tell_cut(kind, index, left, OWN if a_wins else OTHER, context)
     return structure(kind, left, time, winner.expire, at)
 
 
 def _tell_whole(winner: Entry, loser: Entry, side: str, context: MergeContext) -> None:
     """Report an entry that gives way, unless the winner says the same."""
-    if context.report is discard or not loser.shows():
+    if context.report is discard or not loser.shows(context.work):
         return
     if winner.tag != loser.tag or not same(winner.cell[0], loser.cell[0]):
         context.report(WriteSuperseded(context.path, side))
@@ -210,6 +221,6 @@ def _tell_cut(kind: Kind, index: Index, left: Index, side: str, context: MergeCo
     """Report the members that a cut took away."""
     if context.report is discard or left is index:
         return
-    for key, _there, member, _left, now in index.differences(left):
+    for key, _there, member, _left, now in index.differences(left, context.work):
         if kind.holds(key, member) and kind.loses(member, now):
             context.report(WriteSuperseded((*context.path, key), side))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from datalattice.cells import Index, Value, Vector, same, value_hash
+from datalattice.cells import Index, Value, Vector, Work, same, value_hash
 from datalattice.lattice import as_integer, is_long
+from datalattice.limits import WORK_LIMITS
 
 HASH_TAG: Final = 1
 SET_TAG: Final = 2
@@ -69,6 +70,11 @@ class Kind:
     untimed: bool = False
     hashed: bool = False
 
+    @property
+    def ticks(self) -> int:
+        """What looking at a member costs: a hashed one is hashed."""
+        return WORK_LIMITS.compared + (WORK_LIMITS.hashed if self.hashed else 0)
+
     def holds(self, key: Value, member: Value) -> bool:
         """Return whether a member has the right shape for its key.
 
@@ -118,17 +124,17 @@ class Kind:
         """
         return self.shows(member) and (joined is None or not self.shows(joined))
 
-    def span(self, index: Index) -> Span:
+    def span(self, index: Index, work: Work | None = None) -> Span:
         """Return the times in a structure; those of large ones are remembered.
 
         Cost:   a walk over all members, once for a large structure.
         Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
         """
         if len(index) <= SPAN_WALK_MAX:
-            return self._walk(index)
+            return self._walk(index, work)
         known = _spans.get((self.tag, value_hash(index)))
         if known is None:
-            known = self._walk(index)
+            known = self._walk(index, work)
             self.remember(index, known)
         return known
 
@@ -142,9 +148,11 @@ class Kind:
                 _spans.clear()
             _spans[self.tag, value_hash(index)] = span
 
-    def _walk(self, index: Index) -> Span:
+    def _walk(self, index: Index, work: Work | None) -> Span:
         first, last = NEVER, -1
-        for key, member in index.entries():
+        for key, member in index.entries(work):
+            if work is not None:
+                work.spend(self.ticks)
             if self.holds(key, member):
                 first = min(first, self.first(member))
                 last = max(last, self.last(member))
@@ -419,7 +427,7 @@ class CounterKind(Kind):
             and _is_time(member[1])
         )
 
-    def span(self, index: Index) -> Span:
+    def span(self, index: Index, work: Work | None = None) -> Span:
         """Return the span of no times.
 
         Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".

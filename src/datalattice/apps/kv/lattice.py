@@ -78,6 +78,9 @@ class KVEntryLattice(Lattice):
             return own
         if not self.accepts(other, context):
             return ZERO_ENTRY if own is None else own
+        work = context.work
+        if work is not None:
+            work.spend(work.limits.entry)
         return merge_entries(own, other, context)
 
 

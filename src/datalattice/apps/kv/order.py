@@ -10,7 +10,7 @@ from typing import Final
 
 from datalattice.apps.kv.entries import NO_TIME, Entry, read_entry
 from datalattice.apps.kv.kinds import COUNTER_TAG, KINDS, SET_TAG, ZSET_TAG, Kind
-from datalattice.cells import Value, Vector, value_hash
+from datalattice.cells import Value, Vector, Work, value_hash
 from datalattice.lattice import (
     NOTHING,
     UNTIMED,
@@ -93,7 +93,7 @@ def latest_of_entries(own: Value, other: Value, walk: Walk) -> Latest:
     """
     walk.spend(WORK_LIMITS.entry)
     a, b = read_entry(own), read_entry(other)
-    found = contrast(_element(own, a), _element(other, b))
+    found = contrast(_element(own, a, walk.work), _element(other, b, walk.work))
     if a is None or b is None or found[0] is not None or found[1] is not None:
         return found
     kind = a.kind
@@ -103,7 +103,7 @@ def latest_of_entries(own: Value, other: Value, walk: Walk) -> Latest:
     return wider(found, order.of_index(a.members, b.members, walk))
 
 
-def _element(cell: Value, entry: Entry | None) -> Element | None:
+def _element(cell: Value, entry: Entry | None, work: Work | None) -> Element | None:
     if cell is None:
         return None
     if entry is None:
@@ -114,7 +114,7 @@ def _element(cell: Value, entry: Entry | None) -> Element | None:
     if entry.kind is None:
         return element(entry.utime, rank + value_hash(cell))
     expiry = _NO_EXPIRY if entry.expire is None else number_tail(entry.expire)
-    return element(entry.time(), rank + number_tail(entry.base) + expiry)
+    return element(entry.time(work), rank + number_tail(entry.base) + expiry)
 
 
 def _number(value: Value) -> int:
