@@ -267,3 +267,11 @@ def _slot(owner: KeyPair, value: Value) -> Map:
 
 def test_limits_are_as_they_are_written_down() -> None:
     assert (WORK_LIMITS.start, WORK_LIMITS.grant, WORK_LIMITS.grants_max) == (8_000, 2_000, 16)
+
+
+def test_times_that_outlive_a_merge_are_bounded_and_the_older_ones_go() -> None:
+    remembered = times._Remembered(8)
+    for number in range(12):
+        remembered.put(bytes([number]), number)
+    found = [number for number in range(12) if remembered.get(bytes([number])) is not None]
+    assert found == [8, 9, 10, 11]

@@ -7,7 +7,6 @@ over can stand for more nodes than any machine could visit; here each directory 
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import Final
 
 from datalattice.apps.dlfs.node import Node, deletions_of, is_name, is_time, read_node
@@ -15,7 +14,7 @@ from datalattice.cells import Value, Work, value_hash
 from datalattice.limits import WORK_LIMITS
 
 REMEMBERED_MAX: Final = 65_536
-"""Directories whose times outlive a merge; the oldest go."""
+"""Most directories whose times outlive a merge."""
 
 Times = dict[bytes, int]
 """Times by the hash of a directory, as far as one merge found them out."""
@@ -27,23 +26,27 @@ def directory_ticks(node: Node) -> int:
 
 
 class _Remembered:
-    """Times that outlive the merge. Safe for many threads."""
+    """Times that outlive the merge, in two halves of which the older one goes as a whole.
+
+    Nothing is iterated, so that many threads may ask and add at once; at worst one is found again.
+    """
 
     def __init__(self, limit: int) -> None:
-        self._limit: Final = limit
-        self._times: Final[Times] = {}
-        self._lock: Final = Lock()
+        self._half: Final = limit // 2
+        self._young: Times = {}
+        self._old: Times = {}
 
     def get(self, hash: bytes) -> int | None:
         """Return the time of a directory, None when it is not known."""
-        return self._times.get(hash)
+        found = self._young.get(hash)
+        return self._old.get(hash) if found is None else found
 
     def put(self, hash: bytes, time: int) -> None:
         """Remember what was found out."""
-        with self._lock:
-            self._times[hash] = time
-            if len(self._times) > self._limit:
-                del self._times[next(iter(self._times))]
+        young = self._young
+        young[hash] = time
+        if len(young) >= self._half:
+            self._old, self._young = young, {}
 
 
 _remembered: Final = _Remembered(REMEMBERED_MAX)
