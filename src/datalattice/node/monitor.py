@@ -18,12 +18,13 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Protocol
 
+from datalattice.clock import Clock
 from datalattice.node.config import NodeConfig
 from datalattice.node.connection import Connection, Traffic
 from datalattice.node.http import HttpListener, Response
 from datalattice.node.metrics import CONTENT_TYPE, exposition
 from datalattice.node.observe import Observer
-from datalattice.node.peers import PeerInfo
+from datalattice.node.peers import ADDED, PeerInfo
 from datalattice.node.reading import Inside, PeerReading, Process, Reading
 
 ALONE_S: Final = 60.0
@@ -31,6 +32,9 @@ ALONE_S: Final = 60.0
 
 GUESTS_SHOWN_MAX: Final = 256
 """Connections of others than wanted peers that are listed."""
+
+REFUSED_MS: Final = 300_000
+"""After so long without a value of a wanted peer that was taken in full a node is degraded."""
 
 ASK_TIMEOUT_S: Final = 1.0
 """How long the worker is waited for; then what was known last is told."""
@@ -47,6 +51,11 @@ class Subject(Protocol):
     @property
     def observer(self) -> Observer:
         """Its counters and troubles."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """Its clock."""
         ...
 
     @property
@@ -110,6 +119,7 @@ class Monitor:
         self._bind = ""
         node.observer.checks["damage"] = self._damaged
         node.observer.checks["peers"] = self._alone
+        node.observer.checks["refused"] = self._refused
 
     async def start(self, config: NodeConfig) -> None:
         """Serve /metrics and /health, if and where the configuration says so.
@@ -160,6 +170,24 @@ class Monitor:
         if alone_s < ALONE_S:
             return None
         return f"no connection to any of {len(peers)} peers for {alone_s:.0f} s"
+
+    def _refused(self) -> str | None:
+        now_ms = self._node.clock.now_ms()
+        found = [
+            one
+            for one in self._node.peers
+            if one.source == ADDED
+            and one.refused_since_ms is not None
+            and now_ms - one.refused_since_ms >= REFUSED_MS
+        ]
+        if not found:
+            return None
+        first = found[0]
+        key = first.public_key
+        name = first.address or ("a peer" if key is None else key.hex())
+        more = f"; so it is with {len(found) - 1} more" if len(found) > 1 else ""
+        since_s = (now_ms - (first.refused_since_ms or now_ms)) // 1_000
+        return f"nothing of {name} was taken in full for {since_s} s: {first.refusal}{more}"
 
     # --- readings -----------------------------------------------------------------------------
 

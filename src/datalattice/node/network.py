@@ -256,6 +256,8 @@ class Network:
             self.peers.identified(id, public_key)
             if id in self._guests:
                 self._guests[id].public_key = public_key
+        for id, refusal in effects.taken:
+            self.peers.taken(id, refusal)
         for id in effects.useful:
             if id in self._guests:
                 self._admission.used(self._guests[id])

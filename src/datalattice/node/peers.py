@@ -70,6 +70,8 @@ class PeerInfo:
     reason:             how the last attempt went, in words.
     source:             `added`, who told of it: `p2p`, `mdns`; or `inbound`: it is not wanted.
     connected_since_ms, last_seen_ms: Unix milliseconds, None when it never was.
+    refusal:            why its last value was not taken, or not in full; None when it was.
+    refused_since_ms:   since when none was taken in full, Unix milliseconds.
     """
 
     address: str | None
@@ -81,6 +83,8 @@ class PeerInfo:
     source: str = ADDED
     connected_since_ms: int | None = None
     last_seen_ms: int | None = None
+    refusal: str | None = None
+    refused_since_ms: int | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -310,6 +314,18 @@ class Peers:
             self._seen(peer, trusted=True)
         else:
             self._drop(id, reason)
+
+    def taken(self, id: str, refusal: str | None) -> None:
+        """Note that a value of a peer was taken in full, or why it was not."""
+        for peer in self._peers:
+            theirs = self._inbound.get(peer.info.public_key or b"", ())
+            if id == peer.connection_id or id in theirs:
+                info = peer.info
+                info.refusal = refusal
+                if refusal is None:
+                    info.refused_since_ms = None
+                elif info.refused_since_ms is None:
+                    info.refused_since_ms = self._clock.now_ms()
 
     # --- the effort ---------------------------------------------------------------------------
 

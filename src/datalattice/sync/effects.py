@@ -100,6 +100,7 @@ class Effects:
     notes:      events to count and log.
     identified: (session, public key) that a challenge proved.
     useful:     sessions of which a message changed the state, answered, or asked for parts it got.
+    taken:      (session, nil or why not) of values that were taken in full, or were not.
     breaches:   sessions among `closes` whose peers did what no honest peer does.
     push_count: states and differences among the sends.
     healed, unhealed: parts that `heal` asked for, and got or did not get.
@@ -115,6 +116,7 @@ class Effects:
     unhealed: list[bytes] = field(default_factory=list)
     push_count: int = 0
     useful: set[str] = field(default_factory=set)
+    taken: list[tuple[str, str | None]] = field(default_factory=list)
     breaches: list[str] = field(default_factory=list)
 
     def note(self, kind: str, peer: str, text: str, count: int = 1) -> None:

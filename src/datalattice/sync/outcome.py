@@ -86,6 +86,7 @@ class Outcome:
                 what if isinstance(what, str) else repr(what),
                 self._counts[kind],
                 is_refusal=kind == REFUSED,
+                is_loss=kind in _PARTS,
             )
             for kind, what in self._remarks.items()
         )

@@ -71,12 +71,14 @@ class Remark:
     """What was refused or noticed: a word to count it by, and a line about the first of them.
 
     is_refusal: the peer sent something that is of no use to anybody here.
+    is_loss:    a part of what it sent was left out, since it cannot be merged.
     """
 
     kind: str
     text: str
     count: int = 1
     is_refusal: bool = False
+    is_loss: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -349,6 +349,11 @@ class Replicator:
             for holder, probe in held:
                 if holder in self._sessions:
                     self._sessions[holder].heard(probe, absorbed.finished, part=part)
+        lost = next((one.text for one in absorbed.reports if one.is_refusal or one.is_loss), "")
+        ended = dict(absorbed.ended)
+        if absorbed.refused:
+            ended.setdefault(peer, False)  # it may not have come as far as a merge
+        self._effects.taken += ((id, None if full else lost) for id, full in ended.items())
         for key in absorbed.dropped:
             self._effects.note("dropped", peer, f"value {key.hex()} never became complete")
         self._pulls.settle(absorbed, self._effects)

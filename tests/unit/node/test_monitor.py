@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from datalattice.cells import Set, Value
+from datalattice.cells import Map, Set, Value
 from datalattice.errors import StoreFull, UsageError
-from datalattice.lattice import SetLattice
+from datalattice.lattice import MapLattice, MaxLattice, SetLattice
 from datalattice.node import MemoryTransport, Node, NodeConfig, metrics, open_node
 from datalattice.node.connection import Traffic
 from datalattice.node.metrics import PEER_SERIES_MAX, exposition
-from datalattice.node.monitor import ALONE_S, Monitor
+from datalattice.node.monitor import ALONE_S, REFUSED_MS, Monitor
 from datalattice.node.observe import Histogram
 from datalattice.node.reading import Forks, Inside, PeerReading, Process, Reading
 from datalattice.store import Commit, MemoryStore
+from datalattice.testing.clocks import StoppedClock
 
 Parse = Callable[[str], dict[str, Any]]
 
@@ -140,6 +141,8 @@ class Subject:
     def peers(self) -> list[Any]:
         class Peer:
             connected = self.connected
+            source = "added"
+            refused_since_ms = None
 
         return [Peer()] if self.wanted else []
 
@@ -172,6 +175,44 @@ def test_reasons_that_are_looked_for_come_and_go() -> None:
     assert set(reasons()) == {"peers"}
     subject.wanted = False
     assert reasons() == {}
+
+
+def test_a_wanted_peer_of_which_nothing_is_taken_degrades_until_something_is() -> None:
+    async def work() -> None:
+        transport = MemoryTransport()
+        clock = StoppedClock(1_000)
+        other = open_node(
+            MemoryStore(),
+            lattice=MapLattice(MaxLattice()),
+            transport=transport,
+            config=NodeConfig(port=0, bind="memory"),
+        )
+        async with other:
+            config = NodeConfig(port=-1, bind="memory", peers=(str(other.address),))
+            node = open_node(
+                MemoryStore(),
+                lattice=SetLattice(),
+                transport=transport,
+                clock=clock,
+                config=config,
+            )
+            async with node:
+                await node.wait_until(lambda node: node.peers[0].refusal is not None)
+                clock.now += REFUSED_MS - 1
+                assert node.observer.health == "ok"
+                other.cursor.set(Map.of([("a", 1)]))
+                await other.sync()
+                await node.wait_until(lambda node: node.observer.counters["value-refused"] > 1)
+                clock.now += 1
+                text = node.observer.reasons["refused"]
+                assert text.startswith(f"nothing of {other.address} was taken in full for 300 s: ")
+                assert "not a value of this lattice: Map" in text
+                (connection,) = node.connections
+                node._network.peers.taken(connection.id, None)
+                assert node.observer.health == "ok"
+                assert node.peers[0].refused_since_ms is None
+
+    run(work)
 
 
 def test_an_http_port_in_use_is_said_and_gives_everything_back() -> None:
