@@ -242,6 +242,18 @@ class PeerUnavailable(Unavailable):
     code = "peer-unavailable"
 
 
+class Unfenced(Unavailable):
+    """A write below an owner before any peer was asked, in a folder that is not where it was."""
+
+    code = "unfenced"
+
+
+class IdentityCloned(Unavailable):
+    """Another node runs with the identity of this one, so neither may append."""
+
+    code = "identity-cloned"
+
+
 class Timeout(Unavailable):
     """No answer within the stated time."""
 

@@ -81,6 +81,14 @@ LogLevelOption = Annotated[
 LogFormatOption = Annotated[
     str | None, typer.Option("--log-format", help="text or json. Default: text.")
 ]
+UnfencedOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--accept-unfenced",
+        help="Write in a copied or restored folder though no peer says what was written since.",
+        show_default=False,
+    ),
+]
 AttachedOption = Annotated[
     bool,
     typer.Option(
@@ -117,6 +125,7 @@ def start(
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
     config: ConfigOption = None,
+    accept_unfenced: UnfencedOption = None,
     attached: AttachedOption = False,
     dir: DirOption = None,
     json: JsonOption = False,
@@ -142,6 +151,7 @@ def start(
         "http_port": http_port,
         "log_level": log_level,
         "log_format": log_format,
+        "accept_unfenced": accept_unfenced,
     }
 
     def load() -> NodeConfig:

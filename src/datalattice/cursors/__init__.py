@@ -6,6 +6,7 @@ from datalattice.cursors.collector import collector_paused
 from datalattice.cursors.lattices import (
     Descended,
     ForkedLattice,
+    Gate,
     LatticeCursor,
     RootLattice,
     SignedCursor,
@@ -19,6 +20,7 @@ __all__ = [
     "Cursor",
     "Descended",
     "ForkedLattice",
+    "Gate",
     "LatticeCursor",
     "PathCursor",
     "Root",

@@ -31,18 +31,30 @@ SyncCallback = Callable[[Value], object]
 """Gets the value of a root that syncs; returns an equal value, or one to be merged in."""
 
 
+Gate = Callable[[MergeContext], None]
+"""Called before a write below an owner, with the place; it may wait, and may raise to refuse it."""
+
+
 class LatticeCursor(Cursor):
     """A cursor whose value has a lattice (or none, below the last lattice of a path).
 
     Source: CAD024 "Lattice cursors"; CAD035; docs/cursors.md "Kinds".
     """
 
-    __slots__ = ("_context", "_lattice", "_strict")
+    __slots__ = ("_context", "_gate", "_lattice", "_strict")
 
-    def __init__(self, lattice: Lattice | None, context: MergeContext, *, strict: bool) -> None:
+    def __init__(
+        self,
+        lattice: Lattice | None,
+        context: MergeContext,
+        *,
+        strict: bool,
+        gate: Gate | None = None,
+    ) -> None:
         self._lattice: Final = lattice
         self._context = context
         self._strict: Final = strict
+        self._gate: Final = gate
 
     @property
     def lattice(self) -> Lattice | None:
@@ -89,6 +101,7 @@ class LatticeCursor(Cursor):
 
         Source: CAD024 "Fork and sync"; docs/cursors.md "Fork and sync".
         """
+        self._pass_gate()  # what the fork is to be written on must not be stale
         return ForkedLattice(self)
 
     @abstractmethod
@@ -114,12 +127,18 @@ class LatticeCursor(Cursor):
     def _lattice_here(self) -> Lattice | None:
         return self._lattice
 
+    def _pass_gate(self) -> None:
+        """Wait until values below an owner may be written here, if that is restricted."""
+        if self._gate is not None and self._context.owner is not None:
+            self._gate(self._context)
+
 
 class RootLattice(LatticeCursor):
     """The top of a tree of lattice cursors.
 
     strict: below an owner only values that a key of this owner signed are read and written; it is
             left out by tests and vectors of the seed's rule only, which takes the context's key.
+    gate:   is called before a write below an owner, and before a fork there: see `Gate`.
 
     Source: CAD024 "Lattice cursors"; CAD035; docs/cursors.md "Kinds".
     """
@@ -134,8 +153,9 @@ class RootLattice(LatticeCursor):
         on_sync: SyncCallback | None = None,
         *,
         strict: bool = True,
+        gate: Gate | None = None,
     ) -> None:
-        super().__init__(lattice, context, strict=strict)
+        super().__init__(lattice, context, strict=strict, gate=gate)
         self._initial: Final = to_cell(value)
         self._reference: Final = Reference(self._initial)
         self._on_sync: Final = on_sync
@@ -179,7 +199,7 @@ class ForkedLattice(LatticeCursor):
     __slots__ = ("_fork_point", "_initial", "_parent", "_reference", "_syncing")
 
     def __init__(self, parent: LatticeCursor) -> None:
-        super().__init__(parent.lattice, parent.context, strict=parent._strict)
+        super().__init__(parent.lattice, parent.context, strict=parent._strict, gate=parent._gate)
         self._parent: Final = parent
         self._initial: Final = parent.get()
         self._fork_point: Value = self._initial
@@ -243,7 +263,7 @@ class Descended(LatticeCursor):
         lattice: Lattice | None,
         context: MergeContext,
     ) -> None:
-        super().__init__(lattice, context, strict=parent._strict)
+        super().__init__(lattice, context, strict=parent._strict, gate=parent._gate)
         self._parent: Final = parent
         self._keys: Final = cells(keys)
         self._path: Final = PathCursor(parent, self._keys, parent.lattice)
@@ -308,7 +328,8 @@ class SignedCursor(LatticeCursor):
         *,
         strict: bool = True,
     ) -> None:
-        super().__init__(lattice, context, strict=strict)
+        gate = base._gate if isinstance(base, LatticeCursor) else None
+        super().__init__(lattice, context, strict=strict, gate=gate)
         self._base: Final = base
 
     @property
@@ -349,6 +370,7 @@ class SignedCursor(LatticeCursor):
                 return KEEP
             return self._sealed(cell, before, after)
 
+        self._pass_gate()
         self._base._apply(reseal)
         return before, after
 

@@ -37,6 +37,9 @@ READ_TIMEOUT_MS: Final = 30_000
 DISCOVER: Final = ("none", "p2p", "mdns", "all")
 DID_WEB: Final = ("none", "https", "loopback")
 MESSAGE_BYTES_MIN: Final = 100_000
+FENCE_WAIT_MS: Final = 2_000
+FENCE_MOVED_WAIT_MS: Final = 30_000
+FENCE_AGAIN_MS: Final = 60_000
 _HOST_NAME: Final = re.compile(r"[0-9A-Za-z._-]{1,253}")
 
 
@@ -64,6 +67,10 @@ class NodeConfig:
     plain: whether inbound connections may be plain TCP; else they have to be TLS.
     allow: public keys, in hex, that may connect; none: everybody may. Plain ones prove no key.
     partial: `KEY/PATH`: with the peer of this key only such paths are exchanged, both ways.
+    fence_wait_ms: how long writes below owners wait at the start for an answer of a peer.
+    fence_moved_wait_ms: the same in a folder that was copied, restored or moved.
+    fence_again_ms: after so long without a peer, writes wait again when one is back.
+    accept_unfenced: whether writes are accepted in such a folder though no peer answered.
     url:   where others reach this node, published in `:p2p` below its key; None: not published.
     discover: where to look for further nodes to connect to: in `:p2p`, by mDNS on the local
            network, both, or nowhere.
@@ -112,6 +119,10 @@ class NodeConfig:
     rounds_max: int = ROUNDS_MAX
     check_interval_ms: int = 0
     partial: tuple[str, ...] = ()
+    fence_wait_ms: int = FENCE_WAIT_MS
+    fence_moved_wait_ms: int = FENCE_MOVED_WAIT_MS
+    fence_again_ms: int = FENCE_AGAIN_MS
+    accept_unfenced: bool = False
     collect_after_bytes: int = COLLECT_AFTER_BYTES
     hosting: HostingPolicy = HostingPolicy()  # noqa: RUF009 - it is never changed
     watched_owners: tuple[str, ...] = ()
@@ -166,6 +177,9 @@ class NodeConfig:
             "root_sync_interval_ms",
             "request_timeout_ms",
             "rounds_max",
+            "fence_wait_ms",
+            "fence_moved_wait_ms",
+            "fence_again_ms",
         ):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is at least 1, got {getattr(self, name)}")

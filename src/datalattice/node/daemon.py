@@ -123,7 +123,10 @@ class Daemon:
             raise UsageError(f"cannot make the folder {self._folder}: {error.strerror}") from error
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_log_fault)
-        async with self._node as node:
+        node = self._node
+        await node.start()  # its owner may read meanwhile; what writes waits until peers were asked
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_exit(node)
             control = await ControlServer.start(self._folder, Operations(node, self._stopping.set))
             try:
                 running = self._describe(node, control)

@@ -32,6 +32,8 @@ _TIMES_HELP: Final = {
 _COUNTERS_HELP: Final = {
     "changes": "Commits of a changed value, local or merged.",
     "faults": "Times that the node could not do what it should.",
+    "unfenced-starts": "Starts after which writes were accepted without having asked a peer.",
+    "identity-cloned": "Reports that another node runs with this node's identity.",
     "connections-closed": "Connections that ended.",
     "connections-cut": "Connections cut because of what they made this node hold.",
     "connections-refused": "Inbound connections refused because there were too many.",

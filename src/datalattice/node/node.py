@@ -40,8 +40,10 @@ from datalattice.node.backup import Backup
 from datalattice.node.config import NodeConfig, split_partial
 from datalattice.node.connection import Connection, Traffic
 from datalattice.node.directory import publish
+from datalattice.node.fencing import Links, owned_paths
 from datalattice.node.forkhealth import FORKS, fork_trouble
 from datalattice.node.grids import AuthorityWatch, web_keys
+from datalattice.node.guarding import Guard
 from datalattice.node.heal import Healer
 from datalattice.node.housekeeping import Housekeeper
 from datalattice.node.keys import node_keys
@@ -79,6 +81,7 @@ def open_node(
     port: int | None = None,
     bind: str = "127.0.0.1",
     peers: Iterable[str] = (),
+    accept_unfenced: bool = False,
     lattice: Lattice | None = None,
     verifier: Verifier | None = None,
     clock: Clock | None = None,
@@ -96,10 +99,13 @@ def open_node(
     key_pair: one key as both; without any key, writes below owners fail.
     lattice:  of the whole value; the standard root when not given.
     backups:  further stores that are kept at the latest value.
-    config:   everything else; `port`, `bind` and `peers` are not looked at when it is given.
+    accept_unfenced: write in a copied, restored or moved folder though no peer can be asked.
+    config:   everything else; the settings above are not looked at when it is given.
     Raises: UsageError: an option is wrong. What is wrong with the folder shows at the start.
     """
-    config = config or NodeConfig(port=port, bind=bind, peers=tuple(peers))
+    config = config or NodeConfig(
+        port=port, bind=bind, peers=tuple(peers), accept_unfenced=accept_unfenced
+    )
     return Node(
         store,
         config,
@@ -171,6 +177,15 @@ class Node:
         self._watched_owners = frozenset(map(parse_owner, config.watched_owners))
         self._backing: list[Backup] = []  # those that were started
         self._pulls = Pulls()
+        self._guard = Guard(
+            config,
+            self.observer,
+            self.clock,
+            self._entropy,
+            owned_paths(self._lattice, self._context),
+            Links(lambda: self.peers, self._network.to_peers, self._ask_for),
+        )
+        self._network.peers.changed = self._guard.fence.woken
         self._changed = asyncio.Event()
         self._watcher_count = 0
         self._closing = False
@@ -181,6 +196,11 @@ class Node:
 
     async def __aenter__(self) -> Self:
         await self.start()
+        try:
+            await self._guard.fence.settled()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -189,6 +209,7 @@ class Node:
     async def start(self) -> None:
         """Open the store, announce what is in it, listen, and dial the peers.
 
+        Writes below owners wait from then on until peers were asked (`fenced`); `async with` waits.
         Raises: StoreError: the store cannot be opened. UsageError: the port is in use.
         """
         self._loop = asyncio.get_running_loop()
@@ -201,6 +222,7 @@ class Node:
                 CellStore.open, Path(where), cache_bytes=self.config.cache_bytes
             )
         try:
+            await self._guard.look(self._store)
             self._replica = await asyncio.to_thread(
                 LatticeReplica,
                 self._store,
@@ -211,6 +233,7 @@ class Node:
                 self.clock,
                 None,
                 self._watches,
+                self._guard.fence.check,
             )
             self.observer.checks[FORKS] = lambda: fork_trouble(self._replica.evidence)
             codec = LatticeCodec(self._replica, self.clock, self.config.dialect)
@@ -254,6 +277,7 @@ class Node:
                 with contextlib.suppress(StoreFull):
                     await asyncio.to_thread(publish, self.cursor, key, self.config.url, self.clock)
             await self._network.connect(lambda: self.root, self.changed)
+            self._guard.begin()
         except BaseException:
             await self.close()
             raise
@@ -268,6 +292,7 @@ class Node:
         self._closing = True
         log_event(logging.INFO, "stopping", root_hash=self.root_hash)
         try:
+            await self._guard.close()
             if self._authority is not None:
                 await self._authority.close()
             await self.monitor.close()
@@ -303,6 +328,25 @@ class Node:
             async with asyncio.timeout(FAREWELL_S):
                 await told.wait()
                 await asyncio.gather(*(one.drained() for one in self.connections))
+
+    # --- the fence ----------------------------------------------------------------------------
+
+    async def fenced(self) -> None:
+        """Return when writes below owners are accepted: peers were asked, or could not be in time.
+
+        Raises: Unfenced: this is a copied, restored or moved folder, and no peer could be asked.
+                IdentityCloned: another node runs with the identity of this one.
+        """
+        await self._guard.fence.settled()
+        self._guard.fence.raise_refusal()
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether a peer has said, since the start, what owners here have written elsewhere."""
+        return self._guard.fence.is_asked
+
+    async def _ask_for(self, connection: Connection, path: tuple[Value, ...]) -> str | None:
+        return await self._pulls.ask(self._worker, connection, path, is_strict=True)
 
     # --- the value ----------------------------------------------------------------------------
 

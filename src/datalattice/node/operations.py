@@ -64,6 +64,7 @@ from datalattice.errors import (
     StoreFull,
     Timeout,
     Unavailable,
+    Unfenced,
     UnsupportedOperation,
     UsageError,
 )
@@ -94,6 +95,9 @@ KEPT: Final = "the node keeps the records and stores them once it can, so do not
 
 KEPT_EDIT: Final = "the node keeps the edit and stores it once it can, so do not make it again"
 """What is true of an edit whose sync failed, likewise."""
+
+FENCE_WAIT_S: Final = 45.0
+"""Longest wait for the fence: shorter than the time after which a client gives up."""
 
 WAIT_MS_MAX: Final = 30_000
 """Longest `node.wait`: shorter than the time after which a client gives up."""
@@ -153,6 +157,7 @@ class Operations:
         node = self._node
         if node.identity is None:
             raise NoSigningKey(NO_KEY)
+        await self._fenced()
         wanted = read_slots(_need(arguments, "slots"))
 
         def swap() -> bool:
@@ -181,6 +186,17 @@ class Operations:
 
     # --- queues -------------------------------------------------------------------------------
 
+    async def _fenced(self) -> None:
+        """Return when writes are accepted.
+
+        Raises: Unfenced: it is not decided in time, or refused.
+        """
+        try:
+            async with asyncio.timeout(FENCE_WAIT_S):
+                await self._node.fenced()
+        except TimeoutError as error:
+            raise Unfenced("peers are being asked for what was written elsewhere") from error
+
     def _topics(self) -> LatticeMQ:
         owner = self._node.owner
         if owner is None:
@@ -188,6 +204,7 @@ class Operations:
         return LatticeMQ.at(self._node.cursor, owner.public_key, self._node.clock)
 
     async def _offer_many(self, arguments: Map) -> Value:
+        await self._fenced()
         queue = self._topics().partition(_need(arguments, "topic"), _need(arguments, "partition"))
         values = _vector(arguments, "values")
         keys = _optional_vector(arguments, "keys")
@@ -205,6 +222,7 @@ class Operations:
         return Vector.of((offsets.start, len(offsets)))
 
     async def _truncate(self, arguments: Map) -> Value:
+        await self._fenced()
         queue = self._topics().partition(_need(arguments, "topic"), _need(arguments, "partition"))
         start = _need(arguments, "start")
         if type(start) is not int:
@@ -218,12 +236,14 @@ class Operations:
         return await asyncio.to_thread(truncate)
 
     async def _set_queue_meta(self, arguments: Map) -> Value:
+        await self._fenced()
         queue = self._topics().partition(_need(arguments, "topic"), _need(arguments, "partition"))
         queue.set_meta(_need(arguments, "key"), arguments.get("value"))
         await self._node.sync()
         return None
 
     async def _set_topic_meta(self, arguments: Map) -> Value:
+        await self._fenced()
         topic = self._topics().topic(_need(arguments, "topic"))
         topic.set_meta(_need(arguments, "key"), arguments.get("value"))
         await self._node.sync()
@@ -247,6 +267,7 @@ class Operations:
                 "http": node.monitor.address,
                 "public_key": _hex(node.identity),
                 "owner": _hex(node.owner),
+                "fenced": node.is_fenced,
                 "root_hash": reading.root_hash.hex(),
                 "unchanged_ms": round(reading.unchanged_s * 1_000),
                 "health": node.observer.health,

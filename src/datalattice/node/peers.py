@@ -165,6 +165,8 @@ class Peers:
         self._peers: list[Peer] = []
         self._inbound: dict[bytes, list[str]] = {}  # proven key -> ids of connections they made
         self._forgotten: dict[bytes, int] = {}  # key -> stamp up to which it is not heard of
+        self.changed: Callable[[], None] = lambda: None
+        """Called when a wanted peer was connected, or lost, or could not be reached."""
 
     @property
     def infos(self) -> list[PeerInfo]:
@@ -374,6 +376,7 @@ class Peers:
                 return
             pause_ms = peer.pause_ms or backoff_ms(peer.info.failures, self._entropy)
             peer.info.failures = failures
+            self.changed()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_ms / 1_000):
                     await peer.news.wait()
@@ -466,6 +469,8 @@ class Peers:
             info.connected_since_ms = now_ms
         info.connected, info.last_seen_ms = True, now_ms
         info.trusted = info.trusted or trusted
+        self.changed()
+        asyncio.get_running_loop().call_soon(self.changed)  # and once the connection is listed
 
     def _unseen(self, peer: Peer, reason: str) -> None:
         info = peer.info
@@ -473,6 +478,7 @@ class Peers:
             info.last_seen_ms = self._clock.now_ms()
         info.connected = info.trusted = False
         info.connected_since_ms, info.reason = None, reason
+        self.changed()
 
 
 def _place(address: Address) -> tuple[str, str, int]:

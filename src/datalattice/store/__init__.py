@@ -36,6 +36,7 @@ from datalattice.store.notes import Notes
 from datalattice.store.packing import locate
 from datalattice.store.pins import Pin, Pins
 from datalattice.store.pins import check_name as check_pin_name
+from datalattice.store.place import PLACE_FILE, START_BYTES, STARTS_MAX, PlaceFile
 from datalattice.store.reading import Stats
 from datalattice.store.refs import parse_time, time_text
 from datalattice.store.staging import Staging
@@ -73,8 +74,11 @@ __all__ = [
     "GRACE_MS",
     "LEASE_SECONDS_MAX",
     "NOTHING",
+    "PLACE_FILE",
     "PLACE_SHIFT",
     "RETENTION",
+    "STARTS_MAX",
+    "START_BYTES",
     "STORE_FILE",
     "Beginning",
     "CellCache",
@@ -101,6 +105,7 @@ __all__ = [
     "Notes",
     "Pin",
     "Pins",
+    "PlaceFile",
     "Plan",
     "Position",
     "RealDisk",

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from datalattice.crypto import sha3_256
 from datalattice.engine import Engine, LmdbEngine
 from datalattice.errors import StoreError, StoreFailed, StoreFull
 from datalattice.store.lockfile import ContentLock, FileLock
@@ -27,6 +28,7 @@ FILE_MODE = 0o600
 
 _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ZEROS_BYTES = 1 << 20
+_MACHINE_ID = Path("/etc/machine-id")
 
 
 class DiskFile(Protocol):
@@ -122,6 +124,10 @@ class Disk(Protocol):
 
     def boot_id(self) -> str:
         """Return a word that changes when unsynced writes may have been lost; "" for not known."""
+        ...
+
+    def place(self, path: str) -> str:
+        """Return where a folder is: another word after it was copied or moved to another disk."""
         ...
 
     def lock(self, path: str) -> Lock:
@@ -291,6 +297,20 @@ class RealDisk:
             return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         except OSError:
             return ""
+
+    def place(self, path: str) -> str:
+        """Return the machine, the file system and the inode.
+
+        The id of the file system comes from what is on the disk, so it outlasts restarts of the
+        machine where the number of the device may not; without one, that number serves.
+        """
+        try:
+            # The id itself is not for others to see, who may get a copy of the folder.
+            machine = sha3_256(b"datalattice place " + _MACHINE_ID.read_bytes()).hex()[:32]
+        except OSError:
+            machine = "-"
+        found = Path(path).stat()
+        return f"{machine} {os.statvfs(path).f_fsid or found.st_dev} {found.st_ino}"
 
     def lock(self, path: str) -> Lock:
         """Take the lock file.

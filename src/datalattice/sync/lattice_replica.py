@@ -43,7 +43,7 @@ from datalattice.cells import (
 )
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import sha3_256
-from datalattice.cursors import RootLattice
+from datalattice.cursors import Gate, RootLattice
 from datalattice.errors import (
     BadFormat,
     Corruption,
@@ -120,6 +120,7 @@ class LatticeReplica:
         clock: Clock | None = None,
         evidence_limits: EvidenceLimits | None = None,
         watched: Callable[[Value], bool] | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._store = store
         self._lattice = lattice
@@ -177,7 +178,8 @@ class LatticeReplica:
         """The branches of forked slots that are not in the root's slots."""
         self.evidence.load(self._root)
         # Whoever gives `on_sync` sees to it that `publish` is called, on the owner's thread.
-        self.cursor = RootLattice(lattice, self._root, users, on_sync or self._publish_now)
+        sync = on_sync or self._publish_now
+        self.cursor = RootLattice(lattice, self._root, users, sync, gate=gate)
 
     def _note(self, report: Report) -> None:
         self._outcome.report(report, self._context)

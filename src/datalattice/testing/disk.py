@@ -299,6 +299,10 @@ class SimDisk:
         """Return the number of this boot."""
         return f"boot-{self._boot}"
 
+    def place(self, path: str) -> str:
+        """Return the same word for every folder: nothing is copied here."""
+        return "simulated"
+
     def lock(self, path: str) -> Lock:
         """Take the lock."""
         self.check_alive()

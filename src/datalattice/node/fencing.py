@@ -1,0 +1,313 @@
+"""Fencing: no write below an owner before a peer was asked what this owner has written elsewhere.
+
+A folder may have been restored from a copy, and its owner may have written on another machine. A
+record that is appended in ignorance of that has the offset of another one, and one of the two is
+lost from the log. So writes wait at the start until the wanted peers that can be reached have been
+asked, and their answers are part of the live value; and again when a peer comes back after long.
+
+    closed    asking; writes from other threads wait
+    open      a peer has answered, or nobody did in time
+    refusing  nobody did in time, and the folder lies elsewhere than it did
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from datalattice.cells import Value
+from datalattice.errors import DataLatticeError, Unfenced
+from datalattice.lattice import (
+    LOCAL_KEY,
+    P2P_KEY,
+    KeyedLattice,
+    Lattice,
+    MergeContext,
+    OwnerLattice,
+)
+from datalattice.node.connection import Connection
+from datalattice.node.logs import log_event
+from datalattice.node.observe import Observer
+from datalattice.node.peers import PeerInfo
+
+UNFENCED: Final = "unfenced"
+"""Key of the reason to be degraded, and name of the event."""
+
+WITHOUT_ASKING: Final = "writing without having asked a peer"
+MOVED: Final = (
+    "this folder was copied, restored or moved, and no peer has said what was written since; "
+    "let a peer be reached, or accept that with --accept-unfenced (accept_unfenced = true)"
+)
+
+PATHS_MAX: Final = 32
+"""Slots that are asked for one by one; of more the root as a whole is."""
+
+SLACK_S: Final = 1.0
+"""How much longer a write waits than the fence may take: the event loop may be busy."""
+
+Path = tuple[Value, ...]
+
+_LOCAL: Final[Path] = (LOCAL_KEY,)
+_P2P: Final[Path] = (P2P_KEY,)
+
+
+class Outcome(Enum):
+    """Why writes are accepted: a peer was asked, none answered in time, there is none to ask."""
+
+    ASKED = "asked"
+    UNASKED = "unasked"
+    ALONE = "alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """wait_s: time for an answer. again_s: time without a peer after which it is asked again.
+
+    refuses:  whether writes are refused when nobody has answered in time, at the start.
+    hurries:  whether to wait no longer when every peer has failed to be reached once.
+    """
+
+    wait_s: float
+    again_s: float
+    refuses: bool = False
+    hurries: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What a fence needs of its node.
+
+    wanted:    the peers that the node wants. connected: the connections to them.
+    ask:       merges what a peer has at a path into the live value; returns why it could not.
+    """
+
+    wanted: Callable[[], Sequence[PeerInfo]]
+    connected: Callable[[], Sequence[Connection]]
+    ask: Callable[[Connection, Path], Awaitable[str | None]]
+
+
+def owned_paths(lattice: Lattice, context: MergeContext) -> list[Path]:
+    """Return the paths of the slots of the owners whose keys a context has.
+
+    These are asked for before they are written to. What lies deeper, as the states of venues do,
+    joins whatever was written elsewhere, and no log is among it.
+    """
+    pairs = context.keys if context.key_pair is None else [*context.keys, context.key_pair]
+    owners = sorted({pair.public_key for pair in pairs})
+    sections = lattice.children() if isinstance(lattice, KeyedLattice) else ()
+    paths: list[Path] = [
+        (key, owner)
+        for key in sections
+        if key != LOCAL_KEY and isinstance(lattice.child(key), OwnerLattice)
+        for owner in owners
+    ]
+    return paths if len(paths) <= PATHS_MAX else [()]
+
+
+class Fence:
+    """Whether writes below owners are accepted. Lives on the event loop; `check` is for anybody.
+
+    paths: the slots that peers are asked for. settled: called whenever writes become accepted.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        observer: Observer,
+        paths: Sequence[Path],
+        settled: Callable[[Outcome], None],
+    ) -> None:
+        self._links = links
+        self._tell = settled
+        self._observer = observer
+        self._paths = tuple(paths)
+        self._decided = threading.Event()
+        self._settled = asyncio.Event()
+        self._refusals: dict[str, DataLatticeError] = {}
+        self._reasons: dict[str, str] = {}
+        self._asks: dict[str, asyncio.Task[bool]] = {}
+        self._until_s = 0.0
+        self._news = asyncio.Event()
+        self._thread = 0
+        self._watching: Pace | None = None  # while all is well until peers are gone for long
+        self._alone_since_s: float | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.is_asked = False
+        """Whether a peer has answered since the start."""
+
+    # --- for writers --------------------------------------------------------------------------
+
+    def check(self, context: MergeContext) -> None:
+        """Return when a write at this place is accepted; from the event loop at once.
+
+        Raises: Unfenced: no peer was asked. IdentityCloned: the identity is in use elsewhere.
+        """
+        if self._decided.is_set() and not self._refusals:
+            return
+        if context.path[:1] in (_LOCAL, _P2P):
+            return  # these are of this node's identity, and nobody appends to them
+        if threading.get_ident() != self._thread:
+            self._decided.wait(max(0.0, self._until_s - time.monotonic()) + SLACK_S)
+        self.raise_refusal()
+        if not self._settled.is_set():
+            raise Unfenced("peers are being asked; wait for that with `await node.fenced()`")
+
+    def raise_refusal(self) -> None:
+        """Raise why writes are refused, if they are."""
+        for error in self._refusals.values():
+            raise type(error)(str(error))
+
+    def refuse(self, key: str, error: DataLatticeError) -> None:
+        """Refuse writes from now on; the node is degraded for the same reason."""
+        self._refusals[key] = error
+        self._observer.degrade(key, str(error))
+
+    async def settled(self) -> None:
+        """Return when it is decided whether writes are accepted."""
+        await self._settled.wait()
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def begin(self, pace: Pace) -> None:
+        """Begin to ask. Without slots or peers to ask for, writes are accepted at once."""
+        self._thread = threading.get_ident()
+        if not self._paths or not self._links.wanted():
+            self._open(Outcome.ALONE)
+            return
+        self._close(pace.wait_s)
+        self._task = asyncio.ensure_future(self._run(pace))
+
+    def woken(self) -> None:
+        """Look again: a connection was made or ended, or could not be made."""
+        pace = self._watching
+        if pace is not None:
+            if not any(one.connected for one in self._links.wanted()):
+                self._alone_since_s = self._alone_since_s or time.monotonic()
+            elif self._alone_since_s is not None:
+                # At once: the next write must not slip in before the peer is asked.
+                if time.monotonic() - self._alone_since_s >= pace.again_s:
+                    self._watching = None
+                    self._close(pace.wait_s)
+                self._alone_since_s = None
+        self._news.set()
+
+    async def close(self) -> None:
+        """Ask no more; whoever waits is let through to the error that a closed node raises."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._decided.set()
+        self._settled.set()
+
+    # --- asking -------------------------------------------------------------------------------
+
+    async def _run(self, pace: Pace) -> None:
+        await self._round(pace, is_start=True)
+        while True:
+            self._watching, self._alone_since_s = pace, None
+            self.woken()
+            while not self._is_closed():
+                self._news.clear()
+                await self._news.wait()
+            await self._round(pace, is_start=False)
+
+    async def _round(self, pace: Pace, *, is_start: bool) -> None:
+        """Ask until a peer has answered; accept or refuse writes when that takes too long."""
+        is_late = False
+        try:
+            while not self._is_fenced(is_late=is_late):
+                if not is_late and (self._left_s() <= 0 or (pace.hurries and self._is_hopeless())):
+                    is_late = True
+                    if not any(self._answered()):
+                        self._give_up(pace, is_start=is_start)
+                    continue
+                self._ask_new()
+                self._news.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if is_late else self._left_s()):
+                        await self._news.wait()
+        finally:
+            for task in self._asks.values():
+                task.cancel()
+            self._asks.clear()
+        self._reasons.clear()
+        self._open(Outcome.ASKED)
+
+    def _ask_new(self) -> None:
+        """Ask the peers that were not asked yet."""
+        for connection in self._links.connected():
+            if connection.id not in self._asks:
+                task = asyncio.ensure_future(self._ask(connection))
+                task.add_done_callback(lambda _: self.woken())
+                self._asks[connection.id] = task
+
+    async def _ask(self, connection: Connection) -> bool:
+        """Have all slots of a peer merged; return whether that was done before it went away."""
+        while True:
+            answers = await asyncio.gather(
+                *(self._links.ask(connection, path) for path in self._paths)
+            )
+            error = next((one for one in answers if one is not None), None)
+            if error is None:
+                return True
+            self._reasons[connection.name] = error
+            if connection not in self._links.connected():
+                return False
+            await asyncio.sleep(SLACK_S)
+
+    def _answered(self) -> list[str]:
+        return [id for id, task in self._asks.items() if task.done() and task.result()]
+
+    def _is_fenced(self, *, is_late: bool) -> bool:
+        """Return whether all that are connected have answered; when it is late, whether one has."""
+        answered = self._answered()
+        return bool(answered) and (
+            is_late or all(one.id in answered for one in self._links.connected())
+        )
+
+    def _is_hopeless(self) -> bool:
+        """Return whether every wanted peer has failed to be reached, and none is connected."""
+        return not self._links.connected() and all(one.failures for one in self._links.wanted())
+
+    def _give_up(self, pace: Pace, *, is_start: bool) -> None:
+        reasons = {one.address or "": one.reason for one in self._links.wanted()} | self._reasons
+        log_event(logging.WARNING, UNFENCED, peers=reasons)
+        if is_start and pace.refuses:
+            self.refuse(UNFENCED, Unfenced(MOVED))
+            self._decide()
+            return
+        if is_start:
+            self._observer.count("unfenced-starts")
+        self._observer.degrade(UNFENCED, WITHOUT_ASKING)
+        self._open(Outcome.UNASKED)
+
+    # --- state --------------------------------------------------------------------------------
+
+    def _is_closed(self) -> bool:
+        return self._watching is None
+
+    def _left_s(self) -> float:
+        return self._until_s - time.monotonic()
+
+    def _close(self, wait_s: float) -> None:
+        self._until_s = time.monotonic() + wait_s
+        self._decided.clear()
+
+    def _open(self, outcome: Outcome) -> None:
+        if outcome is Outcome.ASKED:
+            self.is_asked = True
+            self._refusals.pop(UNFENCED, None)
+            self._observer.recover(UNFENCED)
+        self._decide()
+        self._tell(outcome)
+
+    def _decide(self) -> None:
+        self._settled.set()
+        self._decided.set()
