@@ -39,6 +39,7 @@ from datalattice.store.marking import Begin, Roots
 from datalattice.store.marking import Progress as CollectProgress
 from datalattice.store.opening import Opened, open_reader, open_writer
 from datalattice.store.packing import seed_of
+from datalattice.store.place import PlaceFile
 from datalattice.store.reading import Reading
 from datalattice.store.recovery import Pack
 from datalattice.store.room import SPARE_BYTES, Room
@@ -516,6 +517,10 @@ class CellStore(Reading):
         """Write what is staged; the caller holds the lock."""
         if self._pending:
             self._write(self._writer(), Cells([], []), [], None)
+
+    def place(self) -> PlaceFile:
+        """Return what is noted of where this store lies."""
+        return PlaceFile(self._disk, self._folder)
 
     def close(self) -> None:
         """Make everything durable, bring the index up to date and give the folder back.

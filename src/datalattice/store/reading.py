@@ -25,7 +25,6 @@ from datalattice.store.notes import FolderNotes
 from datalattice.store.opening import Opened, open_reader, why_unreached
 from datalattice.store.packing import locate
 from datalattice.store.pins import Pins
-from datalattice.store.place import PlaceFile
 from datalattice.store.recovery import LogReader, Recovery
 from datalattice.store.refs import check_whole, moment_at, resolve
 from datalattice.store.segments import SegmentReader, segment_numbers, segment_path
@@ -112,10 +111,6 @@ class Reading(Store):
     def path(self) -> str:
         """The store's folder."""
         return self._folder
-
-    def place(self) -> PlaceFile:
-        """Return what is noted of where this store lies."""
-        return PlaceFile(self._disk, self._folder)
 
     @property
     def read_only(self) -> bool:
