@@ -1,0 +1,388 @@
+"""Besiege a cluster: honest nodes write while strangers attack them all at once.
+
+    siege.py [--seconds 600] [--nodes 3] [--seed 1] [--folder FOLDER]
+
+Honest nodes are processes on loopback, behind TLS, each with a writer of its own; a peer with the
+habits of the reference node is one of them. The attackers (`siege_attackers.py`) sign malformed
+trees, bombs and floods, equivocate, replay, forge and babble, hold a thousand idle connections and
+all places for monitors.
+
+Measured: how late a record is seen by the other honest nodes, processor time of frames by attacker,
+memory, answers to a quick monitor, what health and counters say, and whether all is equal in the
+end. A summary in JSON goes to standard output; the exit code is 1 when a bound fails, and
+`failed` names them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from siege_node import TOPIC, WRITE_S, keys_of
+
+from datalattice.apps.queue import LatticeMQ
+from datalattice.cells import Value
+from datalattice.cursors import RootLattice
+from datalattice.lattice import MergeContext, root_lattice
+from datalattice.testing.reference_node import ReferenceNode
+
+HERE: Final = Path(__file__).resolve().parent
+LAG_P99_S: Final = 2.0
+"""Honest data is on the other honest nodes within this time, in 99 of 100 cases."""
+
+ATTACKER_CPU_SHARE: Final = 0.25
+"""Processor time of one node that one attacker may take, of each second: a stranger's account."""
+
+STRANGERS_CPU_SHARE: Final = 0.6
+"""What all of them may take together: half of the worker, and some for what is not accounted."""
+
+GROWTH_BYTES: Final = 96_000_000
+"""Memory that a node may take beyond 1.2 times what it took in the first part."""
+
+MONITOR_S: Final = 2.0
+CALM_S: Final = 20.0
+"""Time after the siege within which all honest nodes announce the same."""
+
+REFERENCE_WRITE_S: Final = 1.0
+FATAL: Final = ("fault", "writes", "damage", "missing", "disk")
+"""Reasons of ill health that no attack may bring about."""
+
+EXPECTED: Final = {
+    "sign_malformed": ("cell-malformed", "malformed", "entry-dropped", "value-refused"),
+    "bomb_queues": ("work-exceeded", "entry-dropped", "owner-forked", "queue-forked"),
+    "bomb_drives": ("work-exceeded", "entry-dropped", "owner-forked"),
+    "flood_slots": ("quota-exceeded", "entry-dropped", "owner-forked"),
+    "flood_contents": ("quota-exceeded", "entry-dropped"),
+    "equivocate": ("owner-forked", "queue-forked"),
+    "babble": ("malformed",),
+    "forge": ("not-owner", "bad-signature", "entry-dropped"),
+}
+"""Counters of which at least one has to say that an attacker was noticed."""
+
+
+@dataclass(slots=True)
+class Besieged:
+    """One honest node, as the driver sees it."""
+
+    number: int
+    process: asyncio.subprocess.Process
+    address: str = ""
+    http: str = ""
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def read(self) -> None:
+        """Take in its lines until it ends."""
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            report = json.loads(line)
+            if "address" in report:
+                self.address, self.http = report["address"], report["http"]
+                self.ready.set()
+            elif "ended" in report:
+                self.faults.append(report["ended"])
+            else:
+                self.reports.append(report)
+
+
+class Siege:
+    """One run."""
+
+    def __init__(self, seconds: float, nodes: int, seed: str, folder: Path) -> None:
+        self.seconds = seconds
+        self.count = nodes
+        self.seed = seed
+        self.folder = folder
+        self.nodes: list[Besieged] = []
+        self.kinds: dict[str, str] = {}  # key in hex -> attacker
+        self.sent: dict[str, Any] = {}
+        self.monitor_s: list[float] = []
+        self.monitor_failures = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self.owners = [keys_of(number).public_key for number in range(nodes + 1)]
+
+    def _watch(self, work: Any) -> None:
+        self._tasks.append(asyncio.ensure_future(work))
+
+    async def run(self) -> dict[str, Any]:
+        """Build up, besiege, judge."""
+        async with ReferenceNode(keys_of(0)) as reference:
+            try:
+                await self._build(reference)
+                before = time.monotonic()
+                attackers = await self._attack()
+                user = asyncio.ensure_future(self._write_there(reference))
+                self._tasks.append(user)
+                self._watch(self._monitor())
+                await asyncio.sleep(self.seconds)
+                took_s = time.monotonic() - before
+                assert attackers.stdin is not None
+                attackers.stdin.close()
+                user.cancel()
+                calm_s = await self._calm(reference)
+                await attackers.wait()
+                return self._summary(reference, took_s, calm_s)
+            finally:
+                await self._end()
+
+    async def _build(self, reference: ReferenceNode) -> None:
+        hexes = ",".join(owner.hex() for owner in self.owners)
+        for number in range(1, self.count + 1):
+            peers = [node.address for node in self.nodes]
+            if number == 1:
+                peers.append(reference.address)
+            log = (self.folder / f"node{number}.log").open("w")
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                str(HERE / "siege_node.py"),
+                str(self.folder / f"node{number}"),
+                str(number),
+                hexes,
+                *peers,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                limit=1 << 24,
+            )
+            log.close()
+            node = Besieged(number, process)
+            self.nodes.append(node)
+            self._watch(node.read())
+            async with asyncio.timeout(60):
+                await node.ready.wait()
+        await reference.dial(int(self.nodes[0].address.rpartition(":")[2]))
+
+    async def _attack(self) -> asyncio.subprocess.Process:
+        attackers = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(HERE / "siege_attackers.py"),
+            self.seed,
+            ",".join(node.http for node in self.nodes),
+            *(node.address for node in self.nodes),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=1 << 24,
+        )
+        self._attackers = attackers
+
+        async def read() -> None:
+            assert attackers.stdout is not None
+            async for line in attackers.stdout:
+                told = json.loads(line)
+                if "key" in told:
+                    self.kinds[told["key"]] = told["kind"]
+                else:
+                    self.sent = told
+
+        self._watch(read())
+        return attackers
+
+    async def _write_there(self, reference: ReferenceNode) -> None:
+        """Have the user of the reference peer write, too."""
+        keys = reference.peer.keys
+
+        def change(root: Value) -> Value:
+            cursor = RootLattice(root_lattice(), root, MergeContext(key_pair=keys))
+            queue = LatticeMQ.at(cursor, keys.public_key).partition(TOPIC, 0)
+            queue.offer(time.time_ns())
+            return cursor.get()
+
+        while True:
+            reference.write(change)
+            await asyncio.sleep(REFERENCE_WRITE_S)
+
+    async def _monitor(self) -> None:
+        """Ask one node after the other for its health, as a quick monitor does."""
+        number = 0
+        while True:
+            host, _, port = self.nodes[number % self.count].http.rpartition(":")
+            number += 1
+            began_s = time.monotonic()
+            try:
+                async with asyncio.timeout(10):
+                    reader, writer = await asyncio.open_connection(host, int(port))
+                    writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    answer = await reader.read()
+                    writer.close()
+                if not answer.startswith(b"HTTP/1.1 "):
+                    self.monitor_failures += 1
+                self.monitor_s.append(time.monotonic() - began_s)
+            except (OSError, TimeoutError):
+                self.monitor_failures += 1
+            await asyncio.sleep(0.5)
+
+    async def _calm(self, reference: ReferenceNode) -> float | None:
+        """Return how long it took until all is equal once nobody attacks; None: too long."""
+        for node in self.nodes:
+            node.process.send_signal(signal.SIGUSR1)  # its writer rests
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < CALM_S:
+            await asyncio.sleep(0.25)
+            roots = {node.reports[-1]["root"] for node in self.nodes if node.reports}
+            if len(roots) == 1:
+                return time.monotonic() - began_s
+        return None
+
+    async def _end(self) -> None:
+        for process in (getattr(self, "_attackers", None), *(node.process for node in self.nodes)):
+            if process is not None and process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
+                try:
+                    async with asyncio.timeout(20):
+                        await process.wait()
+                except TimeoutError:
+                    process.kill()
+                    await process.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- judgement --------------------------------------------------------------------------------
+
+    def _summary(
+        self, reference: ReferenceNode, took_s: float, calm_s: float | None
+    ) -> dict[str, Any]:
+        lags = sorted(lag for node in self.nodes for one in node.reports for lag in one["lags"])
+        cpu = self._cpu(took_s)
+        counters: dict[str, int] = defaultdict(int)
+        for node in self.nodes:
+            for name, count in node.reports[-1]["counters"].items():
+                counters[name] += count
+        summary: dict[str, Any] = {
+            "seconds": round(took_s, 1),
+            "nodes": self.count,
+            "lag_s": _spread(lags),
+            "records": len(lags),
+            "written": sum(node.reports[-1]["written"] for node in self.nodes),
+            "writer_errors": [node.reports[-1]["errors"] for node in self.nodes],
+            "attacker_cpu_share": cpu,
+            "node_cpu_share": [
+                round(node.reports[-1]["cpu_s"] / max(took_s, 1e-9), 3) for node in self.nodes
+            ],
+            "rss_mb": [self._memory(node) for node in self.nodes],
+            "monitor_s": _spread(sorted(self.monitor_s)),
+            "monitor_failures": self.monitor_failures,
+            "sent": self.sent,
+            "counters": dict(sorted(counters.items())),
+            "health": [node.reports[-1]["reasons"] for node in self.nodes],
+            "calm_s": calm_s,
+            "reference": {
+                "values": reference.peer.values,
+                "incomplete": reference.peer.incomplete[:3],
+                "behind_s": self._behind(reference),
+            },
+        }
+        summary["failed"] = self._failed(summary)
+        return summary
+
+    def _cpu(self, took_s: float) -> dict[str, float]:
+        """Return the greatest share of a node's second that frames of each attacker took."""
+        shares: dict[str, float] = {}
+        for node in self.nodes:
+            by_kind: dict[str, float] = defaultdict(float)
+            for key, seconds in node.reports[-1]["frames_s"].items():
+                by_kind[self.kinds.get(key, "honest")] += seconds
+            by_kind["all attackers"] = sum(by_kind.values()) - by_kind["honest"]
+            for kind, seconds in by_kind.items():
+                shares[kind] = max(shares.get(kind, 0.0), seconds / took_s)
+        return {kind: round(share, 4) for kind, share in sorted(shares.items())}
+
+    def _memory(self, node: Besieged) -> dict[str, float]:
+        """Return the greatest memory in the first and in the last third of the reports."""
+        sizes = [one["rss"] / 1e6 for one in node.reports]
+        third = max(1, len(sizes) // 3)
+        return {"begin": round(max(sizes[:third])), "end": round(max(sizes[-third:]))}
+
+    def _behind(self, reference: ReferenceNode) -> float | None:
+        """Return how old the newest record of an honest node is that the reference peer lacks."""
+        cursor = RootLattice(root_lattice(), reference.peer.root)
+        ages = []
+        for owner in self.owners[1:]:
+            newest = LatticeMQ.at(cursor, owner).partition(TOPIC, 0).peek_last()
+            if not isinstance(newest, int):
+                return None
+            ages.append(time.time() - newest / 1e9)
+        return round(max(ages), 2)
+
+    def _failed(self, summary: dict[str, Any]) -> list[str]:
+        failed = [f"node {node.number}: {fault}" for node in self.nodes for fault in node.faults]
+        failed += [f"node {n.number} ended" for n in self.nodes if n.process.returncode is not None]
+        lag = summary["lag_s"]["p99"]
+        if lag is None or lag > LAG_P99_S:
+            failed.append(f"lag p99 is {lag} s, at most {LAG_P99_S}")
+        expected = summary["seconds"] / WRITE_S * self.count * (self.count - 1) / 4
+        if summary["records"] < expected:
+            failed.append(
+                f"{summary['records']} records were seen, at least {expected:.0f} expected"
+            )
+        for kind, share in summary["attacker_cpu_share"].items():
+            most = STRANGERS_CPU_SHARE if kind == "all attackers" else ATTACKER_CPU_SHARE
+            if kind != "honest" and share > most:
+                failed.append(f"{kind} takes {share} of a processor, at most {most}")
+        for number, sizes in enumerate(summary["rss_mb"], 1):
+            if sizes["end"] > 1.2 * sizes["begin"] + GROWTH_BYTES / 1e6:
+                failed.append(f"memory of node {number} grows: {sizes}")
+        monitor = summary["monitor_s"]["p99"]
+        if monitor is None or monitor > MONITOR_S or self.monitor_failures:
+            failed.append(
+                f"a quick monitor waits {monitor} s, {self.monitor_failures} times in vain"
+            )
+        for number, reasons in enumerate(summary["health"], 1):
+            failed += [
+                f"health of node {number}: {reasons[key]}" for key in FATAL if key in reasons
+            ]
+        for kind, names in EXPECTED.items():
+            if not any(name in summary["counters"] for name in names):
+                failed.append(f"nothing tells of {kind}: none of {', '.join(names)}")
+        if summary["calm_s"] is None:
+            failed.append(f"nodes are not equal {CALM_S} s after the siege")
+        if summary["reference"]["incomplete"]:
+            failed.append("the reference peer was sent incomplete values")
+        behind = summary["reference"]["behind_s"]
+        if behind is None or behind > CALM_S + LAG_P99_S:
+            failed.append(f"the reference peer is {behind} s behind")
+        failed += [f"a writer met {errors}" for errors in summary["writer_errors"] if errors]
+        return failed
+
+
+def _spread(values: list[float]) -> dict[str, float | None]:
+    """Return median, 99th percentile and greatest of sorted values."""
+    if not values:
+        return {"p50": None, "p99": None, "max": None}
+    last = len(values) - 1
+    median, most = values[len(values) // 2], values[min(last, int(0.99 * len(values)))]
+    return {"p50": round(median, 3), "p99": round(most, 3), "max": round(values[-1], 3)}
+
+
+def main() -> int:
+    """Run a siege; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        folder = options.folder
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        siege = Siege(options.seconds, options.nodes, options.seed, folder)
+        summary = asyncio.run(siege.run())
+    sys.stdout.write(json.dumps(summary, indent=2) + "\n")
+    return 1 if summary["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""One honest node of a siege: it writes, watches what the others write, and reports once a second.
+
+siege_node.py FOLDER NUMBER OWNERS [PEER ...]
+
+OWNERS are the public keys of all honest writers, in hex with commas. Lines of JSON on standard
+output: first where the node serves, then reports: how late each record of another writer came (in
+seconds), processor time of the whole process and of frames by the key that sent them, memory,
+counters, health.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter, defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from datalattice.apps.kv import Database
+from datalattice.apps.queue import LatticeMQ, Queue
+from datalattice.crypto import KeyPair
+from datalattice.errors import DataLatticeError
+from datalattice.node import Daemon, Node, NodeConfig, Running
+from datalattice.sync import HostingPolicy, Replicator, UnsignedPolicy
+
+TOPIC = "siege"
+WRITE_S = 0.25
+REPORT_S = 1.0
+KEPT_RECORDS = 1_024
+"""Records that a writer keeps: it drops the older ones, so that nothing honest grows."""
+
+STRANGERS_BYTES = 64_000_000
+UNSIGNED_BYTES = 16_000_000
+
+Tell = dict[str, Any]
+
+
+def keys_of(number: int) -> KeyPair:
+    """Return the key of an honest node; 0: of the peer that has the habits of the reference."""
+    return KeyPair(bytes([number + 1]) * 32)
+
+
+def tell(report: Tell) -> None:
+    """Write one line to whoever runs the siege."""
+    sys.stdout.write(json.dumps(report) + "\n")
+    sys.stdout.flush()
+
+
+class Accounts:
+    """Processor time of frames, by the proven key of the peer that sent them."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        receive = Replicator.receive
+
+        def counting(replicator: Replicator, id: str, payload: bytes, now_ms: int) -> None:
+            session = replicator._sessions.get(id)
+            key = None if session is None else session.public_key
+            began_s = time.thread_time()
+            try:
+                receive(replicator, id, payload, now_ms)
+            finally:
+                who = "no key" if key is None else key.hex()
+                self.seconds[who] += time.thread_time() - began_s
+
+        Replicator.receive = counting  # type: ignore[assignment, method-assign]
+
+
+class Garrison:
+    """The user of one node."""
+
+    def __init__(self, node: Node, number: int, owners: list[bytes], accounts: Accounts) -> None:
+        self._node = node
+        self._own = keys_of(number).public_key
+        self._others = [owner for owner in owners if owner != self._own]
+        self._seen: dict[bytes, int] = {}
+        self._accounts = accounts
+        self._lags: list[float] = []
+        self._written = 0
+        self._rests = False
+        self._errors: Counter[str] = Counter()
+
+    def _queue(self, owner: bytes) -> Queue:
+        return LatticeMQ.at(self._node.cursor, owner).partition(TOPIC, 0)
+
+    async def write(self) -> None:
+        """Append a record with the time, and set a key, over and over."""
+        queue = self._queue(self._own)
+        database = Database.at(self._node.cursor, self._own, TOPIC)
+        while not self._rests:
+            try:
+                queue.offer(time.time_ns())
+                database["last"] = self._written
+                if queue.size() >= 2 * KEPT_RECORDS:
+                    queue.truncate(queue.start_offset() + KEPT_RECORDS)
+                await self._node.sync()
+                self._written += 1
+            except DataLatticeError as error:
+                self._errors[f"{error.code}: {error}"] += 1
+            await asyncio.sleep(WRITE_S)
+
+    def rest(self) -> None:
+        """Write no more."""
+        self._rests = True
+
+    async def watch(self) -> None:
+        """Note how late what the others write is seen here."""
+        for owner in self._others:
+            self._seen[owner] = self._queue(owner).end_offset()
+        last = b""
+        while True:
+            last = self._node.root_hash
+            with suppress(DataLatticeError, TimeoutError):
+                await self._node.wait_until(lambda node: node.root_hash != last, 1.0)  # noqa: B023
+            now_ns = time.time_ns()
+            for owner in self._others:
+                queue = self._queue(owner)
+                end = queue.end_offset()
+                for written in queue.range(self._seen[owner], end - 1):
+                    if isinstance(written, int):
+                        self._lags.append((now_ns - written) / 1e9)
+                self._seen[owner] = max(end, self._seen[owner])
+
+    async def report(self) -> None:
+        """Tell how it stands."""
+        while True:
+            await asyncio.sleep(REPORT_S)
+            lags, self._lags = self._lags, []
+            tell(
+                {
+                    "time": time.time(),
+                    "lags": lags,
+                    "written": self._written,
+                    "errors": dict(self._errors),
+                    "cpu_s": time.process_time(),
+                    "frames_s": dict(self._accounts.seconds),
+                    "rss": _rss_bytes(),
+                    "root": self._node.root_hash.hex(),
+                    "counters": dict(self._node.observer.counters),
+                    "reasons": dict(self._node.observer.reasons),
+                }
+            )
+
+
+def _rss_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def main(folder: str, number: str, owners: str, *peers: str) -> None:
+    """Run until told to stop."""
+    accounts = Accounts()
+    tasks: list[asyncio.Task[None]] = []
+
+    def ready(running: Running, node: Node) -> None:
+        tell({"address": running.address, "http": running.http})
+        known = [bytes.fromhex(one) for one in owners.split(",")]
+        user = Garrison(node, int(number), known, accounts)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, user.rest)
+        for work in (user.write, user.watch, user.report):
+            task = asyncio.ensure_future(work())
+            task.add_done_callback(_ended)
+            tasks.append(task)
+
+    def _ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            tell({"ended": repr(task.exception())})
+
+    config = NodeConfig(
+        port=0,
+        http_port=0,
+        plain=True,
+        ping_reply="timestamp",
+        peers=peers,
+        root_sync_interval_ms=5_000,
+        hosting=HostingPolicy(
+            strangers_bytes=STRANGERS_BYTES,
+            unsigned={"data": UnsignedPolicy(strangers_bytes=UNSIGNED_BYTES)},
+            allow=tuple(owners.split(",")),
+        ),
+        log_level="info",
+        log_format="json",
+    )
+    Daemon(folder, config, key_pair=keys_of(int(number)), ready=ready).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
