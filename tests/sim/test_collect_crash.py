@@ -210,7 +210,7 @@ def test_after_a_refused_operation_the_same_store_goes_on(collects: bool) -> Non
         except StoreError:
             if store.has_failed:
                 store.resume()
-        if disk.steps < disk.fail_at:  # every step of the collection has been refused once
+        if disk.steps < disk.fail_at:
             disk.fail_at = None
             store.close()
             break

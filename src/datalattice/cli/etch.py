@@ -23,7 +23,13 @@ from datalattice.cells import (
     read_json,
     to_text,
 )
-from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of
+from datalattice.cli.folder import (
+    DirOption,
+    JsonOption,
+    WithLocalOption,
+    existing_folder,
+    folder_of,
+)
 from datalattice.cli.get import count_of, kind_of
 from datalattice.cli.render import (
     print_json_list,
@@ -345,6 +351,7 @@ def export(
     ref: Annotated[
         str, typer.Option("--ref", help="Which root: HEAD, HEAD~2, a pin, a hash, or @TIME.")
     ] = "HEAD",
+    with_local: WithLocalOption = False,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -357,11 +364,13 @@ def export(
             document: dict[str, Any] = {"hash": etch.commit(value).root_hash.hex()}
         show(json, document, lambda: print_pairs(document))
         return
-    document = _from_folder(file, ref, dir, json)
+    document = _from_folder(file, ref, dir, json, with_local=with_local)
     show(json, document, lambda: print_pairs(document))
 
 
-def _from_folder(file: Path, ref: str, dir: Path | None, json: bool) -> dict[str, Any]:
+def _from_folder(
+    file: Path, ref: str, dir: Path | None, json: bool, *, with_local: bool
+) -> dict[str, Any]:
     from datalattice.cli import past
 
     folder = existing_folder(dir)
@@ -370,13 +379,13 @@ def _from_folder(file: Path, ref: str, dir: Path | None, json: bool) -> dict[str
         past.kept(store, ref),
         progress_bars(quiet=json) as bars,
     ):
-        hash = root_named(store, ref)
+        hash, made = past.leaving(store, root_named(store, ref), with_local=with_local)
         bar = bars.add(f"export {file}")
         done = 0
 
         def fetch(hash: bytes) -> bytes:
             nonlocal done
-            found = store.get_encoding(hash)
+            found = made.get(hash) or store.get_encoding(hash)
             if found is None:
                 raise MissingData([hash])
             done += 1

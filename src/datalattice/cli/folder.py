@@ -48,6 +48,11 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document instead of text.")
 ]
 
+WithLocalOption = Annotated[
+    bool,
+    typer.Option("--with-local", help="Also what the node keeps for itself, the section :local."),
+]
+
 
 def existing_folder(option: Path | None) -> Folder:
     """Return the folder when a node's store is in it.

@@ -21,15 +21,24 @@ WAIT_MS: Final = 20_000
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)?")
 
+GRACE: Final = "1h"
+GraceOption = Annotated[
+    str, typer.Option("--grace", help="What is younger stays: 30s, 10m, 1h, 2d; 0: nothing.")
+]
+
 
 def stats(
     live: Annotated[
         bool, typer.Option("--live", help="Also count what is alive: reads all of that.")
     ] = False,
+    grace: GraceOption = GRACE,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Tell how much the store holds, and what keeps it. Works beside a running node."""
+    """Tell how much the store holds, and what keeps it. Works beside a running node.
+
+    With --live also how much a collection with that grace would find alive and dead.
+    """
     from datalattice.cli.access import open_reader
     from datalattice.node import stats_document
 
@@ -39,7 +48,9 @@ def stats(
         if live:
             bar = bars.add(f"count {folder.store_path}")
             found = store.collect(
-                grace_ms=0, dry_run=True, progress=lambda _what, done, total: bar.to(done, total)
+                grace_ms=duration_ms(grace),
+                dry_run=True,
+                progress=lambda _what, done, total: bar.to(done, total),
             )
             document |= {
                 "cells_live": found.cells_live,
@@ -50,9 +61,7 @@ def stats(
 
 
 def gc(
-    grace: Annotated[
-        str, typer.Option("--grace", help="What is younger stays: 30s, 10m, 1h, 2d; 0: nothing.")
-    ] = "1h",
+    grace: GraceOption = GRACE,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what would be given back.")
     ] = False,
@@ -164,7 +173,10 @@ def _print_stats(document: dict[str, Any]) -> None:
             pairs[name] = size_text(pairs[name])
     last = document["collected_ms"]
     pairs.pop("collected ms")
+    left = pairs.pop("dead left")
     pairs["last gc"] = "never" if last is None else time_text(last)
+    if left:
+        pairs["last gc"] += f", left {left} dead cells in segments that are mostly alive"
     print_pairs(pairs)
 
 
@@ -174,6 +186,7 @@ def _print_collected(document: dict[str, Any]) -> None:
         {
             "cells live": document["cells_live"],
             "cells dead": document["cells_dead"],
+            "cells removed": document["cells_removed"],
             "before": size_text(document["bytes_before"]),
             "after": size_text(document["bytes_after"]),
             name: f"{document['dropped']} of {document['segments']}",

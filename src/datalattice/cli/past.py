@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from datalattice.cells import Value, to_text
+from datalattice.cells import Value, encode, novelty, to_text, value_hash
 from datalattice.cli.access import open_reader
 from datalattice.cli.folder import Folder
 from datalattice.cli.render import print_notice
@@ -100,3 +100,19 @@ def key_text(key: Value) -> str:
     text = to_text(key)
     plain = isinstance(key, str) and key.isprintable() and key and not set(key) & set(" \"'\\")
     return str(key) if plain else text
+
+
+def leaving(store: CellStore, root: bytes, *, with_local: bool) -> tuple[bytes, dict[bytes, bytes]]:
+    """Return the hash of what leaves of a root, and the cells of it that the store does not have.
+
+    `:local` is the node's own, so it stays unless it is asked for.
+    """
+    from datalattice.lattice import replicable
+
+    value = store.load(root)
+    other = value if with_local else replicable(value)
+    if other is value:
+        return root, {}
+    top = value_hash(other)
+    made = {hash: encoding for hash, encoding, _ in novelty(other, store)}
+    return top, {**made, top: encode(other)}

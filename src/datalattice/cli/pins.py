@@ -19,6 +19,7 @@ from datalattice.cli.folder import (
     DirOption,
     Folder,
     JsonOption,
+    WithLocalOption,
     existing_folder,
     folder_of,
     read_keys_or_none,
@@ -165,6 +166,7 @@ def export(
     ref: Annotated[str, typer.Argument(help="HEAD, HEAD~2, a pin, a hash, or @TIME.")],
     file: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")],
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    with_local: WithLocalOption = False,
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -177,10 +179,12 @@ def export(
         past.kept(store, ref),
         progress_bars(quiet=json) as bars,
     ):
-        hash = root_named(store, ref)
-        bar = bars.add(f"export {past.short(hash)}")
-        with store.lease(hash, past.HOLD_SECONDS), _written(file, force=force) as out:
-            cells = export_cells(store, hash, out.write, bar.to)
+        top = root_named(store, ref)
+        with store.lease(top, past.HOLD_SECONDS):
+            hash, made = past.leaving(store, top, with_local=with_local)
+            bar = bars.add(f"export {past.short(hash)}")
+            with _written(file, force=force) as out:
+                cells = export_cells(store, hash, out.write, bar.to, made=made)
     if file == PIPE:
         return
     size = file.stat().st_size

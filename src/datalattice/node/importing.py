@@ -60,6 +60,7 @@ def import_into(
     dropped = 0
     if merge:
         other = replicable(value)
+        store.put(other)  # the cells on the way to what was left out are others
         # In steps and ahead of the merge: it may be more than one commit can announce.
         announce_cells(store, branch_hashes(encode(other)))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from datalattice.cells import branch_hashes, decode
@@ -54,10 +54,12 @@ def export_cells(
     progress: Progress | None = None,
     *,
     receiver: Store | None = None,
+    made: Mapping[bytes, bytes] | None = None,
 ) -> int:
     """Write the cell `top` of a store, and all below it, as an archive; return how many cells.
 
     receiver: where the archive goes; what it has when this begins may be left out.
+    made: encodings of further cells by hash, as of a root that some of was left out of.
 
     Raises: MissingData: a cell is not here. Corruption: one is damaged. What was written by then
             has no end, and is refused by `import_cells`.
@@ -72,7 +74,7 @@ def export_cells(
     emit(_HEAD.pack(_MAGIC, ARCHIVE_VERSION, 0, check_hash(top)))
     done = size = 0
     block: list[bytes] = []
-    for encoding in _children_first(store, top, receiver):
+    for encoding in _children_first(store, top, receiver, made or {}):
         block.append(encoding)
         size += len(encoding)
         done += 1
@@ -96,7 +98,9 @@ def _block(encodings: list[bytes]) -> bytes:
     return _BLOCK.pack(len(encodings), len(body)) + body
 
 
-def _children_first(store: Store, top: bytes, receiver: Store | None) -> Iterator[bytes]:
+def _children_first(
+    store: Store, top: bytes, receiver: Store | None, made: Mapping[bytes, bytes]
+) -> Iterator[bytes]:
     """Yield the encodings of a cell and all below it, each once, after those it refers to."""
     seen = Seen()
     loose: set[bytes] = set()
@@ -117,7 +121,7 @@ def _children_first(store: Store, top: bytes, receiver: Store | None) -> Iterato
             loose.add(hash)
         if receiver is not None and _is_in(receiver, hash):
             continue
-        found = store.get_encoding(hash)
+        found = made.get(hash) or store.get_encoding(hash)
         if found is None:
             raise MissingData([hash])
         stack.append((hash, found))

@@ -28,7 +28,7 @@ from datalattice.store.base import (
 )
 from datalattice.store.cache import CACHE_BYTES_MAX
 from datalattice.store.caretaker import Caretaker
-from datalattice.store.collecting import GRACE_MS, Collected
+from datalattice.store.collecting import GRACE_MS, Collected, note_collection
 from datalattice.store.committer import Cells, Committer, batches_of
 from datalattice.store.disk import Disk, RealDisk, write_error
 from datalattice.store.folder import mark_index
@@ -503,7 +503,7 @@ class CellStore(Reading):
         self._check_open()
         committer = None if dry_run and self._read_only else self._writer()
         self._caretaker.opened = self._opened
-        return self._caretaker.collect(
+        done = self._caretaker.collect(
             committer,
             begin,
             dry_run=dry_run,
@@ -512,6 +512,9 @@ class CellStore(Reading):
             write_pending=self._write_pending,
             resume=self.resume,
         )
+        if not done.is_dry:
+            note_collection(self.notes, done, self.clock.now_ms())
+        return done
 
     def _write_pending(self) -> None:
         """Write what is staged; the caller holds the lock."""

@@ -33,6 +33,8 @@ is damaged: behind a hole nobody can tell what is reached.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -40,6 +42,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from datalattice.errors import Corruption, StoreError
 from datalattice.store.committer import Cells, Committer
 from datalattice.store.disk import Disk
 from datalattice.store.garbage import (
@@ -54,10 +57,14 @@ from datalattice.store.garbage import (
 from datalattice.store.hashindex import STAGED, HashIndex
 from datalattice.store.logstate import LogState
 from datalattice.store.marking import Known, Marker, Progress, Roots, damaged
+from datalattice.store.notes import Notes
 from datalattice.store.segments import segment_numbers, segment_path
 
 GRACE_MS: Final = 60 * 60 * 1_000
 """What is younger than this stays, if nothing else is said."""
+
+COLLECTED_NOTE: Final = "collected"
+"""The note of the last collection."""
 
 LIVE_SHARE: Final = 0.75
 """A segment is dropped when less than this part of it is alive."""
@@ -89,7 +96,9 @@ class Collected:
     cells_live: int = 0
     """Cells that stay."""
     cells_dead: int = 0
-    """Cells that nothing reaches."""
+    """Cells that nothing reached."""
+    cells_removed: int = 0
+    """Of these, those that were removed: none where no segment was worth dropping."""
     bytes_live: int = 0
     """Bytes of the live cells in the segments that were looked at."""
     bytes_before: int = 0
@@ -112,13 +121,32 @@ class Collected:
         """Return this one and a later round of it as one."""
         return replace(
             other,
-            cells_dead=self.cells_dead + other.cells_dead,
+            cells_dead=max(self.cells_dead, self.cells_removed + other.cells_dead),
+            cells_removed=self.cells_removed + other.cells_removed,
             bytes_before=self.bytes_before,
             segments=max(self.segments, other.segments),
             dropped=self.dropped + other.dropped,
             copied=self.copied + other.copied,
             seconds=self.seconds + other.seconds,
         )
+
+
+def note_collection(notes: Notes, done: Collected, now_ms: int) -> None:
+    """Write down when a collection ended and what it left, for `last_collection`."""
+    left = done.cells_dead - done.cells_removed
+    # It is done, whether or not the disk takes a note of that.
+    with contextlib.suppress(StoreError):
+        notes.write(COLLECTED_NOTE, json.dumps({"time_ms": now_ms, "dead_left": left}))
+
+
+def last_collection(notes: Notes) -> dict[str, int | None]:
+    """Return when the last collection ended and how many dead cells it left, as far as is known."""
+    known: dict[str, int | None] = {"time_ms": None, "dead_left": None}
+    try:
+        text = notes.read(COLLECTED_NOTE)
+    except Corruption:
+        return known  # the next collection writes it anew
+    return known if text is None else known | json.loads(text)
 
 
 @dataclass(slots=True)
@@ -195,7 +223,7 @@ class Collector:
         """
         self._marker.mark()
         self._choose()
-        self._work.dead = max(0, self._index.count() - self._marker.cells)
+        self._count_dead()
         freed = sum(self._work.sizes[n] - self._marker.live.get(n, 0) for n in self._work.chosen)
         before = sum(self._work.sizes.values())
         return replace(self._report(before, before - freed), is_dry=True)
@@ -224,6 +252,7 @@ class Collector:
         self._marker.mark()
         self._choose()
         if not work.chosen:
+            self._count_dead()
             return self._report(before, before)
         with committer.lock:
             write_pending()
@@ -232,6 +261,7 @@ class Collector:
         self._marker.catch_up()
         self._choose()
         if not work.chosen:  # what was dead is needed again
+            self._count_dead()
             return self._report(before, before)
         for hashes in self._survey():
             with committer.lock:
@@ -254,6 +284,9 @@ class Collector:
         committer.trim()
         after = sum(self._file_sizes(self._numbers()).values())
         return replace(self._report(before, after), cells_live=self._index.count())
+
+    def _count_dead(self) -> None:
+        self._work.dead = max(0, self._index.count() - self._marker.cells)
 
     def condemns(self, place: int) -> bool:
         """Return whether the cell at a place is gone."""
@@ -448,6 +481,7 @@ class Collector:
         return Collected(
             cells_live=self._marker.cells,
             cells_dead=work.dead,
+            cells_removed=work.dead if work.chosen else 0,
             bytes_live=work.bytes_live,
             bytes_before=before,
             bytes_after=after,

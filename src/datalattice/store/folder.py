@@ -7,6 +7,7 @@
     index.state   whether the tables may be believed
     pins          names of roots that stay (pins.py)
     history       which root was when (history.py)
+    collected     when the last collection was, and what it left (notes.py)
     hosting       whose data is taken, as the operator decided (notes.py)
     end           up to where the log was acknowledged (logend.py)
     loss          acknowledged commits that are gone, until that is accepted (logend.py)

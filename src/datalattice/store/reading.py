@@ -14,6 +14,7 @@ from datalattice.errors import Corruption, StoreClosed
 from datalattice.limits import HASH_BYTES
 from datalattice.store.base import Damage, Store, check_hash
 from datalattice.store.checking import Checker, Progress, Report
+from datalattice.store.collecting import last_collection
 from datalattice.store.disk import Disk, write_error
 from datalattice.store.folder import INDEX, keeps_pins
 from datalattice.store.garbage import DAMAGED_RECORD, GARBAGE_FILE, Removed, Sieve, read_removed
@@ -53,7 +54,9 @@ class Stats:
     pins: int
     leases: int
     collected_ms: int | None
-    """When segments were dropped for the last time; None: never."""
+    """When the last collection ended; None: there was none."""
+    dead_left: int
+    """Cells that it found unreached and left, since their segments were not worth dropping."""
 
 
 class Reading(Store):
@@ -402,6 +405,7 @@ class Reading(Store):
             size += file.size()
             file.close()
         is_known = isinstance(removed, Removed) and removed.begin
+        last = last_collection(self.notes)
         return Stats(
             cells=self._index.count(),
             bytes=size,
@@ -410,7 +414,9 @@ class Reading(Store):
             roots=len(self.history.entries()),
             pins=len(self.pins.all()),
             leases=len(self.leases.live()),
-            collected_ms=removed.time_ms if is_known and isinstance(removed, Removed) else None,
+            collected_ms=last["time_ms"]
+            or (removed.time_ms if is_known and isinstance(removed, Removed) else None),
+            dead_left=last["dead_left"] or 0,
         )
 
     # --- checking ---

@@ -36,7 +36,7 @@ def littered(tmp_path: Path, lattice: Any) -> Path:
 
 def test_stats_and_gc_without_a_node(tmp_path: Path, lattice: Any) -> None:
     home = littered(tmp_path, lattice)
-    before = lattice("store", "stats", "--live", "--json").document
+    before = lattice("store", "stats", "--live", "--grace", "0", "--json").document
     assert before["cells_dead"] > 200
     assert before["cells_live"] + before["cells_dead"] == before["cells"]
     assert before["collected_ms"] is None
@@ -55,6 +55,44 @@ def test_stats_and_gc_without_a_node(tmp_path: Path, lattice: Any) -> None:
     assert "a record" in lattice("queue", "range", "log").out
     with CellStore.open(home / "store") as store:
         assert missing(store.root()) == []
+
+
+@pytest.mark.parametrize("is_littered", [True, False])
+def test_the_figures_of_stats_a_dry_run_and_a_collection_agree(
+    tmp_path: Path, lattice: Any, is_littered: bool
+) -> None:
+    if is_littered:
+        home = littered(tmp_path, lattice)
+    else:  # a few dead cells: no segment is worth dropping
+        home = tmp_path / "home"
+        lattice("key", "new")
+        for number in range(4):
+            assert lattice("queue", "offer", "log", f"record {number}".ljust(400, "x")).code == 0
+        with CellStore.open(home / "store") as store:
+            store.history.forget(1 << 52)
+    stats = lattice("store", "stats", "--live", "--grace", "0", "--json").document
+    assert stats["collected_ms"] is None
+    assert stats["cells_dead"] > 0
+    dry = lattice("store", "gc", "--grace", "0", "--dry-run", "--json").document
+    done = lattice("store", "gc", "--grace", "0", "--json").document
+    assert stats["cells_dead"] == dry["cells_dead"] == done["cells_dead"]
+    assert stats["cells_live"] == dry["cells_live"] == done["cells_live"]
+    assert dry["cells_removed"] == done["cells_removed"]
+    assert dry["dropped"] == done["dropped"]
+    assert done["cells_removed"] == (done["cells_dead"] if is_littered else 0)
+    after = lattice("store", "stats", "--live", "--grace", "0", "--json").document
+    assert after["collected_ms"] is not None
+    assert after["cells_dead"] == after["dead_left"] == done["cells_dead"] - done["cells_removed"]
+    assert after["bytes"] == done["bytes_after"]
+    told = lattice("store", "stats").out
+    assert "never" not in told
+    assert ("dead cells" in told) is not is_littered
+
+
+def test_stats_counts_by_the_grace_of_a_collection(tmp_path: Path, lattice: Any) -> None:
+    littered(tmp_path, lattice)
+    assert lattice("store", "stats", "--live", "--json").document["cells_dead"] == 0
+    assert lattice("store", "gc", "--dry-run", "--json").document["cells_dead"] == 0
 
 
 def test_the_default_grace_keeps_what_is_young(tmp_path: Path, lattice: Any) -> None:

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from datalattice.cells import Keyword, Map, value_hash
+from datalattice.home import Folder, read_key
+from datalattice.lattice import LOCAL_KEY, get_in, replicable, set_local
 from datalattice.node import Daemon, Node, NodeConfig, Running, connect
-from datalattice.store import parse_time
+from datalattice.store import CellStore, parse_time
 
 
 @pytest.fixture
@@ -123,6 +126,57 @@ def test_export_and_import(lattice: Any, filled: str, tmp_path: Path) -> None:
     assert done["root"] == done["imported"]
     assert len(lattice("queue", "range", "t", "--owner", filled, "-d", other).out.split()) == 6
     assert lattice("store", "check", "-d", other).code == 0
+
+
+def with_local(home: Path) -> bytes:
+    """Give the root of a folder a slot of its own under :local; return what is in it."""
+    secret = b"what the node keeps for itself".ljust(400, b".")
+    keys = read_key(Folder(home).key_path)
+    with CellStore.open(home / "store") as store:
+        store.commit(set_local(store.root(), keys, Map.of([(Keyword("secret"), secret)])))
+        assert get_in(store.root(), [LOCAL_KEY]) is not None
+    return secret
+
+
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_a_root_with_a_local_section_is_merged_without_it(
+    lattice: Any, filled: str, tmp_path: Path, is_archive: bool
+) -> None:
+    home, other, file = tmp_path / "home", tmp_path / "other", tmp_path / "x.archive"
+    with_local(home)
+    lattice("key", "new", "-d", other)
+    lattice("queue", "offer", "theirs", "one", "-d", other)
+    if is_archive:
+        assert lattice("store", "export", "HEAD", file, "--with-local").code == 0
+    source = file if is_archive else home
+    ran = lattice("store", "import", source, "--merge", "-d", other, "--json")
+    assert ran.code == 0, ran.err
+    assert ran.document["dropped"] == 0
+    assert len(lattice("queue", "range", "t", "--owner", filled, "-d", other).out.split()) == 6
+    assert lattice("store", "check", "-d", other).code == 0
+    with CellStore.open(other / "store", read_only=True) as store:
+        assert get_in(store.root(), [LOCAL_KEY]) is None
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("command", ["store", "etch"])
+def test_what_is_exported_has_no_local_section_unless_it_is_asked_for(
+    lattice: Any, tmp_path: Path, command: str
+) -> None:
+    home = tmp_path / "home"
+    secret = with_local(home)
+    with CellStore.open(home / "store", read_only=True) as store:
+        whole, without = value_hash(store.root()), value_hash(replicable(store.root()))
+    ref = ["HEAD"] if command == "store" else []
+    for options, root in (([], without), (["--with-local"], whole)):
+        file = tmp_path / f"file{len(options)}"
+        ran = lattice(command, "export", *ref, file, *options, "--json")
+        assert ran.code == 0, ran.err
+        assert bytes.fromhex(ran.document["root" if command == "store" else "hash"]) == root
+        assert (secret in file.read_bytes()) is bool(options)
+    if command == "store":
+        done = lattice("store", "import", tmp_path / "file0", "--pin", "x", "-d", tmp_path / "o")
+        assert done.code == 0, done.err
 
 
 @pytest.mark.usefixtures("filled")
