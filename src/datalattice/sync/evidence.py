@@ -170,6 +170,25 @@ class Evidence:
         """Bytes of cells that only the kept branches have."""
         return sum(max(record.bytes, 0) for record in self.records.values())
 
+    def bytes_of(self, owner: Value) -> int:
+        """Return the bytes of cells that only the kept branches of an owner have."""
+        return _size_of(self._of(owner))
+
+    def release(self, owner: Value) -> bool:
+        """Let go of all branches of an owner, for want of room; return whether there were any.
+
+        The next root that is committed is without them.
+        """
+        found = self._of(owner)
+        for record in found:
+            self._evict_one(record)
+        return bool(found)
+
+    def _of(self, owner: Value) -> list[ForkRecord]:
+        if not self.records:
+            return []
+        return [record for record in self.records.values() if same(record.owner, owner)]
+
     # --- what is kept ---------------------------------------------------------------------------
 
     def _put(self, record: ForkRecord) -> None:

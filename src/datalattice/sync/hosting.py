@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 from datalattice.cells import (
     Index,
@@ -104,6 +104,30 @@ def section_name(path: tuple[Value, ...]) -> str:
     return to_text(path[0]).removeprefix(":")
 
 
+class OwnersEvidence(Protocol):
+    """The evidence of forks that a node keeps."""
+
+    def bytes_of(self, owner: Value) -> int:
+        """Return the bytes that are kept for the forks of an owner."""
+        ...
+
+    def release(self, owner: Value) -> bool:
+        """Let go of them; return whether there were any."""
+        ...
+
+
+class NoEvidence:
+    """Of a node that keeps none."""
+
+    def bytes_of(self, owner: Value) -> int:
+        """Return 0."""
+        return 0
+
+    def release(self, owner: Value) -> bool:
+        """Return False."""
+        return False
+
+
 class Hosting:
     """The policy of one node, what its operator decided since, and what is used. One thread's."""
 
@@ -127,6 +151,8 @@ class Hosting:
         self._areas = _Areas()
         self._areas.collect((), lattice)
         self._clock = clock
+        self.evidence: OwnersEvidence = NoEvidence()
+        """What is kept of forks; it counts for the owner, and goes before a value is refused."""
         self._over: dict[bytes, int] = {}  # key of a slot -> when it had no room for a value
         self._acquainted: set[str] = set()
         self._strangers_bytes: int | None = None  # of all their slots, None: to be added up
@@ -163,6 +189,12 @@ class Hosting:
         if text in self.policy.refuse:
             return True
         return self.policy.owners == "known" and owner not in self.wanted()
+
+    @property
+    def epoch(self) -> object:
+        """What the decisions rest on: when it is another one, a value may be cut in another way."""
+        wanted = frozenset(self.wanted()) if self.policy.owners == "known" else None
+        return self.table.version, wanted
 
     # --- before a claim -----------------------------------------------------------------------
 
@@ -250,6 +282,8 @@ class Hosting:
     def has_room_for(self, slot: Slot, root: Value, size: int, outcome: Outcome) -> bool:
         """Return whether a slot has room for so many bytes more; if not, it is refused a minute."""
         quota, used, setting = self._limit_of(slot)
+        if used + size > quota and slot.owner is not None and self.evidence.release(slot.owner):
+            quota, used, setting = self._limit_of(slot)
         if used + size > quota and slot.owner is not None:
             for path in self._areas.owned:
                 if section_name(path) == slot.section:
@@ -274,6 +308,7 @@ class Hosting:
             return quota, self.usage.used_bytes(slot), setting
         own_limit = self.table.limit(owner_text(owner))
         here = sum(self.usage.used_bytes(Slot(name, owner)) for name in self.section_names)
+        here += self.evidence.bytes_of(owner)
         limits = (
             (policy.owner_bytes if own_limit is None else own_limit, here, "owner_bytes"),
             (policy.strangers_bytes, self.strangers_bytes(), "strangers_bytes"),
@@ -304,7 +339,7 @@ class Hosting:
 
     def within(self, root: Value, other: Value, peer: str, outcome: Outcome) -> Admitted:
         """Return what of a complete foreign root has room here, and the counts to be taken then."""
-        admitted = Admitted(other)
+        admitted = Admitted(other, is_short=bool(self._over))
         if not isinstance(other, Index):
             return admitted
         for path in self._areas.unsigned:
@@ -334,12 +369,19 @@ class Hosting:
         before = usage.known(slot, mine).size_bytes
         quota, used, setting = self._limit_of(slot)
         count = usage.after(slot, mine, theirs, quota - used + before)
+        if count is None and self.evidence.release(owner):
+            quota, used, setting = self._limit_of(slot)
+            grown = usage.growth(mine, theirs, quota - used)
+            count = (
+                None if grown is None else usage.known(slot, mine).plus(value_hash(theirs), grown)
+            )
         if count is not None and count.cells > policy.owner_cells:
             count, quota, setting = None, policy.owner_cells, "owner_cells"
         if count is None:
             report = QuotaExceeded(slot.section, text, used, quota, setting)
             outcome.remark(QuotaExceeded.kind, str(report))
             admitted.value = _without(admitted.value, path, owner, self._lattice)
+            admitted.is_short = True
         else:
             admitted.counts.append((path, owner, mine, count))
 
@@ -361,6 +403,7 @@ class Hosting:
             report = QuotaExceeded(slot.section, "", used, quota, setting)
             outcome.remark(QuotaExceeded.kind, str(report))
             admitted.value = _without(admitted.value, path[:-1], path[-1], self._lattice)
+            admitted.is_short = True
         else:
             admitted.added.append((path, mine, slot, grown))
 
@@ -492,6 +535,8 @@ class Admitted:
     added: list[tuple[tuple[Value, ...], Value, Slot, tuple[int, int]]] = field(
         default_factory=list
     )
+    is_short: bool = False
+    """Whether something was left out that had no room just now."""
 
 
 def _without(value: Value, path: tuple[Value, ...], key: Value, lattice: Lattice) -> Value:

@@ -45,6 +45,8 @@ class HostingTable:
         self._notes = notes
         self._clock = clock
         self._decisions = _parse(notes.read(NOTE))
+        self.version = 0
+        """Grows with every decision."""
 
     @property
     def decisions(self) -> list[Decision]:
@@ -110,6 +112,7 @@ class HostingTable:
         rows = [asdict(after[owner]) for owner in sorted(after)]
         self._notes.write(NOTE, json.dumps(rows, indent=1) + "\n")
         self._decisions = after
+        self.version += 1
 
 
 def _parse(text: str | None) -> dict[str, Decision]:

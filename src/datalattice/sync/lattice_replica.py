@@ -101,6 +101,9 @@ STAGED_BYTES_MAX: Final = 256_000_000
 They are inner nodes, so the values above them may be far larger.
 """
 
+CUTS_MAX: Final = 1_024
+"""Peers whose last state is remembered of which a part is not hosted here."""
+
 MADE_MAX: Final = 1_000
 """Cells remembered that exist only because something was cut off the root, for each view of it."""
 
@@ -140,6 +143,8 @@ class LatticeReplica:
         self._waiting: dict[Claim, Waiting] = {}
         self._holes = NO_HOLES  # of the value that is merged just now
         self._approach = Approach(store)
+        # What a peer stated, under which policy, and what of it was taken.
+        self._cuts: dict[Claim, tuple[bytes, object, Probe]] = {}
         self._stated: dict[Claim, Probe] = {}  # what is waited for, as it was stated
         self._next: dict[Claim, Probe] = {}  # what is known by its hash alone, and comes after
         self._root: Value = store.root()
@@ -177,6 +182,8 @@ class LatticeReplica:
         )
         """The branches of forked slots that are not in the root's slots."""
         self.evidence.load(self._root)
+        if self.hosting is not None:
+            self.hosting.evidence = self.evidence
         # Whoever gives `on_sync` sees to it that `publish` is called, on the owner's thread.
         sync = on_sync or self._publish_now
         self.cursor = RootLattice(lattice, self._root, users, sync, gate=gate)
@@ -463,6 +470,8 @@ class LatticeReplica:
         assert isinstance(incoming, Incoming)
         place = sha3_256(encode(Vector.of(incoming.path)))
         claim = Claim(peer, place)
+        if self._is_here(claim, probe, outcome):
+            return
         if claim not in self._waiting and self._claim_count(peer) >= CLAIMS_MAX:
             outcome.refuse(probe.key, f"{CLAIMS_MAX} values of this peer are incomplete already")
             return
@@ -651,7 +660,7 @@ class LatticeReplica:
             refusal = progress.refused.get(claim)
             if refusal is None:
                 holes = progress.holes.get(claim, NO_HOLES)
-                in_full = self._merge(claim.peer, waiting, holes, outcome)
+                in_full = self._merge(claim, waiting, holes, outcome)
             else:
                 outcome.refuse(
                     waiting.key, f"a value at {brief(waiting.path)} is not taken: {refusal}"
@@ -662,8 +671,9 @@ class LatticeReplica:
             if after is not None:
                 self._consider(after, claim.peer, outcome)
 
-    def _merge(self, peer: str, waiting: Waiting, holes: Holes, outcome: Outcome) -> bool:
+    def _merge(self, claim: Claim, waiting: Waiting, holes: Holes, outcome: Outcome) -> bool:
         """Merge a complete foreign value around its holes; return whether it was taken in full."""
+        peer = claim.peer
         outcome.finished.append(waiting.key)
         loader = holes.loader(self._store)
         dropped = outcome.dropped_parts
@@ -686,10 +696,13 @@ class LatticeReplica:
         finally:
             self._holes = NO_HOLES
             outcome.merged(waiting.key)
+        taken = Probe(value_hash(other), other)
         if not holes:
             held = outcome.parts_of if waiting.path else outcome.holds
-            held.append((peer, Probe(value_hash(other), other)))
+            held.append((peer, taken))
         in_full = not holes and outcome.dropped_parts == dropped
+        if in_full and admitted is not None and not admitted.is_short and taken.key != waiting.key:
+            self._remember_cut(claim, waiting, taken)
         is_new = merged is not self._root and not same(merged, self._root)
         value = self._with_evidence(merged)
         if value is self._root or (not is_new and same(value, self._root)):
@@ -704,6 +717,27 @@ class LatticeReplica:
                 self._approach.drop(count.slot)
         outcome.changed = True
         return in_full
+
+    def _remember_cut(self, claim: Claim, waiting: Waiting, taken: Probe) -> None:
+        """Remember that all of a peer's state is here that is hosted: it may state it for hours."""
+        if self.hosting is None or waiting.path:
+            return
+        self._cuts.pop(claim, None)
+        self._cuts[claim] = (waiting.key, self.hosting.epoch, taken)
+        if len(self._cuts) > CUTS_MAX:
+            del self._cuts[next(iter(self._cuts))]
+
+    def _is_here(self, claim: Claim, probe: Probe, outcome: Outcome) -> bool:
+        """Return whether a peer states again what was taken of it but for what is not hosted."""
+        key, epoch, taken = self._cuts.get(claim, (b"", None, None))
+        if taken is None or key != probe.key or self.hosting is None:
+            return False
+        if claim in self._waiting or claim in self._approach or epoch != self.hosting.epoch:
+            return False
+        outcome.finished.append(probe.key)
+        outcome.holds.append((claim.peer, taken))
+        outcome.ended.append((claim.peer, True))
+        return True
 
     def _merged(self, other: Value, holes: Holes) -> Value:
         """Return the root with a foreign one merged into it.

@@ -423,6 +423,56 @@ def test_cells_of_a_refused_owner_are_not_fetched_when_a_root_is_stated_alone() 
     assert fetch(replica, source).cells.keys().isdisjoint(cells_of(slot(source.root)))
 
 
+def test_a_peer_that_hosts_more_costs_one_statement_and_no_cells() -> None:
+    bob = writer(BOB)
+    source = joined(
+        offer(writer(), *(text(n) for n in range(40))),
+        offer(bob, *(text(n) for n in range(40)), key_pair=BOB),
+    )
+    replica = host(HostingPolicy())
+    assert replica.hosting is not None
+    replica.hosting.table.refuse(BOB.public_key.hex(), None, "")
+    assert fetch(replica, source).cells
+    top = decode_parts(encode(source.announced))
+    stated = Offer(Probe(source.announced_hash, Incoming((), *top)))
+    for _ in range(3):
+        absorbed = replica.absorb(stated, "peer")
+        assert absorbed.missing == ()
+        assert absorbed.finished == (source.announced_hash,)
+        assert [probe.key for _, probe in absorbed.holds] == [replica.announced_hash]
+    absorb(source, offer(bob, "more", key_pair=BOB))
+    assert fetch(replica, source).cells.keys().isdisjoint(cells_of(slot(source.root, BOB)))
+    replica.hosting.table.host(BOB.public_key.hex())
+    replica.hosting.decided()
+    fetch(replica, source)
+    assert same(slot(replica.root, BOB), slot(source.root, BOB))
+
+
+def test_evidence_counts_for_its_owner_and_goes_before_a_value_is_refused() -> None:
+    first, second = writer(), writer()
+    common = offer(first, *(text(n) for n in range(10)))
+    absorb(second, common)
+    one = offer(first, *(text(n) + "one" for n in range(60)))
+    other = offer(second, *(text(n) + "other" for n in range(60)))
+    replica = host(HostingPolicy())
+    absorb(replica, one)
+    absorb(replica, other)
+    evidence, hosting = replica.evidence, replica.hosting
+    assert hosting is not None
+    kept = evidence.bytes_of(ANN.public_key)
+    assert kept > 10_000
+    assert evidence.bytes_of(BOB.public_key) == 0
+    winner = first if same(slot(replica.root), slot(one)) else second
+    recount(replica)
+    now = used(replica)
+    later = offer(winner, *(text(n) + "later" for n in range(20)))
+    need = size_of(slot(later)) - size_of(slot(replica.root))
+    hosting.table.set_limit(ANN.public_key.hex(), now + kept + need // 2)
+    assert absorb(replica, later).changed
+    assert same(slot(replica.root), slot(later))
+    assert evidence.bytes_of(ANN.public_key) == 0
+
+
 def test_a_first_fetch_ends_at_the_quota_and_a_request_window() -> None:
     small = offer(writer(), *(text(n) for n in range(40)))
     source = joined(small, offer(writer(BOB), *(text(n) for n in range(5_000)), key_pair=BOB))
