@@ -406,9 +406,8 @@ MUTATIONS: Final = (
     Mutation(
         "serve cells that no committed root reaches",
         "sync/lattice_replica.py",
-        "        if not self._store.announced(hash)"
-        " or self._private.withholds(hash, self._announced):\n",
-        "        if self._private.withholds(hash, self._announced):\n",
+        "        if not self._store.announced(hash) or self._withholds(hash):\n",
+        "        if self._withholds(hash):\n",
         (
             UNIT + "sync/test_announced.py"
             "::test_cells_of_a_value_that_is_incomplete_are_given_to_nobody",
@@ -419,8 +418,7 @@ MUTATIONS: Final = (
     Mutation(
         "give cells of :local by their hash",
         "sync/lattice_replica.py",
-        "        if not self._store.announced(hash)"
-        " or self._private.withholds(hash, self._announced):\n",
+        "        if not self._store.announced(hash) or self._withholds(hash):\n",
         "        if not self._store.announced(hash):\n",
         (UNIT + "sync/test_private.py::test_private_cells_are_not_given",),
         simulated=True,
