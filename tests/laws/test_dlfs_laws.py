@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from datalattice.apps.dlfs import DLFSLattice, Drive, make_tombstone
 from datalattice.cells import Index, Value, Vector, encode, same, to_text
 from datalattice.errors import UsageError
-from datalattice.testing.lattice_kit import check_joins_rise, check_order
+from datalattice.testing.lattice_kit import check_joins_rise, check_order, check_total_order
 
 LATTICE = DLFSLattice()
 TIMES = st.integers(0, 6)
@@ -92,9 +92,29 @@ def test_any_order_joins_to_the_same(a: Value, b: Value, c: Value) -> None:
 
 @given(NODES | TREES, NODES | TREES, NODES | TREES)
 def test_trees_are_in_a_total_order(a: Value, b: Value, c: Value) -> None:
-    some = [a, b, c, LATTICE.merge(a, b)]
+    check_total_order(LATTICE, [a, b, c, LATTICE.merge(a, b)])
+
+
+@given(NODES | TREES, NODES | TREES, NODES | TREES)
+def test_a_tree_that_covers_another_is_the_greater(a: Value, b: Value, c: Value) -> None:
+    some = [settled(a), settled(b), settled(c)]
+    some.append(LATTICE.merge(some[0], some[1]))
     check_order(LATTICE, some)
     check_joins_rise(LATTICE, some)
+
+
+def settled(node: Value) -> Value:
+    """Return a node without what is as old as a base above it, which no drive of ours writes.
+
+    A base that is raised at the top makes the merge look at everything below.
+    """
+    above = Vector.of([Index.of([("node", node)]), None, None, 9])
+    joined = LATTICE.merge(above, make_tombstone(0))
+    assert isinstance(joined, Vector)
+    entries = joined[0]
+    assert isinstance(entries, Index)
+    found = entries.get("node")
+    return LATTICE.zero() if found is None else found
 
 
 STEPS = st.lists(
