@@ -131,7 +131,7 @@ def target_option(options: Given, *, streaming: bool) -> Target:
             "option store is missing: give the folder of a node, as store or to save()"
         )
     folder = Path(given).expanduser().absolute()
-    if not (folder / "key").is_file():
+    if not Folder(folder).key_path.is_file():
         raise bad_option("store", given, _no_key(folder))
     staging = options.get("staging", text_option, "") or str(folder / "staging")
     write_id = options.get("writeId", _write_id, None)

@@ -76,7 +76,8 @@ def longest(words: tuple[str, ...]) -> tuple[str, ...]:
 def test_the_page_has_every_command_and_no_other() -> None:
     on_page = {path for named, _ in rows_of_page() for path in named}
     assert set(COMMANDS) - on_page == set()
-    assert on_page - set(COMMANDS) == {("node", "peers")}  # a group that lists on its own
+    lists_on_its_own = {("node", "peers"), ("hosting",)}
+    assert on_page - set(COMMANDS) == lists_on_its_own
 
 
 def test_options_that_the_page_names_are_there() -> None:
@@ -95,7 +96,12 @@ def test_commands_explain_themselves_and_agree_on_their_options(path: tuple[str,
     assert ("--json" in options) == (path not in WITHOUT_JSON)
     works_on_a_file = path[0] in {"etch", "conformance"}
     # These name what they work on, or take it from wherever they are told.
-    names_its_places = path in {("spark", "merge"), ("spark", "diff"), ("init",)}
+    names_its_places = path in {
+        ("spark", "merge"),
+        ("spark", "diff"),
+        ("init",),
+        ("forks", "verify"),
+    }
     works_on_a_folder = not works_on_a_file or path[1:] in {("import",), ("export",)}
     assert ("--dir" in options) == (works_on_a_folder and not names_its_places)
     for short, names in ONE_MEANING.items():

@@ -89,7 +89,9 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     """
     options = Given(given, WRITE_OPTIONS)
     folder = Path(_folder(options)).expanduser().absolute()
-    is_node = (folder / "key").is_file() or (folder / "store" / STORE_FILE).is_file()
+    from datalattice.home import Folder
+
+    is_node = Folder(folder).key_path.is_file() or (folder / "store" / STORE_FILE).is_file()
     if not is_node and folder.exists() and not (folder / STORE_FILE).is_file():
         raise bad_option(
             "store", folder, "it is neither the folder of a node, nor a store, nor free for one"
