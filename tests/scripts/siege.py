@@ -1,6 +1,6 @@
 """Besiege a cluster: honest nodes write while strangers attack them all at once.
 
-    siege.py [--seconds 600] [--nodes 3] [--seed 1] [--folder FOLDER]
+    siege.py [--seconds 600] [--nodes 3] [--seed 1] [--attacks all] [--folder FOLDER]
 
 Honest nodes are processes on loopback, behind TLS, each with a writer of its own; a peer with the
 habits of the reference node is one of them. The attackers (`siege_attackers.py`) sign malformed
@@ -38,7 +38,15 @@ from datalattice.testing.reference_node import ReferenceNode
 
 HERE: Final = Path(__file__).resolve().parent
 LAG_P99_S: Final = 2.0
-"""Honest data is on the other honest nodes within this time, in 99 of 100 cases."""
+"""Honest data is on the other honest nodes within this time, in 99 of 100 cases.
+
+Where that is not so in peace, on a machine that is busy with other things, within twice that time.
+"""
+
+PEACE_S: Final = 10.0
+"""Time before the siege in which the same is measured in peace; a third of the siege at most."""
+
+WARM_UP_S: Final = 2.0
 
 ATTACKER_CPU_SHARE: Final = 0.25
 """Processor time of one node that one attacker may take, of each second: a stranger's account."""
@@ -99,8 +107,9 @@ class Besieged:
 class Siege:
     """One run."""
 
-    def __init__(self, seconds: float, nodes: int, seed: str, folder: Path) -> None:
+    def __init__(self, seconds: float, nodes: int, seed: str, attacks: str, folder: Path) -> None:
         self.seconds = seconds
+        self.attacks = attacks
         self.count = nodes
         self.seed = seed
         self.folder = folder
@@ -120,7 +129,10 @@ class Siege:
         async with ReferenceNode(keys_of(0)) as reference:
             try:
                 await self._build(reference)
-                before = time.monotonic()
+                await asyncio.sleep(WARM_UP_S)
+                self._peace_from = time.time()
+                await asyncio.sleep(min(PEACE_S, self.seconds / 3))
+                before, self._siege_from = time.monotonic(), time.time()
                 attackers = await self._attack()
                 user = asyncio.ensure_future(self._write_there(reference))
                 self._tasks.append(user)
@@ -167,6 +179,7 @@ class Siege:
             sys.executable,
             str(HERE / "siege_attackers.py"),
             self.seed,
+            self.attacks,
             ",".join(node.http for node in self.nodes),
             *(node.address for node in self.nodes),
             stdin=asyncio.subprocess.PIPE,
@@ -253,7 +266,11 @@ class Siege:
     def _summary(
         self, reference: ReferenceNode, took_s: float, calm_s: float | None
     ) -> dict[str, Any]:
-        lags = sorted(lag for node in self.nodes for one in node.reports for lag in one["lags"])
+        peace = self._lags(self._peace_from, self._siege_from)
+        lags = self._lags(self._siege_from, self._siege_from + took_s)
+        for node in self.nodes:
+            lines = "".join(json.dumps(one) + "\n" for one in node.reports)
+            (self.folder / f"node{node.number}.reports").write_text(lines)
         cpu = self._cpu(took_s)
         counters: dict[str, int] = defaultdict(int)
         for node in self.nodes:
@@ -263,6 +280,7 @@ class Siege:
             "seconds": round(took_s, 1),
             "nodes": self.count,
             "lag_s": _spread(lags),
+            "peace_lag_s": _spread(peace),
             "records": len(lags),
             "written": sum(node.reports[-1]["written"] for node in self.nodes),
             "writer_errors": [node.reports[-1]["errors"] for node in self.nodes],
@@ -285,6 +303,13 @@ class Siege:
         }
         summary["failed"] = self._failed(summary)
         return summary
+
+    def _lags(self, begin_s: float, end_s: float) -> list[float]:
+        """Return how late the records came that were reported within a time, in order."""
+        reports = (one for node in self.nodes for one in node.reports)
+        return sorted(
+            lag for one in reports if begin_s <= one["time"] < end_s for lag in one["lags"]
+        )
 
     def _cpu(self, took_s: float) -> dict[str, float]:
         """Return the greatest share of a node's second that frames of each attacker took."""
@@ -319,8 +344,9 @@ class Siege:
         failed = [f"node {node.number}: {fault}" for node in self.nodes for fault in node.faults]
         failed += [f"node {n.number} ended" for n in self.nodes if n.process.returncode is not None]
         lag = summary["lag_s"]["p99"]
-        if lag is None or lag > LAG_P99_S:
-            failed.append(f"lag p99 is {lag} s, at most {LAG_P99_S}")
+        most_s = max(LAG_P99_S, 2 * (summary["peace_lag_s"]["p99"] or 0.0))
+        if lag is None or lag > most_s:
+            failed.append(f"lag p99 is {lag} s, at most {most_s}")
         expected = summary["seconds"] / WRITE_S * self.count * (self.count - 1) / 4
         if summary["records"] < expected:
             failed.append(
@@ -342,15 +368,16 @@ class Siege:
             failed += [
                 f"health of node {number}: {reasons[key]}" for key in FATAL if key in reasons
             ]
+        chosen = set(EXPECTED) if self.attacks == "all" else set(self.attacks.split(","))
         for kind, names in EXPECTED.items():
-            if not any(name in summary["counters"] for name in names):
+            if kind in chosen and not any(name in summary["counters"] for name in names):
                 failed.append(f"nothing tells of {kind}: none of {', '.join(names)}")
         if summary["calm_s"] is None:
             failed.append(f"nodes are not equal {CALM_S} s after the siege")
         if summary["reference"]["incomplete"]:
             failed.append("the reference peer was sent incomplete values")
         behind = summary["reference"]["behind_s"]
-        if behind is None or behind > CALM_S + LAG_P99_S:
+        if behind is None or behind > CALM_S + most_s:
             failed.append(f"the reference peer is {behind} s behind")
         failed += [f"a writer met {errors}" for errors in summary["writer_errors"] if errors]
         return failed
@@ -371,6 +398,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--seed", default="1")
+    parser.add_argument("--attacks", default="all", help="names with commas, or nothing")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
@@ -378,7 +406,7 @@ def main() -> int:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
-        siege = Siege(options.seconds, options.nodes, options.seed, folder)
+        siege = Siege(options.seconds, options.nodes, options.seed, options.attacks, folder)
         summary = asyncio.run(siege.run())
     sys.stdout.write(json.dumps(summary, indent=2) + "\n")
     return 1 if summary["failed"] else 0

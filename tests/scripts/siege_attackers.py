@@ -1,9 +1,10 @@
 """Attackers of a siege, all in one process, a thread each: strangers with free keys.
 
-siege_attackers.py SEED HTTP,HTTP,... ADDRESS [ADDRESS ...]
+siege_attackers.py SEED KINDS HTTP,HTTP,... ADDRESS [ADDRESS ...]
 
-Each goes on until standard input ends. Lines of JSON on standard output say which key is whose, and
-once a second how much each sent. An attacker that is cut comes back with another key.
+KINDS are names with commas, or `all`. Each goes on until standard input ends. Lines of JSON on
+standard output say which key is whose, and once a second how much each sent. An attacker that is
+cut comes back with another key.
 """
 
 from __future__ import annotations
@@ -430,16 +431,16 @@ def watch_slowly(monitors: list[str]) -> None:
             try:
                 open_ones.append((socket.create_connection((host, int(port)), TIMEOUT_S), 0))
             except OSError:
-                cuts["slow monitors"] += 1
+                cuts["slow_monitors"] += 1
                 break
         left: list[tuple[socket.socket, int]] = []
         for stream, position in open_ones:
             try:
                 stream.sendall(request[position % len(request) :][:1])
-                sent_frames["slow monitors"] += 1
+                sent_frames["slow_monitors"] += 1
                 left.append((stream, position + 1))
             except OSError:
-                cuts["slow monitors"] += 1
+                cuts["slow_monitors"] += 1
                 stream.close()
         open_ones = left
         ended.wait(0.5)
@@ -450,17 +451,20 @@ def _await_end() -> None:
     ended.set()
 
 
-def main(seed: str, monitors: str, *victims: str) -> None:
+def main(seed: str, kinds: str, monitors: str, *victims: str) -> None:
     """Attack until standard input ends."""
-    threads = [
-        threading.Thread(target=Attacker(attack.__name__, attack, list(victims), seed).run)
-        for attack in ATTACKS
-    ]
-    threads.append(threading.Thread(target=idle, args=(list(victims), seed)))
-    threads.append(threading.Thread(target=watch_slowly, args=(monitors.split(","),)))
-    for thread in threads:
-        thread.daemon = True
-        thread.start()
+    works: dict[str, Callable[[], None]] = {
+        "idle": lambda: idle(list(victims), seed),
+        "slow_monitors": lambda: watch_slowly(monitors.split(",")),
+    }
+    chosen = [*(attack.__name__ for attack in ATTACKS), *works]
+    if kinds != "all":
+        chosen = [kind for kind in kinds.split(",") if kind]
+    for attack in ATTACKS:
+        if attack.__name__ in chosen:
+            works[attack.__name__] = Attacker(attack.__name__, attack, list(victims), seed).run
+    for kind in chosen:
+        threading.Thread(target=works[kind], daemon=True).start()
     threading.Thread(target=_await_end, daemon=True).start()
     while not ended.wait(1.0):
         tell(

@@ -29,7 +29,7 @@ from datalattice.node import Daemon, Node, NodeConfig, Running
 from datalattice.sync import HostingPolicy, Replicator, UnsignedPolicy
 
 TOPIC = "siege"
-WRITE_S = 0.25
+WRITE_S = 0.5
 REPORT_S = 1.0
 KEPT_RECORDS = 1_024
 """Records that a writer keeps: it drops the older ones, so that nothing honest grows."""
@@ -114,10 +114,9 @@ class Garrison:
             self._seen[owner] = self._queue(owner).end_offset()
         last = b""
         while True:
-            last = self._node.root_hash
             with suppress(DataLatticeError, TimeoutError):
                 await self._node.wait_until(lambda node: node.root_hash != last, 1.0)  # noqa: B023
-            now_ns = time.time_ns()
+            last, now_ns = self._node.root_hash, time.time_ns()
             for owner in self._others:
                 queue = self._queue(owner)
                 end = queue.end_offset()
