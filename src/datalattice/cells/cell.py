@@ -64,6 +64,7 @@ class Loader(Protocol):
         ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Keeping:
     """Base of loaders that hold bytes only: a cell loaded through one stays attached to its Ref.
 

@@ -19,6 +19,7 @@ NOT_OWNER: Final = "not-owner"
 MALFORMED: Final = "malformed"
 MISMATCHED: Final = "type-mismatch"
 TOO_COSTLY: Final = "too-costly"
+SECTION_DROPPED: Final = "section-dropped"
 """Why a value was not taken, as words to count by: no value of the kind, not signed rightly, not
 sound, of another kind inside, or more work than its size allows."""
 
@@ -89,7 +90,7 @@ class SectionDropped(Report):
     Source: docs/design/foreign-data.md "Isolation".
     """
 
-    kind = "section-dropped"
+    kind = SECTION_DROPPED
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(path)

@@ -7,11 +7,11 @@ from typing import Final
 from datalattice.lattice import (
     MALFORMED,
     MISMATCHED,
+    SECTION_DROPPED,
     TOO_COSTLY,
     EntryDropped,
     MergeContext,
     Report,
-    SectionDropped,
 )
 from datalattice.sync.replica import Absorbed, Probe, Remark
 
@@ -21,7 +21,7 @@ REFUSED: Final = "value-refused"
 UNSOUND: Final = "unsound-cells"
 """What cells are counted as that are well formed by themselves and do not fit together."""
 
-_PARTS: Final = frozenset({MALFORMED, MISMATCHED, TOO_COSTLY, SectionDropped.kind})
+_PARTS: Final = frozenset({MALFORMED, MISMATCHED, TOO_COSTLY, SECTION_DROPPED})
 
 
 class Outcome:
