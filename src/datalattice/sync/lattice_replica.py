@@ -160,25 +160,16 @@ class LatticeReplica:
         self._views: dict[str, tuple[Value, Value]] = {}  # peer -> (announced, what it is told)
         self._announce()
         self._private = PrivateCells(store, self.load_encoding, self._root, self._announced)
+        clock = clock or SystemClock()
         self.hosting: Hosting | None = None
         """Whose data is taken, and how much; None: all of it."""
         if hosting is not None:
             self.hosting = Hosting(
-                hosting,
-                store,
-                lattice,
-                self._context,
-                self._fetch_foreign,
-                clock or SystemClock(),
+                hosting, store, lattice, self._context, self._fetch_foreign, clock
             )
         self._forks: list[OwnerForked] = []  # met since the last commit
         self.evidence = Evidence(
-            lattice,
-            self._context,
-            self._load_encodings,
-            clock or SystemClock(),
-            evidence_limits,
-            watched,
+            lattice, self._context, self._load_encodings, clock, evidence_limits, watched
         )
         """The branches of forked slots that are not in the root's slots."""
         self.evidence.load(self._root)

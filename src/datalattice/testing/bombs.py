@@ -6,7 +6,7 @@ any machine could visit.
 
 from __future__ import annotations
 
-from datalattice.apps.dlfs.node import make_directory, make_file
+from datalattice.apps.dlfs import make_directory, make_file
 from datalattice.cells import Index, Keyword, Map, Value, Vector, decode, encode, value_hash
 from datalattice.crypto import sha3_256
 from datalattice.limits import EMBEDDED_BYTES_MAX
