@@ -16,7 +16,7 @@ from datalattice.apps.queue import LatticeMQ, Queue
 from datalattice.cells import Keyword, Map, Signed, to_cell
 from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import RootLattice
-from datalattice.errors import Unfenced
+from datalattice.errors import IdentityCloned, Unfenced
 from datalattice.lattice import (
     LOCAL_KEY,
     MergeContext,
@@ -26,7 +26,9 @@ from datalattice.lattice import (
 )
 from datalattice.node import Node, NodeConfig, open_node
 from datalattice.node.fencing import PATHS_MAX, UNFENCED, owned_paths
+from datalattice.node.guarding import CLONED
 from datalattice.store import CellStore, MemoryStore, Store
+from datalattice.sync import sign_start
 
 OWNER = KeyPair(b"o" * 32)
 ONE, TWO, THREE = (KeyPair(bytes([seed]) * 32) for seed in (1, 2, 3))
@@ -401,6 +403,59 @@ def test_the_place_of_a_store_is_no_part_of_it(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "place.json").exists()
     with CellStore.open(tmp_path / "a") as store:
         assert store.damage == ()
+
+
+# --- two nodes with one identity ------------------------------------------------------------------
+
+
+def test_two_live_nodes_with_one_identity_refuse_to_write_until_one_gets_another(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        async with device(ONE, tmp_path / "a") as node:
+            await offer(node, 0, 5)
+        copy = copied(tmp_path / "a", tmp_path / "copy")
+        async with device(TWO) as relay:
+            async with device(ONE, tmp_path / "a", relay) as one, device(ONE, copy, relay) as two:
+                await until(lambda: all(node.observer.has(CLONED) for node in (one, two)))
+                for node in (one, two):
+                    with pytest.raises(IdentityCloned, match="lattice key identity new"):
+                        log_of(node).offer("x")
+                    assert "another node runs with the identity" in node.observer.health
+                    assert node.observer.counters["identity-cloned"] == 1
+                assert relay.observer.health == "ok"
+            async with device(ONE, tmp_path / "a", relay) as one, device(THREE, copy, relay) as two:
+                await until(lambda: one.root_hash == two.root_hash == relay.root_hash)
+                assert one.observer.health == two.observer.health == "ok"
+                assert await offer(one, 5, 6) == range(5, 6)
+
+    run(work)
+
+
+def test_a_node_is_no_twin_of_its_own_former_starts(tmp_path: Path) -> None:
+    """A peer may not have noticed that the node's last connection is gone."""
+
+    async def work() -> None:
+        starts = []
+        for turn in range(3):
+            async with device(ONE, tmp_path / "a") as node:
+                await offer(node, turn, turn + 1)
+                assert node._guard.start is not None
+                starts.append(node._guard.start)
+                for start in starts:
+                    node._guard.cloned(start)
+                assert node.observer.health == "ok"
+        copy = copied(tmp_path / "a", tmp_path / "copy")
+        async with device(ONE, copy) as node:
+            for start in starts:
+                node._guard.cloned(start)
+            assert await offer(node, 3, 4) == range(3, 4)
+            elsewhere = sign_start(ONE, 12345, 0)
+            node._guard.cloned(elsewhere)
+            with pytest.raises(IdentityCloned):
+                log_of(node).offer("x")
+
+    run(work)
 
 
 # --- what is asked for ----------------------------------------------------------------------------

@@ -1,22 +1,30 @@
 """Guarding: what a node does so that its owners' logs have one history.
 
-It asks peers before it writes (`fencing`), notes where its store lies, so that a copy is noticed
-(`place`).
+It asks peers before it writes (`fencing`), notes where its store lies, so that a copy is noticed,
+and hears of another node that runs with its identity.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from datalattice.clock import Clock
-from datalattice.crypto import Entropy
-from datalattice.errors import StoreError
+from datalattice.crypto import Entropy, KeyPair
+from datalattice.errors import IdentityCloned, StoreError
 from datalattice.node.config import NodeConfig
 from datalattice.node.fencing import UNFENCED, WITHOUT_ASKING, Fence, Links, Outcome, Pace
 from datalattice.node.fencing import Path as SlotPath
 from datalattice.node.observe import Observer
 from datalattice.store import START_BYTES, CellStore, PlaceFile, Store
+from datalattice.sync import Start, sign_start
+
+CLONED: Final = "identity-cloned"
+TWIN_TEXT: Final = (
+    "another node runs with the identity {key} of this one, so writes below owners are refused; "
+    "stop one of them and run `lattice key identity new` in its folder, then start both again"
+)
 
 
 class Guard:
@@ -28,14 +36,17 @@ class Guard:
         observer: Observer,
         clock: Clock,
         entropy: Entropy,
+        identity: KeyPair | None,
         paths: Sequence[SlotPath],
         links: Links,
     ) -> None:
         self._config = config
         self._observer = observer
         self._clock = clock
-        self.start = int.from_bytes(entropy.bytes(START_BYTES), "big")
-        """The number of this start, which tells it from those of another node."""
+        number = int.from_bytes(entropy.bytes(START_BYTES), "big")
+        self._number = number
+        self.start = None if identity is None else sign_start(identity, number, clock.now_ms())
+        """This start, by which peers tell it from those of another node with this identity."""
         self.fence = Fence(links, observer, paths, self._settled)
         self._place: PlaceFile | None = None
         self._noting: asyncio.Task[None] | None = None
@@ -48,7 +59,7 @@ class Guard:
     def _begun(self, store: CellStore) -> PlaceFile:
         place = store.place()
         try:
-            place.begun(self.start)
+            place.begun(self._number)
         except StoreError as error:
             self._observer.failed(error)  # a full disk must not keep a node from its start
         return place
@@ -77,6 +88,21 @@ class Guard:
                 self._observer.failed(error)
 
         self._noting = asyncio.ensure_future(note())
+
+    def cloned(self, twin: Start) -> None:
+        """Hear of a start that was signed with the identity of this node.
+
+        One of this folder, in its past or before it was copied, says nothing: a peer may not have
+        noticed yet that its connection is gone. Any other one is of another node that runs.
+        """
+        own, place = self.start, self._place
+        if own is None or twin.number == own.number:
+            return
+        is_former = twin.time_ms < own.time_ms if place is None else place.has_begun(twin.number)
+        if is_former:
+            return
+        self._observer.count("identity-cloned")
+        self.fence.refuse(CLONED, IdentityCloned(TWIN_TEXT.format(key=own.public_key.hex())))
 
     async def close(self) -> None:
         """Ask no more."""

@@ -182,6 +182,7 @@ class Node:
             self.observer,
             self.clock,
             self._entropy,
+            self.identity,
             owned_paths(self._lattice, self._context),
             Links(lambda: self.peers, self._network.to_peers, self._ask_for),
         )
@@ -236,7 +237,8 @@ class Node:
                 self._guard.fence.check,
             )
             self.observer.checks[FORKS] = lambda: fork_trouble(self._replica.evidence)
-            codec = LatticeCodec(self._replica, self.clock, self.config.dialect)
+            start = self._guard.start
+            codec = LatticeCodec(self._replica, self.clock, self.config.dialect, start)
             replicator = Replicator(
                 self._replica, codec, self.config.pace, self.identity, self._entropy
             )
@@ -580,6 +582,8 @@ class Node:
         for token, error in effects.finished:
             self._pulls.finished(token, error)
         self._network.heard(effects)
+        for twin in effects.twins:
+            self._guard.cloned(twin)
         if effects.changed:
             self._changed.set()
             self._changed = asyncio.Event()

@@ -40,6 +40,7 @@ from datalattice.sync.session import (
     Replied,
     Wanted,
 )
+from datalattice.sync.starts import Start, sign_start
 from datalattice.sync.usage import Count, Slot, Usage
 from datalattice.sync.wants import ROUNDS_MAX, WANTS_MAX, WantList
 
@@ -99,6 +100,7 @@ __all__ = [
     "Replied",
     "Slot",
     "Standing",
+    "Start",
     "UnsignedPolicy",
     "Usage",
     "Verdict",
@@ -108,6 +110,7 @@ __all__ = [
     "owner_text",
     "partition_of_slot",
     "section_name",
+    "sign_start",
     "stored_forks",
     "write_proof",
 ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from datalattice.cells import Value
+from datalattice.sync.starts import Start
 from datalattice.sync.wants import ROUNDS_MAX
 
 BROADCAST_DELAY_MS: Final = 50
@@ -103,6 +104,7 @@ class Effects:
     taken:      (session, nil or why not) of values that were taken in full, or were not.
     breaches:   sessions among `closes` whose peers did what no honest peer does.
     push_count: states and differences among the sends.
+    twins:      starts of other nodes with this node's identity, as peers report them.
     healed, unhealed: parts that `heal` asked for, and got or did not get.
     """
 
@@ -115,6 +117,7 @@ class Effects:
     healed: list[bytes] = field(default_factory=list)
     unhealed: list[bytes] = field(default_factory=list)
     push_count: int = 0
+    twins: list[Start] = field(default_factory=list)
     useful: set[str] = field(default_factory=set)
     taken: list[tuple[str, str | None]] = field(default_factory=list)
     breaches: list[str] = field(default_factory=list)
@@ -139,7 +142,13 @@ class Effects:
         """Whether there is nothing to do; the state may be another one all the same."""
         parts = self.healed or self.unhealed
         return not (
-            self.sends or self.closes or self.finished or self.notes or self.identified or parts
+            self.sends
+            or self.closes
+            or self.finished
+            or self.notes
+            or self.identified
+            or self.twins
+            or parts
         )
 
     def __bool__(self) -> bool:

@@ -6,6 +6,7 @@ extensions ride on elements that every node of the protocol ignores when it does
     [:PING id :PEER :LP]  tell me of changes from now on, in patches if they are shorter; whoever
                           reads patches itself says so in the info of its answer. A connection that
                           never says so is a mere client
+    [:PING id :PEER :LP S] the same from a node with an identity: its start ([starts](starts.py))
     [:LQ id path bytes]   send at most so many bytes of cells along: with 0 the root alone, and the
                           asker fetches what it lacks
 
@@ -52,8 +53,10 @@ from datalattice.sync.session import (
     Left,
     Offered,
     Replied,
+    Twin,
     Wanted,
 )
+from datalattice.sync.starts import START, TWIN, Start
 from datalattice.wire import (
     PATCH_BYTES_MAX,
     REQUEST_HASHES_MAX,
@@ -122,8 +125,13 @@ class LatticeCodec:
     batch_max = REQUEST_HASHES_MAX
 
     def __init__(
-        self, replica: LatticeReplica, clock: Clock, dialect: Dialect | None = None
+        self,
+        replica: LatticeReplica,
+        clock: Clock,
+        dialect: Dialect | None = None,
+        start: Start | None = None,
     ) -> None:
+        self._start = start
         self._replica = replica
         self._clock = clock
         self._dialect = dialect or Dialect()
@@ -162,11 +170,18 @@ class LatticeCodec:
         reply: Value = PONG
         if self._dialect.ping_reply == "timestamp":
             reply = self._clock.now_ms()
-        if not ping.extra or ping.extra[0] != PEER:
+        first = ping.extra[0] if ping.extra else None
+        if first == TWIN and len(ping.extra) > 1:
+            return Twin(encode_result(Result(ping.id, reply)), ping.extra[1])
+        if first != PEER:
             return Replied(encode_result(Result(ping.id, reply)))
         terse = PATCHES in ping.extra
-        info = Map.of([(PATCHES, True)]) if terse else None
-        return Joined(encode_result(Result(ping.id, reply, info=info)), terse)
+        said = ping.extra[2] if len(ping.extra) > 2 else None
+        fields: list[tuple[Value, Value]] = [(PATCHES, True)] if terse else []
+        if said is not None and self._start is not None:
+            fields.append((START, self._start.signed))
+        info = Map.of(fields) if fields else None
+        return Joined(encode_result(Result(ping.id, reply, info=info)), terse, said)
 
     def _query(self, query: Query, peer: str) -> bytes:
         if query.fault is not None:
@@ -267,13 +282,24 @@ class LatticeCodec:
 
     def hello(self, id: int) -> bytes:
         """Return a PING that asks to be told of changes."""
-        return encode_ping(id, PEER, PATCHES)
+        start = () if self._start is None else (self._start.signed,)
+        return encode_ping(id, PEER, PATCHES, *start)
 
     def welcomed(self, content: object) -> bool:
         """Return whether the info of an answer to `hello` has a word for patches."""
         assert isinstance(content, tuple)
         info = content[3]
         return isinstance(info, Map) and PATCHES in info
+
+    def started(self, content: object) -> Value:
+        """Return what the info of an answer to `hello` says of the peer's start."""
+        assert isinstance(content, tuple)
+        info = content[3]
+        return info.get(START) if isinstance(info, Map) else None
+
+    def twin(self, id: int, start: Start) -> bytes:
+        """Return a PING that names another start of the receiver's identity."""
+        return encode_ping(id, TWIN, start.signed)
 
     def is_plain(self, content: object) -> bool:
         """Return whether an answer to `hello` has no word of our extensions."""

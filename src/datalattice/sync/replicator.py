@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from datalattice.cells import Value
+from datalattice.cells import Signed, Value
 from datalattice.crypto import Entropy, KeyPair
 from datalattice.errors import BadFormat, LimitExceeded, PeerError
 from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED
@@ -39,6 +39,7 @@ from datalattice.sync.repairs import Repairs
 from datalattice.sync.replica import Absorbed, Offer, Part, Replica
 from datalattice.sync.session import (
     BATCHES_MAX,
+    NO_SUCH,
     PENDING_MAX,
     Answered,
     Bare,
@@ -52,8 +53,10 @@ from datalattice.sync.session import (
     Purpose,
     Replied,
     Session,
+    Twin,
     Wanted,
 )
+from datalattice.sync.starts import read_start
 from datalattice.sync.wants import WANTS_MAX, WantList
 
 MYSELF: Final = "at the other end is this node itself"
@@ -124,6 +127,7 @@ class Replicator:
             session.plain = Plain()
             self._recognise(now_ms)
         session.terse = session.terse or self._codec.welcomed(content)
+        self._started(session, self._codec.started(content), now_ms)
         session.greeted = True
         self._ask(session, now_ms)
         if session.plain is None:
@@ -166,11 +170,15 @@ class Replicator:
                 self._answered(session, request_id, content, error_text, now_ms)
             case Replied(reply):
                 self._send(session, reply)
-            case Joined(reply, terse):
+            case Twin(reply, start):
+                self._send(session, reply)
+                self._told_of_twin(start)
+            case Joined(reply, terse, start):
                 session.terse, session.greeted, session.plain = terse, True, None
                 self._send(session, reply)
                 self._join(session, now_ms)
                 session.dirty = True
+                self._started(session, start, now_ms)
                 self._flush(session, now_ms)
                 self._ask_more(session, now_ms)
             case Challenged(challenge):
@@ -499,7 +507,7 @@ class Replicator:
                 self._absorb(session, offer, now_ms, states=False)
         elif pending.purpose is Purpose.ASK:
             self._stated(session, pending, content, error, now_ms)
-        elif error is None:
+        elif pending.purpose is Purpose.HELLO and error is None:
             self._greeted(session, content, now_ms)
 
     def _stated(
@@ -509,7 +517,9 @@ class Replicator:
         offer = None if error is not None else self._codec.offer(content, pending.path)
         is_complete = error is None
         if offer is None or offer.probe is None:
-            text = None if error is None else f"the peer answered {error}"
+            # A peer whose lattice has no such section has nothing there.
+            is_absent = bool(pending.path) and (error or "").startswith(NO_SUCH)
+            text = None if error is None or is_absent else f"the peer answered {error}"
             self._effects.finish(pending.pull, text)
         elif session.plain is not None and session.plain.states_again(offer.probe.key):
             self._effects.finish(pending.pull, None)
@@ -614,6 +624,27 @@ class Replicator:
                 self._send(session, self._handshake.ask(session, deadline_ms))
             else:
                 session.claimed = key
+
+    def _started(self, session: Session, said: Value, now_ms: int) -> None:
+        """Note a peer's start; two live ones with one identity are told of each other."""
+        start = read_start(said) if session.start is None else None
+        if start is None or start.public_key != session.public_key:
+            return
+        session.start = start
+        for twin in session.twins(self._sessions.values()):
+            self._effects.note("identity-twins", session.id, f"as well as {twin.id}")
+            for receiver, other in ((session, twin), (twin, session)):
+                assert other.start is not None
+                id, deadline_ms = receiver.next_id(), now_ms + self._pace.ask_timeout_ms
+                receiver.pending[id] = Pending(Purpose.TWIN, deadline_ms)
+                self._send(receiver, self._codec.twin(id, other.start))
+
+    def _told_of_twin(self, said: Value) -> None:
+        """Pass on that another node has our identity, if that is signed with it."""
+        if isinstance(said, Signed) and self._handshake.is_own(said.public_key):
+            start = read_start(said)
+            if start is not None:
+                self._effects.twins.append(start)
 
     def _unproved(self, session: Session, reason: str) -> None:
         """Go on with a peer that proves nothing, unless we insist on its key."""

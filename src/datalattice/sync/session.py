@@ -7,7 +7,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Protocol
@@ -18,6 +18,7 @@ from datalattice.sync.conduct import Conduct
 from datalattice.sync.effects import Pace, Pull, Standing
 from datalattice.sync.plain import WHOLE_BYTES_PER_S, Plain, Whole
 from datalattice.sync.replica import Offer, Part, Probe
+from datalattice.sync.starts import Start
 
 UNSENT_MAX: Final = 128
 """Frames that may wait to be written to one peer before pushes to it are held back."""
@@ -30,6 +31,9 @@ PENDING_MAX: Final = 64
 
 QUIET_MS: Final = 2
 """A burst of changes is over when none comes for this long: then it may be told early."""
+
+NO_SUCH: Final = "ARGUMENT"
+"""How the error of an answer begins that is about what was asked for."""
 
 LATE_MAX: Final = 16
 """Requests for parts that timed out and whose answer is used all the same, for one peer."""
@@ -71,10 +75,22 @@ class Replied:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """It wants to be told of changes; send this. `terse`: it reads patches."""
+    """It wants to be told of changes; send this.
+
+    terse: it reads patches. start: what it says of its start.
+    """
 
     payload: bytes
     terse: bool = False
+    start: Value = None
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """It knows another node with our identity, which said this of its start; send the payload."""
+
+    payload: bytes
+    start: Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +122,7 @@ class Bare:
     reason: str
 
 
-Heard = Offered | Wanted | Answered | Replied | Joined | Challenged | Left | Ignored | Bare
+Heard = Offered | Wanted | Answered | Replied | Joined | Challenged | Left | Ignored | Bare | Twin
 
 
 class Codec(Protocol):
@@ -166,6 +182,14 @@ class Codec(Protocol):
         """Return what a plain peer lacks that has `heard` and was told `told`."""
         ...
 
+    def started(self, content: object) -> Value:
+        """Return what a peer says of its start in the content of an answer to `hello`."""
+        ...
+
+    def twin(self, id: int, start: Start) -> bytes:
+        """Return the message that there is another node with the receiver's identity."""
+        ...
+
     def push(self, offer: Offer, *, terse: bool) -> bytes:
         """Return the message that carries an offer; `terse`: to one that reads patches."""
         ...
@@ -214,6 +238,7 @@ class Purpose(Enum):
     WANT = "want"
     MORE = "more"
     CHALLENGE = "challenge"
+    TWIN = "twin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +279,7 @@ class Session:
     public_key:     the key that the other end has proved to hold, nil while it has not.
     pinned:         the key we insist on, if any.
     turn:           how often it was asked for more than its state.
+    start:          what it has said of its start, signed with its proved key.
     claimed:        the key that signed a challenge of it, which proves nothing.
     """
 
@@ -272,6 +298,7 @@ class Session:
     terse: bool = False
     plain: Plain | None = None
     claimed: bytes | None = None
+    start: Start | None = None
     dirty: bool = False
     paced_ms: int = 0
     early: bool = False
@@ -285,6 +312,20 @@ class Session:
     late: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     last_id: int = 0
     turn: int = 0
+
+    def twins(self, sessions: Iterable[Session]) -> list[Session]:
+        """Return the live sessions of the same identity and another start."""
+        start = self.start
+        if start is None:
+            return []
+        return [
+            one
+            for one in sessions
+            if not one.closing
+            and one.start is not None
+            and one.public_key == self.public_key
+            and one.start.number != start.number
+        ]
 
     def next_id(self) -> int:
         """Return a request id that is new on this connection."""

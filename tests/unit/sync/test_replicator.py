@@ -32,6 +32,7 @@ from datalattice.sync import (
     Probe,
     Pull,
     Replicator,
+    Start,
     Wanted,
 )
 from datalattice.sync.plain import Whole
@@ -137,6 +138,12 @@ class JsonCodec:
     def parts(self, content: object, hashes: Sequence[bytes]) -> list[Part | None]:
         assert isinstance(content, list)
         return [None if text is None else _part(text) for text in content]
+
+    def started(self, content: object) -> Value:
+        return None
+
+    def twin(self, id: int, start: Start) -> bytes:
+        return _pack("twin", id)
 
     def offer(self, content: object, path: tuple[Value, ...] = ()) -> Offer | None:
         return None

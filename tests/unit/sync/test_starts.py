@@ -1,0 +1,109 @@
+"""Starts in greetings: two nodes with one identity are told of each other, and nobody else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from datalattice.cells import Keyword, Signed, Value, Vector
+from datalattice.clock import SystemClock
+from datalattice.crypto import KeyPair
+from datalattice.lattice import root_lattice
+from datalattice.store import MemoryStore
+from datalattice.sync import LatticeCodec, LatticeReplica, Replicator, Start, sign_start
+from datalattice.sync.starts import START, read_start
+from datalattice.wire import encode_ping
+
+TWICE, OTHER, RELAY = (KeyPair(bytes([seed]) * 32) for seed in (1, 2, 3))
+PEER, PATCHES, TWIN = Keyword("PEER"), Keyword("LP"), Keyword("TWIN")
+
+
+def replicator(identity: KeyPair, number: int = 0) -> Replicator:
+    replica = LatticeReplica(MemoryStore(), root_lattice())
+    codec = LatticeCodec(replica, SystemClock(), start=sign_start(identity, number, 0))
+    return Replicator(replica, codec, identity=identity)
+
+
+def greeting(said: Value) -> bytes:
+    return encode_ping(1, PEER, PATCHES, said)
+
+
+def greet(relay: Replicator, id: str, key: KeyPair, said: Value) -> None:
+    relay.open(id, 0, outbound=False, public_key=key.public_key)
+    relay.receive(id, greeting(said), 0)
+
+
+def noted(relay: Replicator) -> list[str]:
+    return [note.peer for note in relay.take_effects().notes if note.kind == "identity-twins"]
+
+
+def test_both_of_two_live_starts_are_told_what_the_other_has_signed() -> None:
+    relay = replicator(RELAY)
+    starts = {id: sign_start(TWICE, number, 5) for id, number in (("a", 1), ("b", 2))}
+    for id, start in starts.items():
+        greet(relay, id, TWICE, start.signed)
+    effects = relay.take_effects()
+    for id, other in (("a", "b"), ("b", "a")):
+        node = replicator(TWICE, starts[id].number)
+        node.open("relay", 0, outbound=True, public_key=RELAY.public_key)
+        for receiver, payload in effects.sends:
+            if receiver == id:
+                node.receive("relay", payload, 0)
+        assert node.take_effects().twins == [starts[other]]
+
+
+@pytest.mark.parametrize(
+    ("second_key", "second"),
+    [
+        (TWICE, sign_start(TWICE, 1, 9).signed),
+        (OTHER, sign_start(OTHER, 2, 5).signed),
+        (TWICE, sign_start(OTHER, 2, 5).signed),
+        (TWICE, Signed(TWICE.public_key, bytes(64), Vector.of((START, 2, 5)))),
+        (TWICE, Signed.sign(TWICE, Vector.of((START, "2", 5)))),
+        (TWICE, Signed.sign(TWICE, Vector.of((START, 2)))),
+        (TWICE, Signed.sign(TWICE, 2)),
+        (TWICE, 2),
+        (TWICE, None),
+    ],
+    ids=[
+        "the same start",
+        "another node",
+        "of another key",
+        "forged",
+        "no number",
+        "too short",
+        "no vector",
+        "not signed",
+        "nothing",
+    ],
+)
+def test_nothing_else_makes_a_twin(second_key: KeyPair, second: Value) -> None:
+    relay = replicator(RELAY)
+    greet(relay, "a", TWICE, sign_start(TWICE, 1, 5).signed)
+    greet(relay, "b", second_key, second)
+    assert noted(relay) == []
+
+
+def test_a_connection_that_has_ended_is_no_twin() -> None:
+    relay = replicator(RELAY)
+    greet(relay, "a", TWICE, sign_start(TWICE, 1, 5).signed)
+    relay.closed("a", 0)
+    greet(relay, "b", TWICE, sign_start(TWICE, 2, 5).signed)
+    assert noted(relay) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [sign_start(OTHER, 2, 5).signed, Signed(TWICE.public_key, bytes(64), Vector.of((START, 2, 5)))],
+    ids=["another's", "forged"],
+)
+def test_a_stranger_cannot_invent_a_twin(said: Signed) -> None:
+    node = replicator(TWICE)
+    node.open("stranger", 0, outbound=False, public_key=OTHER.public_key)
+    node.receive("stranger", encode_ping(1, TWIN, said), 0)
+    assert node.take_effects().twins == []
+
+
+def test_a_start_reads_back() -> None:
+    start = sign_start(TWICE, 7, 8)
+    assert start == Start(TWICE.public_key, 7, 8, start.signed)
+    assert read_start(start.signed) == start
