@@ -408,15 +408,21 @@ def test_the_place_of_a_store_is_no_part_of_it(tmp_path: Path) -> None:
 # --- two nodes with one identity ------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("is_running", [False, True], ids=["stopped", "running"])
 def test_two_live_nodes_with_one_identity_refuse_to_write_until_one_gets_another(
-    tmp_path: Path,
+    tmp_path: Path, is_running: bool
 ) -> None:
+    """The folder was copied while its node ran, or while it did not."""
+
     async def work() -> None:
         async with device(ONE, tmp_path / "a") as node:
             await offer(node, 0, 5)
-        copy = copied(tmp_path / "a", tmp_path / "copy")
-        async with device(TWO) as relay:
-            async with device(ONE, tmp_path / "a", relay) as one, device(ONE, copy, relay) as two:
+        if not is_running:
+            copy = copied(tmp_path / "a", tmp_path / "copy")
+        async with device(TWO) as relay, device(ONE, tmp_path / "a", relay) as one:
+            if is_running:
+                copy = copied(tmp_path / "a", tmp_path / "copy")
+            async with device(ONE, copy, relay) as two:
                 await until(lambda: all(node.observer.has(CLONED) for node in (one, two)))
                 for node in (one, two):
                     with pytest.raises(IdentityCloned, match="lattice key identity new"):
@@ -424,6 +430,8 @@ def test_two_live_nodes_with_one_identity_refuse_to_write_until_one_gets_another
                     assert "another node runs with the identity" in node.observer.health
                     assert node.observer.counters["identity-cloned"] == 1
                 assert relay.observer.health == "ok"
+                assert relay.observer.counters["peer-cloned"] == 1
+        async with device(TWO) as relay:
             async with device(ONE, tmp_path / "a", relay) as one, device(THREE, copy, relay) as two:
                 await until(lambda: one.root_hash == two.root_hash == relay.root_hash)
                 assert one.observer.health == two.observer.health == "ok"
@@ -447,11 +455,14 @@ def test_a_node_is_no_twin_of_its_own_former_starts(tmp_path: Path) -> None:
                 assert node.observer.health == "ok"
         copy = copied(tmp_path / "a", tmp_path / "copy")
         async with device(ONE, copy) as node:
-            for start in starts:
+            for start in starts[:-1]:
                 node._guard.cloned(start)
             assert await offer(node, 3, 4) == range(3, 4)
-            elsewhere = sign_start(ONE, 12345, 0)
-            node._guard.cloned(elsewhere)
+            node._guard.cloned(starts[-1])  # the one that may run on where the copy was made from
+            with pytest.raises(IdentityCloned):
+                log_of(node).offer("x")
+        async with device(ONE, tmp_path / "a") as node:
+            node._guard.cloned(sign_start(ONE, 12345, 0))
             with pytest.raises(IdentityCloned):
                 log_of(node).offer("x")
 

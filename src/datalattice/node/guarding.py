@@ -92,8 +92,8 @@ class Guard:
     def cloned(self, twin: Start) -> None:
         """Hear of a start that was signed with the identity of this node.
 
-        One of this folder, in its past or before it was copied, says nothing: a peer may not have
-        noticed yet that its connection is gone. Any other one is of another node that runs.
+        A former start of this folder says nothing: it may be sent again by whoever kept it. Any
+        other one is of another node that runs.
         """
         own, place = self.start, self._place
         if own is None or twin.number == own.number:

@@ -19,7 +19,7 @@ START_BYTES: Final = 6
 """Length of the number of a start: exact in JSON."""
 
 STARTS_MAX: Final = 128
-"""Starts that are remembered: what one of them signed is no sign of another node."""
+"""Starts that are remembered: what one of them signed says nothing of another node."""
 
 UNREADABLE: Final = "unreadable"
 """Where a store was whose file of its place cannot be read: elsewhere, to be careful."""
@@ -67,7 +67,9 @@ class PlaceFile:
 
         Raises: StoreFull, StoreFailed: it cannot be written.
         """
-        self._starts = [*self._starts, start][-STARTS_MAX:]
+        # The last start before a copy was made may be that of a node which still runs.
+        former = self._starts[:-1] if self.moved else self._starts
+        self._starts = [*former, start][-STARTS_MAX:]
         self._noted = self._noted or self._here
         self._write()
 

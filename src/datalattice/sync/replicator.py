@@ -56,10 +56,11 @@ from datalattice.sync.session import (
     Twin,
     Wanted,
 )
-from datalattice.sync.starts import read_start
+from datalattice.sync.starts import Start, read_start
 from datalattice.sync.wants import WANTS_MAX, WantList
 
-MYSELF: Final = "at the other end is this node itself"
+MYSELF: Final = "at the other end is this node itself, or a copy of its folder"
+TWINS: Final = "a folder was cloned: another live node has the identity of this one, it is"
 
 
 class Replicator:
@@ -507,7 +508,9 @@ class Replicator:
                 self._absorb(session, offer, now_ms, states=False)
         elif pending.purpose is Purpose.ASK:
             self._stated(session, pending, content, error, now_ms)
-        elif pending.purpose is Purpose.HELLO and error is None:
+        elif pending.purpose is Purpose.TWIN:
+            self._is_alive(session, pending, now_ms)
+        elif error is None:
             self._greeted(session, content, now_ms)
 
     def _stated(
@@ -632,12 +635,24 @@ class Replicator:
             return
         session.start = start
         for twin in session.twins(self._sessions.values()):
-            self._effects.note("identity-twins", session.id, f"as well as {twin.id}")
-            for receiver, other in ((session, twin), (twin, session)):
-                assert other.start is not None
-                id, deadline_ms = receiver.next_id(), now_ms + self._pace.ask_timeout_ms
-                receiver.pending[id] = Pending(Purpose.TWIN, deadline_ms)
-                self._send(receiver, self._codec.twin(id, other.start))
+            self._tell_of_twin(twin, start, now_ms, next=session.id)
+
+    def _tell_of_twin(self, session: Session, other: Start, now_ms: int, next: str = "") -> None:
+        """Tell a peer of another node with its identity; `next` hears of it once it has answered.
+
+        Only an answer shows that the older connection is alive: that of a node which was killed and
+        started again may linger, and such a node has no twin.
+        """
+        id, deadline_ms = session.next_id(), now_ms + self._pace.ask_timeout_ms
+        session.pending[id] = Pending(Purpose.TWIN, deadline_ms, twin=next)
+        self._send(session, self._codec.twin(id, other))
+
+    def _is_alive(self, session: Session, pending: Pending, now_ms: int) -> None:
+        """Tell the newer one of two nodes with one identity of the older one, which has answered."""
+        twin = self._sessions.get(pending.twin)
+        if twin is not None and not twin.closing and session.start is not None:
+            self._effects.note("peer-cloned", session.id, f"{TWINS} {twin.id}")
+            self._tell_of_twin(twin, session.start, now_ms)
 
     def _told_of_twin(self, said: Value) -> None:
         """Pass on that another node has our identity, if that is signed with it."""

@@ -247,6 +247,7 @@ class Pending:
 
     secret: a challenge's token.
     path:   what an ASK asks for; `in_round`: a round of questions to a plain peer waits for it.
+    twin:   the session of another node with this peer's identity, which is told after the answer.
     """
 
     purpose: Purpose
@@ -256,6 +257,7 @@ class Pending:
     secret: bytes = b""
     path: tuple[Value, ...] = ()
     in_round: bool = False
+    twin: str = ""
 
 
 @dataclass(slots=True)

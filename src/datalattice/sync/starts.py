@@ -1,11 +1,12 @@
 """Starts: two nodes with one identity are told of each other by whoever is connected to both.
 
 A node draws a number when it starts, and signs it with its identity in the greeting. A peer with
-two live connections of one identity and two numbers sends each of them what the other has signed:
+two connections of one identity and two numbers sends the older one what the newer has signed, and
+when that is answered, so both are alive, the newer one what the older has signed:
 
     [:PING id :PEER :LP S]   S: the dialler's start, in the greeting
     {:LP true :START S}      the other's, in the info of the answer
-    [:PING id :TWIN S]       somebody else with your identity has told me this
+    [:PING id :TWIN S]       another node with your identity has told me this
 
 S is [:START number time], signed. Its second element is an Integer, so it is no answer to a
 challenge, and no section of the root takes a Vector for data of an owner. What is sent on is signed
