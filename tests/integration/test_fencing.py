@@ -431,11 +431,14 @@ def test_two_live_nodes_with_one_identity_refuse_to_write_until_one_gets_another
                     assert node.observer.counters["identity-cloned"] == 1
                 assert relay.observer.health == "ok"
                 assert relay.observer.counters["peer-cloned"] == 1
-        async with device(TWO) as relay:
-            async with device(ONE, tmp_path / "a", relay) as one, device(THREE, copy, relay) as two:
-                await until(lambda: one.root_hash == two.root_hash == relay.root_hash)
-                assert one.observer.health == two.observer.health == "ok"
-                assert await offer(one, 5, 6) == range(5, 6)
+        async with (
+            device(TWO) as relay,
+            device(ONE, tmp_path / "a", relay) as one,
+            device(THREE, copy, relay) as two,
+        ):
+            await until(lambda: one.root_hash == two.root_hash == relay.root_hash)
+            assert one.observer.health == two.observer.health == "ok"
+            assert await offer(one, 5, 6) == range(5, 6)
 
     run(work)
 
