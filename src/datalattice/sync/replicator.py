@@ -648,7 +648,7 @@ class Replicator:
         self._send(session, self._codec.twin(id, other))
 
     def _is_alive(self, session: Session, pending: Pending, now_ms: int) -> None:
-        """Tell the newer one of two nodes with one identity of the older one, which has answered."""
+        """Tell the newer of two nodes with one identity of the older one, which has answered."""
         twin = self._sessions.get(pending.twin)
         if twin is not None and not twin.closing and session.start is not None:
             self._effects.note("peer-cloned", session.id, f"{TWINS} {twin.id}")
