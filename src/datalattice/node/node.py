@@ -237,12 +237,7 @@ class Node:
                 self._guard.fence.check,
             )
             self.observer.checks[FORKS] = lambda: fork_trouble(self._replica.evidence)
-            start = self._guard.start
-            codec = LatticeCodec(self._replica, self.clock, self.config.dialect, start)
-            replicator = Replicator(
-                self._replica, codec, self.config.pace, self.identity, self._entropy
-            )
-            self._worker = Worker(replicator, self._deliver, self._failed)
+            self._worker = Worker(self._replicator(), self._deliver, self._failed)
             self._healer = Healer(
                 self._store, self._worker, self.observer, self.config.check_interval_ms / 1_000
             )
@@ -283,6 +278,11 @@ class Node:
         except BaseException:
             await self.close()
             raise
+
+    def _replicator(self) -> Replicator:
+        start, pace = self._guard.start, self.config.pace
+        codec = LatticeCodec(self._replica, self.clock, self.config.dialect, start)
+        return Replicator(self._replica, codec, pace, self.identity, self._entropy)
 
     async def close(self) -> None:
         """Make the last local writes durable, tell the peers, and end.
