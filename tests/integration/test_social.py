@@ -116,7 +116,9 @@ def test_nobody_writes_for_another_and_forgeries_are_dropped(social: Any) -> Non
     social.Social.at(honest, BOB.public_key, Ticks()).post("I am Bob")
     with pytest.raises(NoSigningKey):
         social.Social.at(root_of(None), BOB.public_key, Ticks()).post("unsigned")
-    forger = root_of(ANN)
+    with pytest.raises(NoSigningKey):
+        social.Social.at(root_of(ANN), BOB.public_key, Ticks()).post("I am Bob, too")
+    forger = RootLattice(root_lattice(), None, MergeContext(key_pair=ANN), strict=False)
     social.Social.at(forger, BOB.public_key, Ticks()).post("I am Bob, too")
     honest.merge(forger.get())
     assert [post.text for post in social.Social.at(honest, BOB.public_key).posts()] == ["I am Bob"]

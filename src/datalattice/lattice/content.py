@@ -8,6 +8,7 @@ from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, encode, value_h
 from datalattice.lattice.base import Lattice, as_operand, greater
 from datalattice.lattice.context import EMPTY_CONTEXT, MALFORMED, EntryDropped, MergeContext
 from datalattice.lattice.order import (
+    NIL,
     PRESENT,
     UNTIMED,
     Element,
@@ -33,11 +34,15 @@ class _ContentOrder(EntryOrder):
         other_present: bool,
         walk: Walk,
     ) -> Latest:
-        """Return the hash of each side's value."""
+        """Return the hash of each side's value, which is above nil as in the merge."""
         return contrast(
-            element(PRESENT, value_hash(own)) if own_present else None,
-            element(PRESENT, value_hash(other)) if other_present else None,
+            _entry_element(own) if own_present else None,
+            _entry_element(other) if other_present else None,
         )
+
+
+def _entry_element(value: Value) -> Element:
+    return element(NIL) if value is None else element(PRESENT, value_hash(value))
 
 
 _ORDER: Final = _ContentOrder()

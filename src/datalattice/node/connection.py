@@ -112,6 +112,7 @@ class Connection:
         self._cut = asyncio.Event()
         self._closing = False
         self._ended = False
+        self._write_error: OSError | None = None
 
     async def run(self) -> None:
         """Read and write until either side ends it; `reason` says why."""
@@ -120,9 +121,8 @@ class Connection:
         cut = asyncio.ensure_future(self._cut.wait())
         try:
             await asyncio.wait((reader, writer, cut), return_when=asyncio.FIRST_COMPLETED)
-            if not writer.done() and not cut.done():
-                # A peer may have closed its sending side only: what it asked is still answered.
-                finish = asyncio.ensure_future(self._finish(writer))
+            if not cut.done() and (not writer.done() or self._write_error is not None):
+                finish = asyncio.ensure_future(self._finish(reader, writer))
                 await asyncio.wait(
                     (finish, cut),
                     timeout=CLOSE_TIMEOUT_S,
@@ -137,6 +137,9 @@ class Connection:
             self._release()
             if self._cut.is_set():
                 self._link.abort()
+            if not self.reason:  # the peer gave none in what it sent before the end
+                error = self._write_error
+                self.reason = "closed by the peer" if error is None else f"broken: {error}"
             await self._end()
 
     async def _end(self) -> None:
@@ -146,7 +149,13 @@ class Connection:
         except TimeoutError:
             self._link.abort()
 
-    async def _finish(self, writer: asyncio.Task[None]) -> None:
+    async def _finish(self, reader: asyncio.Task[None], writer: asyncio.Task[None]) -> None:
+        if writer.done():
+            # A peer that takes nothing more may have said why before it closed.
+            await asyncio.shield(reader)
+            await self._idle.wait()
+            return
+        # A peer may have closed its sending side only: what it asked is still answered.
         await self._idle.wait()
         self._closing = True
         self._wake_writer.set()
@@ -242,7 +251,6 @@ class Connection:
                 self.cause, self.reason = "framing", str(error)
                 return
             if not data:
-                self.reason = self.reason or "closed by the peer"
                 return
             progress.came(len(data), now_s())
             self.traffic.bytes_in += len(data)
@@ -283,7 +291,7 @@ class Connection:
                         self._unsent_bytes -= len(piece)
                         self.traffic.bytes_out += len(piece)
                 except OSError as error:
-                    self.reason = self.reason or f"broken: {error}"
+                    self._write_error = error
                     return
                 self.traffic.frames_out += count
                 self._account()
