@@ -16,7 +16,7 @@ from datalattice.apps.queue import LatticeMQ, Queue
 from datalattice.cells import Keyword, Map, Signed, to_cell
 from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import RootLattice
-from datalattice.errors import IdentityCloned, Unfenced
+from datalattice.errors import DataLoss, IdentityCloned, Unfenced
 from datalattice.lattice import (
     LOCAL_KEY,
     MergeContext,
@@ -403,6 +403,44 @@ def test_the_place_of_a_store_is_no_part_of_it(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "place.json").exists()
     with CellStore.open(tmp_path / "a") as store:
         assert store.damage == ()
+
+
+# --- lost commits ---------------------------------------------------------------------------------
+
+
+def cut(folder: Path) -> None:
+    """Cut the acknowledged end of a node's log, and go on without it."""
+    file = max((folder / "segments").iterdir())
+    with file.open("r+b") as handle:
+        handle.truncate(file.stat().st_size - 10)
+    CellStore.open(folder, repair=True).close()
+
+
+def test_a_node_that_lost_commits_writes_once_a_peer_has_said_what_they_were(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        async with device(TWO, tmp_path / "peer") as peer:
+            async with device(ONE, tmp_path / "a", peer) as node:
+                await offer(node, 0, 5)
+                await until(lambda: peer.root_hash == node.root_hash)
+        cut(tmp_path / "a")
+        for peers in ((), ("127.0.0.1:1",)):
+            async with device(ONE, tmp_path / "a", *peers, fence_moved_wait_ms=20) as node:
+                with pytest.raises(DataLoss, match="a peer has to be reached first"):
+                    log_of(node).offer("x")
+                assert "acknowledged" in node.observer.health
+        async with (
+            device(TWO, tmp_path / "peer") as peer,
+            device(ONE, tmp_path / "a", peer) as node,
+        ):
+            assert node.is_fenced
+            assert await offer(node, 5, 6) == range(5, 6)
+            assert node.observer.health == "ok"
+        with CellStore.open(tmp_path / "a") as store:
+            assert store.loss is None
+
+    run(work)
 
 
 # --- two nodes with one identity ------------------------------------------------------------------

@@ -154,7 +154,7 @@ def writing(folder: Folder) -> Iterator[Writer]:
     Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
             writing.
     """
-    found = home.node_or_store(folder)
+    found = home.node_or_store(folder, fenced=True)
     if not isinstance(found, CellStore):
         from datalattice.node import NodeWriter
 

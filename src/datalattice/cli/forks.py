@@ -183,6 +183,7 @@ def resolve(
         "forks.resolve",
         {"id": full, "action": action},
         lambda replica: resolve_fork(replica, full, action, SystemClock()),
+        fenced=append,
     )
     show(json, document, lambda: _print_resolved(document))
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import Abort, Exit, TyperException
 from typer.main import get_command
 
@@ -43,6 +44,7 @@ from datalattice.cli import (
     venue,
 )
 from datalattice.cli.conformance import conformance
+from datalattice.cli.offline import add_offline
 from datalattice.cli.render import print_error
 from datalattice.errors import DataLatticeError, UsageError
 
@@ -133,7 +135,9 @@ def options(
 @cache
 def _built() -> Callable[..., Any]:
     """Return the commands as typer runs them; a process that runs many builds them once."""
-    return get_command(app)
+    commands = get_command(app)
+    assert isinstance(commands, TyperGroup)
+    return add_offline(commands)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ from datalattice.cli.folder import Folder
 from datalattice.cli.render import table
 from datalattice.cli.values import value_json
 from datalattice.errors import UsageError
-from datalattice.home import read_keys_or_none
+from datalattice.home import ask_first, read_keys_or_none
 
 if TYPE_CHECKING:
     from datalattice.node import ControlClient
@@ -53,13 +53,18 @@ def on_replica(
     operation: str,
     arguments: dict[str, Any],
     alone: Callable[[LatticeReplica], dict[str, object]],
+    *,
+    fenced: bool = False,
 ) -> dict[str, Any]:
-    """Have the running node do it, or do it on the store when none runs."""
+    """Have the running node do it, or do it on the store when none runs.
+
+    fenced: it writes for owners, so peers are asked first.
+    """
     from datalattice.node import connect
 
     client = connect(folder.path)
     if client is None:
-        with _replica_of(folder) as replica:
+        with _replica_of(folder, fenced=fenced) as replica:
             document = value_json(to_cell(alone(replica)))
     else:
         with client:
@@ -69,7 +74,7 @@ def on_replica(
 
 
 @contextmanager
-def _replica_of(folder: Folder) -> Iterator[LatticeReplica]:
+def _replica_of(folder: Folder, *, fenced: bool) -> Iterator[LatticeReplica]:
     """Open the replica of a folder in which no node runs."""
     from datalattice.lattice import MergeContext, root_lattice
     from datalattice.node import load_settings
@@ -80,6 +85,8 @@ def _replica_of(folder: Folder) -> Iterator[LatticeReplica]:
     keys = read_keys_or_none(folder)
     context = MergeContext() if keys is None else keys.context()
     with CellStore.open(folder.store_path) as store:
+        if fenced and keys is not None:
+            ask_first(folder, store, keys)
         yield LatticeReplica(store, root_lattice(), context, hosting=policy)
 
 

@@ -22,6 +22,7 @@ from datalattice.cli.render import (
 from datalattice.cli.running import size_text
 from datalattice.cli.values import value_json
 from datalattice.errors import BadFormat, StoreFailed, UsageError
+from datalattice.home import ask_first
 from datalattice.store import CellStore
 
 app = typer.Typer(help="Check a folder's store byte by byte, and heal what is damaged.")
@@ -166,6 +167,8 @@ def _heal_alone(
             CellStore.open(folder.store_path, repair=not loss.is_given_up) as store,
         ):
             healing = heal_store(store, Fetching(store, sources), bar.to)
+            if keys is not None:
+                ask_first(folder, store, keys)
             store.accept_loss()
     elif loss is not None:
         print_notice(f"{loss}; if nobody has it, go on without it: --accept-loss")

@@ -15,7 +15,15 @@ from datalattice.home.folder import (
     write_key,
 )
 from datalattice.home.identity import begin_folder, renew_identity
-from datalattice.home.opening import node_or_store, open_reader, reading, root_named, whole
+from datalattice.home.opening import (
+    ask_first,
+    node_or_store,
+    offline,
+    open_reader,
+    reading,
+    root_named,
+    whole,
+)
 from datalattice.home.syncing import Direction, Outcome, Side, Sync
 from datalattice.home.transfer import copy_tree, fetch, inside, pieces, pieces_of, walk_local
 
@@ -34,6 +42,7 @@ __all__ = [
     "OwnKeys",
     "Side",
     "Sync",
+    "ask_first",
     "begin_folder",
     "copy_tree",
     "edit",
@@ -42,6 +51,7 @@ __all__ = [
     "folder_of",
     "inside",
     "node_or_store",
+    "offline",
     "open_reader",
     "pieces",
     "pieces_of",

@@ -140,7 +140,7 @@ def editing(folder: Folder) -> Iterator[Editor]:
     Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
             writing.
     """
-    found = node_or_store(folder)
+    found = node_or_store(folder, fenced=True)
     with found, whole(folder):
         keys = read_keys(folder)
         if isinstance(found, CellStore):

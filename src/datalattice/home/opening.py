@@ -5,9 +5,11 @@ A store has one writer, and while a node runs that is the node. Readers open it 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 from datalattice.cells import Value
@@ -20,7 +22,7 @@ from datalattice.errors import (
     StoreLocked,
     UsageError,
 )
-from datalattice.home.folder import Folder, read_keys
+from datalattice.home.folder import Folder, OwnKeys, read_keys
 from datalattice.store import CellStore, parse_time
 
 if TYPE_CHECKING:
@@ -31,12 +33,28 @@ LOCK_WAIT_S: Final = 10.0
 
 LOCK_POLL_S: Final = 0.02
 
+_OFFLINE: Final[ContextVar[bool]] = ContextVar("offline", default=False)
 
-def node_or_store(folder: Folder) -> ControlClient | CellStore:
+_log = logging.getLogger("datalattice.home")
+
+
+@contextmanager
+def offline(chosen: bool = True) -> Iterator[None]:
+    """Have what is written meanwhile without a node be written without having asked a peer."""
+    token = _OFFLINE.set(chosen)
+    try:
+        yield
+    finally:
+        _OFFLINE.reset(token)
+
+
+def node_or_store(folder: Folder, *, fenced: bool = False) -> ControlClient | CellStore:
     """Return the running node, or else the store; wait for whoever else is writing.
 
+    fenced: the owners of the folder's keys will be written for, so the store has what the peers in
+            the folder's settings have of them, as far as one can be reached.
     Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
-            writing. DataLoss: acknowledged commits of the store are gone.
+            writing. DataLoss: acknowledged commits of the store are gone. As `ask_peers`.
     """
     from datalattice.node import connect
 
@@ -45,16 +63,36 @@ def node_or_store(folder: Folder) -> ControlClient | CellStore:
         client = connect(folder.path)
         if client is not None:
             return client
-        read_keys(folder)  # before a store is made for nothing
+        keys = read_keys(folder)  # before a store is made for nothing
         try:
             store = CellStore.open(folder.store_path)
         except StoreLocked as error:
             if time.monotonic() >= give_up_s:
                 raise StoreLocked(f"waited {LOCK_WAIT_S:g} s in vain: {error}") from error
         else:
-            _check_loss(store)
+            try:
+                if fenced:
+                    ask_first(folder, store, keys)
+                _check_loss(store)
+            except BaseException:
+                store.close()
+                raise
             return store
         time.sleep(LOCK_POLL_S)
+
+
+def ask_first(folder: Folder, store: CellStore, keys: OwnKeys) -> None:
+    """Have the peers in a folder's settings say what its owners have written elsewhere.
+
+    Raises: as `ask_peers`.
+    """
+    from datalattice.node import ask_peers
+
+    unasked = ask_peers(
+        store, folder.settings_path, keys.identity, keys.in_order(), offline=_OFFLINE.get()
+    )
+    if unasked is not None and not _OFFLINE.get():
+        _log.warning(unasked)
 
 
 def _check_loss(store: CellStore) -> None:
@@ -64,7 +102,6 @@ def _check_loss(store: CellStore) -> None:
     """
     loss = store.loss
     if loss is not None:
-        store.close()
         raise DataLoss(
             f"{loss}; nothing of your own is written here until that is accepted: "
             "lattice store heal --accept-loss"

@@ -1,5 +1,6 @@
 """Node: replication between processes - sockets, timers, threads and their lives."""
 
+from datalattice.node.asking import ask_peers
 from datalattice.node.backup import Backup
 from datalattice.node.config import DEFAULT_PORT, NodeConfig
 from datalattice.node.control import ControlClient, NodeWriter
@@ -47,6 +48,7 @@ __all__ = [
     "Transport",
     "Watched",
     "WebResolver",
+    "ask_peers",
     "changed_slots",
     "check_slot",
     "collected_document",

@@ -7,7 +7,7 @@ asked, and their answers are part of the live value; and again when a peer comes
 
     closed    asking; writes from other threads wait
     open      a peer has answered, or nobody did in time
-    refusing  nobody did in time, and the folder lies elsewhere than it did
+    refusing  nobody did in time, and the folder lies elsewhere than it did, or has lost commits
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ UNFENCED: Final = "unfenced"
 
 WITHOUT_ASKING: Final = "writing without having asked a peer"
 MOVED: Final = (
-    "this folder was copied, restored or moved, and no peer has said what was written since; "
-    "let a peer be reached, or accept that with --accept-unfenced (accept_unfenced = true)"
+    "this folder was copied, restored or moved, and no peer has said what was written since; let a "
+    "peer be reached, or accept that: a node with --accept-unfenced (accept_unfenced = true), a "
+    "command with --offline"
 )
 
 PATHS_MAX: Final = 32
@@ -70,13 +71,13 @@ class Outcome(Enum):
 class Pace:
     """wait_s: time for an answer. again_s: time without a peer after which it is asked again.
 
-    refuses:  whether writes are refused when nobody has answered in time, at the start.
+    refusal:  why writes are refused when nobody has answered in time, at the start; None: accepted.
     hurries:  whether to wait no longer when every peer has failed to be reached once.
     """
 
     wait_s: float
     again_s: float
-    refuses: bool = False
+    refusal: DataLatticeError | None = None
     hurries: bool = False
 
 
@@ -279,8 +280,8 @@ class Fence:
     def _give_up(self, pace: Pace, *, is_start: bool) -> None:
         reasons = {one.address or "": one.reason for one in self._links.wanted()} | self._reasons
         log_event(logging.WARNING, UNFENCED, peers=reasons)
-        if is_start and pace.refuses:
-            self.refuse(UNFENCED, Unfenced(MOVED))
+        if is_start and pace.refusal is not None:
+            self.refuse(UNFENCED, pace.refusal)
             self._decide()
             return
         if is_start:

@@ -105,10 +105,13 @@ def _append(
 async def resolve(node: Node, arguments: Map) -> Value:
     """Return the answer to `forks.resolve`.
 
-    Raises: UsageError, NoSigningKey: as `resolve_fork`.
+    Raises: UsageError, NoSigningKey: as `resolve_fork`. Unfenced, IdentityCloned: as `Node.fenced`.
     """
     id, action = arguments.get("id"), arguments.get("action")
     if not isinstance(id, str) or not isinstance(action, str):
         raise UsageError("forks.resolve needs the texts id and action")
     clock = node.clock
+    if action == "append":
+        # The worker must not wait for the fence: the answers of peers come through it.
+        await node.fenced()
     return to_cell(await node.house.ask(lambda one: resolve_fork(one, id, action, clock)))

@@ -141,7 +141,9 @@ class Node:
         entropy: Entropy | None = None,
         transport: Transport | None = None,
         backups: Iterable[Backup] = (),
+        is_brief: bool = False,
     ) -> None:
+        """Set up a node; `is_brief`: one that ends soon waits for no peer that is out of reach."""
         self.identity, self.owner, ring = node_keys(key_pair, identity, keys)
         if config.url is not None and self.identity is None:
             raise NoSigningKey("a node signs the url it publishes, so it needs a key pair")
@@ -185,6 +187,7 @@ class Node:
             self.identity,
             owned_paths(self._lattice, self._context),
             Links(lambda: self.peers, self._network.to_peers, self._ask_for),
+            is_brief,
         )
         self._network.peers.changed = self._guard.fence.woken
         self._changed = asyncio.Event()

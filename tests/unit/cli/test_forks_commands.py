@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -176,6 +177,25 @@ def test_a_fork_of_another_owner_waits_for_that_owner(
         refused = lattice("forks", "resolve", row["id"], "--append")
         assert refused.code == 2
         assert "left out no records" in refused.line()
+
+
+def test_records_are_appended_once_peers_were_asked_and_dropped_at_once(
+    tmp_path: Path, lattice: Any
+) -> None:
+    home = own_fork(tmp_path, lattice)
+    with CellStore.open(home / "store") as store:
+        store.place().settle()
+    shutil.copytree(home, tmp_path / "copy")
+    (tmp_path / "copy" / "node.toml").write_text('peers = ["127.0.0.1:1"]')
+    [row] = lattice("forks", "list", "--json").document
+    copy = ("--dir", tmp_path / "copy")
+    refused = lattice("forks", "resolve", row["id"], "--append", *copy)
+    assert (refused.code, "copied, restored or moved" in refused.line()) == (1, True)
+    assert lattice("forks", "resolve", row["id"], "--append", "--offline", *copy).code == 0
+    assert lattice("forks", "list", "--json", *copy).document == []
+    shutil.copytree(home, tmp_path / "another")
+    (tmp_path / "another" / "node.toml").write_text('peers = ["127.0.0.1:1"]')
+    assert lattice("forks", "resolve", row["id"], "--drop", "--dir", tmp_path / "another").code == 0
 
 
 def test_only_a_node_with_the_owners_key_appends(tmp_path: Path, lattice: Any) -> None:
