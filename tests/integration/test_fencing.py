@@ -420,10 +420,12 @@ def test_a_node_that_lost_commits_writes_once_a_peer_has_said_what_they_were(
     tmp_path: Path,
 ) -> None:
     async def work() -> None:
-        async with device(TWO, tmp_path / "peer") as peer:
-            async with device(ONE, tmp_path / "a", peer) as node:
-                await offer(node, 0, 5)
-                await until(lambda: peer.root_hash == node.root_hash)
+        async with (
+            device(TWO, tmp_path / "peer") as peer,
+            device(ONE, tmp_path / "a", peer) as node,
+        ):
+            await offer(node, 0, 5)
+            await until(lambda: peer.root_hash == node.root_hash)
         cut(tmp_path / "a")
         for peers in ((), ("127.0.0.1:1",)):
             async with device(ONE, tmp_path / "a", *peers, fence_moved_wait_ms=20) as node:
