@@ -30,7 +30,7 @@ from datalattice.cli.render import (
     table,
 )
 from datalattice.cli.values import value_json
-from datalattice.errors import NoSuchPath, UsageError
+from datalattice.errors import MissingData, NoSuchPath, UsageError
 from datalattice.home import begin_folder, root_named
 from datalattice.lattice import slot_changes
 from datalattice.store import Moment, parse_time, time_text
@@ -106,6 +106,7 @@ def _slot_row(path: tuple[Value, ...], before: Value, after: Value) -> dict[str,
     row: dict[str, Any] = {
         "path": [value_json(key) for key in path],
         "text": past.path_text(path),
+        "kind": "fork" if _is_fork(path, before, after) else "change",
         "signer": None,
         "valid": None,
         "hash": None if after is None else value_hash(after).hex(),
@@ -116,6 +117,16 @@ def _slot_row(path: tuple[Value, ...], before: Value, after: Value) -> dict[str,
     elif isinstance(before, Signed):
         row["signer"] = None
     return row
+
+
+def _is_fork(path: tuple[Value, ...], before: Value, after: Value) -> bool:
+    """Return whether a slot went over to another branch, as far as its cells are still here."""
+    from datalattice.sync import is_descendant
+
+    try:
+        return not is_descendant(path, after, before)
+    except MissingData:
+        return False
 
 
 def _log_line(row: dict[str, Any]) -> str:
@@ -134,7 +145,8 @@ def _slot_text(slot: dict[str, Any]) -> str:
         return str(slot["text"])
     signer = slot["signer"][: past.KEY_DIGITS_SHOWN]
     by = "" if signer in slot["text"] else f" by 0x{signer}"
-    return f"{slot['text']}{by}{'' if slot['valid'] else ' SIGNATURE NOT VALID'}"
+    fork = " FORK: another branch of its owner" if slot["kind"] == "fork" else ""
+    return f"{slot['text']}{by}{fork}{'' if slot['valid'] else ' SIGNATURE NOT VALID'}"
 
 
 def show_root(

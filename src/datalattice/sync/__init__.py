@@ -12,7 +12,15 @@ from datalattice.sync.effects import (
     Standing,
 )
 from datalattice.sync.evidence import Evidence, EvidenceLimits
-from datalattice.sync.forkproof import CHAIN, FORK, INVALID, Verdict, check_proof, write_proof
+from datalattice.sync.forkproof import (
+    CHAIN,
+    FORK,
+    INVALID,
+    Verdict,
+    check_proof,
+    is_descendant,
+    write_proof,
+)
 from datalattice.sync.forkrecords import ForkRecord, LogLoss, partition_of_slot, stored_forks
 from datalattice.sync.hosting import DISK_LOW, Hosting, QuotaExceeded, owner_text, section_name
 from datalattice.sync.hostingtable import Decision, HostingTable
@@ -107,6 +115,7 @@ __all__ = [
     "WantList",
     "Wanted",
     "check_proof",
+    "is_descendant",
     "owner_text",
     "partition_of_slot",
     "section_name",

@@ -145,6 +145,25 @@ def _judge(data: bytes) -> Verdict:
     return Verdict(FORK if forked else CHAIN, text, steps, owner, hashes)
 
 
+def is_descendant(path: tuple[Value, ...], cell: Value, former: Value) -> bool:
+    """Return whether a slot's cell contains the one that stood there before it.
+
+    True also where the path is not a slot's, or one of the two is not signed.
+    Raises: MissingData: a cell that differs is not at hand.
+    """
+    lattice = root_lattice().path(*path)
+    slots = isinstance(cell, Signed) and isinstance(former, Signed)
+    if not (slots and path and isinstance(lattice, SignedLattice)):
+        return True
+    assert isinstance(cell, Signed)
+    assert isinstance(former, Signed)
+    context = MergeContext(verifier=verify_did, path=path, owner=path[-1])
+    found: list[Report] = []
+    note: Callable[[Report], None] = found.append
+    merged = lattice.merge(cell, former, context.reporting(note))
+    return merged is cell and not any(isinstance(report, OwnerForked) for report in found)
+
+
 def _forks(lattice: SignedLattice, one: Signed, other: Signed, context: MergeContext) -> bool:
     found: list[Report] = []
     note: Callable[[Report], None] = found.append

@@ -129,6 +129,28 @@ def test_records_that_a_log_lost_are_listed_shown_and_appended_once(
     assert lattice("forks", "list", "--json").document == []
 
 
+def test_the_log_tells_where_a_slot_went_over_to_another_branch(
+    tmp_path: Path, lattice: Any
+) -> None:
+    home = tmp_path / "home"
+    lattice("key", "new")
+    own, mine = read_key(home / "identity.key"), ("queue", f"0x{ANN.public_key.hex()}")
+    common = queue_root(["a"], 100, ANN)
+    longer = queue_root(["b"], 200, ANN, common)
+    fill(home, [common, longer, queue_root(["r"], 300, ANN, common), queue_root(["o"], 400, own)])
+    rows = lattice("log", "--json").document
+    kinds = [one["kind"] for row in rows for one in row["changed"] if tuple(one["path"]) == mine]
+    assert kinds == ["fork", "change", "change"]
+    assert all(
+        one["kind"] == "change"
+        for row in rows
+        for one in row["changed"]
+        if tuple(one["path"]) != mine
+    )
+    (line,) = [one for one in lattice("log").out.splitlines() if "FORK" in one]
+    assert "FORK: another branch of its owner" in line
+
+
 @pytest.mark.parametrize("through", [alone, running])
 def test_export_prints_the_lost_records_and_drop_forgets_them_for_good(
     tmp_path: Path, lattice: Any, through: Any
