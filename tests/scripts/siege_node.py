@@ -82,6 +82,7 @@ class Garrison:
         self._accounts = accounts
         self._lags: list[float] = []
         self._written = 0
+        self._newest = 0  # the time in the last record
         self._rests = False
         self._errors: Counter[str] = Counter()
 
@@ -90,16 +91,18 @@ class Garrison:
 
     async def write(self) -> None:
         """Append a record with the time, and set a key, over and over."""
+        await self._node.fenced()
         queue = self._queue(self._own)
         database = Database.at(self._node.cursor, self._own, TOPIC)
         while not self._rests:
             try:
-                queue.offer(time.time_ns())
+                newest = time.time_ns()
+                queue.offer(newest)
                 database["last"] = self._written
                 if queue.size() >= 2 * KEPT_RECORDS:
                     queue.truncate(queue.start_offset() + KEPT_RECORDS)
                 await self._node.sync()
-                self._written += 1
+                self._written, self._newest = self._written + 1, newest
             except DataLatticeError as error:
                 self._errors[f"{error.code}: {error}"] += 1
             await asyncio.sleep(WRITE_S)
@@ -135,6 +138,7 @@ class Garrison:
                     "time": time.time(),
                     "lags": lags,
                     "written": self._written,
+                    "newest": self._newest,
                     "errors": dict(self._errors),
                     "cpu_s": time.process_time(),
                     "frames_s": dict(self._accounts.seconds),
@@ -159,6 +163,9 @@ def main(folder: str, number: str, owners: str, *peers: str) -> None:
     def ready(running: Running, node: Node) -> None:
         tell({"address": running.address, "http": running.http})
         known = [bytes.fromhex(one) for one in owners.split(",")]
+        for peer in known[1:]:  # those that have no address yet dial; they are wanted all the same
+            if peer != keys_of(int(number)).public_key:
+                node.add_peer(public_key=peer)
         user = Garrison(node, int(number), known, accounts)
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, user.rest)
         for work in (user.write, user.watch, user.report):

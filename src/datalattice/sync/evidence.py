@@ -23,11 +23,12 @@ from datalattice.cells import (
     Signed,
     Value,
     Vector,
+    Work,
     same,
     value_hash,
 )
 from datalattice.clock import Clock
-from datalattice.errors import BadSignature
+from datalattice.errors import BadSignature, WorkExceeded
 from datalattice.lattice import (
     LOCAL_KEY,
     LOG_BRANCH,
@@ -119,6 +120,8 @@ class Evidence:
         self._checked: dict[bytes, bytes] = {}  # id -> hash of the slot it was last compared with
         self._examined: dict[bytes, tuple[int, int]] = {}  # path hash -> (minute, forks in it)
         self._is_new = False  # whether there is something to be written
+        self._work = Work()  # of the message whose forks are looked at just now
+        self._spent_max = 0  # when nothing more is compared on that account
 
     def load(self, root: Value) -> None:
         """Take over what a root holds, as after a restart."""
@@ -133,17 +136,27 @@ class Evidence:
         self._is_new = False
         self.open = tuple(self.records.values())
 
-    def bring_up(self, root: Value, forks: Iterable[OwnerForked]) -> Value:
+    def bring_up(
+        self, root: Value, forks: Iterable[OwnerForked], work: Work | None = None
+    ) -> Value:
         """Return the root to be committed, with the evidence that its slots leave necessary.
 
-        Cost:   the slots with records that changed since the last call; a few merges for each fork.
+        work: the account of the message that made the root, a new one when there is none. Branches
+              are compared for what it has left, except those of owners whose keys are here.
+        Cost: the slots with records that changed since the last call; a merge for each fork and
+              record of its slot.
         """
+        self._work = Work() if work is None else work
+        # "What is kept was paid for by the messages it came in": reading it earns nothing here.
+        self._spent_max = self._work.spent + max(self._work.left, 0)
         added = False
         for fork in forks:
             self.seen_count += 1
             if self.can_keep and self._may_examine(fork.path):
-                self._add(fork)
-                added = True
+                if self._afforded(lambda: self._add(fork)):  # noqa: B023
+                    added = True
+                else:
+                    self.skipped_count += 1
         self._settle(root)
         if added:
             self._bound()
@@ -221,6 +234,14 @@ class Evidence:
             return False
         return True
 
+    def _afforded(self, look: Callable[[], None]) -> bool:
+        """Take a look that costs merges; False: nobody pays for it, so the order alone decides."""
+        try:
+            look()
+        except WorkExceeded:
+            return False
+        return True
+
     def _add(self, fork: OwnerForked) -> None:
         winner, loser = fork.kept, fork.other
         if not isinstance(winner, Signed) or not isinstance(loser, Signed):
@@ -229,13 +250,17 @@ class Evidence:
         if id in self._dropped or id in self.records:
             return
         # "A branch that writes on is one record."
-        for other in list(self._slots.get(_path_hash(fork.path), {}).values()):
+        earlier: list[bytes] = []
+        for other in self._slots.get(_path_hash(fork.path), {}).values():
             if other.loser is None:
                 continue
-            if self._left_out(fork.path, fork.owner, other.loser, loser) is None:
+            kept, left = self._joined(fork.path, fork.owner, other.loser, loser)
+            if left is None and kept is not loser:
                 return
-            if self._left_out(fork.path, fork.owner, loser, other.loser) is None:
-                self._take(other.id)
+            if left is None:
+                earlier.append(other.id)
+        for one in earlier:
+            self._take(one)
         size = growth(winner, loser, self._fetch, self._limits.bytes_per_owner)
         proof: Value = None
         if size is None:
@@ -255,13 +280,20 @@ class Evidence:
             )
         )
 
-    def _left_out(
-        self, path: Path, owner: Value, slot: Signed, loser: Signed
-    ) -> OwnerForked | None:
-        """Return how a slot's cell leaves a branch out, None when it contains it."""
+    def _joined(
+        self, path: Path, owner: Value, one: Signed, two: Signed
+    ) -> tuple[Value, OwnerForked | None]:
+        """Return which of two cells of a slot stays, and how it leaves the other one out.
+
+        Raises: WorkExceeded: there is too little left on the account.
+        """
         lattice = self._lattice.path(*path)
         if not isinstance(lattice, SignedLattice):
-            return None
+            return one, None
+        # What this node signed itself costs what it costs.
+        work = None if self.is_mine(owner) else self._work
+        if work is not None and work.spent > self._spent_max:
+            raise WorkExceeded("the message pays for no more comparisons")
         found: list[OwnerForked] = []
 
         def note(report: Report) -> None:
@@ -272,32 +304,37 @@ class Evidence:
         if isinstance(owner, str):
             verifier = DIDVerifier(verifier)
         # Without keys: what a join would be is not asked.
-        context = MergeContext(verifier=verifier, path=path, report=note, owner=owner)
-        merged = lattice.merge(slot, loser, context)
-        if merged is not slot:
-            return OwnerForked(owner, path, slot, loser)  # it is the greater one of the two
-        return found[0] if found else None
+        context = MergeContext(verifier=verifier, path=path, report=note, owner=owner, work=work)
+        kept = lattice.merge(one, two, context)
+        return kept, found[0] if found else None
 
     def _settle(self, root: Value) -> None:
         """Let go of records whose branch is in its slot by now."""
-        for record in list(self.records.values()):
-            slot = get_in(root, record.path)
-            loser = record.loser
-            if not isinstance(slot, Signed) or loser is None:
+        for records in list(self._slots.values()):
+            held = list(records.values())
+            slot = get_in(root, held[0].path)
+            if not isinstance(slot, Signed):
                 continue
             hash = value_hash(slot)
-            if self._checked.get(record.id) == hash:
-                continue
-            self._checked[record.id] = hash
-            left = self._left_out(record.path, record.owner, slot, loser)
-            if left is None:
-                self._take(record.id)
-                continue
-            now = replace(record, branch=left.branch, logs=losses_of(left))
-            if now.branch == LOG_BRANCH and _all_appended(slot.value, now):
-                self._take(record.id)
-            elif now.branch != record.branch or now.logs != record.logs:
-                self._put(now)
+            for record in held:
+                if record.loser is not None and self._checked.get(record.id) != hash:
+                    self._checked[record.id] = hash
+                    self._afforded(lambda: self._compare(record, slot))  # noqa: B023
+
+    def _compare(self, record: ForkRecord, slot: Signed) -> None:
+        """Let go of a record if its branch is in its slot by now, else note how it is left out."""
+        assert record.loser is not None
+        kept, left = self._joined(record.path, record.owner, slot, record.loser)
+        if kept is not slot:  # it is the greater one of the two
+            left = OwnerForked(record.owner, record.path, slot, record.loser)
+        if left is None:
+            self._take(record.id)
+            return
+        now = replace(record, branch=left.branch, logs=losses_of(left))
+        if now.branch == LOG_BRANCH and _all_appended(slot.value, now):
+            self._take(record.id)
+        elif now.branch != record.branch or now.logs != record.logs:
+            self._put(now)
 
     # --- bounds ---------------------------------------------------------------------------------
 

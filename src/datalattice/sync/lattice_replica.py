@@ -184,10 +184,10 @@ class LatticeReplica:
         if isinstance(report, OwnerForked):
             self._forks.append(report)
 
-    def _with_evidence(self, value: Value) -> Value:
+    def _with_evidence(self, value: Value, work: Work | None = None) -> Value:
         """Return a root to be committed, with the evidence of what its slots leave out."""
         forks, self._forks = self._forks, []
-        return self.evidence.bring_up(value, forks)
+        return self.evidence.bring_up(value, forks, work)
 
     def drop_evidence(self, ids: Sequence[bytes]) -> bool:
         """Let go of records of forks, for good; return whether there were any; durable."""
@@ -667,6 +667,7 @@ class LatticeReplica:
         peer = claim.peer
         outcome.finished.append(waiting.key)
         loader = holes.loader(self._store)
+        work = Work()  # of all that this message is merged with
         dropped = outcome.dropped_parts
         self._holes = holes
         try:
@@ -675,7 +676,7 @@ class LatticeReplica:
                 other = self._wrap(waiting.path, other, peer)
             admitted = self._admit(other, peer)
             other = other if admitted is None else admitted.value
-            merged = self._merged(other, holes)
+            merged = self._merged(other, holes, work)
         except (BadFormat, Corruption, MissingData, UsageError) as error:
             if isinstance(error, MissingData) and self.on_loss is not None:
                 self.on_loss(error.hashes)  # the foreign value is complete: it is ours
@@ -695,7 +696,7 @@ class LatticeReplica:
         if in_full and admitted is not None and not admitted.is_short and taken.key != waiting.key:
             self._remember_cut(claim, waiting, taken)
         is_new = merged is not self._root and not same(merged, self._root)
-        value = self._with_evidence(merged)
+        value = self._with_evidence(merged, work)
         if value is self._root or (not is_new and same(value, self._root)):
             return in_full
         # "It was written in the commit of the merge that made it." Of two branches of a slot the
@@ -730,14 +731,14 @@ class LatticeReplica:
         outcome.ended.append((claim.peer, True))
         return True
 
-    def _merged(self, other: Value, holes: Holes) -> Value:
+    def _merged(self, other: Value, holes: Holes, work: Work) -> Value:
         """Return the root with a foreign one merged into it.
 
         Raises: BadFormat: its own cell is not sound, or the result would refer to one that is not.
         """
         if isinstance(other, Hole):
             raise BadFormat(holes.reason())
-        context = self._context.for_foreign(self._context.report, Work(), holes)
+        context = self._context.for_foreign(self._context.report, work, holes)
         merged = self._lattice.merge(self._root, other, context)
         if holes.is_planted(merged):  # "no merge can plant a hole, whatever it forgets"
             raise BadFormat(f"the merge would keep a cell that is not sound: {holes.reason()}")

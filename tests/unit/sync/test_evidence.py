@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ, append_branch, is_appended, read_state
+from datalattice.apps.queue import LatticeMQ, append_branch, is_appended, make_entry, read_state
 from datalattice.cells import (
     Index,
     Keyword,
@@ -27,6 +27,7 @@ from datalattice.lattice import (
     LOCAL_KEY,
     MergeContext,
     OwnerForked,
+    assoc_in,
     get_in,
     local_value,
     root_lattice,
@@ -35,6 +36,7 @@ from datalattice.lattice import (
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import EvidenceLimits, LatticeReplica, Offer, Probe, stored_forks
 from datalattice.sync.incoming import Incoming
+from datalattice.testing.bombs import queue_state, repeated_log, topics
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
 
@@ -350,6 +352,35 @@ def test_forks_of_a_slot_are_examined_so_often_a_minute_and_the_order_still_deci
     clock.now = 120_000
     give(node, queue_root(["one more"], 1))
     assert len(node.evidence.records) == 4
+
+
+def bombed_root(number: int, key: KeyPair = OWNER) -> Value:
+    """Return a root with logs of a few cells each that stand for 65,536 records, another each."""
+    start = number % 2
+    log = repeated_log(make_entry(None, number, 1), 3)
+    logs = dict.fromkeys(range(8), queue_state(log, start, 5 + number))
+    slot = Signed.sign(key, topics(logs))
+    return assoc_in(None, (Keyword("queue"), key.public_key), slot, root_lattice())
+
+
+def test_what_a_message_has_left_pays_for_its_evidence_however_much_is_kept() -> None:
+    node = relay()
+    spent = []
+    for number in range(1, 13):
+        give(node, bombed_root(number))
+        spent.append(node.evidence._work.spent)
+    assert node.evidence.seen_count > 8
+    assert node.evidence.skipped_count > 0
+    assert 1 <= len(node.evidence.records) <= 8
+    assert max(spent[6:]) <= 1.5 * max(spent[2:6])  # what was kept before costs nothing more
+    assert max(spent) <= 40_000
+
+
+def test_what_this_node_signs_itself_is_compared_whatever_it_costs() -> None:
+    node = owner_node()
+    for number in range(1, 7):
+        give(node, bombed_root(number))
+    assert node.evidence.skipped_count == 0
 
 
 def test_ten_thousand_equivocations_are_bounded_in_room() -> None:
