@@ -146,9 +146,7 @@ class Siege:
             if number == 1:
                 peers.append(self.reference.address)
             folder = str(self.folder / f"node{number}")
-            node = await self._started(
-                number, "siege_node.py", folder, str(number), hexes, *peers
-            )
+            node = await self._started(number, "siege_node.py", folder, str(number), hexes, *peers)
             self.nodes.append(node)
         self._bid("dial " + self.nodes[0].address.rpartition(":")[2])
         self._bid("write")
