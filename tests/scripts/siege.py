@@ -317,7 +317,7 @@ class Siege:
 
     def _behind(self) -> float | None:
         """Return how much older than the newest record of a node is what the reference peer has."""
-        behind = []
+        behind: list[int] = []
         for node in self.nodes:
             newest = self.reference.reports[-1]["newest"][self.owners[node.number].hex()]
             if newest is None:

@@ -358,7 +358,7 @@ def bombed_root(number: int, key: KeyPair = OWNER) -> Value:
     """Return a root with logs of a few cells each that stand for 65,536 records, another each."""
     start = number % 2
     log = repeated_log(make_entry(None, number, 1), 3)
-    logs = dict.fromkeys(range(8), queue_state(log, start, 5 + number))
+    logs: dict[int, Value] = dict.fromkeys(range(8), queue_state(log, start, 5 + number))
     slot = Signed.sign(key, topics(logs))
     return assoc_in(None, (Keyword("queue"), key.public_key), slot, root_lattice())
 
