@@ -1,4 +1,4 @@
-"""Commands `lattice store ...`: check a folder's store byte by byte, and heal what is damaged."""
+"""Commands `lattice store ...`: check a store, heal what is damaged, repair malformed roots."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.running import size_text
 from datalattice.cli.values import value_json
+from datalattice.cursors import without_malformed
 from datalattice.errors import BadFormat, StoreFailed, UsageError
 from datalattice.home import ask_first
-from datalattice.store import CellStore
+from datalattice.store import CellStore, time_text
 
 app = typer.Typer(help="Check a folder's store byte by byte, and heal what is damaged.")
 
@@ -58,8 +59,12 @@ def check(dir: DirOption = None, json: JsonOption = False) -> None:
         raise Exit(EXIT_FAILED)
     if document["unsound"]:
         print_notice(
-            "the store holds malformed data of others, taken in by an earlier version; "
-            "merges leave those parts out until their owners' nodes send sound ones"
+            "the store holds malformed data, taken in by an earlier version; "
+            + (
+                "`lattice store repair` leaves these parts out"
+                if document["malformed"]
+                else "only earlier or pinned roots have it, and a collection ends it after them"
+            )
         )
         raise Exit(EXIT_FAILED)
 
@@ -113,6 +118,69 @@ def heal(
             "with --from or --from-store"
         )
         raise Exit(EXIT_FAILED)
+
+
+@app.command("repair")
+def repair(
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Commit the root that is shown; without it nothing is.")
+    ] = False,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Leave the malformed parts out of the root, each with its reason; the others stay as they are.
+
+    The root as it was is pinned as before-repair-TIME, so nothing of it is collected before you
+    remove the pin. Sound copies come back from peers. Stop the node first. Exit code 1 when there
+    are malformed parts and --apply is not given.
+    """
+    from datalattice.cli.access import open_reader
+    from datalattice.node import connect
+
+    folder = existing_folder(dir)
+    client = connect(folder.path) if apply else None
+    if client is not None:
+        client.close()
+        raise UsageError(f"a node runs on {folder.path}; stop it before the root is repaired")
+    opened = CellStore.open(folder.store_path) if apply else open_reader(folder)
+    with progress_bars(quiet=json) as bars, opened as store:
+        bar = bars.add(f"check {folder.store_path}")
+        report = store.check(bar.to)
+        if not report.is_clean:
+            raise StoreFailed("the store is damaged; `lattice store heal` comes before a repair")
+        found = without_malformed(store, dict(report.unsound))
+        parts = [
+            {"part": " ".join(to_text(key) for key in one.path), "reason": one.reason}
+            for one in found.left_out
+        ]
+        pin = ""
+        if apply and parts:
+            pin = _commit_repair(store, found.root)
+    document = {"left_out": parts, "applied": bool(pin), "pin": pin}
+    show(json, document, lambda: _print_repair(document))
+    if parts and not pin:
+        raise Exit(EXIT_FAILED)
+
+
+def _commit_repair(store: CellStore, root: Value) -> str:
+    """Commit a root that lacks parts of the present one, which is pinned; return the pin's name."""
+    before = store.root_hash()
+    assert before is not None
+    now_ms = store.clock.now_ms()
+    name = f"before-repair-{time_text(now_ms).replace(':', '')}"
+    store.pins.pin(before, name, label="the root before malformed parts were left out")
+    store.commit(root, contains=False)
+    return name
+
+
+def _print_repair(document: dict[str, Any]) -> None:
+    _print_some("left out", [f"{one['part']}: {one['reason']}" for one in document["left_out"]])
+    if not document["left_out"]:
+        print_lines(["nothing malformed below the root"])
+    elif document["applied"]:
+        print_lines([f"the root as it was is pinned: {document['pin']}"])
+    else:
+        print_notice("nothing was changed; `lattice store repair --apply` commits this")
 
 
 def _store_in(path: Path) -> Path:

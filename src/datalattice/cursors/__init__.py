@@ -11,6 +11,7 @@ from datalattice.cursors.lattices import (
     RootLattice,
     SignedCursor,
 )
+from datalattice.cursors.repair import LeftOut, Repair, without_malformed
 from datalattice.cursors.stores import open_store
 from datalattice.cursors.views import TimeCache, Transformer, View, cached_transform, chain
 
@@ -22,7 +23,9 @@ __all__ = [
     "ForkedLattice",
     "Gate",
     "LatticeCursor",
+    "LeftOut",
     "PathCursor",
+    "Repair",
     "Root",
     "RootLattice",
     "SignedCursor",
@@ -34,4 +37,5 @@ __all__ = [
     "chain",
     "collector_paused",
     "open_store",
+    "without_malformed",
 ]

@@ -20,6 +20,7 @@ MALFORMED: Final = "malformed"
 MISMATCHED: Final = "type-mismatch"
 TOO_COSTLY: Final = "too-costly"
 SECTION_DROPPED: Final = "section-dropped"
+OWN_MALFORMED: Final = "own-malformed"
 """Why a value was not taken, as words to count by: no value of the kind, not signed rightly, not
 sound, of another kind inside, or more work than its size allows."""
 
@@ -107,12 +108,12 @@ class OwnMalformed(Report):
     """What this node itself has at `path` is not sound, and cannot be merged.
 
     The other side's stands there now if it is sound and signed by the owner; else own's stays, and
-    `lattice repair` ends it.
+    `lattice store repair` ends it.
 
     Source: docs/design/foreign-data.md "Isolation".
     """
 
-    kind = "own-malformed"
+    kind = OWN_MALFORMED
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(path)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from datalattice.errors import DataLatticeError, StoreError
+from datalattice.lattice import OWN_MALFORMED
 from datalattice.node.logs import Repeats, log_event
 from datalattice.sync import Note
 
@@ -39,6 +40,9 @@ BUCKETS_S: Final = (
 
 WRITES: Final = "writes"
 """Key of the trouble that commits fail; gone with the next that succeeds."""
+
+MALFORMED: Final = "malformed"
+"""Key of what is wrong when a part of the own root cannot be merged."""
 
 FAULT: Final = "fault"
 """Key of a fault of ours; it stays."""
@@ -109,6 +113,12 @@ class Observer:
     def note(self, note: Note) -> None:
         """Count and log something a peer did."""
         self.count(note.kind, note.count)
+        if note.kind == OWN_MALFORMED:
+            self.degrade(
+                MALFORMED,
+                f"this node's own data is malformed: {note.text}; "
+                "stop it and run `lattice store repair`",
+            )
         level = logging.DEBUG if note.kind in _QUIET else logging.INFO
         with self._lock:
             unlogged = self._repeats.admit(note.kind, _host(note.peer))

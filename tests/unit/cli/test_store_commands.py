@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from datalattice.cells import Index, Keyword, Map, Signed, encode, references, value_hash
+from datalattice.cells import Index, Keyword, Map, Signed, Value, encode, references, value_hash
 from datalattice.crypto import KeyPair
+from datalattice.lattice import get_in
 from datalattice.node import Daemon, Node, NodeConfig, Running, connect
 from datalattice.store import CellStore
 from datalattice.testing.malformed import cells_of, value_of, with_cell
@@ -220,21 +221,88 @@ def test_wrong_calls(lattice: Any, tmp_path: Path) -> None:
     assert lattice("store", "check").code == 1
 
 
-def test_check_names_malformed_data_by_its_owner(lattice: Any, tmp_path: Path) -> None:
-    """What an earlier version took in unchecked, in a store that is whole otherwise."""
-    home = filled(lattice, tmp_path)
-    owner = KeyPair(b"o" * 32)
+def malformed_map() -> Value:
+    """Return a Map with a Blob in the place of a node."""
     top, below = cells_of(Map.of([(f"{n}".ljust(150), n) for n in range(60)]))
     blob = b"b" * 200
     below[value_hash(blob)] = encode(blob)
-    bad = value_of(*with_cell(top, below, references(top)[0], encode(blob)))
+    return value_of(*with_cell(top, below, references(top)[0], encode(blob)))
+
+
+def poisoned(lattice: Any, tmp_path: Path) -> tuple[Path, bytes, Value]:
+    """Make a store that an earlier version took a malformed database into.
+
+    Return its folder, the owner of the database, and the malformed value.
+    """
+    home = filled(lattice, tmp_path)
+    owner = KeyPair(b"o" * 32)
+    bad = malformed_map()
     slot = Signed.sign(owner, Map.of([("db", bad)]))
     with CellStore.open(home / "store") as store:
         root = store.root()
         assert isinstance(root, Index)
         store.commit(root.put(Keyword("kv"), Map.of([(owner.public_key, slot)])))
+    return home, owner.public_key, bad
+
+
+def test_check_names_malformed_data_by_its_owner(lattice: Any, tmp_path: Path) -> None:
+    _, owner, bad = poisoned(lattice, tmp_path)
     found = lattice("store", "check")
     assert found.code == 1
-    assert f"malformed: :kv 0x{owner.public_key.hex()}" in found.out
+    assert f"malformed: :kv 0x{owner.hex()}" in found.out
     assert value_hash(bad).hex() in found.out
-    assert "malformed data" in found.err
+    assert "`lattice store repair` leaves these parts out" in found.err
+
+
+def test_a_repair_leaves_malformed_parts_out_and_pins_the_root_as_it_was(
+    lattice: Any, tmp_path: Path
+) -> None:
+    home, owner, _ = poisoned(lattice, tmp_path)
+    before = root_of(home)
+    shown = lattice("store", "repair")
+    assert (shown.code, root_of(home)) == (1, before)
+    assert f"left out: :kv 0x{owner.hex()}: " in shown.out
+    done = lattice("store", "repair", "--apply", "--json").document
+    assert [one["part"] for one in done["left_out"]] == [f":kv 0x{owner.hex()}"]
+    with CellStore.open(home / "store") as store:
+        root = store.root()
+        assert isinstance(root, Index)
+        assert get_in(root, [Keyword("kv"), owner]) is None
+        pin = store.pins.get(done["pin"])
+        assert pin is not None
+        assert pin.root_hash == before
+    assert "record 0 " in lattice("queue", "range", "log").out
+    assert "only earlier or pinned roots have it" in lattice("store", "check").err
+    again = lattice("store", "repair", "--apply")
+    assert (again.code, again.line()) == (0, "nothing malformed below the root")
+
+
+def test_a_repair_keeps_the_sound_entries_of_a_content_store(lattice: Any, tmp_path: Path) -> None:
+    home, _, _ = poisoned(lattice, tmp_path)
+    bad = malformed_map()
+    good = "sound content".ljust(200)
+    data = Index.of([(value_hash(bad), bad), (value_hash(good), good)])
+    with CellStore.open(home / "store") as store:
+        root = store.root()
+        assert isinstance(root, Index)
+        store.commit(root.put(Keyword("data"), data))
+    done = lattice("store", "repair", "--apply", "--json").document
+    assert f":data 0x{value_hash(bad).hex()}" in [one["part"] for one in done["left_out"]]
+    with CellStore.open(home / "store") as store:
+        kept = get_in(store.root(), [Keyword("data")])
+        assert isinstance(kept, Index)
+        assert dict(kept.entries()) == {value_hash(good): good}
+
+
+def test_a_repair_waits_for_the_node_to_stop_and_for_a_damaged_store_to_be_healed(
+    lattice: Any, tmp_path: Path
+) -> None:
+    home = filled(lattice, tmp_path)
+    with running(home):
+        ran = lattice("store", "repair", "--apply")
+        assert ran.code == 2
+        assert "stop it before the root is repaired" in ran.line()
+    flip(home)
+    ran = lattice("store", "repair")
+    assert ran.code == 1
+    assert "`lattice store heal` comes before a repair" in ran.line()

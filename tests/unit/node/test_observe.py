@@ -7,7 +7,9 @@ import threading
 import pytest
 
 from datalattice.errors import StoreFailed, StoreFull
+from datalattice.lattice import OWN_MALFORMED
 from datalattice.node.observe import BUCKETS_S, Histogram, Observer
+from datalattice.sync import Note
 
 
 def test_counts_of_several_threads_are_all_there() -> None:
@@ -49,6 +51,14 @@ def test_several_reasons_at_once_go_one_by_one() -> None:
     observer.recover("backup:1")
     assert observer.health == "ok"
     assert observer.counters == {"faults": 1, "changes": 1}
+
+
+def test_a_malformed_part_of_the_own_root_degrades_and_names_the_cure() -> None:
+    observer = Observer()
+    observer.note(Note("section-dropped", "a peer", "its part"))
+    assert observer.health == "ok"
+    observer.note(Note(OWN_MALFORMED, "a peer", "OwnMalformed(path=(:kv,))"))
+    assert "OwnMalformed(path=(:kv,)); stop it and run `lattice store repair`" in observer.health
 
 
 def test_a_store_that_failed_for_good_and_a_fault_of_ours_stay() -> None:

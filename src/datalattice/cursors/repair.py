@@ -1,0 +1,134 @@
+"""Repair: a stored root without what is malformed in it.
+
+Sound parts are kept as they are. The others are merged into nothing, as if a peer had sent them: an
+owner's slot with a malformed cell is left out, a content store keeps the entries that are sound.
+
+Source: docs/design/foreign-data.md "Repair".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from datalattice.cells import (
+    EMPTY_INDEX,
+    Holes,
+    Index,
+    Keyword,
+    Value,
+    decode_trusted,
+    encode,
+    references,
+    value_hash,
+)
+from datalattice.crypto import sha3_256
+from datalattice.errors import BadFormat, MissingData
+from datalattice.lattice import (
+    MALFORMED,
+    EntryDropped,
+    MergeContext,
+    Report,
+    SectionDropped,
+    isolated,
+    root_lattice,
+)
+from datalattice.store import Store
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A part of the root that a repair leaves out.
+
+    path: the section; the section and the owner, or the key, of one entry.
+    """
+
+    path: tuple[Value, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What a repair makes of a root; `left_out` is empty when the root was sound."""
+
+    root: Value
+    left_out: tuple[LeftOut, ...]
+
+
+def without_malformed(store: Store, unsound: Mapping[bytes, str]) -> Repair:
+    """Return the present root without the parts that have one of the `unsound` cells below them.
+
+    unsound: hash to reason, as `CellStore.check` finds them.
+    Raises: MissingData, Corruption: a cell below the root is not here; heal the store first.
+            BadFormat: the root's own cells are malformed, so nothing of it can be kept.
+    Cost:   reads every cell below the root, unless `unsound` is empty.
+    """
+    root = store.root()
+    if not unsound:
+        return Repair(root, ())
+    encoding = encode(root)
+    top = value_hash(root)
+    if top in unsound:
+        raise BadFormat(f"the root itself is malformed: {unsound[top]}")
+    tainted = _above(store, encoding, unsound)
+    if not tainted:
+        return Repair(root, ())
+    holes = Holes(unsound, tainted)
+    read = decode_trusted(encoding, top, holes.loader(store))
+    if not isinstance(read, Index):
+        raise BadFormat("the root is not an Index of sections, so no part of it can be told")
+    left_out: list[LeftOut] = []
+    sound = EMPTY_INDEX
+    for key, section in read.entries():
+        kept = _sound_section(key, section, holes, left_out)
+        if kept is not None:
+            sound = sound.put(key, kept)
+    return Repair(sound, tuple(left_out))
+
+
+def _sound_section(key: Value, section: Value, holes: Holes, left_out: list[LeftOut]) -> Value:
+    """Return what is sound of one section, nil for nothing."""
+    if not holes.spoils(section):
+        return section
+    reports: list[Report] = []
+    lattice = root_lattice().child(key) if isinstance(key, Keyword) else None
+    context = MergeContext(report=reports.append, holes=holes).child(key)
+    kept: Value = None
+    if lattice is None:
+        reports.append(SectionDropped((key,), MALFORMED))
+    else:
+        judge = lattice
+        kept = isolated(context, None, section, lambda: judge.merge(None, section, context))
+    left_out += [
+        LeftOut(report.path, holes.reason() if report.kind == MALFORMED else report.kind)
+        for report in reports
+        if isinstance(report, (EntryDropped, SectionDropped))
+    ]
+    return kept
+
+
+def _above(store: Store, top: bytes, unsound: Mapping[bytes, str]) -> dict[bytes, bytes]:
+    """Return the encodings, by hash, of the cells with an unsound one below them.
+
+    top: the encoding of the uppermost cell.
+    """
+    tainted: dict[bytes, bytes] = {}
+    seen: set[bytes] = set()
+    # A cell is met on the way down, and with its encoding once all below it is judged.
+    stack: list[tuple[bytes, bytes | None]] = [(sha3_256(top), top)]
+    stack += [(below, None) for below in references(top)]
+    while stack:
+        hash, encoding = stack.pop()
+        if encoding is not None:
+            if any(below in unsound or below in tainted for below in references(encoding)):
+                tainted[hash] = encoding
+        elif hash not in seen and hash not in unsound:
+            seen.add(hash)
+            encoding = store.get_encoding(hash)
+            if encoding is None:
+                raise MissingData([hash])
+            below_it = references(encoding)
+            if below_it:
+                stack.append((hash, encoding))
+                stack += [(below, None) for below in below_it]
+    return tainted
