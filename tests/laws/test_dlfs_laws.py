@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datalattice.apps.dlfs import DLFSLattice, Drive, make_tombstone
+from datalattice.apps.dlfs import DLFSLattice, Drive, make_directory, make_file, make_tombstone
 from datalattice.cells import Index, Value, Vector, encode, same, to_text
 from datalattice.errors import UsageError
 from datalattice.testing.lattice_kit import check_joins_rise, check_order, check_total_order
@@ -97,24 +97,33 @@ def test_trees_are_in_a_total_order(a: Value, b: Value, c: Value) -> None:
 
 @given(NODES | TREES, NODES | TREES, NODES | TREES)
 def test_a_tree_that_covers_another_is_the_greater(a: Value, b: Value, c: Value) -> None:
-    some = [settled(a), settled(b), settled(c)]
-    some.append(LATTICE.merge(some[0], some[1]))
+    some = [a, b, c, LATTICE.merge(a, b)]
     check_order(LATTICE, some)
     check_joins_rise(LATTICE, some)
 
 
-def settled(node: Value) -> Value:
-    """Return a node without what is as old as a base above it, which no drive of ours writes.
-
-    A base that is raised at the top makes the merge look at everything below.
-    """
-    above = Vector.of([Index.of([("node", node)]), None, None, 9])
-    joined = LATTICE.merge(above, make_tombstone(0))
+def test_what_is_as_old_as_a_base_further_in_is_not_cut_with_a_lesser_one() -> None:
+    inner = Vector.of([Index.of([("f", make_tombstone(3))]), None, None, 9, Index.of([("", 5)])])
+    tree = Vector.of([Index.of([("d", inner)]), None, None, 9])
+    joined = LATTICE.merge(tree, make_tombstone(1))
+    check_joins_rise(LATTICE, [tree, make_tombstone(1)])
     assert isinstance(joined, Vector)
-    entries = joined[0]
-    assert isinstance(entries, Index)
-    found = entries.get("node")
-    return LATTICE.zero() if found is None else found
+    agree(joined[0], tree[0], tree)
+
+
+def test_a_directory_that_is_newer_than_its_base_by_a_malformed_one_alone_is_malformed() -> None:
+    bad = Vector.of([Index.of([("f", make_tombstone(7))]), None, None, 2, Index.of([("", 8)])])
+    tree = Vector.of([Index.of([("d", bad)]), None, None, 3, Index.of([("", 5)])])
+    assert not LATTICE.check_foreign(tree)
+
+
+def test_a_cut_spells_deletions_of_the_fifth_position_as_any_join_does() -> None:
+    some = make_file(b"", 5)
+    old = Vector.of([Index.of([("a", some)]), None, None, 5, Index.of([("a", 2)])])
+    tree = Vector.of([Index.of([("d", old)]), None, None, 6])
+    joined = LATTICE.merge(tree, make_tombstone(1))
+    assert isinstance(joined, Vector)
+    agree(joined[0], Index.of([("d", make_directory(Index.of([("a", some)]), 5))]), tree)
 
 
 STEPS = st.lists(

@@ -211,8 +211,12 @@ class Merging:
                 entries = entries.remove(name)
                 continue
             cleaned = self.clean(child, below, depth + 1)
-            if cleaned is not child:
+            if cleaned is child:
+                continue
+            if self._is_sound(cleaned):
                 entries = entries.put(name, cleaned)
+            else:  # what was newer than its base lay too deep
+                entries = entries.remove(name)
         if entries is node.entries:
             return value
         assert isinstance(value, Vector)
@@ -220,11 +224,10 @@ class Merging:
 
     def _is_entry(self, name: Value, value: Value, depth: int) -> bool:
         self._deepest = max(self._deepest, depth)
-        return (
-            is_name(name)
-            and depth <= DEPTH_MAX
-            and is_well_formed(value, self._memos.times, self.work)
-        )
+        return is_name(name) and depth <= DEPTH_MAX and self._is_sound(value)
+
+    def _is_sound(self, value: Value) -> bool:
+        return is_well_formed(value, self._memos.times, self.work)
 
     # --- joining ---
 
@@ -351,7 +354,7 @@ class Merging:
         """
         self._deepest = max(self._deepest, depth)
         node = read_node(value)
-        if node is None or depth > DEPTH_MAX:
+        if node is None or depth > DEPTH_MAX or not self._is_sound(value):
             return ABSENT
         if node.entries is None:
             if node.utime > at:
@@ -373,27 +376,30 @@ class Merging:
         if not self._is_newer(value, node, at):
             self._report(WriteSuperseded(path, side))
             return ABSENT
-        inside = max(at, node.base)
         entries = full = self.folded(node, (), depth)  # so that it is spelled alike in any order
         for name, child in full.entries(self.work):
-            kept = self._cut(child, inside, side, (*path, ENTRIES, name), depth + 1)
+            kept = self._cut(child, at, side, (*path, ENTRIES, name), depth + 1)
             if kept is ABSENT:
                 entries = entries.remove(name)
             elif kept is not child:
                 entries = entries.put(name, kept)
-        stays = node.utime > inside
+        stays = node.utime > at
         if not stays and not entries:
             return ABSENT  # what was newer lies too deep
         base = node.base if node.base > at else NO_TIME
-        if entries is full is node.entries and stays and base == node.base:
+        is_folded = next(deletions_of(node), None) is None
+        if is_folded and entries is full and stays and base == node.base:
             return value
-        return make_directory(
+        left = make_directory(
             entries,
-            node.utime if stays else inside,
+            node.utime if stays else at,
             base=base,
             metadata=node.metadata if stays else None,
             further=node.further if stays else (),
         )
+        return (
+            left if self._is_sound(left) else ABSENT
+        )  # what was newer than its base lies too deep
 
 
 class _Names:

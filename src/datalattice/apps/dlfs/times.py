@@ -55,7 +55,7 @@ _remembered: Final = _Remembered(REMEMBERED_MAX)
 def directory_time(
     directory: Value, node: Node, known: Times | None = None, work: Work | None = None
 ) -> int:
-    """Return the time of a directory: the greatest in its whole subtree.
+    """Return the time of a directory: the greatest in its whole subtree, but for malformed ones.
 
     Shapes: known: what this merge found out before; filled.
     Cost:   each directory below, of which nothing is known, is looked into once; paid from `work`.
@@ -79,14 +79,14 @@ def directory_time(
             if found is None:
                 stack.append(_Walked(hash, child_node, work))
             else:
-                top.time = max(top.time, found)
+                top.take(child_node.base, found)
             continue
         known[top.hash] = top.time
         _remembered.put(top.hash, top.time)
         stack.pop()
         if not stack:
             return top.time
-        stack[-1].time = max(stack[-1].time, top.time)
+        stack[-1].take(top.base, top.time)
 
 
 def _look_up(hash: bytes, known: Times) -> int | None:
@@ -101,6 +101,7 @@ class _Walked:
         if work is not None:
             work.spend(directory_ticks(node))
         self.hash: Final = hash
+        self.base: Final = node.base
         self.time = node.utime
         self.waiting: Final[list[tuple[Value, Node]]] = []
         for name, deleted in deletions_of(node):
@@ -113,3 +114,11 @@ class _Walked:
                 self.waiting.append((value, child))
             elif child is not None:
                 self.time = max(self.time, child.utime)
+
+    def take(self, base: int, time: int) -> None:
+        """Count the time of a directory in it; one that is not newer than its base is malformed.
+
+        A merge drops what is malformed, and the time of what is left must not be less.
+        """
+        if time > base:
+            self.time = max(self.time, time)
