@@ -11,7 +11,7 @@ Source: docs/design/forks.md "Evidence".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from datalattice.apps.queue import QUEUE_SECTION, is_appended, read_state
@@ -28,7 +28,7 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.clock import Clock
-from datalattice.errors import BadSignature, WorkExceeded
+from datalattice.errors import BadSignature, MissingData, WorkExceeded
 from datalattice.lattice import (
     LOCAL_KEY,
     LOG_BRANCH,
@@ -45,6 +45,7 @@ from datalattice.lattice import (
     is_greater,
     local_value,
     set_local,
+    slot_changes,
 )
 from datalattice.sync.delta import Fetch, growth
 from datalattice.sync.forkrecords import (
@@ -83,6 +84,16 @@ class EvidenceLimits:
     forks_per_minute: int = 60
 
 
+@dataclass(slots=True)
+class _OfOwner:
+    """The records of one owner, and how many bytes only their branches have."""
+
+    owner: Value
+    is_watched: bool
+    records: dict[bytes, ForkRecord] = field(default_factory=dict)
+    size: int = 0
+
+
 class Evidence:
     """The evidence of one node: brought up to date with every commit of its root."""
 
@@ -114,7 +125,12 @@ class Evidence:
         """Forks that were not examined, for their slot had too many."""
         self.evicted_count = 0
         """Records that went because there were too many."""
+        self.size_bytes = 0
+        """Bytes of cells that only the kept branches have."""
         self._slots: dict[bytes, dict[bytes, ForkRecord]] = {}  # path hash -> records by id
+        self._owners: dict[bytes, _OfOwner] = {}  # by the hash of the owner
+        self._settled: Value = None  # the root that the records were last compared with
+        self._fresh: dict[bytes, ForkRecord] = {}  # those that were put since, by id
         self._cells: Index = EMPTY_INDEX  # the records as they are stored
         self._dropped: tuple[bytes, ...] = ()
         self._checked: dict[bytes, bytes] = {}  # id -> hash of the slot it was last compared with
@@ -133,7 +149,7 @@ class Evidence:
             return
         for record in found.values():
             self._put(record)
-        self._is_new = False
+        self._is_new, self._settled = False, root  # they are compared at the first commit
         self.open = tuple(self.records.values())
 
     def bring_up(
@@ -143,23 +159,23 @@ class Evidence:
 
         work: the account of the message that made the root, a new one when there is none. Branches
               are compared for what it has left, except those of owners whose keys are here.
-        Cost: the slots with records that changed since the last call; a merge for each fork and
-              record of its slot.
+        Cost: the slots that changed since the last call; a merge for each fork and record of its
+              slot.
         """
         self._work = Work() if work is None else work
         # "What is kept was paid for by the messages it came in": reading it earns nothing here.
         self._spent_max = self._work.spent + max(self._work.left, 0)
-        added = False
         for fork in forks:
             self.seen_count += 1
-            if self.can_keep and self._may_examine(fork.path):
-                if self._afforded(lambda: self._add(fork)):  # noqa: B023
-                    added = True
-                else:
-                    self.skipped_count += 1
+            if (
+                self.can_keep
+                and self._may_examine(fork.path)
+                and not self._afforded(lambda: self._add(fork))  # noqa: B023
+            ):
+                self.skipped_count += 1
+        added = list(self._fresh.values())
         self._settle(root)
-        if added:
-            self._bound()
+        self._bound(added)
         return self._written(root) if self._is_new or not self._is_stored(root) else root
 
     def drop(self, root: Value, ids: Sequence[bytes]) -> Value:
@@ -178,35 +194,38 @@ class Evidence:
         """Return whether forks of an owner concern this node: its own, and those it watches."""
         return self.is_mine(owner) or (self._watched is not None and self._watched(owner))
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of cells that only the kept branches have."""
-        return sum(max(record.bytes, 0) for record in self.records.values())
-
     def bytes_of(self, owner: Value) -> int:
         """Return the bytes of cells that only the kept branches of an owner have."""
-        return _size_of(self._of(owner))
+        found = self._owners.get(value_hash(owner)) if self._owners else None
+        return 0 if found is None else found.size
 
     def release(self, owner: Value) -> bool:
         """Let go of all branches of an owner, for want of room; return whether there were any.
 
         The next root that is committed is without them.
         """
-        found = self._of(owner)
-        for record in found:
+        found = self._owners.get(value_hash(owner))
+        if found is None:
+            return False
+        for record in list(found.records.values()):
             self._evict_one(record)
-        return bool(found)
-
-    def _of(self, owner: Value) -> list[ForkRecord]:
-        if not self.records:
-            return []
-        return [record for record in self.records.values() if same(record.owner, owner)]
+        return True
 
     # --- what is kept ---------------------------------------------------------------------------
 
     def _put(self, record: ForkRecord) -> None:
-        self.records[record.id] = record
+        if record.id in self.records:
+            self._take(record.id)
+        self.records[record.id] = self._fresh[record.id] = record
         self._slots.setdefault(_path_hash(record.path), {})[record.id] = record
+        key = value_hash(record.owner)
+        of_owner = self._owners.get(key)
+        if of_owner is None:
+            of_owner = _OfOwner(record.owner, self.is_watched(record.owner))
+            self._owners[key] = of_owner
+        of_owner.records[record.id] = record
+        of_owner.size += max(record.bytes, 0)
+        self.size_bytes += max(record.bytes, 0)
         self._cells = self._cells.put(record.id, record.cell())
         self._is_new = True
 
@@ -216,6 +235,14 @@ class Evidence:
         del slot[id]
         if not slot:
             del self._slots[_path_hash(record.path)]
+        key = value_hash(record.owner)
+        of_owner = self._owners[key]
+        del of_owner.records[id]
+        of_owner.size -= max(record.bytes, 0)
+        self.size_bytes -= max(record.bytes, 0)
+        if not of_owner.records:
+            del self._owners[key]
+        self._fresh.pop(id, None)
         self._checked.pop(id, None)
         self._cells = self._cells.remove(id)
         self._is_new = True
@@ -310,16 +337,25 @@ class Evidence:
 
     def _settle(self, root: Value) -> None:
         """Let go of records whose branch is in its slot by now."""
-        for records in list(self._slots.values()):
-            held = list(records.values())
-            slot = get_in(root, held[0].path)
-            if not isinstance(slot, Signed):
+        former, self._settled = self._settled, root
+        if not self.records:
+            return
+        found, self._fresh = self._fresh, {}
+        try:
+            for path, _, _ in slot_changes(former, root):
+                found = found | self._slots.get(_path_hash(path), {})
+        except MissingData:
+            found = dict(self.records)  # the former root was collected
+        for record in found.values():
+            slot = get_in(root, record.path)
+            if not isinstance(slot, Signed) or record.loser is None:
                 continue
             hash = value_hash(slot)
-            for record in held:
-                if record.loser is not None and self._checked.get(record.id) != hash:
-                    self._checked[record.id] = hash
-                    self._afforded(lambda: self._compare(record, slot))  # noqa: B023
+            if self._checked.get(record.id) == hash:
+                continue
+            self._afforded(lambda: self._compare(record, slot))  # noqa: B023
+            if record.id in self.records:
+                self._checked[record.id] = hash
 
     def _compare(self, record: ForkRecord, slot: Signed) -> None:
         """Let go of a record if its branch is in its slot by now, else note how it is left out."""
@@ -338,34 +374,35 @@ class Evidence:
 
     # --- bounds ---------------------------------------------------------------------------------
 
-    def _bound(self) -> None:
+    def _bound(self, added: Iterable[ForkRecord]) -> None:
+        """Let go of what is too much, where records were added."""
         limits = self._limits
-        for slot in list(self._slots.values()):
-            while len(slot) > limits.records_per_slot and self._evict(list(slot.values())):
+        for record in added:
+            slot = self._slots.get(_path_hash(record.path), {})
+            while len(slot) > limits.records_per_slot and self._evict(slot):
                 pass
-        for records in self._owners():
-            left = records
-            while _size_of(left) > limits.bytes_per_owner and self._evict(left):
-                left = [one for one in left if one.id in self.records]
+            of_owner = self._owners.get(value_hash(record.owner))
+            while (
+                of_owner is not None
+                and of_owner.size > limits.bytes_per_owner
+                and self._evict(of_owner.records)
+            ):
+                pass
         while len(self.records) > limits.records or self.size_bytes > limits.bytes:
-            strangers = [found for found in self._owners() if not self.is_watched(found[0].owner)]
+            strangers = [one for one in self._owners.values() if not one.is_watched]
             if not strangers:
                 return
             # "From the owner with the most bytes; equal: the owner first seen last."
+            most = max(one.size for one in strangers)
             worst = max(
-                strangers, key=lambda found: (_size_of(found), min(one.seen_ms for one in found))
+                (one.records.values() for one in strangers if one.size == most),
+                key=lambda found: min(record.seen_ms for record in found),
             )
-            self._evict_one(max(worst, key=lambda one: (one.seen_ms, one.id)))
+            self._evict_one(max(worst, key=lambda record: (record.seen_ms, record.id)))
 
-    def _owners(self) -> list[list[ForkRecord]]:
-        found: dict[bytes, list[ForkRecord]] = {}
-        for record in self.records.values():
-            found.setdefault(value_hash(record.owner), []).append(record)
-        return list(found.values())
-
-    def _evict(self, records: list[ForkRecord]) -> bool:
+    def _evict(self, records: dict[bytes, ForkRecord]) -> bool:
         """Remove the least of some records by the order, but none of the first two."""
-        later = sorted(records, key=lambda one: (one.seen_ms, one.id))[2:]
+        later = sorted(records.values(), key=lambda one: (one.seen_ms, one.id))[2:]
         if not later:
             return False
         least = later[0]
@@ -419,10 +456,6 @@ class Evidence:
 
 def _path_hash(path: Path) -> bytes:
     return value_hash(Vector.of(path))
-
-
-def _size_of(records: list[ForkRecord]) -> int:
-    return sum(max(record.bytes, 0) for record in records)
 
 
 def _same_path(a: Path, b: Path) -> bool:

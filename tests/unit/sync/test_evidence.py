@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
 
+import datalattice.sync.evidence as evidence_module
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ, append_branch, is_appended, make_entry, read_state
 from datalattice.cells import (
@@ -23,10 +26,12 @@ from datalattice.cells import (
 )
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice, open_store
+from datalattice.errors import MissingData
 from datalattice.lattice import (
     LOCAL_KEY,
     MergeContext,
     OwnerForked,
+    SlotChange,
     assoc_in,
     get_in,
     local_value,
@@ -35,10 +40,11 @@ from datalattice.lattice import (
 )
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import EvidenceLimits, LatticeReplica, Offer, Probe, stored_forks
+from datalattice.sync.evidence import Evidence
 from datalattice.sync.incoming import Incoming
 from datalattice.testing.bombs import queue_state, repeated_log, topics
 from datalattice.testing.clocks import StoppedClock
-from datalattice.testing.disk import SimDisk
+from datalattice.testing.disk import SimDisk, SimulatedCrash
 
 OWNER, RELAY = KeyPair(b"o" * 32), KeyPair(b"r" * 32)
 SLOT = (Keyword("queue"), OWNER.public_key)
@@ -93,6 +99,8 @@ def slot_of(root: Value, path: tuple[Value, ...] = SLOT) -> Signed:
 
 COMMON = queue_root(["a", "b"], 100)
 LEFT = queue_root(["l1", "l2"], 200, COMMON)
+DB = (Keyword("kv"), OWNER.public_key)
+DB_LEFT, DB_RIGHT = kv_root({"a": 1}, 10), kv_root({"b": 2}, 20)
 RIGHT = queue_root(["r1", "r2", "r3"], 300, COMMON)
 
 
@@ -259,6 +267,51 @@ def test_dropped_records_do_not_come_back() -> None:
     assert kept(again) == {}
 
 
+@pytest.mark.parametrize("power_failure", [False, True])
+def test_a_crash_at_any_write_leaves_the_slot_and_its_evidence_together(
+    power_failure: bool,
+) -> None:
+    """A fork, then the owner's join, then a branch that is dropped; a crash at each step."""
+    device = owner_node()
+    for root in (DB_LEFT, DB_RIGHT):
+        give(device, root)
+    joined = device.announced
+    left, right = (slot_of(root, DB) for root in (DB_LEFT, DB_RIGHT))
+
+    def run(disk: SimDisk, done: list[str]) -> None:
+        node = relay(CellStore.open("store", disk=disk))
+        for name, root in (("left", DB_LEFT), ("right", DB_RIGHT), ("log", RIGHT), ("lost", LEFT)):
+            give(node, root)
+            done.append(name)
+        node.drop_evidence([one.id for one in node.evidence.records.values() if one.path == SLOT])
+        done.append("dropped")
+        give(node, joined)
+        done.append("joined")
+        give(node, LEFT)  # a replay
+        node._store.close()
+
+    disk = SimDisk(0)
+    run(disk, [])
+    for step in range(1, disk.steps + 1):
+        disk, done = SimDisk(step), list[str]()
+        disk.crash_at = step
+        with contextlib.suppress(SimulatedCrash):
+            run(disk, done)
+        disk.restart(power_failure=power_failure)
+        store = CellStore.open("store", disk=disk)
+        node = relay(store)
+        found, slot = kept(node), get_in(node.root, DB)
+        if "joined" in done:
+            assert slot == slot_of(joined, DB)
+        elif "right" in done:
+            assert slot in (right, slot_of(joined, DB))
+        assert (slot == right) == (value_hash(left) in found)
+        assert not ("dropped" in done and value_hash(slot_of(LEFT)) in found)
+        give(node, joined)
+        assert value_hash(left) not in kept(node)
+        store.close()
+
+
 def test_a_program_that_writes_over_its_local_slot_does_not_lose_it() -> None:
     node = relay()
     give(node, RIGHT)
@@ -398,6 +451,72 @@ def test_ten_thousand_equivocations_are_bounded_in_room() -> None:
     assert node.evidence.seen_count == 10_000
     assert node.evidence.skipped_count == 10_000 - 60
     assert node.evidence.size_bytes <= EvidenceLimits().bytes_per_owner
+
+
+def test_many_forked_owners_are_bounded_in_room_and_cost_the_slots_that_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    def counted(root: Value, path: tuple[Value, ...]) -> Value:
+        nonlocal looks
+        looks += 1
+        return get_in(root, path)
+
+    monkeypatch.setattr(evidence_module, "get_in", counted)
+    keys = [KeyPair(number.to_bytes(32, "big")) for number in range(300)]
+    watched = {keys[0].public_key, keys[299].public_key}
+    limits = EvidenceLimits(records=128)
+    node = relay(watched=lambda owner: owner in watched, evidence_limits=limits)
+    give(node, LEFT)
+    root = node.root
+    for number, key in enumerate(keys):
+        one, other = (
+            Signed.sign(key, Map.of([("t", Index.of({Keyword("meta"): Map.of([(side, 1)])}))]))
+            for side in "ab"
+        )
+        path = (Keyword("queue"), key.public_key)
+        root = assoc_in(root, path, one, node.lattice)
+        root = node.evidence.bring_up(root, [OwnerForked(key.public_key, path, one, other)])
+        assert looks <= 2 * (number + 1)
+    records = node.evidence.records.values()
+    assert len(records) == 128
+    assert node.evidence.evicted_count == 300 - 128
+    owners = {record.owner for record in records}
+    assert watched <= owners
+    sizes = [record.bytes for record in records]
+    assert node.evidence.size_bytes == sum(sizes) < 128 * 1_000
+    for key in keys[:100]:
+        assert node.evidence.bytes_of(key.public_key) == sum(
+            record.bytes for record in records if record.owner == key.public_key
+        )
+    found, _ = stored_forks(root, RELAY.public_key)
+    assert set(found) == set(node.evidence.records)
+    # A restart compares each of them once, and goes on in the same way.
+    looks = 0
+    context = MergeContext(key_pair=RELAY)
+    again = Evidence(node.lattice, context, lambda hashes: [None for _ in hashes], StoppedClock(1))
+    again.load(root)
+    for _ in range(3):
+        assert again.bring_up(root, []) is root
+    assert looks <= 128
+    assert again.size_bytes == node.evidence.size_bytes
+
+
+def test_records_are_compared_anew_when_the_former_root_was_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def collected(former: Value, _root: Value) -> Iterator[SlotChange]:
+        raise MissingData([value_hash(former)])
+
+    monkeypatch.setattr(evidence_module, "slot_changes", collected)
+    node, device = relay(), owner_node()
+    for root in (kv_root({"a": 1}, 10), kv_root({"b": 2}, 20)):
+        give(node, root)
+        give(device, root)
+    assert len(node.evidence.records) == 1
+    give(node, device.announced)
+    assert node.evidence.records == {}
 
 
 def test_limits_are_records_that_can_be_changed() -> None:
