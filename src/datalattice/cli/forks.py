@@ -13,6 +13,7 @@ import typer
 from typer.exceptions import Exit
 
 from datalattice.apps.queue import (
+    QueueState,
     entry_headers,
     entry_key,
     entry_stamp_ms,
@@ -276,9 +277,16 @@ def _log_document(slot: Signed | None, record: ForkRecord, log: LogLoss) -> dict
         "end": log.end,
         "records": log.end - log.first,
         "here_end": here.end,
-        "here_ms": here.stamp_ms,
-        "branch_ms": branch.stamp_ms,
+        "here_ms": _last_write_ms(here),
+        "branch_ms": _last_write_ms(branch),
     }
+
+
+def _last_write_ms(state: QueueState) -> int:
+    """Return when the last record was written; a joined log has the time of its latest side."""
+    entries = state.entries
+    last_ms = entry_stamp_ms(entries[-1]) if len(entries) else None
+    return state.stamp_ms if last_ms is None else last_ms
 
 
 def _next(record: ForkRecord, *, mine: bool) -> str:

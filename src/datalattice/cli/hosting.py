@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,6 +17,18 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Whose data this node takes, and how much room it has.", invoke_without_command=True
 )
+
+SETTINGS: Final = (
+    "sections",
+    "owners",
+    "allow",
+    "refuse",
+    "owner_bytes",
+    "owner_cells",
+    "strangers_bytes",
+    "reserve_bytes",
+)
+"""The settings of the policy, in the order in which they are printed."""
 
 OwnerArgument = Annotated[
     str, typer.Argument(help="A public key of 64 hex digits, or a DID.", metavar="OWNER")
@@ -60,7 +72,10 @@ def refuse(
 def limit(
     owner: OwnerArgument,
     size: Annotated[
-        str, typer.Argument(help='Bytes, or a size such as "64 MB"; "default": as for others.')
+        str,
+        typer.Argument(
+            help='Bytes, or a size such as "64 MB"; "default": as for others.', metavar="SIZE"
+        ),
     ],
     dir: DirOption = None,
     json: JsonOption = False,
@@ -129,14 +144,14 @@ def _decide(dir: Any, json: bool, rule: str, owner: str, **more: Any) -> None:
 def _print_hosting(document: dict[str, Any]) -> None:
     policy = dict(document["policy"])
     unsigned = policy.pop("unsigned")
-    pairs = {
-        name: size_text(value) if name.endswith("_bytes") else value
-        for name, value in policy.items()
-    }
-    pairs["sections"] = ", ".join(policy["sections"] or ()) or "all"
     for name in ("allow", "refuse"):
-        pairs[name] = ", ".join(policy[name]) or "none"
-    for section, rule in unsigned.items():
+        policy[name] = ", ".join(policy[name]) or "none"
+    policy["sections"] = ", ".join(policy["sections"] or ()) or "all"
+    pairs = {
+        name: size_text(policy[name]) if name.endswith("_bytes") else policy[name]
+        for name in SETTINGS
+    }
+    for section, rule in sorted(unsigned.items()):
         pairs[f"unsigned.{section}"] = f"{rule['from']}, {size_text(rule['strangers_bytes'])}"
     pairs["strangers use"] = size_text(document["strangers_bytes"])
     print_pairs(pairs)
@@ -147,11 +162,11 @@ def _print_hosting(document: dict[str, Any]) -> None:
                 row["owner"] or "(unsigned, of strangers)",
                 size_text(row["bytes"]),
                 row["cells"],
-                "" if row["limited"] else "no limit",
+                "yes" if row["limited"] else "no",
             )
             for row in document["usage"]
         ]
-        results().print(table(("section", "owner", "bytes", "cells", ""), rows))
+        results().print(table(("section", "owner", "bytes", "cells", "limited"), rows))
     _print_decisions(document)
 
 
@@ -183,7 +198,9 @@ def _print_forgotten(document: dict[str, Any]) -> None:
     if document["leases"]:
         pairs["still leased"] = document["leases"]
     if document["former_roots"]:
-        pairs["former roots"] = f"{document['former_roots']}; `lattice store forget TIME`"
+        pairs["former roots"] = (
+            f"{document['former_roots']} still have it; `lattice store forget 0s` forgets them"
+        )
     collected = document.get("collected")
     if collected is not None:
         freed = collected["bytes_before"] - collected["bytes_after"]

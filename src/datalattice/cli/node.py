@@ -39,7 +39,8 @@ from datalattice.cli.render import (
 from datalattice.cli.running import peers_table, size_text, status_of
 from datalattice.cli.values import value_json
 from datalattice.cli.watch import watch
-from datalattice.errors import PeerUnavailable, UsageError
+from datalattice.errors import PeerUnavailable, StoreLocked, UsageError
+from datalattice.home import take_turn
 from datalattice.store import RealDisk
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ STANDARD_INPUT: Final = 0
 
 STATUS_FIRST: Final = ("running", "health", "address", "root_hash", "public_key", "connections")
 """What a status begins with; the rest is in order of names."""
+
+LOCK_NAME: Final = "lock"
+"""The file of a store that its writer holds."""
+
+WRITER_WAIT_S: Final = 10.0
+"""How long a node that starts waits for a command that writes to its folder."""
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CONNECT_POLL_S: Final = 0.02
@@ -158,6 +165,7 @@ def start(
         return settings_of(folder, config, given).config
 
     settings = load()
+    _wait_for_writer(folder)
     keys = read_keys_or_none(folder)
     opening = ExitStack()
 
@@ -186,6 +194,14 @@ def start(
         bars = opening.enter_context(progress_bars(quiet=json, transient=True))
         bars.add(f"open {folder.store_path}")
         daemon.run()
+
+
+def _wait_for_writer(folder: Folder) -> None:
+    """Wait for a command that is just writing to the store; whoever stays is named by the node."""
+    lock = folder.store_path / LOCK_NAME
+    if lock.exists():
+        with contextlib.suppress(StoreLocked):
+            take_turn(str(lock), WRITER_WAIT_S, "writer").release()
 
 
 def _tell_ready(running: Running, node: Node, *, as_json: bool) -> None:

@@ -26,6 +26,7 @@ from datalattice.cli.folder import (
 )
 from datalattice.cli.render import (
     Step,
+    counted,
     print_lines,
     print_notice,
     print_pairs,
@@ -246,6 +247,11 @@ def import_(
     if document["dropped"]:
         print_notice(
             f"{document['dropped']} entries were not merged: they are not valid or not allowed here"
+        )
+    if document["forked"]:
+        print_notice(
+            f"{counted(document['forked'], 'slot')} forked: of what was written apart one branch "
+            "stands; `lattice diff HEAD~1` shows what the root lost, the source has the rest"
         )
 
 

@@ -115,8 +115,8 @@ def whole(folder: Folder) -> Iterator[None]:
         yield
     except MissingData as error:
         raise Corruption(
-            f"{folder.store_path} is damaged ({error}); put it back from a copy, or begin in an "
-            "empty folder and pull from a node that has the data"
+            f"{folder.store_path} is damaged ({error}); `lattice store heal` fetches them from "
+            "peers, --from HOST:PORT or --from-store DIR"
         ) from error
 
 
@@ -139,6 +139,8 @@ def open_reader(folder: Folder) -> CellStore:
             if time.monotonic() >= give_up_s:
                 raise first from None
             time.sleep(LOCK_POLL_S)
+        except Corruption:
+            raise  # it names what the log has lost, of which the reader sees an old index only
         except StoreError:
             raise first from None  # it cannot be written either: the reader's trouble is the one
 

@@ -55,6 +55,8 @@ class Running:
     public_key: str | None
     started_ms: int
     version: str
+    folder: str = ""
+    """Which folder it runs in (`folder_id`): the file means nothing in a copy of that."""
 
 
 class Daemon:
@@ -196,7 +198,14 @@ class Daemon:
             public_key=None if identity is None else identity.public_key.hex(),
             started_ms=node.clock.now_ms(),
             version=datalattice.__version__,
+            folder=folder_id(self._folder),
         )
+
+
+def folder_id(folder: Path) -> str:
+    """Return what a folder keeps when it is renamed, and a copy of it does not have."""
+    found = folder.stat()
+    return f"{found.st_dev}:{found.st_ino}"
 
 
 def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -242,7 +251,10 @@ def connect(folder: str | os.PathLike[str]) -> ControlClient | None:
 
 def _read(path: Path) -> Running | None:
     try:
-        return Running(**json.loads(path.read_text("utf-8")))
+        found = Running(**json.loads(path.read_text("utf-8")))
+        is_copy = found.folder not in ("", folder_id(path.parent))
     except (OSError, ValueError, TypeError):
         # No file, or none of ours: then no node of ours is running.
         return None
+    # In a copy of a folder the file names the node of the original: commands would write there.
+    return None if is_copy else found

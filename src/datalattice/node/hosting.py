@@ -6,12 +6,12 @@ replica of a folder in which no node runs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
 
 from datalattice.cells import Map, Value, to_cell
 from datalattice.errors import Corruption, MissingData, UsageError
-from datalattice.lattice import get_in
 from datalattice.node.node import Node
 from datalattice.node.policyfile import parse_owner, policy_document
 from datalattice.store import CellStore
@@ -71,7 +71,7 @@ def decide(
     elif rule == "limit":
         hosting.table.set_limit(owner, limit)
     else:
-        _check_foreign(hosting, owner)
+        _check_foreign(hosting, owner, "`lattice forget OWNER --own` forgets its data")
         hosting.table.refuse(owner, None, reason)
     hosting.decided()
 
@@ -91,13 +91,13 @@ def refuse_for_good(
     if section is not None and section not in names:
         raise UsageError(f"no section {section!r} has owners; those are: {', '.join(names)}")
     if not own:
-        _check_foreign(hosting, owner)
-    slots = [
-        (path, key)
-        for path, key, _ in hosting.slots_of(replica.root, owner)
-        if section in (None, section_name(path))
-    ]
-    sections = [section_name(path) for path, _ in slots]
+        _check_foreign(hosting, owner, "--own forgets its data all the same")
+
+    def sections_of(root: Value) -> list[str]:
+        found = [section_name(path) for path, _, _ in hosting.slots_of(root, owner)]
+        return [name for name in found if section in (None, name)]
+
+    sections = sections_of(replica.root)
     used = [
         count.size_bytes
         for count in hosting.usage
@@ -106,33 +106,30 @@ def refuse_for_good(
         and owner_text(count.slot.owner) == owner
     ]
     document: dict[str, object] = {"owner": owner, "sections": sections, "bytes": sum(used)}
-    document |= _holders(replica, slots)
+    document |= _holders(replica, lambda root: bool(sections_of(root)))
     hosting.table.refuse(owner, section, reason)
     hosting.decided()
     return document
 
 
-def _check_foreign(hosting: Hosting, owner: str) -> None:
-    """Check that an owner is not this node.
+def _check_foreign(hosting: Hosting, owner: str, remedy: str) -> None:
+    """Check that no key of this node may sign for an owner.
 
-    Raises: UsageError: it is.
+    Raises: UsageError: one may.
     """
     if hosting.is_own_text(owner):
-        raise UsageError(f"{owner} is this node's own key; to forget its data give --own")
+        raise UsageError(f"{owner} is an owner that this node writes for; {remedy}")
 
 
-def _holders(
-    replica: LatticeReplica, slots: list[tuple[tuple[Value, ...], Value]]
-) -> dict[str, object]:
-    """Return who else keeps cells that the present root has: the pins, leases and former roots."""
+def _holders(replica: LatticeReplica, has: Callable[[Value], bool]) -> dict[str, object]:
+    """Return what else keeps an owner's cells here: pins, leases and former roots that have it."""
     store = replica.store
-    if not isinstance(store, CellStore) or not slots:
+    if not isinstance(store, CellStore):
         return {"pins": [], "leases": 0, "former_roots": 0}
 
     def has_any(root_hash: bytes) -> bool:
         try:
-            root = store.load(root_hash)
-            return any(get_in(root, (*path, key)) is not None for path, key in slots)
+            return has(store.load(root_hash))
         except (MissingData, Corruption):
             return False
 

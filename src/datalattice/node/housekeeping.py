@@ -130,6 +130,7 @@ class Housekeeper:
 
     async def _run(self) -> None:
         while True:
+            self._observer.log_checks()
             try:
                 await self.look()
                 self._observer.recover(ROOM)

@@ -14,6 +14,8 @@ from datalattice.errors import UsageError
 from datalattice.lattice import (
     Lattice,
     MergeContext,
+    OwnerForked,
+    QueueForked,
     Report,
     replicable,
     root_lattice,
@@ -58,19 +60,24 @@ def import_into(
     if pin:
         store.pins.pin(top, pin)
     dropped = 0
+    forked: set[tuple[Value, ...]] = set()
     if merge:
         other = replicable(value)
         store.put(other)  # the cells on the way to what was left out are others
         # In steps and ahead of the merge: it may be more than one commit can announce.
         announce_cells(store, branch_hashes(encode(other)))
 
-        def count(_report: Report) -> None:
+        def count(report: Report) -> None:
             nonlocal dropped
-            dropped += 1
+            if isinstance(report, (OwnerForked, QueueForked)):
+                forked.add(report.path[:2])  # the slot: both may be said of one
+            else:
+                dropped += 1
 
         def joined(lattice: Lattice, own: Value, inner: MergeContext) -> Value:
             nonlocal dropped
             dropped = 0
+            forked.clear()
             return lattice.merge(own, other, inner.reporting(count))
 
         if join is None:
@@ -86,6 +93,7 @@ def import_into(
         "pin": pin,
         "root": "" if root is None else root.hex(),
         "dropped": dropped,
+        "forked": len(forked),
     }
 
 

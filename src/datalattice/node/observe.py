@@ -2,8 +2,8 @@
 
 A node is `ok`, or `degraded` for reasons that each have a key: whoever finds a reason calls
 `degrade`, and `recover` when it is gone. Reasons that are a matter of looking, such as damage in
-the store, are looked up by `checks` whenever somebody asks. Everything may be called from any
-thread.
+the store, are looked up by `checks` whenever somebody asks; `log_checks` logs those that came and
+went. Everything may be called from any thread.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class Observer:
         self.times: dict[str, Histogram] = {}
         self.checks: dict[str, Check] = {}
         self._troubles: dict[str, str] = {}
+        self._logged: dict[str, str] = {}  # what the checks said when they were last logged
         self._now_s = now_s
         self._changed_s = now_s()
         self._repeats = Repeats(now_s)
@@ -160,6 +161,17 @@ class Observer:
         if key in self._troubles:
             with self._lock:
                 self._troubles.pop(key, None)
+            log_event(logging.WARNING, "recovered", key=key)
+
+    def log_checks(self) -> None:
+        """Log which reasons of `checks` came, changed or went since the last call."""
+        found = {key: text for key, check in self.checks.items() if (text := check()) is not None}
+        with self._lock:
+            before, self._logged = self._logged, found
+        for key, text in found.items():
+            if before.get(key) != text:
+                log_event(logging.ERROR, "degraded", key=key, reason=text)
+        for key in before.keys() - found.keys():
             log_event(logging.WARNING, "recovered", key=key)
 
     def has(self, key: str) -> bool:

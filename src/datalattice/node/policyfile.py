@@ -16,6 +16,7 @@ SIZE_BYTES_MAX: Final = 1 << 60
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(B|kB|KB|MB|GB|TB)?")
 _UNITS: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _KEY: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{64})")
+_DID: Final = re.compile(r"did:[a-z0-9]+:\S+")
 _FROM: Final = "from"
 
 
@@ -35,14 +36,16 @@ def parse_size(text: object, what: str = "a size") -> int:
 
 
 def parse_owner(text: str) -> str:
-    """Return an owner as it is compared: a key in small hex digits, any other name as it is.
+    """Return an owner as it is compared: a key in small hex digits, a DID as it is.
 
-    Raises: UsageError: nothing, or blanks around it.
+    Raises: UsageError: it is neither. The beginning of a key is neither.
     """
-    if not text or text != text.strip():
-        raise UsageError(f"an owner is a key of 64 hex digits or a DID, got {text!r}")
     found = _KEY.fullmatch(text)
-    return text if found is None else found[1].lower()
+    if found is not None:
+        return found[1].lower()
+    if _DID.fullmatch(text) is None:
+        raise UsageError(f"an owner is a public key of 64 hex digits or a DID, got {text!r}")
+    return text
 
 
 def read_policy(table: object, source: str) -> HostingPolicy:

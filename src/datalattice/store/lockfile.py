@@ -47,8 +47,8 @@ class FileLock:
             holder = _describe(os.pread(fd, 200, 0))
             os.close(fd)
             raise StoreLocked(
-                f"{Path(path).parent}: another writer has this store open ({holder}); "
-                "stop it, or open with read_only=True"
+                f"{Path(path).parent}: another process writes to this store ({holder}); stop it "
+                "or wait until it ends; reading beside it works (read_only=True)"
             ) from None
         except BaseException:
             os.close(fd)

@@ -46,7 +46,10 @@ from datalattice.store.segments import SegmentWriter, segment_numbers, segment_p
 COPY_BYTES: Final = 1 << 20
 """How much of a tail is written again at a time."""
 
-_REMEDY: Final = "put the file back, or open the store with repair=True and lose what is gone"
+_REMEDY: Final = (
+    "put the file back; or fetch what is gone with `lattice store heal --from-store DIR` or "
+    "`--from HOST:PORT`; or open the store with repair=True and lose it"
+)
 
 
 class Opened:
@@ -95,16 +98,16 @@ def open_reader(disk: Disk, folder: str) -> Opened:
     store_id = read_store_id(disk, folder)
     if not index_is_believable(disk, folder):
         raise StoreFailed(
-            f"{folder}: the index must be made again after a power failure or a copy; "
-            "open the store for writing once"
+            f"{folder}: the index must be made again after a power failure or a copy; a writer "
+            "does that when it opens the store, `lattice store heal` for example"
         )
     try:
         index = HashIndex(disk.engine(f"{folder}/{INDEX}", TABLES, read_only=True))
         start = index.watermark()
     except (Corruption, StoreVersion) as error:
         raise StoreFailed(
-            f"{folder}: the index is damaged and must be made again; "
-            "open the store for writing once"
+            f"{folder}: the index is damaged and must be made again; a writer does that when it "
+            "opens the store, `lattice store heal` for example"
         ) from error
     try:
         _check_id(disk, folder, store_id, start.position.segment)

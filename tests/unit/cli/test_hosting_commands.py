@@ -127,10 +127,12 @@ def test_mistakes_are_one_line(tmp_path: Path, lattice: Any) -> None:
     home = hosted(tmp_path, lattice)
     own = read_key(home / "identity.key").public_key.hex()
     for arguments, says in (
-        (("forget", own), "give --own"),
-        (("hosting", "refuse", own), "give --own"),
+        (("forget", own), "--own forgets its data all the same"),
+        (("hosting", "refuse", own), "`lattice forget OWNER --own`"),
+        (("hosting", "limit", OWNER[:16], "2 MB"), "an owner is a public key of 64 hex digits"),
+        (("hosting", "allow", "somebody"), "an owner is a public key of 64 hex digits"),
         (("forget", OWNER, "--section", "nothing"), "no section 'nothing' has owners"),
-        (("forget", " "), "an owner is a key"),
+        (("forget", " "), "an owner is a public key"),
         (("hosting", "limit", OWNER, "much"), "a size is a number of bytes"),
     ):
         ran = lattice(*arguments)

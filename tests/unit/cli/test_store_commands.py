@@ -162,6 +162,10 @@ def test_commits_that_were_given_up_are_accepted_before_anything_is_written(
     file = home / "store" / "segments" / "00000001.seg"
     with file.open("r+b") as handle:
         handle.truncate(file.stat().st_size - 10)
+    shutil.copytree(home, tmp_path / "copy")  # its index has to be made again first
+    checked = lattice("store", "check", "--dir", tmp_path / "copy")
+    assert "was acknowledged and cannot be read any more" in checked.err
+    assert "`lattice store heal --from-store DIR`" in checked.err
     CellStore.open(home / "store", repair=True).close()
     offered = lattice("queue", "offer", "log", "instead")
     assert offered.code != 0

@@ -74,6 +74,19 @@ def test_stop_ends_it_in_order_from_any_thread(tmp_path: Path) -> None:
     assert connect(tmp_path) is None
 
 
+def test_a_copy_of_a_folder_does_not_reach_the_node_of_the_original(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "original", tmp_path / "copy"
+
+    async def work(_daemon: Daemon, _node: Node) -> None:
+        copy.mkdir()
+        (copy / "running.json").write_bytes((folder / "running.json").read_bytes())
+        assert await asyncio.to_thread(running, copy) is None
+        assert await asyncio.to_thread(connect, copy) is None
+        assert await asyncio.to_thread(running, folder) is not None
+
+    serving(folder, work)
+
+
 def test_what_a_node_keeps_is_for_its_user_alone(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "home"
     before = os.umask(0)

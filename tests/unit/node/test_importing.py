@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import datalattice.apps.queue  # noqa: F401 - registers its section
+from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector
 from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.lattice import LOCAL_KEY, set_local
+from datalattice.lattice import LOCAL_KEY, MergeContext, root_lattice, set_local
 from datalattice.node import import_into
 from datalattice.store import CellStore, export_cells
 
@@ -76,3 +77,15 @@ def test_a_store_and_a_folder_are_sources_and_an_empty_one_is_not(tmp_path: Path
             import_into(store, str(tmp_path / "node"), merge=True)
         with pytest.raises(UsageError, match="no archive, and no folder"):
             import_into(store, str(tmp_path), merge=True)
+
+
+def test_an_import_counts_slots_that_forked_apart_from_what_is_not_allowed(tmp_path: Path) -> None:
+    def log_of(*values: str) -> Value:
+        root = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS))
+        LatticeMQ.at(root, KEYS.public_key).partition("log", 0).offer_many(values)
+        return root.get()
+
+    with CellStore.open(tmp_path / "target") as store:
+        store.commit(log_of("here"))
+        done = import_into(store, archive_of(tmp_path, log_of("there", "longer")), merge=True)
+        assert (done["forked"], done["dropped"]) == (1, 0)

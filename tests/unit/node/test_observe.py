@@ -80,3 +80,22 @@ def test_checks_are_looked_up_whenever_somebody_asks() -> None:
     assert observer.reasons == {"looked": "not well"}
     found.clear()
     assert observer.health == "ok"
+
+
+def test_checks_are_logged_when_they_come_change_and_go(caplog: pytest.LogCaptureFixture) -> None:
+    observer = Observer()
+    said: str | None = "first"
+    observer.checks["looked"] = lambda: said
+    with caplog.at_level("INFO", "datalattice.node"):
+        observer.log_checks()
+        observer.log_checks()
+        said = "second"
+        observer.log_checks()
+        said = None
+        observer.log_checks()
+        observer.log_checks()
+    assert [one.getMessage().split()[0] for one in caplog.records] == [
+        "degraded",
+        "degraded",
+        "recovered",
+    ]
