@@ -112,12 +112,44 @@ class WorkLimits(NamedTuple):
     """A leaf of 16 records is rewritten."""
     signature: int = 60
     """A signature is verified."""
+    counted: int = 3
+    """A cell is counted for its owner."""
     hashed: int = 2
     """A value is hashed anew: this, and a tick for each 256 bytes of it."""
     hashed_bytes: int = 256
 
 
 WORK_LIMITS: Final = WorkLimits()
+
+
+class ChargeLimits(NamedTuple):
+    """What the merges of one sender may cost over time, in ticks of `WorkLimits`.
+
+    Source: docs/design/foreign-data.md "Charges".
+    """
+
+    per_s: int = 250_000
+    """Ticks beyond the bytes it brought that a stranger may cause in a second, in the long run."""
+    burst_s: int = 2
+    """Seconds' worth of them at once."""
+    credit: int = 40_000
+    """Ticks with which a merge may begin while its sender is in good standing: 10 MB of zeros are a
+    few cells, and take 40 ms to hash."""
+    wanted_credit: int = 500_000
+    """The same for a wanted peer."""
+    exceeded_start: int = 400
+    """Ticks with which it begins after one that exceeded its account."""
+    exceeded_ms: int = 600_000
+    """How long that lasts."""
+    brought_max: int = 25_000_000
+    """Ticks for bytes that are kept until something is merged: those of 100 MB of short entries."""
+    unsound_max: int = 8
+    """Cells that do not fit together that a sender may bring."""
+    senders_max: int = 16_384
+    """Senders that are remembered; who was quiet for longest goes."""
+
+
+CHARGE_LIMITS: Final = ChargeLimits()
 
 assert FAN_OUT * (HASH_BYTES + 1) < CELL_BYTES_MAX
 assert CHUNK_BYTES < CELL_BYTES_MAX

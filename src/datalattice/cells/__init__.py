@@ -103,7 +103,7 @@ from datalattice.cells.walk import (
     novelty,
     settle,
 )
-from datalattice.cells.work import Work
+from datalattice.cells.work import UNBOUNDED, SlotPairs, Work
 
 NIL_HASH = value_hash(None)
 """The value hash of nil."""
@@ -163,6 +163,8 @@ __all__ = [
     "TruthColumn",
     "Value",
     "Vector",
+    "SlotPairs",
+    "UNBOUNDED",
     "Work",
     "as_kid",
     "blob_from",

@@ -37,12 +37,13 @@ def isolated(context: MergeContext, own: Value, other: Value, merge: Callable[[]
     holes = context.holes
     if isinstance(other, Hole) or (context.owner is not None and holes.spoils(other)):
         return _dropped(context, own, MALFORMED)
+    work = context.work
     try:
-        merged = merge()
+        if work is None:
+            merged = merge()
+        else:
+            merged = work.attempt(None if own is ABSENT else own, other, merge)
     except WorkExceeded:
-        work = context.work
-        if work is not None and work.grants < work.limits.grants_max:
-            work.grant(work.limits.grant)
         return _dropped(context, own, TOO_COSTLY)
     except TypeMismatch:
         return _dropped(context, own, MISMATCHED)

@@ -91,7 +91,7 @@ class SignedLattice(Lattice):
             return own
         work = context.work
         if work is not None:
-            work.spend(work.limits.signature)
+            work.verify(value_hash(other))
         if not isinstance(other, Signed) or not other.verify():
             kind = BAD_SIGNATURE if isinstance(other, Signed) else ENTRY_DROPPED
             context.report(EntryDropped(context.path, kind))
@@ -107,6 +107,9 @@ class SignedLattice(Lattice):
             return self._first(own, other, context)
         if same(own.value, other.value):
             return greater(own, other)
+        if work is not None and len(work.pairs):
+            if work.pairs.forks(value_hash(own), value_hash(other)):
+                return own  # reported when it was met first, and kept as evidence since
         return _SlotMerge(self, context).joined(own, other)
 
     def _first(self, own: Value, other: Signed, context: MergeContext) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from datalattice.cells import Value, encode, is_embedded, references, value_hash
+from datalattice.cells import Value, Work, encode, is_embedded, references, value_hash
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
 Fetch = Callable[[Sequence[bytes]], "list[bytes | None]"]
@@ -54,14 +54,17 @@ def beyond(
     return found
 
 
-def growth(known: Value, value: Value, fetch: Fetch, bytes_max: int) -> tuple[int, int] | None:
+def growth(
+    known: Value, value: Value, fetch: Fetch, bytes_max: int, work: Work | None = None
+) -> tuple[int, int] | None:
     """Return (bytes, cells) of the cells of `value` that are not met in `known`, each once.
 
     None: they have more than `bytes_max` bytes. What is not here counts nothing.
 
-    Cost: as `beyond`; memory for the hashes.
+    Cost: as `beyond`; memory for the hashes. Paid from `work`, when given.
+    Raises: WorkExceeded: `work` is used up.
     """
-    front = _Front([] if known is None else [known], fetch, bytes_max)
+    front = _Front([] if known is None else [known], fetch, bytes_max, work)
     hash, top = value_hash(value), encode(value)
     if hash in front.have:
         return 0, 0
@@ -73,8 +76,11 @@ def growth(known: Value, value: Value, fetch: Fetch, bytes_max: int) -> tuple[in
         fresh = [name for name in names if name not in front.have and name not in seen]
         seen.update(fresh)
         names = {}
-        for _, encoding in _fetched(fresh, fetch):
+        for name, encoding in _fetched(fresh, fetch):
             if encoding is not None:
+                if work is not None:
+                    work.earn(name, len(encoding))
+                    work.spend(work.limits.counted)
                 size += len(encoding)
                 count += 1
                 names.update(dict.fromkeys(references(encoding)))
@@ -89,7 +95,10 @@ class _Front:
     have: hashes that were met.
     """
 
-    def __init__(self, known: Iterable[Value], fetch: Fetch, bytes_max: int) -> None:
+    def __init__(
+        self, known: Iterable[Value], fetch: Fetch, bytes_max: int, work: Work | None = None
+    ) -> None:
+        self._work = work
         tops = {value_hash(value): encode(value) for value in known}
         self.have = set(tops)
         self._fetch = fetch
@@ -115,6 +124,8 @@ class _Front:
         for hash, encoding in cells:
             if encoding is None:
                 continue  # less is known of the other side than there is
+            if self._work is not None:
+                self._work.spend(self._work.limits.counted)
             self._room -= len(encoding)
             if self._room < 0:
                 self._cells = {}

@@ -20,6 +20,7 @@ from datalattice.cells import (
     Map,
     Signed,
     Value,
+    Work,
     differing_entries,
     same,
     to_text,
@@ -27,9 +28,11 @@ from datalattice.cells import (
 )
 from datalattice.clock import Clock
 from datalattice.crypto import PUBLIC_KEY_BYTES
-from datalattice.errors import BadFormat
+from datalattice.errors import BadFormat, WorkExceeded
 from datalattice.lattice import (
     LOCAL_KEY,
+    TOO_COSTLY,
+    EntryDropped,
     KeyedLattice,
     Lattice,
     MergeContext,
@@ -47,6 +50,8 @@ from datalattice.sync.usage import RECOUNT_MS, Count, Slot, Usage
 DISK_LOW: Final = "disk-low"
 """What a value is counted as that is not taken because the disk is nearly full."""
 
+
+Path = tuple[Value, ...]
 
 _OVER_MAX: Final = 65_536
 
@@ -337,22 +342,63 @@ class Hosting:
 
     # --- before a merge -----------------------------------------------------------------------
 
-    def within(self, root: Value, other: Value, peer: str, outcome: Outcome) -> Admitted:
-        """Return what of a complete foreign root has room here, and the counts to be taken then."""
+    def within(
+        self, root: Value, other: Value, peer: str, outcome: Outcome, work: Work | None = None
+    ) -> Admitted:
+        """Return what of a complete foreign root has room here, and the counts to be taken then.
+
+        What costs more to count than `work` has is left out, and reported.
+        """
+        work = work or Work()
         admitted = Admitted(other, is_short=bool(self._over))
         if not isinstance(other, Index):
             return admitted
         for path in self._areas.unsigned:
-            self._weigh_unsigned(path, root, peer, admitted, outcome)
+            mine, theirs = get_in(root, path), get_in(other, path)
+            if theirs is None or same(mine, theirs) or peer in self._acquainted:
+                continue
+
+            def weigh(path: Path = path, mine: Value = mine, theirs: Value = theirs) -> Value:
+                self._weigh_unsigned(path, mine, theirs, admitted, outcome, work)
+                return None
+
+            self._afford(path[:-1], path[-1], mine, theirs, weigh, admitted, outcome, work)
         for path, owner, mine, theirs in list(self._slots(root, other)):
             if self.is_own(owner) or self.is_allowed(owner):
                 continue
             # Who is not the owner cannot use up the owner's room.
-            if not isinstance(theirs, Signed) or not theirs.verify():
+            if not isinstance(theirs, Signed):
                 continue
-            if self._context.verify_owner(owner, theirs.public_key):
-                self._weigh(path, owner, mine, theirs, admitted, outcome)
+
+            def weigh_slot(
+                path: Path = path, owner: Value = owner, mine: Value = mine, theirs: Signed = theirs
+            ) -> Value:
+                work.verify(value_hash(theirs))
+                if theirs.verify() and self._context.verify_owner(owner, theirs.public_key):
+                    self._weigh(path, owner, mine, theirs, admitted, outcome, work)
+                return None
+
+            self._afford(path, owner, mine, theirs, weigh_slot, admitted, outcome, work)
         return admitted
+
+    def _afford(
+        self,
+        path: Path,
+        key: Value,
+        mine: Value,
+        theirs: Value,
+        weigh: Callable[[], Value],
+        admitted: Admitted,
+        outcome: Outcome,
+        work: Work,
+    ) -> None:
+        """Weigh what is at a key of the container at a path, or leave it out: it costs too much."""
+        try:
+            work.attempt(mine, theirs, weigh)
+        except WorkExceeded:
+            outcome.remark(TOO_COSTLY, EntryDropped((*path, key), TOO_COSTLY))
+            admitted.value = _without(admitted.value, path, key, self._lattice)
+            admitted.is_short = True
 
     def _weigh(
         self,
@@ -362,16 +408,17 @@ class Hosting:
         theirs: Value,
         admitted: Admitted,
         outcome: Outcome,
+        work: Work,
     ) -> None:
         policy, usage = self.policy, self.usage
         slot = Slot(section_name(path), owner)
         text = owner_text(owner)
         before = usage.known(slot, mine).size_bytes
         quota, used, setting = self._limit_of(slot)
-        count = usage.after(slot, mine, theirs, quota - used + before)
+        count = usage.after(slot, mine, theirs, quota - used + before, work)
         if count is None and self.evidence.release(owner):
             quota, used, setting = self._limit_of(slot)
-            grown = usage.growth(mine, theirs, quota - used)
+            grown = usage.growth(mine, theirs, quota - used, work)
             count = (
                 None if grown is None else usage.known(slot, mine).plus(value_hash(theirs), grown)
             )
@@ -387,18 +434,16 @@ class Hosting:
 
     def _weigh_unsigned(
         self,
-        path: tuple[Value, ...],
-        root: Value,
-        peer: str,
+        path: Path,
+        mine: Value,
+        theirs: Value,
         admitted: Admitted,
         outcome: Outcome,
+        work: Work,
     ) -> None:
-        mine, theirs = get_in(root, path), get_in(admitted.value, path)
-        if theirs is None or same(mine, theirs) or peer in self._acquainted:
-            return
         slot = Slot(section_name(path), None)
         quota, used, setting = self._limit_of(slot)
-        grown = self.usage.growth(mine, theirs, quota - used)
+        grown = self.usage.growth(mine, theirs, quota - used, work)
         if grown is None:
             report = QuotaExceeded(slot.section, "", used, quota, setting)
             outcome.remark(QuotaExceeded.kind, str(report))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from datalattice.cells import Parts, Value
+from datalattice.cells import Parts, Value, encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,12 @@ class Incoming:
     value: Value
     cells: Parts
     absent: bytes | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the cells that came."""
+        top = 0 if self.absent is not None else len(encode(self.value))
+        return top + sum(map(len, self.cells.encodings().values()))
 
 
 @dataclass(frozen=True, slots=True)

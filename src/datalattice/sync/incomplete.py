@@ -66,7 +66,7 @@ class Progress:
     complete: claims that wait for nothing more.
     holes:    of a complete claim, what of it is not sound.
     refused:  of a complete claim, why nothing of it can be used.
-    unsound:  (hash, reason) of the cells that turned out to be so.
+    unsound:  (hash, reason, who brought it) of the cells that turned out to be so.
     """
 
     stored: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -74,15 +74,19 @@ class Progress:
     complete: list[object] = field(default_factory=list)
     holes: dict[object, Holes] = field(default_factory=dict)
     refused: dict[object, str] = field(default_factory=dict)
-    unsound: list[tuple[bytes, str]] = field(default_factory=list)
+    unsound: list[tuple[bytes, str, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Cell:
-    """A cell and the hashes it refers to. `names_short`: one of them is of a short cell."""
+    """A cell, the hashes it refers to, and who brought it.
+
+    names_short: one of them is of a short cell.
+    """
 
     encoding: bytes
     below: list[bytes]
+    sender: str = ""
     names_short: bool = False
 
     @property
@@ -145,7 +149,12 @@ class IncompleteCells:
         return hash in self._waiting and hash not in self._cells
 
     def claim(
-        self, claim: object, hashes: list[bytes], cells: Mapping[bytes, bytes], top: bytes = b""
+        self,
+        claim: object,
+        hashes: list[bytes],
+        cells: Mapping[bytes, bytes],
+        top: bytes = b"",
+        sender: str = "",
     ) -> Progress:
         """Wait for `hashes` on behalf of `claim`, with these cells at hand.
 
@@ -164,7 +173,7 @@ class IncompleteCells:
                 if hash in reached or hash in lengths:
                     continue
                 if hash in cells and not self._is_held(hash):
-                    cell = reached[hash] = _Cell(cells[hash], references(cells[hash]))
+                    cell = reached[hash] = _Cell(cells[hash], references(cells[hash]), sender)
                     below.extend(cell.below)
                 else:
                     outside[hash] = None
@@ -184,10 +193,10 @@ class IncompleteCells:
     def _is_held(self, hash: bytes) -> bool:
         return hash in self._cells or hash in self._spoiled
 
-    def add(self, cells: Mapping[bytes, bytes]) -> Progress:
+    def add(self, cells: Mapping[bytes, bytes], sender: str = "") -> Progress:
         """Take cells that something waits for; others are not kept."""
         wanted = {
-            hash: _Cell(encoding, references(encoding))
+            hash: _Cell(encoding, references(encoding), sender)
             for hash, encoding in cells.items()
             if self.is_wanted(hash)
         }
@@ -357,7 +366,7 @@ class IncompleteCells:
         spoiled[hash] = _Spoiled(reason)
         if hash not in self._bad:
             self._bad[hash] = reason
-            progress.unsound.append((hash, reason))
+            progress.unsound.append((hash, reason, cell.sender))
             if len(self._bad) > self._bad_max:
                 del self._bad[next(iter(self._bad))]
 

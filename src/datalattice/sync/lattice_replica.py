@@ -73,6 +73,7 @@ from datalattice.lattice import (
 )
 from datalattice.store import Store
 from datalattice.sync.approach import AHEAD_BYTES_MAX, Approach
+from datalattice.sync.charging import Charges, Sender
 from datalattice.sync.delta import beyond
 from datalattice.sync.evidence import Evidence, EvidenceLimits
 from datalattice.sync.handover import handed
@@ -161,6 +162,8 @@ class LatticeReplica:
         self._announce()
         self._private = PrivateCells(store, self.load_encoding, self._root, self._announced)
         clock = clock or SystemClock()
+        self.charges = Charges(clock)
+        """What the merges of each sender cost."""
         self.hosting: Hosting | None = None
         """Whose data is taken, and how much; None: all of it."""
         if hosting is not None:
@@ -187,7 +190,12 @@ class LatticeReplica:
     def _with_evidence(self, value: Value, work: Work | None = None) -> Value:
         """Return a root to be committed, with the evidence of what its slots leave out."""
         forks, self._forks = self._forks, []
-        return self.evidence.bring_up(value, forks, work)
+        skipped = self.evidence.skipped_count
+        made = self.evidence.bring_up(value, forks, work)
+        if skipped == self.evidence.skipped_count:
+            for fork in forks:  # what is kept need not be found out again, whoever states it
+                self.charges.pairs.forked(value_hash(fork.kept), value_hash(fork.other))
+        return made
 
     def drop_evidence(self, ids: Sequence[bytes]) -> bool:
         """Let go of records of forks, for good; return whether there were any; durable."""
@@ -224,6 +232,18 @@ class LatticeReplica:
             self._keep(view)
             self._views[peer] = (self._announced, view)
         return view
+
+    def introduce(self, peer: str, sender: Sender, *, is_wanted: bool) -> None:
+        """Take note of who is at the other end of a connection, before anything else of it."""
+        self.charges.introduce(peer, sender, is_wanted=is_wanted)
+        if self.hosting is not None:
+            self.hosting.introduce(peer, is_known=is_wanted)
+
+    def leave(self, peer: str) -> None:
+        """Take note that a connection has ended."""
+        self.charges.leave(peer)
+        if self.hosting is not None:
+            self.hosting.introduce(peer, is_known=False)
 
     def view_hash(self, peer: str) -> bytes:
         """Return the hash of what a peer is told: of the announced value, or of its part of it."""
@@ -367,7 +387,9 @@ class LatticeReplica:
             self._turn_away(offer, outcome)
             return
         if offer.parts:
-            progress = self._incomplete.add({part.hash: part.data for part in offer.parts})
+            self.charges.bring(peer, sum(len(part.data) for part in offer.parts))
+            cells = {part.hash: part.data for part in offer.parts}
+            progress = self._incomplete.add(cells, peer)
             charged = self._approach.arrived(offer.parts, progress.missing)
             self._proceed(progress, outcome)
             for slot, size in charged:
@@ -377,7 +399,7 @@ class LatticeReplica:
             self._give_up(self._incomplete.claims_above(offer.lost), outcome)
             self._turn_back(self._approach.lost(offer.lost), outcome)
         if offer.probe is not None:
-            self._consider(offer.probe, peer, outcome)
+            self._consider(offer.probe, peer, outcome, is_new=True)
         if self._incomplete.size_bytes > STAGED_BYTES_MAX:
             # Not those of this peer: who fills the room to the brim would keep the others out.
             self._give_up(self._incomplete.heaviest(attrgetter("peer")), outcome)
@@ -456,9 +478,12 @@ class LatticeReplica:
     def _probe(self) -> Probe:
         return Probe(self.announced_hash, self._announced)
 
-    def _consider(self, probe: Probe, peer: str, outcome: Outcome) -> None:
+    def _consider(self, probe: Probe, peer: str, outcome: Outcome, *, is_new: bool = False) -> None:
+        """Take in a value as far as its cells are here; `is_new`: it has just come."""
         incoming = probe.data
         assert isinstance(incoming, Incoming)
+        if is_new:
+            self.charges.bring(peer, incoming.size_bytes)
         place = sha3_256(encode(Vector.of(incoming.path)))
         claim = Claim(peer, place)
         if self._is_here(claim, probe, outcome):
@@ -502,7 +527,7 @@ class LatticeReplica:
             self._pass_over_next(claim, probe.key, outcome)
             self._incomplete.release(claim)
         self._waiting[claim] = waiting
-        self._proceed(self._incomplete.claim(claim, refs, cells, bare), outcome)
+        self._proceed(self._incomplete.claim(claim, refs, cells, bare, peer), outcome)
 
     def _enter(self, claim: Claim, probe: Probe, outcome: Outcome) -> bool:
         """Consider a value under a policy: look whose data it has, cut off what is refused.
@@ -548,7 +573,7 @@ class LatticeReplica:
         self._waiting[claim] = Waiting(probe.key, incoming.path, top, not bare, True)
         self._stated[claim] = probe
         refs = references(bare) if bare else [top]
-        progress = self._incomplete.claim(claim, refs, cells, bare)
+        progress = self._incomplete.claim(claim, refs, cells, bare, claim.peer)
         approach.follow(limited, cells, progress.missing)
         self._proceed(progress, outcome)
         return True
@@ -642,8 +667,12 @@ class LatticeReplica:
                 return
             self._private.admit(encoding for _, encoding in progress.stored)
         outcome.missing.extend(progress.missing)
-        for hash, reason in progress.unsound:
-            outcome.remark(UNSOUND, f"cell 0x{hash.hex()} is not stored: {reason}")
+        for hash, reason, sender in progress.unsound:
+            text = f"cell 0x{hash.hex()} is not stored: {reason}"
+            outcome.remark(UNSOUND, text)
+            if self.charges.blame(sender):
+                count = self.charges.limits.unsound_max
+                outcome.breaches.append((sender, f"{count} cells that do not fit together: {text}"))
         for claim in progress.complete:
             assert isinstance(claim, Claim)
             waiting = self._waiting.pop(claim)
@@ -664,17 +693,26 @@ class LatticeReplica:
 
     def _merge(self, claim: Claim, waiting: Waiting, holes: Holes, outcome: Outcome) -> bool:
         """Merge a complete foreign value around its holes; return whether it was taken in full."""
+        work = self.charges.open(claim.peer)
+        try:
+            return self._merge_on(work, claim, waiting, holes, outcome)
+        finally:
+            self.charges.close(claim.peer, work)
+
+    def _merge_on(
+        self, work: Work, claim: Claim, waiting: Waiting, holes: Holes, outcome: Outcome
+    ) -> bool:
+        """Merge it on the account of one message, which pays for its evidence, too."""
         peer = claim.peer
         outcome.finished.append(waiting.key)
         loader = holes.loader(self._store)
-        work = Work()  # of all that this message is merged with
         dropped = outcome.dropped_parts
         self._holes = holes
         try:
             other = loader.load(waiting.top) if waiting.is_hash else decode(waiting.top, loader)
             if not waiting.is_wrapped:
                 other = self._wrap(waiting.path, other, peer)
-            admitted = self._admit(other, peer)
+            admitted = self._admit(other, peer, work)
             other = other if admitted is None else admitted.value
             merged = self._merged(other, holes, work)
         except (BadFormat, Corruption, MissingData, UsageError) as error:
@@ -753,14 +791,14 @@ class LatticeReplica:
         rest = iter(found)
         return [tainted[hash] if hash in tainted else next(rest) for hash in hashes]
 
-    def _admit(self, other: Value, peer: str) -> Admitted | None:
+    def _admit(self, other: Value, peer: str, work: Work) -> Admitted | None:
         """Return what of a complete root is hosted and has room; None: there is no policy."""
         hosting = self.hosting
         if hosting is None:
             return None
         # Once more: it may have been decided while the value waited for its cells.
         other = hosting.cut(other, self._root, peer)
-        return hosting.within(self._root, other, peer, self._outcome)
+        return hosting.within(self._root, other, peer, self._outcome, work)
 
     def repair(self, parts: Sequence[Part]) -> None:
         """Put these cells, which peers had, in the place of damaged or missing ones.

@@ -37,6 +37,7 @@ class Outcome:
         self.superseded: list[tuple[bytes, bytes]] = []
         self.dropped: list[bytes] = []
         self.unwanted: list[bytes] = []
+        self.breaches: list[tuple[str, str]] = []
         self.changed = False
         self._is_disputed = False
         self.ended: list[tuple[str, bool]] = []
@@ -103,4 +104,5 @@ class Outcome:
             tuple(self.parts_of),
             tuple(self.ended),
             tuple(self.unwanted),
+            tuple(self.breaches),
         )

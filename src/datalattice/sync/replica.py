@@ -100,6 +100,7 @@ class Absorbed:
               is contained when the second is.
     ended:    (peer, in full) of each value that was merged or refused: whether all of it was taken.
     unwanted: parts that were missing and are not needed any more.
+    breaches: (peer, reason) of those that sent what no honest peer sends.
     """
 
     missing: tuple[bytes, ...] = ()
@@ -114,6 +115,7 @@ class Absorbed:
     parts_of: tuple[tuple[str, Probe], ...] = ()
     ended: tuple[tuple[str, bool], ...] = ()
     unwanted: tuple[bytes, ...] = ()
+    breaches: tuple[tuple[str, str], ...] = ()
 
 
 class Replica(Protocol):

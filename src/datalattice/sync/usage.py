@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from datalattice.cells import Value, Vector, decode, encode, value_hash
+from datalattice.cells import Value, Vector, Work, decode, encode, value_hash
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, MissingData
 from datalattice.store import Store
@@ -85,7 +85,10 @@ class Usage:
         return 0 if found is None else found.size_bytes
 
     def known(self, slot: Slot, present: Value) -> Count:
-        """Return the count of a slot whose value is `present`, counted now if it is another's."""
+        """Return the count of a slot whose value is `present`, counted now if it is another's.
+
+        That happens after a crash, once for a slot, so no sender pays for it.
+        """
         root = value_hash(present)
         found = self._counts.get(slot.key)
         if found is not None and found.root == root:
@@ -96,21 +99,24 @@ class Usage:
         self.take(count)
         return count
 
-    def after(self, slot: Slot, present: Value, value: Value, bytes_max: int) -> Count | None:
+    def after(
+        self, slot: Slot, present: Value, value: Value, bytes_max: int, work: Work | None = None
+    ) -> Count | None:
         """Return the count of a slot in which `value` comes after `present`.
 
         None: it would have more than `bytes_max` bytes. Before that is said the value is counted
         exactly, once a minute.
-        Cost: the difference of the two values.
+        Cost: the difference of the two values, paid from `work`, when given.
+        Raises: WorkExceeded: `work` is used up.
         """
         before = self.known(slot, present)
         room = bytes_max - before.size_bytes
-        grown = growth(present, value, self._fetch, room) if room >= 0 else None
+        grown = growth(present, value, self._fetch, room, work) if room >= 0 else None
         if grown is not None:
             return before.plus(value_hash(value), grown)
         if not self._may_count(slot):
             return None
-        whole = growth(None, value, self._fetch, bytes_max)
+        whole = growth(None, value, self._fetch, bytes_max)  # once a minute: no sender pays for it
         return None if whole is None else Count(slot, *whole, value_hash(value))
 
     def _may_count(self, slot: Slot) -> bool:
@@ -134,9 +140,14 @@ class Usage:
         self.take(self.exactly(slot, present))
         return True
 
-    def growth(self, present: Value, value: Value, bytes_max: int) -> tuple[int, int] | None:
-        """Return (bytes, cells) that `value` adds to `present`, None when it is more than that."""
-        return growth(present, value, self._fetch, bytes_max) if bytes_max >= 0 else None
+    def growth(
+        self, present: Value, value: Value, bytes_max: int, work: Work | None = None
+    ) -> tuple[int, int] | None:
+        """Return (bytes, cells) that `value` adds to `present`, None when it is more than that.
+
+        Raises: WorkExceeded: `work` is used up.
+        """
+        return growth(present, value, self._fetch, bytes_max, work) if bytes_max >= 0 else None
 
     def take(self, count: Count) -> None:
         """Take note of what a slot has now."""
