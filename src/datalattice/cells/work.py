@@ -211,6 +211,11 @@ class Work:
                 self._grant(self.limits.grant)
             raise
 
+    def forks(self, own: Value, other: Value) -> bool:
+        """Return whether two values are known to fork, and own is the one that stays."""
+        pairs = self.pairs
+        return len(pairs) > 0 and pairs.forks(value_hash(own), value_hash(other))
+
     def memo(self, name: str) -> dict[bytes, object]:
         """Return what this merge found out under `name`, by hash; shared by all its parts."""
         found = self._memos.get(name)

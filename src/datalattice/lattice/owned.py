@@ -107,9 +107,8 @@ class SignedLattice(Lattice):
             return self._first(own, other, context)
         if same(own.value, other.value):
             return greater(own, other)
-        if work is not None and len(work.pairs):
-            if work.pairs.forks(value_hash(own), value_hash(other)):
-                return own  # reported when it was met first, and kept as evidence since
+        if work is not None and work.forks(own, other):
+            return own  # reported when it was met first, and kept as evidence since
         return _SlotMerge(self, context).joined(own, other)
 
     def _first(self, own: Value, other: Signed, context: MergeContext) -> Value:

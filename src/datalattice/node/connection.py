@@ -105,6 +105,7 @@ class Connection:
         self._wake_writer = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self._rests_until_s = now_s
         self._idle = asyncio.Event()  # nothing of this peer waits for the worker
         self._idle.set()
         self._drained = asyncio.Event()
@@ -198,6 +199,11 @@ class Connection:
         self._handler.held(-self.held_bytes)
         self.held_bytes = 0
 
+    def rest(self, seconds: float) -> None:
+        """Read nothing more for a while, once what is being handled is done."""
+        until_s = asyncio.get_running_loop().time() + seconds
+        self._rests_until_s = max(self._rests_until_s, until_s)
+
     async def drained(self) -> None:
         """Return when everything queued has been written."""
         await self._drained.wait()
@@ -229,6 +235,11 @@ class Connection:
             while not self._room.is_set():
                 await self._room.wait()
                 progress.reset()  # nobody listened meanwhile
+            pause_s = self._rests_until_s - now_s()
+            if pause_s > 0:
+                await asyncio.sleep(pause_s)
+                progress.reset()
+                continue
             try:
                 size = self._pass_on()
             except PeerError as error:

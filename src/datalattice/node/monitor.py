@@ -34,6 +34,7 @@ GUESTS_SHOWN_MAX: Final = 256
 """Connections of others than wanted peers that are listed."""
 
 REFUSED_MS: Final = 300_000
+SUSPECTED_MS: Final = 600_000
 """After so long without a value of a wanted peer that was taken in full a node is degraded."""
 
 ASK_TIMEOUT_S: Final = 1.0
@@ -120,6 +121,7 @@ class Monitor:
         node.observer.checks["damage"] = self._damaged
         node.observer.checks["peers"] = self._alone
         node.observer.checks["refused"] = self._refused
+        node.observer.checks["unsound"] = self._suspected
 
     async def start(self, config: NodeConfig) -> None:
         """Serve /metrics and /health, if and where the configuration says so.
@@ -183,11 +185,20 @@ class Monitor:
         if not found:
             return None
         first = found[0]
-        key = first.public_key
-        name = first.address or ("a peer" if key is None else key.hex())
+        name = _name_of(first)
         more = f"; so it is with {len(found) - 1} more" if len(found) > 1 else ""
         since_s = (now_ms - (first.refused_since_ms or now_ms)) // 1_000
         return f"nothing of {name} was taken in full for {since_s} s: {first.refusal}{more}"
+
+    def _suspected(self) -> str | None:
+        """Return which peer relays what no honest peer makes; it is not cut, for it is wanted."""
+        now_ms = self._node.clock.now_ms()
+        found = [
+            f"{_name_of(one)} sent {one.suspicion}"
+            for one in self._node.peers
+            if one.suspected_ms is not None and now_ms - one.suspected_ms < SUSPECTED_MS
+        ]
+        return "; ".join(found) or None
 
     # --- readings -----------------------------------------------------------------------------
 
@@ -278,3 +289,8 @@ def _process() -> Process:
         memory_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1_024)
         descriptors = None
     return Process(memory_bytes, descriptors, cpu_s)
+
+
+def _name_of(info: PeerInfo) -> str:
+    key = info.public_key
+    return info.address or ("a peer" if key is None else key.hex())

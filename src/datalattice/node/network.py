@@ -19,6 +19,7 @@ from datalattice.clock import Clock
 from datalattice.crypto import Entropy
 from datalattice.errors import UsageError
 from datalattice.node.admission import Admission, Guest, NotAdmitted
+from datalattice.node.bounds import source_of_remote
 from datalattice.node.config import DEFAULT_PORT, NodeConfig
 from datalattice.node.connection import Connection, Traffic
 from datalattice.node.directory import Changed, Found, Look
@@ -29,7 +30,7 @@ from datalattice.node.observe import Observer
 from datalattice.node.peers import INBOUND, Call, PeerInfo, Peers
 from datalattice.node.transport import Address, Link, Listener, Transport, parse_key
 from datalattice.node.worker import Action, Done, Worker
-from datalattice.sync import Effects, Note, Replicator
+from datalattice.sync import Effects, Note, Replicator, Sender
 from datalattice.wire import ErrorCode, encode_failure, encode_frame
 
 HELD_BYTES_MAX: Final = 256_000_000
@@ -44,11 +45,20 @@ REFUSALS_MAX: Final = 32
 """Refusals with a reason that may be under way; others end without one."""
 
 
-class Introduce(Protocol):
-    """Takes note of whether the other end of a connection is known."""
+class Ledger(Protocol):
+    """Who is at the other end of each connection, and what it has to its charge."""
 
-    def __call__(self, peer: str, *, is_known: bool) -> None:
-        """Take note of it."""
+    def introduce(self, peer: str, sender: Sender, *, is_wanted: bool, is_known: bool) -> None:
+        """Take note of who it is, before anything else of the connection."""
+        ...
+
+    def leave(self, peer: str) -> None:
+        """Take note that a connection has ended."""
+        ...
+
+    def wait_ms(self, peer: str) -> int:
+        """Return how long what comes next over a connection has to wait."""
+        ...
 
 
 class Network:
@@ -57,12 +67,10 @@ class Network:
     linked:   called when a connection to a wanted peer has ended.
     restrict: called by the worker with the id of a connection, before it is used and after its end,
               and the paths that are replicated over it if not everything is.
-    introduce: called by the worker with the id of a connection to somebody this node knows, before
-              it is used and after its end.
+    ledger:   who is at the other end of connections; its methods are for any thread.
     """
 
-    introduce: Introduce
-
+    ledger: Ledger
     linked: Callable[[], None]
     restrict: Callable[[str, Sequence[Sequence[Value]] | None], None]
 
@@ -264,6 +272,18 @@ class Network:
         for id in effects.breaches:
             if id in self._guests:
                 self._admission.ban(self._guests[id])
+                self._cut_others(self._guests[id])
+        for id, reason in effects.suspects:
+            self.peers.suspected(id, reason)
+            self._observer.note(Note("unsound-wanted", id, reason))
+
+    def _cut_others(self, banned: Guest) -> None:
+        """Cut the other connections of a key that was cut."""
+        for id, guest in self._guests.items():
+            if guest is not banned and guest.public_key == banned.public_key is not None:
+                connection = self.connections.get(id)
+                if connection is not None:
+                    connection.cut("another connection with the same key was cut")
 
     def _turned_away(self, name: str, text: str) -> None:
         """Count somebody who wanted to connect and may not."""
@@ -271,14 +291,24 @@ class Network:
         log_event(logging.DEBUG, "refused", why=name, text=text)
 
     async def _serve_outbound(self, call: Call) -> str:
-        return await self._serve(call.id, str(call.address), call.link, call.address)
+        return await self._serve(
+            call.id, str(call.address), call.link, call.address, is_added=call.is_added
+        )
 
     def _close_connection(self, id: str, reason: str) -> None:
         connection = self.connections.get(id)
         if connection is not None:
             connection.close(reason)
 
-    async def _serve(self, id: str, name: str, link: Link, dialled: Address | None = None) -> str:
+    async def _serve(
+        self,
+        id: str,
+        name: str,
+        link: Link,
+        dialled: Address | None = None,
+        *,
+        is_added: bool = False,
+    ) -> str:
         """Run a connection until it ends, an inbound one unless `dialled`; return why it ended."""
         outbound = dialled is not None
         connection = Connection(id, name, link, self, self._config.bounds)
@@ -291,16 +321,20 @@ class Network:
             task.add_done_callback(self._serving.discard)
         key, pinned = link.public_key, None if dialled is None else dialled.public_key
         wanted_keys = self.peers.keys()
-        if outbound or key in wanted_keys:
+        is_known = outbound or key in wanted_keys
+        if is_known:
             self._chosen.add(id)
-            self._submit(id, lambda _replicator, _now: self.introduce(id, is_known=True))
+        is_wanted = is_added or (key is not None and self.peers.is_added(key))
+        sender = key or source_of_remote(link.remote) or link.remote
+        self.ledger.introduce(id, sender, is_wanted=is_wanted, is_known=is_known)
+        self._hold_back(connection)
         paths = self._partial.get(key or pinned or b"")
         if paths is not None:
             self._submit(id, lambda _replicator, _now: self.restrict(id, paths))
         self._submit(
             id,
             lambda replicator, now: replicator.open(
-                id, now, outbound=outbound, public_key=key, pinned=pinned
+                id, now, outbound=outbound, public_key=key, pinned=pinned, wanted=is_wanted
             ),
         )
         try:
@@ -310,8 +344,7 @@ class Network:
             self._submit(id, lambda replicator, now: replicator.closed(id, now))
             if paths is not None:
                 self._submit(id, lambda _replicator, _now: self.restrict(id, None))
-            if id in self._chosen:
-                self._submit(id, lambda _replicator, _now: self.introduce(id, is_known=False))
+            self._submit(id, lambda _replicator, _now: self.ledger.leave(id))
             self._chosen.discard(id)
             self._observer.count("connections-closed")
             if connection.cause is not None:
@@ -335,7 +368,19 @@ class Network:
             replicator.receive(connection.id, payload, now_ms)
             self._observer.measure("frame", time.perf_counter() - began_s)
 
-        self._submit(connection.id, receive, lambda: connection.handled(size))
+        def handled() -> None:
+            self._hold_back(connection)
+            connection.handled(size)
+
+        self._submit(connection.id, receive, handled)
+
+    def _hold_back(self, connection: Connection) -> None:
+        """Read a peer later whose merges cost more than its share."""
+        wait_ms = self.ledger.wait_ms(connection.id)
+        if wait_ms:
+            connection.rest(wait_ms / 1e3)
+            text = f"its values cost more than its share; it is read again in {wait_ms} ms"
+            self._observer.note(Note("work-slowed", connection.id, text))
 
     def written(self, connection: Connection, count: int) -> None:
         """Tell the worker that frames have left."""

@@ -252,7 +252,7 @@ class Node:
             hosting = self._replica.hosting
             assert hosting is not None
             hosting.wanted = self._network.peers.keys
-            self._network.introduce = hosting.introduce
+            self._network.ledger = self._replica
             for backup in self.backups:
                 backup.start(self._store, self.observer, self._lattice)
                 self._backing.append(backup)

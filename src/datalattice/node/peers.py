@@ -72,6 +72,7 @@ class PeerInfo:
     connected_since_ms, last_seen_ms: Unix milliseconds, None when it never was.
     refusal:            why its last value was not taken, or not in full; None when it was.
     refused_since_ms:   since when none was taken in full, Unix milliseconds.
+    suspicion:          what it sent that no honest peer sends, and when that was; None: nothing.
     """
 
     address: str | None
@@ -85,6 +86,8 @@ class PeerInfo:
     last_seen_ms: int | None = None
     refusal: str | None = None
     refused_since_ms: int | None = None
+    suspicion: str | None = None
+    suspected_ms: int | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -128,11 +131,15 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A connection that was made to a peer: its id here, the address, the stream."""
+    """A connection that was made to a peer: its id here, the address, the stream.
+
+    is_added: the operator named this peer.
+    """
 
     id: str
     address: Address
     link: Link
+    is_added: bool = False
 
 
 Serve = Callable[[Call], Awaitable[str]]
@@ -319,15 +326,25 @@ class Peers:
 
     def taken(self, id: str, refusal: str | None) -> None:
         """Note that a value of a peer was taken in full, or why it was not."""
-        for peer in self._peers:
-            theirs = self._inbound.get(peer.info.public_key or b"", ())
-            if id == peer.connection_id or id in theirs:
-                info = peer.info
-                info.refusal = refusal
-                if refusal is None:
-                    info.refused_since_ms = None
-                elif info.refused_since_ms is None:
-                    info.refused_since_ms = self._clock.now_ms()
+        for info in self._at(id):
+            info.refusal = refusal
+            if refusal is None:
+                info.refused_since_ms = None
+            elif info.refused_since_ms is None:
+                info.refused_since_ms = self._clock.now_ms()
+
+    def suspected(self, id: str, reason: str) -> None:
+        """Note that a peer sent what no honest peer sends."""
+        for info in self._at(id):
+            info.suspicion, info.suspected_ms = reason, self._clock.now_ms()
+
+    def _at(self, id: str) -> list[PeerInfo]:
+        """Return the peer with a connection, if it is a wanted one."""
+        return [
+            peer.info
+            for peer in self._peers
+            if id == peer.connection_id or id in self._inbound.get(peer.info.public_key or b"", ())
+        ]
 
     # --- the effort ---------------------------------------------------------------------------
 
@@ -402,7 +419,7 @@ class Peers:
         peer.info.reason = "connected"
         reason = "ended"
         try:
-            reason = await self._serve(Call(id, place, link))
+            reason = await self._serve(Call(id, place, link, peer.info.source == ADDED))
         finally:
             peer.connection_id = None
             peer.info.reason = reason

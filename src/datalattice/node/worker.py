@@ -7,7 +7,8 @@ handed out after each action, when what they say is durable.
 
 What strangers say waits while there is anything else to do: a question of a few bytes may take a
 long time to answer, many of them ask, and neither writers here nor the peers that this node chose
-should stand in line behind them. One thing of theirs is done in every turn all the same.
+should stand in line behind them. Strangers have their turn all the same, but together no more of the
+worker's time than the others while these wait.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class Worker:
         self._holder = 0  # the thread that has the lock
         self._wanted = False  # whether the worker's own thread waits for the lock
         self._deadline_ms: int | None = None  # what the thread sleeps until, at most
+        self._lead_ms = 0  # what strangers had more of the time than the others who waited
         self._closed = threading.Event()
 
     def start(self) -> None:
@@ -239,14 +241,21 @@ class Worker:
         return running
 
     def _serve_strangers(self, began_ms: int, *, everything: bool) -> None:
-        """Do what strangers want: one thing at least, more while nobody else waits."""
+        """Do what strangers want: no more than half of the time while others wait."""
         end_ms = began_ms + STRANGERS_MS_MAX
-        while self._strangers:
+        before_ms = self._clock.now_ms()
+        self._lead_ms = max(0, self._lead_ms - (before_ms - began_ms))
+        if self._queue.empty():
+            self._lead_ms = 0
+        while self._strangers and (everything or not self._lead_ms):
             action, done = self._strangers.popleft()
             self._guard(action)
             self._hand_out(done)
-            is_over = self._clock.now_ms() >= end_ms or not self._queue.empty()
-            if is_over and not everything:
+            now_ms = self._clock.now_ms()
+            if not self._queue.empty():
+                self._lead_ms += now_ms - before_ms
+            before_ms = now_ms
+            if (now_ms >= end_ms or not self._queue.empty()) and not everything:
                 return
 
     def _publish(self, waiting: list[Future[None]]) -> None:

@@ -1,5 +1,6 @@
 """Sync: messages to replica effects and back. No input and no output; time is passed in."""
 
+from datalattice.sync.charging import Charges, Sender
 from datalattice.sync.conduct import IGNORED_MAX, MALFORMED_MAX, REFUSED_MAX, UNASKED_MAX
 from datalattice.sync.effects import (
     BROADCAST_DELAY_MS,
@@ -76,6 +77,7 @@ __all__ = [
     "Answered",
     "Challenged",
     "Change",
+    "Charges",
     "Codec",
     "Count",
     "Decision",
@@ -106,6 +108,7 @@ __all__ = [
     "Replica",
     "Replicator",
     "Replied",
+    "Sender",
     "Slot",
     "Standing",
     "Start",

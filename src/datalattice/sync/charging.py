@@ -116,11 +116,11 @@ class Charges:
         if work.exceeded:
             account.exceeded_ms = self._clock.now_ms()
 
-    def wait_ms(self, sender: Sender) -> int:
-        """Return how long a stranger's messages are to wait until its bucket is out of debt."""
+    def wait_ms(self, peer: str) -> int:
+        """Return how long what comes next is to wait until its sender is out of debt."""
         with self._lock:
-            account = self._accounts.get(sender)
-            if account is None or account.ticks >= 0:
+            account = self._accounts.get(self._senders.get(peer, peer))
+            if account is None or peer in self._wanted:
                 return 0
             self._grow(account)
             if account.ticks >= 0:

@@ -23,6 +23,7 @@ REFUSED_MAX: Final = 10_000
 """Values or cells in a row that were not taken before a connection is closed."""
 
 MALFORMED: Final = "malformed"
+UNSOUND: Final = "unsound"
 UNASKED: Final = "unasked"
 IGNORED: Final = "ignored"
 REFUSED: Final = "refused"

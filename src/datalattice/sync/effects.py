@@ -103,6 +103,7 @@ class Effects:
     useful:     sessions of which a message changed the state, answered, or asked for parts it got.
     taken:      (session, nil or why not) of values that were taken in full, or were not.
     breaches:   sessions among `closes` whose peers did what no honest peer does.
+    suspects:   (session, reason) of wanted peers that did so; they stay.
     push_count: states and differences among the sends.
     twins:      starts of other nodes with this node's identity, as peers report them.
     healed, unhealed: parts that `heal` asked for, and got or did not get.
@@ -121,6 +122,7 @@ class Effects:
     useful: set[str] = field(default_factory=set)
     taken: list[tuple[str, str | None]] = field(default_factory=list)
     breaches: list[str] = field(default_factory=list)
+    suspects: list[tuple[str, str]] = field(default_factory=list)
 
     def note(self, kind: str, peer: str, text: str, count: int = 1) -> None:
         """Have something counted and logged."""
@@ -140,7 +142,7 @@ class Effects:
     @property
     def is_silent(self) -> bool:
         """Whether there is nothing to do; the state may be another one all the same."""
-        parts = self.healed or self.unhealed
+        parts = self.healed or self.unhealed or self.suspects
         return not (
             self.sends
             or self.closes

@@ -233,17 +233,24 @@ class LatticeReplica:
             self._views[peer] = (self._announced, view)
         return view
 
-    def introduce(self, peer: str, sender: Sender, *, is_wanted: bool) -> None:
-        """Take note of who is at the other end of a connection, before anything else of it."""
+    def introduce(self, peer: str, sender: Sender, *, is_wanted: bool, is_known: bool) -> None:
+        """Take note of who is at the other end of a connection, before anything else of it.
+
+        is_wanted: the operator named it as a peer; is_known: that, or this node found it.
+        """
         self.charges.introduce(peer, sender, is_wanted=is_wanted)
         if self.hosting is not None:
-            self.hosting.introduce(peer, is_known=is_wanted)
+            self.hosting.introduce(peer, is_known=is_known)
 
     def leave(self, peer: str) -> None:
         """Take note that a connection has ended."""
         self.charges.leave(peer)
         if self.hosting is not None:
             self.hosting.introduce(peer, is_known=False)
+
+    def wait_ms(self, peer: str) -> int:
+        """Return how long what comes next over a connection has to wait. On any thread."""
+        return self.charges.wait_ms(peer)
 
     def view_hash(self, peer: str) -> bytes:
         """Return the hash of what a peer is told: of the announced value, or of its part of it."""

@@ -30,7 +30,7 @@ from typing import Final
 from datalattice.cells import Signed, Value
 from datalattice.crypto import Entropy, KeyPair
 from datalattice.errors import BadFormat, LimitExceeded, PeerError
-from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED
+from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED, UNSOUND
 from datalattice.sync.effects import Effects, Pace, Pull, Several, Standing
 from datalattice.sync.handshake import Handshake
 from datalattice.sync.plain import Plain
@@ -97,14 +97,15 @@ class Replicator:
         outbound: bool,
         public_key: bytes | None = None,
         pinned: bytes | None = None,
+        wanted: bool = False,
     ) -> None:
         """Take up a new connection. Those we made ourselves are joined at once: we chose the peer.
 
         An inbound one stays silent until the peer asks to be told of changes: it may be a mere
         client. `public_key` is what the transport has proved, `pinned` what the peer has to prove
-        before anything else.
+        before anything else. `wanted`: the operator named it.
         """
-        session = Session(id, outbound, False, now_ms, public_key, pinned)
+        session = Session(id, outbound, False, now_ms, public_key, pinned, wanted)
         self._sessions[id] = session
         if pinned is not None and public_key not in (None, pinned):
             self._cut(session, "untrusted", "the peer has another key than the wanted one")
@@ -354,6 +355,8 @@ class Replicator:
             self._was_useful(session)
         elif session is not None and any(one.is_refusal for one in absorbed.reports):
             self._judge(session, REFUSED)
+        for id, reason in absorbed.breaches:
+            self._part_with(id, reason)
         for part, held in ((False, absorbed.holds), (True, absorbed.parts_of)):
             for holder, probe in held:
                 if holder in self._sessions:
@@ -691,9 +694,17 @@ class Replicator:
     def _cut(self, session: Session, cause: str, reason: str) -> None:
         if not session.closing:
             self._effects.note(f"closed-{cause}", session.id, reason)
-            if cause == MALFORMED:
+            if cause in (MALFORMED, UNSOUND):
                 self._effects.breaches.append(session.id)
             self._close(session, reason)
+
+    def _part_with(self, id: str, reason: str) -> None:
+        """Cut who sends what no honest peer sends; a wanted peer may relay what others sent it."""
+        session = self._sessions.get(id)
+        if session is not None and session.wanted:
+            self._effects.suspects.append((id, reason))
+        elif session is not None:
+            self._cut(session, UNSOUND, reason)
 
     def _send(self, session: Session, payload: bytes) -> None:
         session.unsent_count += 1

@@ -280,6 +280,7 @@ class Session:
     late:           the parts of requests that timed out: an answer that comes too late is used.
     public_key:     the key that the other end has proved to hold, nil while it has not.
     pinned:         the key we insist on, if any.
+    wanted:         the operator named this peer; it is never cut for what it relays.
     turn:           how often it was asked for more than its state.
     start:          what it has said of its start, signed with its proved key.
     claimed:        the key that signed a challenge of it, which proves nothing.
@@ -291,6 +292,7 @@ class Session:
     opened_ms: int
     public_key: bytes | None = None
     pinned: bytes | None = None
+    wanted: bool = False
     sent: Probe | None = None
     received: Probe | None = None
     sent_last: bool = False

@@ -11,6 +11,7 @@ from datalattice.cells import (
     Index,
     Map,
     Set,
+    SlotPairs,
     Value,
     Vector,
     Work,
@@ -66,12 +67,77 @@ def test_an_account_pays_until_it_is_empty_and_a_cell_earns_once() -> None:
     with pytest.raises(WorkExceeded, match="more work than its size allows"):
         work.spend(1)
     assert work.spent == 11
-    work.grant(5)
-    assert (work.left, work.grants) == (5, 1)
     work.earn(b"a", 100)
     work.earn(b"a", 100)
-    assert work.left == 105
+    assert work.left == 99
     assert work.memo("x") is work.memo("x") is not work.memo("y")
+
+
+@pytest.mark.parametrize(("earn_max", "left"), [(0, 10), (149, 159), (150, 160), (151, 160)])
+def test_an_account_earns_no_more_than_was_brought(earn_max: int, left: int) -> None:
+    work = Work(WorkLimits(start=10), earn_max=earn_max)
+    assert work.offered == 10 + earn_max
+    work.earn(b"a", 100)
+    work.earn(b"b", 50)
+    assert work.left == left
+
+
+def fail(work: Work, own: Value, other: Value, ticks: int) -> None:
+    """Attempt a merge that costs so many ticks, which is more than there is."""
+
+    def step() -> Value:
+        work.spend(ticks)
+        return own
+
+    with pytest.raises(WorkExceeded):
+        work.attempt(own, other, step)
+
+
+@pytest.mark.parametrize(("start", "spent"), [(4_999, 0), (5_000, 0), (5_001, 9_000)])
+def test_a_pair_that_failed_is_tried_again_with_more_ticks_only(start: int, spent: int) -> None:
+    pairs = SlotPairs()
+    fail(Work(WorkLimits(start=5_000), pairs=pairs), "own", "other", 9_000)
+    work = Work(WorkLimits(start=start), pairs=pairs)
+    fail(work, "own", "other", 9_000)
+    assert work.spent == spent
+    for own, other in (("own", "another"), ("other", "own")):
+        fail(Work(WorkLimits(start=start), pairs=pairs), own, other, 9_000)
+
+
+@pytest.mark.parametrize(("left", "count"), [(1_999, 0), (2_000, 1), (2_001, 1)])
+def test_a_pair_that_began_with_less_than_a_grant_is_not_remembered(left: int, count: int) -> None:
+    pairs = SlotPairs()
+    work = Work(WorkLimits(start=left), pairs=pairs)
+    fail(work, "own", "other", left + 1)
+    assert len(pairs) == count
+    assert (work.left, work.grants) == (2_000, 1)
+
+
+def test_what_comes_after_a_failure_has_a_grant_so_many_times() -> None:
+    work = Work(WorkLimits(start=0, grants_max=2))
+    for left in (2_000, 2_000, -1):
+        fail(work, "own", "other", work.left + 1)
+        assert work.left == left
+
+
+def test_pairs_are_bounded_and_the_oldest_go() -> None:
+    pairs = SlotPairs(2)
+    hashes = [bytes([n]) * 32 for n in range(3)]
+    for hash in hashes:
+        pairs.failed(hash, hash, 1)
+        pairs.forked(hash, hash)
+    assert [pairs.fails(hash, hash, 1) for hash in hashes] == [False, True, True]
+    assert [pairs.forks(hash, hash) for hash in hashes] == [False, True, True]
+    pairs.clear()
+    assert not len(pairs)
+
+
+def test_a_signature_is_paid_once_in_a_merge() -> None:
+    work = Work()
+    for _ in range(2):
+        work.verify(b"a")
+    work.verify(b"b")
+    assert work.spent == 2 * WORK_LIMITS.signature
 
 
 def test_a_step_beyond_any_account_is_refused_and_the_sum_stays_exact() -> None:

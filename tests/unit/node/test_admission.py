@@ -8,8 +8,17 @@ import contextlib
 
 import pytest
 
-from datalattice.cells import Index, Keyword, value_hash
+from datalattice.cells import (
+    Index,
+    Keyword,
+    Vector,
+    encode,
+    encode_message,
+    references,
+    value_hash,
+)
 from datalattice.crypto import KeyPair
+from datalattice.limits import CHARGE_LIMITS
 from datalattice.node import MemoryTransport, Node, NodeConfig, open_node
 from datalattice.node.admission import (
     BANNED_MAX,
@@ -34,6 +43,7 @@ from datalattice.node.transport import Accept, Link, Listener, Refused
 from datalattice.node.transport.memory import MemoryLink
 from datalattice.store import MemoryStore
 from datalattice.sync import MALFORMED_MAX
+from datalattice.testing.malformed import cells_of, value_of, with_cell
 from datalattice.wire import FrameBuffer, encode_frame, encode_length, encode_ping
 
 WANTED = KeyPair(b"w" * 32).public_key
@@ -342,6 +352,56 @@ def test_a_key_that_sends_no_messages_at_all_is_not_let_in_again() -> None:
             assert b"breach of the protocol" in reason
             other = await transport.dial_as(b"o" * 32, node)
             assert b"PONG" in (await replies(other))[-1]
+
+    asyncio.run(work())
+
+
+def unsound(number: int) -> bytes:
+    """Return a message whose cells are well formed and do not fit together."""
+    entries = Index.of([(f"{number} {n}", "x" * 90) for n in range(60)])
+    top, below = cells_of(entries)
+    content = b"%d" % number + b"b" * 200
+    blob = below[value_hash(content)] = encode(content)
+    value = value_of(*with_cell(top, below, references(top)[0], blob))
+    message = Vector.of((Keyword("LV"), Vector.of((Keyword("data"),)), value))
+    return encode_frame(encode_message(message))
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_who_sends_cells_that_do_not_fit_together_is_cut_unless_it_is_wanted(wanted: bool) -> None:
+    async def work() -> None:
+        transport, key = Keyed(), b"m" * 32
+        config = NodeConfig(bind="memory", port=0)
+        async with (
+            open_node(
+                MemoryStore(), key_pair=KeyPair(b"n" * 32), transport=transport, config=config
+            ) as node,
+            asyncio.timeout(60),
+        ):
+            if wanted:
+                node.add_peer(public_key=key)
+            # All connections of a key count together.
+            links = [await transport.dial_as(key, node) for _ in range(2)]
+            for number in range(CHARGE_LIMITS.unsound_max - 1):
+                await links[number % 2].write(unsound(number))
+            counters = node.observer.counters
+            await node.wait_until(lambda _: counters.get("unsound-cells") == 7, 60)
+            assert len(node.connections) == 2
+            assert node.observer.health == "ok"
+            await links[0].write(unsound(99))
+            if wanted:
+                await node.wait_until(lambda node: "unsound" in node.observer.reasons, 60)
+                text = node.observer.reasons["unsound"]
+                assert text.startswith(f"{key.hex()} sent 8 cells that do not fit together: ")
+                assert len(node.connections) == 2
+            else:
+                for link in links:
+                    while await link.read():
+                        pass
+                (reason,) = await replies(await transport.dial_as(key, node))
+                assert b"breach of the protocol" in reason
+                assert counters["closed-unsound"] == 1
+                assert node.observer.health == "ok"
 
     asyncio.run(work())
 

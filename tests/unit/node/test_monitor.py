@@ -143,6 +143,7 @@ class Subject:
             connected = self.connected
             source = "added"
             refused_since_ms = None
+            suspected_ms = None
 
         return [Peer()] if self.wanted else []
 

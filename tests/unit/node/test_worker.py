@@ -226,6 +226,29 @@ def test_strangers_have_their_turn_when_others_never_rest() -> None:
         assert done.wait(10)
 
 
+@pytest.mark.parametrize(("others_ms", "turns"), [(9, 5), (10, 4), (15, 3), (30, 2)])
+def test_strangers_have_no_more_time_than_the_others_who_wait(others_ms: int, turns: int) -> None:
+    clock = Clock()
+    worker = Worker(cast("Replicator", Counting()), lambda *_: None, lambda _: None, clock)
+    served: list[int] = []
+
+    def toil(ms: int, name: int) -> Action:
+        def action(_node: Replicator, _now_ms: int) -> None:
+            clock.advance(ms)
+            served.extend([name] * name)
+
+        return action
+
+    worker.submit(toil(30, 1), stranger=True)
+    worker.submit(toil(30, 1), stranger=True)
+    # Others wait all the time: the queue is never empty.
+    for count in range(1, 10):
+        worker._turn([(toil(others_ms, 0), None)])
+        if len(served) == 2:
+            break
+    assert count == turns
+
+
 def test_a_stranger_wakes_the_thread_however_often() -> None:
     with running(Counting(), []) as worker:
         for _ in range(100):

@@ -114,7 +114,7 @@ def test_a_claim_above_an_unsound_cell_completes_and_neither_it_nor_a_cell_above
     assert progress.complete == ["claim"]
     holes = progress.holes["claim"]
     assert holes.bad.keys() == {bad}
-    assert [hash for hash, _ in progress.unsound] == [bad]
+    assert [hash for hash, *_ in progress.unsound] == [bad]
     assert top in holes.tainted
     assert len(holes.tainted) == 3
     assert home.cells.keys() == cells.keys() - holes.tainted.keys() - {bad}
@@ -149,7 +149,7 @@ def test_the_oldest_of_the_remembered_go() -> None:
         cell = b"\x80\x02" + unordered + b"\x31\x81\x00" + bytes([n]) * 128
         tops.append(sha3_256(cell))
         progress = waiting.claim(n, [tops[-1]], {tops[-1]: cell})
-        assert [hash for hash, _ in progress.unsound] == [tops[-1]]
+        assert [hash for hash, *_ in progress.unsound] == [tops[-1]]
     assert waiting.claim("first", [tops[0]], {}).missing == [tops[0]]
     assert waiting.claim("last", [tops[2]], {}).missing == []
 

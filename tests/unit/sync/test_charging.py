@@ -1,0 +1,196 @@
+"""Charging: what merges cost is charged to the key that sent them, never to another one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import pytest
+
+from datalattice.cells import (
+    Index,
+    Keyword,
+    Map,
+    Signed,
+    Value,
+    Vector,
+    decode_parts,
+    encode_message,
+    value_hash,
+)
+from datalattice.crypto import KeyPair
+from datalattice.errors import WorkExceeded
+from datalattice.lattice import MergeContext, root_lattice
+from datalattice.limits import CHARGE_LIMITS, WORK_LIMITS
+from datalattice.store import MemoryStore
+from datalattice.sync import Absorbed, Charges, LatticeReplica, Offer, Probe
+from datalattice.sync.incoming import Incoming
+from datalattice.testing.clocks import StoppedClock
+
+BURST = CHARGE_LIMITS.per_s * CHARGE_LIMITS.burst_s
+KV = Keyword("kv")
+OWNER, OTHER = KeyPair(b"o" * 32), KeyPair(b"p" * 32)
+START_MS = 1_800_000_000_000
+
+
+def spend(charges: Charges, peer: str, ticks: int) -> None:
+    """Merge something that costs so many ticks, or all that there are."""
+    work = charges.open(peer)
+    with contextlib.suppress(WorkExceeded):
+        work.spend(ticks)
+    charges.close(peer, work)
+
+
+def account(peer: str = "s", *, wanted: bool = False) -> tuple[StoppedClock, Charges]:
+    clock = StoppedClock(START_MS)
+    charges = Charges(clock)
+    charges.introduce(peer, b"k" * 32, is_wanted=wanted)
+    return clock, charges
+
+
+def set_to(clock: StoppedClock, ms: int) -> None:
+    clock.now = ms
+
+
+def used_up(charges: Charges, peer: str, ticks: int) -> None:
+    while ticks:
+        step = min(ticks, WORK_LIMITS.start)
+        spend(charges, peer, step)
+        ticks -= step
+
+
+@pytest.mark.parametrize(
+    ("ticks", "wait_ms"), [(BURST - 1, 0), (BURST, 0), (BURST + 250, 2), (2 * BURST, 2_001)]
+)
+def test_a_stranger_waits_until_its_share_has_grown_back(ticks: int, wait_ms: int) -> None:
+    clock, charges = account()
+    used_up(charges, "s", ticks)
+    assert charges.wait_ms("s") == wait_ms
+    set_to(clock, START_MS + wait_ms)
+    assert charges.wait_ms("s") == 0
+    set_to(clock, START_MS - 60_000)  # a clock that is set back neither gives nor takes
+    assert charges.wait_ms("s") == 0
+
+
+def test_a_key_has_one_share_on_all_its_connections_and_others_have_theirs() -> None:
+    _, charges = account("one")
+    charges.introduce("two", b"k" * 32, is_wanted=False)
+    charges.introduce("three", b"other key", is_wanted=False)
+    used_up(charges, "one", BURST + 1_000)
+    charges.leave("one")
+    charges.introduce("four", b"k" * 32, is_wanted=False)
+    assert charges.wait_ms("two") == charges.wait_ms("four") > 0
+    assert charges.wait_ms("three") == 0
+
+
+def test_a_wanted_peer_never_waits() -> None:
+    _, charges = account(wanted=True)
+    used_up(charges, "s", 3 * BURST)
+    assert charges.wait_ms("s") == 0
+    assert charges.open("s").left == CHARGE_LIMITS.wanted_credit
+
+
+def test_bytes_that_were_brought_pay_first_and_once() -> None:
+    _, charges = account()
+    charges.bring("s", 10_000)
+    work = charges.open("s")
+    assert work.offered == CHARGE_LIMITS.credit + 10_000
+    work.spend(9_000)
+    charges.close("s", work)
+    assert charges.open("s").offered == CHARGE_LIMITS.credit + 1_000
+    used_up(charges, "s", 1_000 + BURST)
+    assert charges.wait_ms("s") == 0
+    used_up(charges, "s", 500)
+    assert charges.wait_ms("s") == 3
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_bytes_are_kept_up_to_a_bound(more: int) -> None:
+    _, charges = account()
+    bound = CHARGE_LIMITS.brought_max
+    charges.bring("s", bound + more)
+    assert charges.open("s").offered == CHARGE_LIMITS.credit + min(bound, bound + more)
+
+
+def test_who_exceeded_its_account_has_next_to_no_credit_for_a_while() -> None:
+    clock, charges = account()
+    spend(charges, "s", CHARGE_LIMITS.credit + 1)
+    work = charges.open("s")
+    assert (work.left, work.limits.grants_max) == (CHARGE_LIMITS.exceeded_start, 0)
+    set_to(clock, START_MS + CHARGE_LIMITS.exceeded_ms - 1)
+    assert charges.open("s").left == CHARGE_LIMITS.exceeded_start
+    set_to(clock, START_MS + CHARGE_LIMITS.exceeded_ms)
+    assert charges.open("s").left == CHARGE_LIMITS.credit
+
+
+def test_senders_are_bounded_and_who_was_quiet_for_longest_goes() -> None:
+    charges = Charges(StoppedClock(START_MS), CHARGE_LIMITS._replace(senders_max=2))
+    for peer in ("a", "b", "a", "c"):
+        charges.bring(peer, 10)
+    assert [charges.open(peer).offered - CHARGE_LIMITS.credit for peer in "ca"] == [10, 20]
+    assert charges.open("b").offered == CHARGE_LIMITS.credit
+
+
+# --- in a replica ------------------------------------------------------------------------------
+
+
+def database(count: int, tag: str) -> Value:
+    time = ord(tag)
+    rows = [(f"key {n}", Vector.of((f"{tag} {n}" + "x" * 90, 0, time, None))) for n in range(count)]
+    return Map.of([("db", Index.of(rows))])
+
+
+def stated(value: Value, path: Sequence[Value] = ()) -> Offer:
+    found, parts = decode_parts(encode_message(value), ordered=False)
+    return Offer(Probe(value_hash(found), Incoming(tuple(path), found, parts)))
+
+
+def slots(*values: tuple[KeyPair, Value]) -> Index:
+    return Index.of(
+        [(KV, Map.of([(key.public_key, Signed.sign(key, value)) for key, value in values]))]
+    )
+
+
+def node() -> LatticeReplica:
+    context = MergeContext(key_pair=KeyPair(b"n" * 32))
+    replica = LatticeReplica(MemoryStore(), root_lattice(), context)
+    replica.charges.limits = CHARGE_LIMITS._replace(credit=0)
+    replica.introduce("friend", b"f" * 32, is_wanted=True, is_known=True)
+    return replica
+
+
+def kinds(absorbed: Absorbed) -> dict[str, int]:
+    return {one.kind: one.count for one in absorbed.reports}
+
+
+COUNT = 900
+"""Entries whose merge costs more than a message may that brings nothing."""
+
+
+def test_what_was_planted_earns_nothing_for_a_message_of_few_bytes() -> None:
+    replica = node()
+    first, second = database(COUNT, "a"), database(COUNT, "b")
+    assert replica.absorb(stated(slots((OWNER, first), (OTHER, second))), "planter").changed
+    swap = slots((OWNER, second))
+    message = encode_message(swap, replica.store.has)
+    assert len(message) < 1_000
+    offer = Offer(Probe(value_hash(swap), Incoming((), *decode_parts(message, ordered=False))))
+    absorbed = replica.absorb(offer, "stranger")
+    assert kinds(absorbed) == {"too-costly": 1}
+    limit = WORK_LIMITS.start + 1_000 + 2 * WORK_LIMITS.grant
+    assert replica.charges.spent("stranger") < limit
+    # The same again costs a look-up, whoever states it with no more.
+    assert kinds(replica.absorb(offer, "another")) == {"too-costly": 1}
+    assert replica.charges.spent("another") < 500
+    # A wanted peer is taken at its word, and so is whoever brings the bytes.
+    assert replica.absorb(offer, "friend").changed
+
+
+def test_who_brings_the_bytes_of_a_large_merge_is_heard() -> None:
+    replica = node()
+    assert replica.absorb(stated(slots((OWNER, database(COUNT, "a")))), "one").changed
+    absorbed = replica.absorb(stated(slots((OWNER, database(COUNT, "b")))), "two")
+    assert absorbed.changed
+    assert "too-costly" not in kinds(absorbed)
+    assert replica.charges.spent("two") > WORK_LIMITS.start
+    assert replica.wait_ms("two") == 0
