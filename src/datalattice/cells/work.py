@@ -191,15 +191,18 @@ class Work:
         self._left = max(self._left, 0) + ticks
 
     def attempt(self, own: Value, other: Value, step: Callable[[], Value]) -> Value:
-        """Return what a step makes of two values, unless that cost too much before.
+        """Return what a step makes of two values; own where they are known to fork.
 
-        Before, and with no fewer ticks than it could have now. When it costs too much this time,
-        that is remembered, and what comes after it has a little more.
-        Raises: WorkExceeded: it costs too much.
+        When it costs too much that is remembered, and what comes after it has a little more.
+        Raises: WorkExceeded: it costs too much, or did before with no fewer ticks than now.
         """
         pairs, offered = self.pairs, self.offered
-        if len(pairs) and pairs.fails(value_hash(own), value_hash(other), offered):
-            raise WorkExceeded("merging these two values cost more work than their size allows")
+        if len(pairs):
+            hashes = value_hash(own), value_hash(other)
+            if pairs.forks(*hashes):
+                return own  # reported when it was met first, and kept as evidence since
+            if pairs.fails(*hashes, offered):
+                raise WorkExceeded("merging these two values cost more work than their size allows")
         # What begins with less fails because of what came before it, which says nothing of it.
         is_full = self._left >= self.limits.grant
         try:
@@ -210,11 +213,6 @@ class Work:
             if self._grants < self.limits.grants_max:
                 self._grant(self.limits.grant)
             raise
-
-    def forks(self, own: Value, other: Value) -> bool:
-        """Return whether two values are known to fork, and own is the one that stays."""
-        pairs = self.pairs
-        return len(pairs) > 0 and pairs.forks(value_hash(own), value_hash(other))
 
     def memo(self, name: str) -> dict[bytes, object]:
         """Return what this merge found out under `name`, by hash; shared by all its parts."""

@@ -107,8 +107,6 @@ class SignedLattice(Lattice):
             return self._first(own, other, context)
         if same(own.value, other.value):
             return greater(own, other)
-        if work is not None and work.forks(own, other):
-            return own  # reported when it was met first, and kept as evidence since
         return _SlotMerge(self, context).joined(own, other)
 
     def _first(self, own: Value, other: Signed, context: MergeContext) -> Value:

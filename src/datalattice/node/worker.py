@@ -7,8 +7,8 @@ handed out after each action, when what they say is durable.
 
 What strangers say waits while there is anything else to do: a question of a few bytes may take a
 long time to answer, many of them ask, and neither writers here nor the peers that this node chose
-should stand in line behind them. Strangers have their turn all the same, but together no more of the
-worker's time than the others while these wait.
+should stand in line behind them. Strangers have their turn all the same, but together no more of
+the worker's time than the others while these wait.
 """
 
 from __future__ import annotations

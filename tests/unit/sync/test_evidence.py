@@ -422,7 +422,7 @@ def test_what_a_message_has_left_pays_for_its_evidence_however_much_is_kept() ->
     for number in range(1, 13):
         give(node, bombed_root(number))
         spent.append(node.evidence._work.spent)
-    assert node.evidence.seen_count > 8
+    assert node.evidence.seen_count > 5
     assert node.evidence.skipped_count > 0
     assert 1 <= len(node.evidence.records) <= 8
     assert max(spent[6:]) <= 1.5 * max(spent[2:6])  # what was kept before costs nothing more
