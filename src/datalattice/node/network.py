@@ -67,7 +67,7 @@ class Network:
     linked:   called when a connection to a wanted peer has ended.
     restrict: called by the worker with the id of a connection, before it is used and after its end,
               and the paths that are replicated over it if not everything is.
-    ledger:   who is at the other end of connections; its methods are for any thread.
+    ledger:   who is at the other end of connections; the worker calls its methods.
     """
 
     ledger: Ledger
@@ -326,8 +326,12 @@ class Network:
             self._chosen.add(id)
         is_wanted = is_added or (key is not None and self.peers.is_added(key))
         sender = key or source_of_remote(link.remote) or link.remote
-        self.ledger.introduce(id, sender, is_wanted=is_wanted, is_known=is_known)
-        self._hold_back(connection)
+        self._submit(
+            id,
+            lambda _replicator, _now: self.ledger.introduce(
+                id, sender, is_wanted=is_wanted, is_known=is_known
+            ),
+        )
         paths = self._partial.get(key or pinned or b"")
         if paths is not None:
             self._submit(id, lambda _replicator, _now: self.restrict(id, paths))
@@ -362,25 +366,27 @@ class Network:
     def frame(self, connection: Connection, payload: bytes) -> None:
         """Hand a frame to the worker."""
         size = len(payload)
+        wait_ms = 0
 
         def receive(replicator: Replicator, now_ms: int) -> None:
+            nonlocal wait_ms
             began_s = time.perf_counter()
             replicator.receive(connection.id, payload, now_ms)
+            wait_ms = self.ledger.wait_ms(connection.id)
             self._observer.measure("frame", time.perf_counter() - began_s)
 
         def handled() -> None:
-            self._hold_back(connection)
+            if wait_ms:
+                self._hold_back(connection, wait_ms)
             connection.handled(size)
 
         self._submit(connection.id, receive, handled)
 
-    def _hold_back(self, connection: Connection) -> None:
+    def _hold_back(self, connection: Connection, wait_ms: int) -> None:
         """Read a peer later whose merges cost more than its share."""
-        wait_ms = self.ledger.wait_ms(connection.id)
-        if wait_ms:
-            connection.rest(wait_ms / 1e3)
-            text = f"its values cost more than its share; it is read again in {wait_ms} ms"
-            self._observer.note(Note("work-slowed", connection.id, text))
+        connection.rest(wait_ms / 1e3)
+        text = f"its values cost more than its share; it is read again in {wait_ms} ms"
+        self._observer.note(Note("work-slowed", connection.id, text))
 
     def written(self, connection: Connection, count: int) -> None:
         """Tell the worker that frames have left."""

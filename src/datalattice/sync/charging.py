@@ -13,7 +13,7 @@ Source: docs/design/foreign-data.md "Charges".
 
 from __future__ import annotations
 
-import threading
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,10 +38,7 @@ class _Account:
 
 
 class Charges:
-    """The accounts of all senders of one replica.
-
-    One thread changes them; `wait_ms` may be asked on any.
-    """
+    """The accounts of all senders of one replica. One thread uses them."""
 
     def __init__(
         self,
@@ -58,7 +55,6 @@ class Charges:
         self._accounts: dict[Sender, _Account] = {}
         self._senders: dict[str, Sender] = {}
         self._wanted: set[str] = set()
-        self._lock = threading.Lock()
 
     def introduce(self, peer: str, sender: Sender, *, is_wanted: bool) -> None:
         """Take note of who is at the other end of a connection, and whether it is wanted."""
@@ -111,21 +107,17 @@ class Charges:
         account.brought -= paid
         if peer in self._wanted:
             return
-        with self._lock:
-            account.ticks -= work.spent - paid
+        account.ticks -= work.spent - paid
         if work.exceeded:
             account.exceeded_ms = self._clock.now_ms()
 
     def wait_ms(self, peer: str) -> int:
         """Return how long what comes next is to wait until its sender is out of debt."""
-        with self._lock:
-            account = self._accounts.get(self._senders.get(peer, peer))
-            if account is None or peer in self._wanted:
-                return 0
-            self._grow(account)
-            if account.ticks >= 0:
-                return 0
-            return int(-account.ticks * 1_000 / self.limits.per_s) + 1
+        account = self._accounts.get(self._senders.get(peer, peer))
+        if account is None or peer in self._wanted:
+            return 0
+        self._grow(account)
+        return math.ceil(max(0.0, -account.ticks) * 1_000 / self.limits.per_s)
 
     def spent(self, peer: str) -> int:
         """Return the ticks that the sender at the other end of a connection has caused."""
@@ -155,14 +147,13 @@ class Charges:
 
     def _account(self, peer: str) -> _Account:
         sender = self._senders.get(peer, peer)
-        with self._lock:
-            account = self._accounts.pop(sender, None)
-            if account is None:
-                account = _Account(self._full, self._clock.now_ms())
-                while len(self._accounts) >= self.limits.senders_max:
-                    del self._accounts[next(iter(self._accounts))]
-            self._grow(account)
-            self._accounts[sender] = account
+        account = self._accounts.pop(sender, None)
+        if account is None:
+            account = _Account(self._full, self._clock.now_ms())
+            while len(self._accounts) >= self.limits.senders_max:
+                del self._accounts[next(iter(self._accounts))]
+        self._grow(account)
+        self._accounts[sender] = account
         return account
 
     def _grow(self, account: _Account) -> None:

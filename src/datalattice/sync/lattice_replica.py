@@ -249,7 +249,7 @@ class LatticeReplica:
             self.hosting.introduce(peer, is_known=False)
 
     def wait_ms(self, peer: str) -> int:
-        """Return how long what comes next over a connection has to wait. On any thread."""
+        """Return how long what comes next over a connection has to wait."""
         return self.charges.wait_ms(peer)
 
     def view_hash(self, peer: str) -> bytes:
