@@ -340,11 +340,8 @@ class Peers:
 
     def _at(self, id: str) -> list[PeerInfo]:
         """Return the peer with a connection, if it is a wanted one."""
-        return [
-            peer.info
-            for peer in self._peers
-            if id == peer.connection_id or id in self._inbound.get(peer.info.public_key or b"", ())
-        ]
+        theirs = [key for key, ids in self._inbound.items() if id in ids]
+        return [p.info for p in self._peers if p.connection_id == id or p.info.public_key in theirs]
 
     # --- the effort ---------------------------------------------------------------------------
 
