@@ -61,6 +61,8 @@ from datalattice.sync.forkrecords import (
 )
 
 MINUTE_MS: Final = 60_000
+COMPARING_TICKS_MAX: Final = 64_000
+"""Ticks that one message may spend before the last comparison of branches begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class Evidence:
         """Forks that were met, kept or not."""
         self.skipped_count = 0
         """Forks that were not examined, for their slot had too many."""
+        self.unpaid: list[OwnerForked] = []
+        """Forks of the last message that it did not pay for: another one may."""
         self.evicted_count = 0
         """Records that went because there were too many."""
         self.size_bytes = 0
@@ -158,14 +162,17 @@ class Evidence:
         """Return the root to be committed, with the evidence that its slots leave necessary.
 
         work: the account of the message that made the root, a new one when there is none. Branches
-              are compared for what it has left, except those of owners whose keys are here.
+              are compared for what it has left, each fork for an equal share, except those of owners
+              whose keys are here.
         Cost: the slots that changed since the last call; a merge for each fork and record of its
               slot.
         """
         self._work = Work() if work is None else work
         # "What is kept was paid for by the messages it came in": reading it earns nothing here.
-        self._spent_max = self._work.spent + max(self._work.left, 0)
-        for fork in forks:
+        account = min(max(self._work.left, 0), COMPARING_TICKS_MAX)
+        found, self.unpaid = list(forks), []
+        for fork in found:
+            self._spent_max = self._work.spent + account // len(found)
             self.seen_count += 1
             if (
                 self.can_keep
@@ -173,6 +180,8 @@ class Evidence:
                 and not self._afforded(lambda: self._add(fork))  # noqa: B023
             ):
                 self.skipped_count += 1
+                self.unpaid.append(fork)
+        self._spent_max = self._work.spent + account
         added = list(self._fresh.values())
         self._settle(root)
         self._bound(added)

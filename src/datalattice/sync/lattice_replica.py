@@ -81,6 +81,7 @@ from datalattice.sync.hosting import DISK_LOW, Admitted, Hosting
 from datalattice.sync.incoming import Claim, Incoming, Waiting
 from datalattice.sync.incomplete import IncompleteCells, Progress
 from datalattice.sync.outcome import REFUSED, UNSOUND, Outcome
+from datalattice.sync.overlay import overlaid
 from datalattice.sync.policy import HostingPolicy
 from datalattice.sync.private import PrivateCells
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe
@@ -190,10 +191,9 @@ class LatticeReplica:
     def _with_evidence(self, value: Value, work: Work | None = None) -> Value:
         """Return a root to be committed, with the evidence of what its slots leave out."""
         forks, self._forks = self._forks, []
-        skipped = self.evidence.skipped_count
         made = self.evidence.bring_up(value, forks, work)
-        if skipped == self.evidence.skipped_count:
-            for fork in forks:  # what is kept need not be found out again, whoever states it
+        for fork in forks:  # what is decided need not be found out again, whoever states it
+            if fork not in self.evidence.unpaid:
                 self.charges.pairs.forked(value_hash(fork.kept), value_hash(fork.other))
         return made
 
@@ -835,9 +835,7 @@ class LatticeReplica:
         before, root, lattice = self._joined, self._root, self._lattice
         if before is not root and self.cursor.get() is not root:
             # Whatever is written from now on is written on top of it.
-            self.cursor.update(
-                lambda live: root if live is before else lattice.merge(live, root, self._context)
-            )
+            self.cursor.update(lambda live: overlaid(lattice, before, live, root, self._context))
         self._joined = root
 
     def _announce(self) -> None:
