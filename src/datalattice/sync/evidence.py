@@ -162,8 +162,8 @@ class Evidence:
         """Return the root to be committed, with the evidence that its slots leave necessary.
 
         work: the account of the message that made the root, a new one when there is none. Branches
-              are compared for what it has left, each fork for an equal share, except those of owners
-              whose keys are here.
+              are compared for what it has left, each fork for an equal share, except those of
+              owners whose keys are here.
         Cost: the slots that changed since the last call; a merge for each fork and record of its
               slot.
         """
