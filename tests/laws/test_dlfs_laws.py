@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from datalattice.apps.dlfs import DLFSLattice, Drive, make_directory, make_file, make_tombstone
 from datalattice.cells import Index, Value, Vector, encode, same, to_text
 from datalattice.errors import UsageError
+from datalattice.lattice import key_of
 from datalattice.testing.lattice_kit import check_joins_rise, check_order, check_total_order
 
 LATTICE = DLFSLattice()
 TIMES = st.integers(0, 6)
-NAMES = st.sampled_from(["a", "b"])
+LONG = "n" * 100
+NAMES = st.sampled_from(["a", "a", "b", "b", LONG, key_of(LONG), key_of(LONG + "x")])
 METADATA = st.sampled_from([None, None, None, "m", "n"])
 FURTHER = st.sampled_from([(), (), (), ("x",), (None, "y")])
 
@@ -131,7 +133,7 @@ STEPS = st.lists(
         st.integers(0, 2),
         st.sampled_from(["mkdir", "write", "delete", "tree", "copy", "move", "meet", "wait"]),
         st.sampled_from(["a", "b", "a/a", "a/b", "b/a"]),
-        st.sampled_from(["b", "a/b", "b/a"]),
+        st.sampled_from(["b", "a/b", "b/a", LONG, LONG + "x"]),
     ),
     max_size=25,
 )

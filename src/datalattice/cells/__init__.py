@@ -29,6 +29,7 @@ from datalattice.cells.cell import (
     encode,
     is_embedded,
     same,
+    text_bytes,
     value_hash,
 )
 from datalattice.cells.columnar import columns
@@ -82,7 +83,7 @@ from datalattice.cells.sound import check_cell
 from datalattice.cells.tagged import Coded, Record, Signed, Syntax
 from datalattice.cells.text import brief, to_json, to_text
 from datalattice.cells.textreader import from_text
-from datalattice.cells.triejoin import ABSENT
+from datalattice.cells.triejoin import ABSENT, Join
 from datalattice.cells.validation import validate
 from datalattice.cells.vectors import (
     EMPTY_LIST,
@@ -139,6 +140,7 @@ __all__ = [
     "Index",
     "IndexPart",
     "IntegerColumn",
+    "Join",
     "Keeping",
     "Keyword",
     "KidColumn",
@@ -212,6 +214,7 @@ __all__ = [
     "settle",
     "shape_of",
     "skip_kid",
+    "text_bytes",
     "to_cell",
     "to_html",
     "to_json",

@@ -9,7 +9,7 @@ Length: one structure with all its operations; they share the tree's private sha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from librt.strings import BytesWriter
@@ -44,6 +44,10 @@ from datalattice.errors import TypeMismatch
 from datalattice.limits import INDEX_KEY_BYTES
 
 TAG_INDEX: Final = 0x84
+
+Rival = Callable[[Value, Value, Value, Value], tuple[Value, object]]
+"""(own key, own value, other key, other value) -> the key and the value to keep, or ABSENT, of two
+keys whose bytes agree as far as they count."""
 
 
 def key_bytes(key: Value) -> bytes:
@@ -322,6 +326,7 @@ class Index(Cell):
         *,
         addressed: bool = False,
         own_keys: bool = False,
+        rival: Rival | None = None,
         work: Work | None = None,
     ) -> Index:
         """Return the join of two indexes; `join` is called as for `Map.merge_with`.
@@ -330,9 +335,9 @@ class Index(Cell):
         With `addressed`, an entry that only `other` has, and whose key is the hash of its value, is
         taken without a call, and without a look at the value.
 
-        Like `Map.merge_with`. Where both have a key with the same bytes and of different types, the
-        key with the greater hash is kept (and given to `join`). With `own_keys` this index's key is
-        kept and `join` is given the other one, to judge, even where the values are the same.
+        Where two different keys share the bytes that count, the key with the greater hash is kept
+        (and given to `join`). With `own_keys` this index's key is kept and `join` is given the
+        other one, to judge, even where the values are the same. With `rival` that decides instead.
         Cost:   proportional to the entries that differ; paid from `work`, when given.
         Raises: BadFormat: a tree of `other` that is not canonical. WorkExceeded: `work` is used up.
         """
@@ -352,22 +357,25 @@ class Index(Cell):
                 joined.append((raw, False, key, value))
                 continue
             own: object = None
+            result: object
             if mine is not None:
                 held, own = deref(mine._open()[0]), mine._open()[1]
+                if rival is not None and not same(key, held):
+                    kept, taken = _met(own, value, work)
+                    key, result = rival(held, kept, key, taken)
+                    joined.append((raw, True, key, result))
+                    theirs_too = theirs_too and _is_entry(theirs, key, result)
+                    continue
                 if not same(key, held) and (own_keys or value_hash(held) > value_hash(key)):
                     key = held
                     given = given if own_keys else held
             if mine is not None and same_kid(own, value) and same(given, key):
-                result: object = own
+                result = own
             else:
-                kept, taken = deref(own), deref(value)
-                if work is not None:
-                    work.meet(own, kept)
-                    work.meet(value, taken)
+                kept, taken = _met(own, value, work)
                 result = join(given, kept, taken, mine is not None, True)
             joined.append((raw, mine is not None, key, result))
-            theirs_too = theirs_too and result is not ABSENT
-            theirs_too = theirs_too and same_kid(result, value) and same_kid(key, theirs._open()[0])
+            theirs_too = theirs_too and _is_entry(theirs, key, result)
         if theirs_too and joined:
             if other._count != self._count + sum(not present for _, present, _, _ in joined):
                 raise broken("the counts of an index do not add up")
@@ -393,6 +401,21 @@ class Index(Cell):
 
     def __repr__(self) -> str:
         return f"<Index of {self._count}>"
+
+
+def _met(own: object, value: object, work: Work | None) -> tuple[Value, Value]:
+    """Return the two values of an entry, paid for by their bytes."""
+    kept, taken = deref(own), deref(value)
+    if work is not None:
+        work.meet(own, kept)
+        work.meet(value, taken)
+    return kept, taken
+
+
+def _is_entry(node: Index, key: object, value: object) -> bool:
+    """Return whether the node's own entry is this one."""
+    kids = node._open()
+    return value is not ABSENT and same_kid(value, kids[1]) and same_kid(key, kids[0])
 
 
 def need_place(key: bytes, like: bytes, depth: i64, digit: i64) -> None:

@@ -31,6 +31,7 @@ from datalattice.lattice.base import (
     join_entry,
 )
 from datalattice.lattice.context import EMPTY_CONTEXT, MergeContext
+from datalattice.lattice.exactkeys import exact_merge, key_of
 from datalattice.lattice.order import (
     PRESENT,
     Element,
@@ -194,6 +195,36 @@ class IndexLattice(OfElements):
         Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes".
         """
         return isinstance(value, Index)
+
+
+class ExactIndexLattice(IndexLattice):
+    """An Index whose keys are names of any length, told apart by every byte.
+
+    Source: docs/cells.md "Exact keys"; docs/lattices.md "Maps and indexes".
+    """
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the union of the names, with the values of one on both sides joined by the child.
+
+        Keys that are malformed are left out and reported.
+
+        Cost: entries that differ; equal subtrees are not descended.
+        Source: docs/cells.md "Exact keys"; docs/design/decisions.md "D4", "D9".
+        """
+        if other is None or own is other or not self.accepts(other, context):
+            return own
+        assert isinstance(other, Index)
+        merging = exact_merge(EntryMerge(self._element, context).join, context)
+        base = own if isinstance(own, Index) else EMPTY_INDEX
+        made = base.merge_with(other, merging.join, rival=merging.rival, work=context.work)
+        return made if isinstance(own, Index) else as_operand(made, other, other)
+
+    def canonical_key(self, key: Value) -> Value:
+        """Return the key under which a name stands.
+
+        Source: docs/cells.md "Exact keys"; docs/design/decisions.md "D10".
+        """
+        return key_of(key) if isinstance(key, str) else key
 
 
 class VectorLattice(OfElements):

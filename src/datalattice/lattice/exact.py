@@ -12,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from datalattice.cells import ABSENT, Index, Value, Work, same, value_hash
+from datalattice.cells import ABSENT, Index, Value, Work, value_hash
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -40,10 +40,8 @@ class Judge:
 class _Joining:
     """One join of two indexes."""
 
-    def __init__(self, own: Index, judge: Judge) -> None:
-        self._own: Final = own
+    def __init__(self, judge: Judge) -> None:
         self._judge: Final = judge
-        self.moved: Final[list[tuple[Value, Value]]] = []
 
     def entry(
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
@@ -52,22 +50,17 @@ class _Joining:
         kept = own if own_present else ABSENT
         if not other_present or not self._judge.admits(key, other):
             return kept
-        if own_present:
-            held = self._own.key_cell(key)
-            if not same(held, key):
-                return self._contend(held, key, own, other)
         merged = self._judge.join(key, own, other)
         return kept if merged is None else merged
 
-    def _contend(self, held: Value, key: Value, own: Value, other: Value) -> Value:
-        """Return the value of the key with the greater hash, of two in one place."""
+    def contend(self, held: Value, own: Value, key: Value, other: Value) -> tuple[Value, object]:
+        """Return the entry of the key with the greater hash, of two in one position."""
+        if not self._judge.admits(key, other):
+            return held, own
         if value_hash(held) > value_hash(key) and self._judge.admits(held, own):
-            return own
+            return held, own
         merged = self._judge.join(key, None, other)
-        if merged is None:
-            return own
-        self.moved.append((key, merged))
-        return merged
+        return (held, own) if merged is None else (key, merged)
 
 
 def merge_exact(own: Index, other: Index, judge: Judge, work: Work | None = None) -> Index:
@@ -76,8 +69,5 @@ def merge_exact(own: Index, other: Index, judge: Judge, work: Work | None = None
     Cost:   entries that differ; paid from `work`, when given.
     Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes".
     """
-    joining = _Joining(own, judge)
-    made = own.merge_with(other, joining.entry, own_keys=True, work=work)
-    for key, value in joining.moved:
-        made = made.remove(key).put(key, value)
-    return made
+    joining = _Joining(judge)
+    return own.merge_with(other, joining.entry, rival=joining.contend, work=work)

@@ -295,17 +295,51 @@ def test_copies_and_moves(drive: Drive) -> None:
     assert drive.cursor.get() is before
 
 
-def test_names_that_an_index_cannot_tell_apart_are_refused(drive: Drive) -> None:
-    long = "n" * 32
-    drive.write(long + "1", b"1")
-    with pytest.raises(AlreadyExists, match="told apart by their first 32 bytes"):
-        drive.write(long + "2", b"2")
-    assert not drive.exists(long + "2")
-    assert drive.read(long + "1") == b"1"
+def test_names_of_200_bytes_that_differ_in_the_last_are_names_of_their_own(drive: Drive) -> None:
+    names = ["n" * 199 + tail for tail in "abc"]
+    for name in names:
+        drive.makedirs(f"/{name}")
+        drive.write(f"/{name}/{name}", name[-1].encode())
+    drive.write("/" + "n" * 32, b"short")
     with pytest.raises(NoSuchPath):
-        drive.read(long)
-    drive.write(long[:-1] + "2", b"2")
-    assert drive.list() == [long[:-1] + "2", long + "1"]
+        drive.read("/" + "n" * 199)
+    assert drive.list() == sorted(["n" * 32, *names])
+    other = drive.clone()
+    other.write("/" + "n" * 40, b"apart")
+    other.remove_tree("/" + names[0])
+    drive.write(f"/{names[1]}/{names[2]}", b"here")
+    for one, two in ((drive, other), (other, drive)):
+        one.replicate(two)
+    assert drive.root_hash() == other.root_hash()
+    assert drive.list() == sorted(["n" * 32, "n" * 40, *names[1:]])
+    assert drive.list(names[1]) == names[1:]
+    drive.move("/" + names[1], "/" + names[0])
+    assert drive.read(f"/{names[0]}/{names[1]}") == b"b"
+    assert [path for path, _, _ in drive.walk("/")] == [
+        "/",
+        *(f"/{n}" for n in (names[0], names[2])),
+    ]
+    assert drive.stat("/" + names[2]).name == names[2]
+    with pytest.raises(UsageError, match="a name has at most 4096 bytes of UTF-8, got 4097"):
+        drive.write("/" + "n" * 4_097, b"")
+    drive.write("/" + "n" * 4_096, b"longest")
+    assert "n" * 4_096 in drive.list()
+
+
+def test_a_long_name_of_an_earlier_version_is_read_and_written_over(drive: Drive) -> None:
+    long = "n" * 40
+    file = make_file(b"old", 5)
+    before = make_directory(Index.of([(long, file), ("\udc80" * 40, file)]), 5)
+    drive.cursor.set(before)
+    assert drive.list() == [long, "\udc80" * 40]
+    assert drive.read(long) == b"old"
+    drive.write(long, b"new")
+    assert drive.read(long) == b"new"
+    drive.write(long[:32], b"short")
+    drive.delete(long)
+    assert drive.list() == [long[:32], "\udc80" * 40]
+    assert same(DLFSLattice().merge(drive.cursor.get(), before), drive.cursor.get())
+    assert drive.list() == [long[:32], "\udc80" * 40]
 
 
 def test_one_read_is_bounded(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:

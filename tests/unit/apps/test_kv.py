@@ -18,6 +18,7 @@ from datalattice.apps.kv import (
     Database,
     KeyChange,
     KVEntryLattice,
+    KVStoreLattice,
     read_entry,
 )
 from datalattice.cells import (
@@ -27,7 +28,10 @@ from datalattice.cells import (
     Map,
     Set,
     Signed,
+    Value,
     Vector,
+    same,
+    text_bytes,
     to_python,
     value_hash,
 )
@@ -39,7 +43,14 @@ from datalattice.errors import (
     UsageError,
     WrongType,
 )
-from datalattice.lattice import EntryDropped, MergeContext, Report, WriteSuperseded, root_lattice
+from datalattice.lattice import (
+    EntryDropped,
+    MergeContext,
+    Report,
+    WriteSuperseded,
+    key_of,
+    root_lattice,
+)
 from datalattice.limits import INDEX_KEY_BYTES
 from datalattice.testing.clocks import StoppedClock
 
@@ -538,52 +549,99 @@ def test_keys_and_fields_of_any_length_up_to_a_cell(db: Database) -> None:
     assert db.hdel("h", long) == 0
 
 
-def test_long_keys_that_an_index_cannot_tell_apart_are_refused_by_name(db: Database) -> None:
-    one, two = "k" * 32 + "one", "k" * 32 + "two"
-    db[one] = 1
-    db.hset("h", one, 1)
-    before = db.store()
-    writes: list[Callable[[], object]] = [
-        lambda: db.set(two, 2),
-        lambda: db.update({"a": 1, two: 2}),
-        lambda: db.update({"x" * 32: 1, "x" * 33: 2}),
-        lambda: db.hset("h", two, 2),
-        lambda: db.hset_many("new", {one: 1, two: 2}),
-        lambda: db.setdefault(two, 2),
-        lambda: db.incr("k" * 32),
-        lambda: db.rpush(two, 2),
-    ]
-    for write in writes:
-        with pytest.raises(UsageError, match=r"cannot be told from '\w+': the first 32 bytes"):
-            write()
-    assert db.store() is before
-    for missing in (two, "k" * 32):
-        assert missing not in db
-        assert db.hget("h", missing) is None
-        assert db.hdel("h", missing) == 0
-        assert not db.delete(missing)
-        assert not db.expire(missing, 5)
-        assert db.pop(missing, None) is None
-    assert db.store() is before
-    assert db.delete(one)
-    with pytest.raises(UsageError, match=f"the key '{two}' cannot be told from '{one}'"):
-        db[two] = 2  # the tombstone still has the name
-    db.gc(0)
-    db[two] = 2
-    assert db[two] == 2
+LONG = [
+    "k" * 32,
+    "k" * 32 + "a",
+    "k" * 32 + "b",
+    "k" * 31 + "\xe9",
+    "k" * 33 + "a" * 200,
+    "k" * 4_096,
+]
+
+
+STORE = KVStoreLattice()
+
+
+def test_keys_and_fields_that_share_32_bytes_are_keys_of_their_own(db: Database) -> None:
+    values = {key: number for number, key in enumerate(LONG)}
+    for key, number in values.items():
+        db[key] = number
+        db.hset("h", key, number)
+    assert dict(db.items()) == values | {"h": db["h"]}
+    assert dict(db.hgetall("h").entries()) == values
+    assert db.hlen("h") == len(LONG)
+    assert {key for key, _entry in db.scan("k" * 33)} == {
+        one for one in LONG if one[:33] == "k" * 33
+    }
+    assert db.hdel("h", LONG[1], LONG[2], "k" * 32 + "c") == 2
+    assert db.delete(LONG[1])
+    assert db.pop(LONG[2]) == 2
+    assert db.expire(LONG[3], 5)
+    assert db.ttl(LONG[3]) == 5
+    assert db.ttl(LONG[4]) == NO_EXPIRY
+    assert LONG[1] not in db
+    assert db.gc(0) == 2
+    assert not {LONG[1], LONG[2]} & set(db)
+    assert db[LONG[4]] == 4
+    assert db.hget("h", LONG[4]) == 4
+    db.clear()
+    assert list(db) == []
+
+
+def test_replicas_that_made_keys_apart_have_all_of_them_and_are_equal(clock: StoppedClock) -> None:
+    sides = [Database.create("d", one, clock=clock) for one in (ALICE, BOB)]
+    for number, key in enumerate(LONG):
+        sides[number % 2][key] = number
+        sides[number % 2].hset("h", key, number)
+    own = [side.store() for side in sides]
+    for side, other in zip(sides, reversed(own), strict=True):
+        side.merge(other)
+    assert same(sides[0].store(), sides[1].store())
+    for side in sides:
+        assert {key: side[key] for key in LONG} == {key: n for n, key in enumerate(LONG)}
+        assert dict(side.hgetall("h").entries()) == {key: n for n, key in enumerate(LONG)}
 
 
 def test_a_long_key_of_another_system_is_read_and_written_by_its_name(db: Database) -> None:
     long = "k" * 40
     for cell in (long, long.encode(), Keyword(long)):
-        db.cursor.set(Index.of({cell: Vector.of((1, 0, 5, None))}))
+        before = Index.of({cell: Vector.of((1, 0, 5, None))})
+        db.cursor.set(before)
         assert dict(db.items()) == {long: 1}
+        db[long[:32]] = 3  # which belongs where the long one stands
+        assert dict(db.items()) == {long[:32]: 3, long: 1}
+        assert same(STORE.merge(db.store(), before), db.store())
+        db.cursor.set(before)
         db[long] = 2
-        assert db[long] == 2
+        db[long + "x"] = 4
+        assert dict(db.items()) == {long: 2, long + "x": 4}
         assert long[:32] not in db
-        with pytest.raises(UsageError, match="cannot be told from"):
-            db[long[:32]] = 3
+        assert same(STORE.merge(db.store(), before), db.store())
         assert db.delete(long)
+        assert list(db) == [long + "x"]
+        assert db.gc(0) > 0
+        assert list(db) == [long + "x"]
+
+
+def test_a_key_that_is_not_made_of_its_name_is_dropped_and_reported(db: Database) -> None:
+    entry = Vector.of((1, 0, 5, None))
+    made = text_bytes(key_of("k" * 40))
+    swapped = (made[:32] + b"x" + made[33:]).decode("utf-8", "surrogateescape")
+    bad: list[Value] = [made, made[:32], swapped, made[:33].decode("utf-8", "surrogateescape")]
+    for key in bad:
+        reports: list[Report] = []
+        other = Index.of([(key, entry), ("ok", entry)])
+        merged = STORE.merge(EMPTY_INDEX, other, MergeContext(report=reports.append))
+        assert [report.path for report in reports] == [(key,)]
+        assert same(merged, Index.of([("ok", entry)]))
+        db.cursor.set(other)
+        assert list(db) == ["ok"]
+        assert "k" * 40 not in db
+        own = Index.of([(key_of("k" * 40), entry)])
+        assert same(STORE.merge(own, other).get(key_of("k" * 40)), entry)
+        fields = Index.of([(key, Vector.of((1, 5))), ("ok", Vector.of((1, 5)))])
+        db.cursor.set(Index.of({"h": Vector.of((fields, 1, 5, None))}))
+        assert dict(db.hgetall("h").entries()) == {"ok": 1}
 
 
 @pytest.mark.parametrize("key", ["k" * 5_000, b"k" * 5_000, "k" * 32 + "\udcff"])
@@ -775,6 +833,18 @@ def test_a_watch_tells_what_readers_see(db: Database) -> None:
         db["user/1"] = 2  # nor is the same value again
         assert watch.wait(0) is None
         assert watch.poll() == []
+
+
+def test_a_watch_tells_long_keys_by_name_each_once(db: Database) -> None:
+    old, new = "k" * 32 + "old", "k" * 32 + "new"
+    db.cursor.set(Index.of([(old, Vector.of((1, 0, 5, None)))]))
+    with db.watch("k" * 32 + "o") as narrow, db.watch("k") as wide:
+        db.update({old: 2, new: 3})
+        assert [change.key for change in narrow.poll()] == [old]
+        told = {change.key: (change.previous, change.value) for change in wide.poll()}
+        assert told == {old: (1, 2), new: (None, 3)}
+        db.delete(old)
+        assert [(one.key, one.previous, one.deleted) for one in wide.poll()] == [(old, 2, True)]
 
 
 def test_a_watch_tells_of_a_key_in_the_place_of_another(db: Database) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datalattice.apps.dlfs.drive import Drive, checked_drive, drive_names
 from datalattice.apps.dlfs.facts import Stat, Usage
 from datalattice.apps.dlfs.lattice import DRIVES, FS_SECTION, DLFSLattice
-from datalattice.apps.dlfs.merging import entries_of
+from datalattice.apps.dlfs.merging import NAMES, entries_of
 from datalattice.apps.dlfs.node import (
     DEPTH_MAX,
     NODE_FIELDS_MAX,
@@ -28,6 +28,7 @@ __all__ = [
     "DEPTH_MAX",
     "DRIVES",
     "FS_SECTION",
+    "NAMES",
     "NODE_FIELDS_MAX",
     "ZERO_NODE",
     "Content",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from datalattice.apps.dlfs.node import DEPTH_MAX, read_node
 from datalattice.apps.dlfs.paths import join_path
-from datalattice.apps.dlfs.tree import Names, live_entries
+from datalattice.apps.dlfs.tree import Names, listed, live_entries
 from datalattice.cells import Value, blob_length, value_hash
 
 
@@ -89,7 +89,7 @@ def walked(names: Names, value: Value) -> Iterator[tuple[str, list[str], list[st
     waiting = [(names, value)]
     while waiting:
         place, directory = waiting.pop()
-        found = list(live_entries(directory))
+        found = listed(directory)
         below = [(name, child) for name, child, node in found if node.is_directory]
         yield (
             join_path(place),

@@ -32,12 +32,16 @@ from datalattice.apps.dlfs.times import Times, directory_ticks, directory_time
 from datalattice.cells import ABSENT, Index, Value, Vector, Work, same, value_hash
 from datalattice.lattice import (
     EntryDropped,
+    ExactKeys,
+    ExactMerge,
     MergeContext,
     Report,
     WriteSuperseded,
     as_operand,
     discard,
     greater,
+    key_of,
+    name_of,
 )
 
 OWN: Final = "own"
@@ -335,13 +339,15 @@ class Merging:
                 if path:
                     self._report(EntryDropped((*path, name)))
                 continue
+            known = name_of(name)
+            key = name if known is None else key_of(known)
             tombstone = make_tombstone(deleted)
-            present = entries.get(name)
+            present = entries.get(key)
             joined = tombstone
-            if present is not None and self._is_entry(name, present, depth + 1):
+            if present is not None and self._is_entry(key, present, depth + 1):
                 silent = self._in_silence()
                 joined = silent.join(tombstone, present, (), depth + 1)  # type: ignore[assignment]
-            entries = entries.put(name, joined)
+            entries = entries.put(key, joined)
         return entries
 
     # --- cutting ---
@@ -411,41 +417,38 @@ class _Names:
         self._other: Final = other
         self._path: Final = (*path, ENTRIES)
         self._depth: Final = depth + 1
-        self._renamed: Final[list[tuple[Value, Value]]] = []
+        self._exact: Final = ExactMerge(self._join, self._lost)
 
     def joined(self) -> Index:
-        merged = self._own.merge_with(self._other, self._join, work=self._merging.work)
-        for key, value in self._renamed:
-            merged = merged.put(key, value)
-        return merged
+        work = self._merging.work
+        return self._own.merge_with(self._other, self._join, rival=self._rival, work=work)
+
+    def _rival(self, held: Value, own: Value, key: Value, other: Value) -> tuple[Value, object]:
+        """Return which entry stays, of two whose keys share 32 bytes."""
+        if not is_name(key):
+            self._lost(key, False)
+            return held, own
+        if is_name(held):
+            return self._exact.rival(held, own, key, other)
+        value = self._join(key, None, other, False, True)
+        return (held, own) if value is ABSENT else (key, value)
+
+    def _lost(self, key: Value, is_own: bool) -> None:
+        path = (*self._path, key)
+        self._merging._report(WriteSuperseded(path, OWN) if is_own else EntryDropped(path))
 
     def _join(
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
-        """Return what stands under a key afterwards.
-
-        Names that begin with the same 32 bytes are one key, given by the greater hash of the two.
-        """
+        """Return what stands under a key afterwards."""
         merging = self._merging
-        theirs = self._other.key_cell(key) if own_present else key
-        if not merging._is_entry(theirs, other, self._depth):
-            merging._report(EntryDropped((*self._path, theirs)))
-            if not own_present:
-                return ABSENT
-            return self._under(self._own.key_cell(key), own, key)
-        path = (*self._path, theirs)
+        path = (*self._path, key)
+        if not merging._is_entry(key, other, self._depth):
+            merging._report(EntryDropped(path))
+            return own if own_present else ABSENT
         if not own_present:
             return merging.clean(other, path, self._depth)
-        merged = merging.join(own, other, path, self._depth)
-        if merged is own and not same(own, other):
-            return self._under(self._own.key_cell(key), own, key)
-        return self._under(theirs, other, key) if merged is other else merged
-
-    def _under(self, name: Value, value: Value, key: Value) -> Value:
-        """Return `value`, which is to stand under its own name and not under `key`."""
-        if not same(name, key):
-            self._renamed.append((name, value))
-        return value
+        return merging.join(own, other, path, self._depth)
 
 
 def _rank(node: Node) -> tuple[int, bool, bytes]:
@@ -453,3 +456,16 @@ def _rank(node: Node) -> tuple[int, bool, bytes]:
     plain = node.metadata is None and not node.further
     shown = b"" if plain else value_hash(Vector.of([node.metadata, *node.further]))
     return node.utime, not plain, shown
+
+
+def _either(own: Value, other: Value) -> Value:
+    if not is_well_formed(own):
+        return other
+    return Merging(None).join(own, other, (), 0) if is_well_formed(other) else own
+
+
+NAMES: Final = ExactKeys(_either, texts=False)
+"""How the names of a directory stand in its Index.
+
+Source: docs/dlfs.md "Names and paths".
+"""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from datalattice.cells import EMPTY_INDEX, Blob, Index, Value, Vector, same
-from datalattice.lattice import as_integer, is_long
+from datalattice.cells import EMPTY_INDEX, Blob, Index, Text, Value, Vector, same
+from datalattice.lattice import as_integer, is_long, name_of
 
 ENTRIES: Final = 0
 DATA: Final = 1
@@ -79,11 +79,14 @@ def is_time(value: Value) -> bool:
 
 
 def is_name(value: Value) -> bool:
-    """Return whether a value can name an entry: a String of at least one character without `/`.
+    """Return whether a value can be the key of an entry: a String that stands for a name.
+
+    A name has at least one character and no `/`.
 
     Source: CAD028 "Names"; docs/dlfs.md "Names and paths".
     """
-    return isinstance(value, str) and value != "" and "/" not in value
+    name = name_of(value) if isinstance(value, (str, Text)) else None
+    return name is not None and name != "" and "/" not in name
 
 
 def read_node(value: Value) -> Node | None:

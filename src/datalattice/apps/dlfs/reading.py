@@ -72,7 +72,7 @@ class Reading:
         Raises: NoSuchPath: there is nothing. NotADirectory: there is a file.
         Source: CAD028 "Operations"; docs/dlfs.md "Operations".
         """
-        return [name for name, _, _ in tree.live_entries(self._directory(path))]
+        return [name for name, _, _ in tree.listed(self._directory(path))]
 
     def entries(self, path: PathLike = "/") -> Stats:
         """Return what is known about everything in a directory, in the order of names.
@@ -82,8 +82,7 @@ class Reading:
         """
         names = split_path(path)
         return [
-            stat_of((*names, name), value)
-            for name, value, _ in tree.live_entries(self._directory(path))
+            stat_of((*names, name), value) for name, value, _ in tree.listed(self._directory(path))
         ]
 
     def walk(self, path: PathLike = "/") -> Walk:

@@ -10,7 +10,13 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from datalattice.apps.dlfs.merging import Merging, entries_of, is_well_formed, time_of
+from datalattice.apps.dlfs.merging import (
+    NAMES,
+    Merging,
+    entries_of,
+    is_well_formed,
+    time_of,
+)
 from datalattice.apps.dlfs.node import (
     DEPTH_MAX,
     NO_TIME,
@@ -35,6 +41,7 @@ from datalattice.errors import (
     TypeMismatch,
     UsageError,
 )
+from datalattice.lattice import NAME_BYTES_MAX, ExactKeys, named
 
 Names = tuple[str, ...]
 Stamp = Callable[[], int]
@@ -45,6 +52,14 @@ over a directory it takes a walk."""
 
 HIDDEN: Final = (HERE, ABOVE)
 """Names that another implementation may store and no path can reach."""
+
+
+def _later(own: Value, other: Value) -> Value:
+    is_own = isinstance(own, int) and (not isinstance(other, int) or own >= other)
+    return own if is_own else other
+
+
+DELETIONS: Final = ExactKeys(_later, texts=False)
 
 
 def root_of(value: Value) -> Node:
@@ -93,41 +108,59 @@ def is_live(root: Value, names: Names) -> bool:
 def stored(node: Node, name: str) -> Value:
     """Return what a directory holds under a name, tombstones included, nil for nothing."""
     assert node.entries is not None
-    value = node.entries.get(name)
-    if value is not None and node.entries.key_cell(name) != name:
-        value = None
+    value = NAMES.get(node.entries, name)
     if value is not None and not is_well_formed(value):
         value = None
     if node.deletions is not None:
-        deleted = node.deletions.get(name)
-        if isinstance(deleted, int) and is_time(deleted) and node.deletions.key_cell(name) == name:
+        deleted = DELETIONS.get(node.deletions, name)
+        if isinstance(deleted, int) and is_time(deleted):
             tombstone = make_tombstone(deleted)
             return tombstone if value is None else Merging(None).join(value, tombstone, (), 0)
     return value
 
 
-def live_entries(value: Value) -> Iterator[tuple[str, Value, Node]]:
-    """Yield (name, node, its parts) of what is live in a directory, in the order of names.
+def live_entries(value: Value, of: Index | None = None) -> Iterator[tuple[str, Value, Node]]:
+    """Yield (name, node, its parts) of what is live in a directory.
 
+    Names of up to 32 bytes come in the order of their bytes, longer ones after those that share
+    their first eight.
+
+    of: all entries of the directory, when the value has a part of them.
     Source: CAD028 "Paths"; docs/dlfs.md "Operations".
     """
     node = read_node(value)
     if node is None or node.entries is None:
         return
-    for name, child in entries_of(node).entries():
-        found = read_node(child)
-        if found is None or not found.is_live or not is_name(name) or not is_well_formed(child):
+    entries = entries_of(node)
+    for key, stored_value in entries.entries():
+        shown = NAMES.entry(entries if of is None else of, key, stored_value)
+        if shown is None or not is_name(key):
             continue
-        assert isinstance(name, str)
+        name, child = shown
+        found = read_node(child)
+        if found is None or not found.is_live or not is_well_formed(child):
+            continue
         if name not in HIDDEN:
             yield name, child, found
+
+
+def listed(value: Value) -> list[tuple[str, Value, Node]]:
+    """Return what `live_entries` yields, in the order of the names' bytes.
+
+    Source: CAD028 "Paths"; docs/dlfs.md "Operations".
+    """
+    return sorted(live_entries(value), key=_name_bytes)
+
+
+def _name_bytes(entry: tuple[str, Value, Node]) -> bytes:
+    return entry[0].encode("utf-8", "surrogateescape")
 
 
 def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
     """Return the root with what `change` makes of the node at `names`; itself for no change.
 
     Raises: NoSuchPath: a directory on the way is missing. NotADirectory: there is a file.
-            UsageError: the name begins with the same 32 bytes as one that is there.
+            UsageError: the name is too long.
     Units:  now_ms: Unix milliseconds.
     Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
     """
@@ -136,7 +169,7 @@ def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
     chain = _directories(root, names[:-1])
     name = names[-1]
     node = chain[-1]
-    _need_room(node, name)
+    _need_name(name)
     present = stored(node, name)
 
     @functools.cache
@@ -149,7 +182,7 @@ def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
         return root
     for above, step in zip(reversed(chain), reversed(names), strict=True):
         child = make_directory(
-            entries_of(above).put(step, child),
+            NAMES.put(entries_of(above), step, child),
             max(above.utime, stamp()),
             base=above.base,
             metadata=above.metadata,
@@ -167,7 +200,7 @@ def check_file(root: Value, names: Names) -> None:
     if not names:
         raise IsADirectory("/ is a directory")
     above = _directories(root, names[:-1])[-1]
-    _need_room(above, names[-1])
+    _need_name(names[-1])
     node = read_node(stored(above, names[-1]))
     if node is not None and node.is_directory:
         raise IsADirectory(f"{join_path(names)} is a directory")
@@ -187,13 +220,10 @@ def _directories(root: Value, names: Names) -> list[Node]:
     return chain
 
 
-def _need_room(directory: Node, name: str) -> None:
-    assert directory.entries is not None
-    key = directory.entries.key_cell(name)
-    if key is not None and not same(key, name):
-        raise AlreadyExists(
-            f"{name!r} cannot stand beside {key!r}: names are told apart by their first 32 bytes"
-        )
+def _need_name(name: str) -> None:
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > NAME_BYTES_MAX:
+        raise UsageError(f"a name has at most {NAME_BYTES_MAX} bytes of UTF-8, got {size}")
 
 
 # --- changes ----------------------------------------------------------------------------------
@@ -302,6 +332,6 @@ def _placed(source: Value, stamp: int, base: int, depth: int, done: dict[bytes, 
             for name, child, _ in live_entries(source)
         ]
         found = done[key] = make_directory(
-            Index.of(children), stamp, base=base, metadata=node.metadata, further=node.further
+            named(children), stamp, base=base, metadata=node.metadata, further=node.further
         )
     return found

@@ -9,13 +9,8 @@ from __future__ import annotations
 from datalattice.apps.kv.batch import Batch
 from datalattice.apps.kv.database import DEFAULT_NAME, DEFAULT_REPLICA, Database, replica_name
 from datalattice.apps.kv.entries import ZERO_ENTRY, Entry, read_entry
-from datalattice.apps.kv.keys import (
-    KEY_BYTES_MAX,
-    check_room,
-    checked_key,
-    key_text,
-    stored_entry,
-)
+from datalattice.apps.kv.joining import ENTRIES
+from datalattice.apps.kv.keys import KEY_BYTES_MAX, checked_key
 from datalattice.apps.kv.lattice import KV_SECTION, KVEntryLattice, KVStoreLattice, kv_section
 from datalattice.apps.kv.operations import GC_AGE_MS, NO_EXPIRY, NO_KEY
 from datalattice.apps.kv.showing import (
@@ -31,6 +26,7 @@ from datalattice.apps.kv.writing import delete
 __all__ = [
     "DEFAULT_NAME",
     "DEFAULT_REPLICA",
+    "ENTRIES",
     "GC_AGE_MS",
     "KEY_BYTES_MAX",
     "KV_SECTION",
@@ -45,16 +41,13 @@ __all__ = [
     "KVStoreLattice",
     "KeyChange",
     "Watch",
-    "check_room",
     "checked_key",
     "checked_shown",
     "delete",
-    "key_text",
     "kv_section",
     "live_entry",
     "put_shown",
     "read_entry",
     "replica_name",
     "shown_value",
-    "stored_entry",
 ]

@@ -14,9 +14,18 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.kv.entries import NO_TIME, ZERO_ENTRY, Entry, read_entry, structure
-from datalattice.apps.kv.kinds import NEVER, Kind, Span
+from datalattice.apps.kv.kinds import HASH, NEVER, Kind, Span
 from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, Work, same, value_hash
-from datalattice.lattice import EntryDropped, MergeContext, WriteSuperseded, as_operand, discard
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    EntryDropped,
+    ExactKeys,
+    MergeContext,
+    WriteSuperseded,
+    as_operand,
+    discard,
+    exact_merge,
+)
 
 OWN: Final = "own"
 OTHER: Final = "other"
@@ -155,7 +164,8 @@ def _join(kind: Kind, a: Entry, b: Entry, context: MergeContext) -> Value:
         _tell_cut(kind, a.members, mine, OWN, context)
     members = _Members(kind, base, kind.untimed and base > b.base, context)
     # Under another key with the same bytes a member that is named by its hash is a bad one.
-    index = mine.merge_with(b.members, members.join, own_keys=kind.hashed, work=work)
+    rival = exact_merge(members.join, context).rival if kind is HASH else None
+    index = mine.merge_with(b.members, members.join, own_keys=kind.hashed, rival=rival, work=work)
     first = min(span.first if mine is a.members else kind.span(mine, work).first, members.first)
     kind.remember(index, Span(first, max(span.last, members.last)))
     a_time, b_least = max(a.utime, span.last), max(b.utime, members.last)
@@ -224,3 +234,14 @@ def _tell_cut(kind: Kind, index: Index, left: Index, side: str, context: MergeCo
     for key, _there, member, _left, now in index.differences(left, context.work):
         if kind.holds(key, member) and kind.loses(member, now):
             context.report(WriteSuperseded((*context.path, key), side))
+
+
+def _either(own: Value, other: Value) -> Value:
+    return merge_entries(own, other, EMPTY_CONTEXT)
+
+
+ENTRIES: Final = ExactKeys(_either, texts=True)
+"""How the keys of a store stand in its Index.
+
+Source: docs/kv.md "Limits".
+"""

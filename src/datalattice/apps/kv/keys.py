@@ -1,92 +1,14 @@
-"""Keys: how the keys of a store and the fields of a hash are named, found and kept apart.
-
-An Index tells keys apart by their first 32 bytes. Longer ones are kept whole and are found under
-their full name only; two that an Index cannot tell apart are not both stored.
-"""
+"""Keys: what may be the key of a store or the field of a hash."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
-from datalattice.cells import Index, Scalar, Value, key_bytes
 from datalattice.errors import TypeMismatch, UsageError
-from datalattice.limits import CHUNK_BYTES, INDEX_KEY_BYTES
+from datalattice.lattice import NAME_BYTES_MAX
 
-KEY_BYTES_MAX: Final = CHUNK_BYTES
-"""Longest key or field in UTF-8: what one cell holds."""
-
-SHOWN_CHARS: Final = 100
-"""Most of a key that an error shows."""
-
-
-def key_text(cell: Value) -> str | None:
-    """Return a stored key as text, None when its bytes are no text or too many.
-
-    Source: docs/kv.md "Layout".
-    """
-    if isinstance(cell, str):
-        return cell if _bytes_of(cell) is not None else None
-    raw = cell if isinstance(cell, bytes) else None
-    if isinstance(cell, Scalar):
-        raw = cell.key_bytes()
-    if raw is None or len(raw) > KEY_BYTES_MAX:
-        return None
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return None  # such a key cannot be named here
-
-
-def _bytes_of(text: str) -> int | None:
-    """Return the length of a key in UTF-8, None when it has none or is too long."""
-    if len(text) > KEY_BYTES_MAX:
-        return None
-    if text.isascii():
-        return len(text)
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        return None  # bytes that are not UTF-8, as surrogate escapes
-    return size if size <= KEY_BYTES_MAX else None
-
-
-def stored_entry(index: Index, key: str) -> Value:
-    """Return what is stored under exactly this key, nil when there is nothing.
-
-    Source: docs/kv.md "Limits".
-    """
-    stored = index.get(key)
-    if stored is not None and len(key_bytes(key)) == INDEX_KEY_BYTES:
-        return stored if key_text(index.key_cell(key)) == key else None
-    return stored
-
-
-def check_room(index: Index, keys: Iterable[str], what: str) -> None:
-    """Refuse a key that an Index could not tell from a stored one, or from another one given.
-
-    Raises: UsageError: it begins with the same 32 bytes.
-    Source: docs/kv.md "Limits".
-    """
-    given: dict[bytes, str] = {}
-    for key in keys:
-        raw = key_bytes(key)
-        if len(raw) < INDEX_KEY_BYTES:
-            continue
-        held: Value = given.setdefault(raw, key)
-        if held == key:
-            held = index.key_cell(key)
-            if held is None or key_text(held) == key:
-                continue
-        raise UsageError(
-            f"{what} {_shown(key)} cannot be told from {_shown(held)}: "
-            f"the first {INDEX_KEY_BYTES} bytes are the same"
-        )
-
-
-def _shown(key: Value) -> str:
-    text = repr(key if isinstance(key, (bytes, Scalar)) else key_text(key) or key)
-    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
+KEY_BYTES_MAX: Final = NAME_BYTES_MAX
+"""Longest key or field in UTF-8."""
 
 
 def checked_text(text: object, what: str) -> str:
@@ -112,7 +34,7 @@ def checked_key(key: object, what: str) -> str:
     Source: docs/kv.md "Limits".
     """
     text = checked_text(key, what)
-    if _bytes_of(text) is None:
-        size = len(text.encode())
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > KEY_BYTES_MAX:
         raise UsageError(f"{what} has at most {KEY_BYTES_MAX} bytes of UTF-8, got {size}")
     return text

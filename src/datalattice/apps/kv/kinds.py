@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from datalattice.cells import Index, Value, Vector, Work, same, value_hash
-from datalattice.lattice import as_integer, is_long
+from datalattice.lattice import ExactKeys, as_integer, is_long, is_sound_key
 from datalattice.limits import WORK_LIMITS
 
 HASH_TAG: Final = 1
@@ -169,11 +169,12 @@ class HashKind(Kind):
     name = "hash"
 
     def holds(self, key: Value, member: Value) -> bool:
-        """Return whether a field is `[value time]`.
+        """Return whether a field is `[value time]`, under a key that is sound.
 
         Source: CAD037 "Hash"; docs/kv.md "What foreigners may send".
         """
-        return isinstance(member, Vector) and len(member) == 2 and _is_time(member[1])
+        is_field = isinstance(member, Vector) and len(member) == 2 and _is_time(member[1])
+        return is_field and is_sound_key(key)
 
     def last(self, member: Value) -> int:
         """Return the time of a field.
@@ -465,4 +466,19 @@ HASH: Final = HashKind()
 SET: Final = SetKind()
 ZSET: Final = ZSetKind()
 COUNTER: Final = CounterKind()
+
+
+def _either(own: Value, other: Value) -> Value:
+    """Return the join of two fields of one name; what is none gives way."""
+    if not HASH.holds("", own):
+        return other
+    return HASH.join(own, other) if HASH.holds("", other) else own
+
+
+FIELDS: Final = ExactKeys(_either, texts=True)
+"""How the fields of a hash stand in its Index.
+
+Source: docs/kv.md "Hashes".
+"""
+
 KINDS: Final[dict[int, Kind]] = {kind.tag: kind for kind in (HASH, SET, ZSET, COUNTER)}

@@ -11,7 +11,7 @@ from datalattice.cells import Keyword, Value
 from datalattice.lattice import (
     EMPTY_CONTEXT,
     EntryDropped,
-    IndexLattice,
+    ExactIndexLattice,
     Latest,
     Lattice,
     MapLattice,
@@ -88,7 +88,7 @@ class KVStoreLattice(Lattice):
     """A store: an Index of entries by key."""
 
     def __init__(self) -> None:
-        self._entries: Final = IndexLattice(KVEntryLattice())
+        self._entries: Final = ExactIndexLattice(KVEntryLattice())
 
     def zero(self) -> Value:
         """Return the empty Index.
@@ -125,6 +125,13 @@ class KVStoreLattice(Lattice):
         Source: CAD037 "Store"; docs/kv.md "Layout".
         """
         return self._entries.child(key)
+
+    def canonical_key(self, key: Value) -> Value:
+        """Return the key under which a name stands.
+
+        Source: docs/cells.md "Exact keys"; docs/design/decisions.md "D10".
+        """
+        return self._entries.canonical_key(key)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the union of the keys, the entries of a key on both sides joined.

@@ -12,13 +12,8 @@ from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMappi
 from typing import Any, Final, TypeVar
 
 from datalattice.apps.kv.entries import VALUE, VALUE_TAG, Entry, register
-from datalattice.apps.kv.keys import (
-    check_room,
-    checked_key,
-    checked_text,
-    key_text,
-    stored_entry,
-)
+from datalattice.apps.kv.joining import ENTRIES
+from datalattice.apps.kv.keys import checked_key, checked_text
 from datalattice.apps.kv.kinds import LONG_MAX
 from datalattice.apps.kv.writing import (
     Slot,
@@ -34,6 +29,7 @@ from datalattice.apps.kv.writing import (
 from datalattice.cells import Index, Value, to_cell
 from datalattice.clock import Clock
 from datalattice.errors import UsageError
+from datalattice.lattice import is_short
 
 T = TypeVar("T")
 
@@ -87,7 +83,7 @@ class Operations(MutableMapping[str, Value]):
 
     def _stored(self, key: str) -> tuple[Value, int]:
         """Return what is stored under a key, and the time."""
-        return stored_entry(self.store(), checked_text(key, "a key")), self._clock.now_ms()
+        return ENTRIES.get(self.store(), checked_text(key, "a key")), self._clock.now_ms()
 
     def _slot(self, key: str) -> Slot:
         stored, now_ms = self._stored(key)
@@ -103,12 +99,9 @@ class Operations(MutableMapping[str, Value]):
         now_ms = self._clock.now_ms()
 
         def step(store: Index) -> tuple[Index, T]:
-            stored = stored_entry(store, name)
+            stored = ENTRIES.get(store, name)
             entry, result = write(stored, now_ms)
-            if entry is stored:
-                return store, result
-            check_room(store, (name,), "the key")
-            return store.put(name, entry), result
+            return store if entry is stored else ENTRIES.put(store, name, entry), result
 
         return self._apply(step)
 
@@ -143,7 +136,7 @@ class Operations(MutableMapping[str, Value]):
         return isinstance(key, str) and self._slot(key).live
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the live keys in the order of their bytes."""
+        """Yield the live keys in their order: see `scan`."""
         for key, _entry in self.scan():
             yield key
 
@@ -169,8 +162,7 @@ class Operations(MutableMapping[str, Value]):
         """Set a plain value; it replaces anything under the key, its expiry too.
 
         Units:  ttl_ms: milliseconds from now until the key expires; None: never.
-        Raises: UsageError: the key is too long or cannot be told from another one, or the time to
-                live is no positive integer.
+        Raises: UsageError: the key is too long, or the time to live is no positive integer.
         Source: CAD037 "set"; docs/kv.md "Values"; docs/design/decisions.md "Base".
         """
         cell = to_cell(value)
@@ -191,12 +183,11 @@ class Operations(MutableMapping[str, Value]):
         now_ms = self._clock.now_ms()
 
         def step(store: Index) -> tuple[Index, None]:
-            check_room(store, cells, "the key")
             entries = [
-                (name, put_value(stored_entry(store, name), cell, ttl_ms, now_ms))
+                (name, put_value(ENTRIES.get(store, name), cell, ttl_ms, now_ms))
                 for name, cell in cells.items()
             ]
-            return store.put_many(entries), None
+            return ENTRIES.put_many(store, entries), None
 
         if cells:
             self._apply(step)
@@ -312,13 +303,16 @@ class Operations(MutableMapping[str, Value]):
         return None if entry is None else entry.type_name
 
     def scan(self, prefix: str = "") -> Iterator[tuple[str, Entry]]:
-        """Yield the live keys that begin with `prefix`, with their entries, in order.
+        """Yield the live keys that begin with `prefix`, with their entries.
 
-        Cost:   the keys with that prefix; others are not visited.
+        Keys of up to 32 bytes come in the order of their bytes, longer ones after those that share
+        their first eight.
+
+        Cost:   the keys with that prefix, and the longer ones that share its first eight bytes.
         Source: docs/kv.md "Operations".
         """
         now_ms = self._clock.now_ms()
-        yield from live_entries(self.store().under(prefix), prefix, now_ms)
+        yield from live_entries(self.store(), prefix, now_ms)
 
     # --- expiry ---
 
@@ -374,8 +368,12 @@ class Operations(MutableMapping[str, Value]):
         def step(store: Index) -> tuple[Index, int]:
             swept = store
             for key, stored in store.entries():
-                if is_garbage(stored, min_age_ms, now_ms):
-                    swept = swept.remove(key)
+                name = ENTRIES.name(key)
+                if name is None or is_short(name):
+                    if is_garbage(stored, min_age_ms, now_ms):
+                        swept = swept.remove(key)
+                elif is_garbage(ENTRIES.get(store, name), min_age_ms, now_ms):
+                    swept = ENTRIES.remove(swept, name)
             return swept, len(store) - len(swept)
 
         return self._apply(step)
@@ -406,12 +404,10 @@ def live_entries(store: Index, prefix: str, now_ms: int) -> Iterator[tuple[str, 
 
     Source: docs/kv.md "Operations".
     """
-    for cell, stored in store.entries():
+    for key, stored in ENTRIES.entries(store, prefix):
         slot = read_slot(stored, now_ms)
         if slot.entry is not None and slot.live:
-            key = key_text(cell)
-            if key is not None and key.startswith(prefix):
-                yield key, slot.entry
+            yield key, slot.entry
 
 
 def checked_ttl(ttl_ms: int | None) -> None:

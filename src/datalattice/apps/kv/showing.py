@@ -1,9 +1,10 @@
 """Showing: what readers see of an entry as one value, and the entry that shows a given value.
 
 Tables, files and other databases hold a key as one value. Of a hash that is the Index of its fields
-to their values, of a set the Set of its members, of a sorted set the Vector of `[member score]` by
-score, of a counter its total. The way back writes what differs: members that stay as they are keep
-their times, so that what other replicas do to them meanwhile is not lost.
+to their values (a Map where one is longer than 32 bytes), of a set the Set of its members, of a
+sorted set the Vector of `[member score]` by score, of a counter its total. The way back writes what
+differs: members that stay as they are keep their times, so that what other replicas do to them
+meanwhile is not lost.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from datalattice.apps.kv.entries import LIST_TAG, VALUE, VALUE_TAG, Entry, register
-from datalattice.apps.kv.keys import check_room, checked_key, key_text
+from datalattice.apps.kv.keys import checked_key
 from datalattice.apps.kv.kinds import (
     COUNTER,
     COUNTER_TAG,
@@ -25,7 +26,7 @@ from datalattice.apps.kv.kinds import (
     ZSET_TAG,
     Kind,
 )
-from datalattice.apps.kv.typed import by_score, checked_score, shown
+from datalattice.apps.kv.typed import by_field, by_score, checked_score, fielded, fields, shown
 from datalattice.apps.kv.writing import (
     add_members,
     add_scored,
@@ -40,7 +41,7 @@ from datalattice.apps.kv.writing import (
     remove_members,
     total_of,
 )
-from datalattice.cells import EMPTY_INDEX, Index, List, Map, Set, Value, Vector, same
+from datalattice.cells import Index, List, Map, Set, Value, Vector, same
 from datalattice.errors import TypeMismatch
 from datalattice.lattice import as_integer, is_long
 
@@ -74,7 +75,7 @@ def shown_value(entry: Entry) -> Value:
     if kind is None:
         return entry.cell[VALUE]
     if kind is HASH:
-        return Index.of([(field, member[0]) for field, member in shown(kind, entry.members)])
+        return by_field(entry.members)
     if kind is SET:
         return Set.of([member[0] for _name, member in shown(kind, entry.members)])
     if kind is ZSET:
@@ -109,12 +110,11 @@ def _elements(value: Value, what: str) -> Iterable[Value]:
     return value
 
 
-def _fields(value: Value) -> Index:
+def _fields(value: Value) -> Index | Map:
     if not isinstance(value, (Index, Map)):
         raise TypeMismatch(f"a hash is an Index or Map of fields, got {type(value).__name__}")
-    fields = {checked_key(field, "a field"): held for field, held in value.entries()}
-    check_room(EMPTY_INDEX, fields, "the field")
-    return Index.of([(field, held) for field, held in fields.items() if held is not None])
+    given = {checked_key(field, "a field"): held for field, held in value.entries()}
+    return fielded([(field, held) for field, held in given.items() if held is not None])
 
 
 def _scored(pair: Value) -> Vector:
@@ -135,7 +135,7 @@ def put_shown(
 
     value: as `checked_shown` gives it. replica: the name to count under.
     Units:  expire: Unix milliseconds; nil: never.
-    Raises: UsageError: a count leaves 64 bits; a field cannot be told from a stored one.
+    Raises: UsageError: a count leaves 64 bits.
     Source: docs/kv.md "As one value"; docs/kv.md "Stamps".
     """
     kind = KINDS.get(tag)
@@ -176,15 +176,14 @@ def _structured(stored: Value, kind: Kind, value: Value, replica: str, now_ms: i
 
 
 def _hash(stored: Value, members: Index, value: Value, now_ms: int) -> Value:
-    assert isinstance(value, Index)
-    before = Index.of([(field, one[0]) for field, one in shown(HASH, members)])
-    check_room(members, [key for key in map(key_text, value) if key is not None], "the field")
-    changed: list[tuple[Value, Value]] = []
-    gone: list[Value] = []
-    for field, _had, _was, has, now in before.differences(value):
-        if has:
-            changed.append((field, now))
-        else:
-            gone.append(field)
+    assert isinstance(value, (Index, Map))
+    before = dict(fields(members))
+    wanted = {field: held for field, held in value.entries() if isinstance(field, str)}
+    gone = [field for field in before if field not in wanted]
+    changed = [
+        (field, held)
+        for field, held in wanted.items()
+        if field not in before or not same(before[field], held)
+    ]
     stored = delete_fields(stored, gone, now_ms)[0]
     return put_fields(stored, changed, now_ms)[0] if changed else stored

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from datalattice.apps.kv.keys import check_room, checked_key, checked_text, stored_entry
-from datalattice.apps.kv.kinds import COUNTER, HASH, SET, ZSET, Kind
+from datalattice.apps.kv.keys import checked_key, checked_text
+from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, SET, ZSET, Kind
 from datalattice.apps.kv.operations import Operations
 from datalattice.apps.kv.writing import (
     add_members,
@@ -26,9 +26,9 @@ from datalattice.apps.kv.writing import (
     remove_members,
     total_of,
 )
-from datalattice.cells import Index, Set, Value, Vector, to_cell, value_hash
+from datalattice.cells import Index, Map, Set, Value, Vector, to_cell, value_hash
 from datalattice.errors import TypeMismatch, UsageError
-from datalattice.lattice import is_long
+from datalattice.lattice import is_long, is_short
 
 INFINITY: Final = float("inf")
 
@@ -160,8 +160,7 @@ class TypedOperations(Operations):
     def hset(self, key: str, field: str, value: object) -> bool:
         """Set one field of a hash; return whether it is new. None as value removes the field.
 
-        Raises: WrongType: the key holds another type. UsageError: the field is too long or
-                cannot be told from another one.
+        Raises: WrongType: the key holds another type. UsageError: the field is too long.
         Source: CAD037 "hset"; docs/kv.md "Hashes".
         """
         return self.hset_many(key, {field: value}) == 1
@@ -174,12 +173,9 @@ class TypedOperations(Operations):
         """
         cells = [(checked_key(f, "a field"), to_cell(v)) for f, v in fields.items()]
 
-        def write(stored: Value, now_ms: int) -> tuple[Value, int]:
-            held = read_structure(stored, HASH, "HSET", now_ms)
-            check_room(held, [field for field, _value in cells], "the field")
-            return put_fields(stored, cells, now_ms)
-
-        return self._write(key, write) if cells else 0
+        if not cells:
+            return 0
+        return self._write(key, lambda stored, now: put_fields(stored, cells, now))
 
     def hget(self, key: str, field: str) -> Value:
         """Return the value of one field, None when there is none.
@@ -187,7 +183,7 @@ class TypedOperations(Operations):
         Raises: WrongType: the key holds another type.
         Source: CAD037 "hget"; docs/kv.md "Hashes".
         """
-        member = stored_entry(self._members(key, HASH, "HGET"), checked_text(field, "a field"))
+        member = FIELDS.get(self._members(key, HASH, "HGET"), checked_text(field, "a field"))
         return member[0] if HASH.holds(field, member) and isinstance(member, Vector) else None
 
     def hdel(self, key: str, *fields: str) -> int:
@@ -197,13 +193,7 @@ class TypedOperations(Operations):
         Source: CAD037 "hdel"; docs/kv.md "Hashes".
         """
         names = [checked_text(field, "a field") for field in fields]
-
-        def write(stored: Value, now_ms: int) -> tuple[Value, int]:
-            held = read_structure(stored, HASH, "HDEL", now_ms)
-            there = [name for name in names if stored_entry(held, name) is not None]
-            return delete_fields(stored, there, now_ms)
-
-        return self._write(key, write)
+        return self._write(key, lambda stored, now: delete_fields(stored, names, now))
 
     def hexists(self, key: str, field: str) -> bool:
         """Return whether a hash has a field.
@@ -213,14 +203,15 @@ class TypedOperations(Operations):
         """
         return self.hget(key, field) is not None
 
-    def hgetall(self, key: str) -> Index:
-        """Return the fields of a hash with their values, in the order of the fields' bytes.
+    def hgetall(self, key: str) -> Index | Map:
+        """Return the fields of a hash with their values: an Index, in the order of their bytes.
+
+        A Map where a field is longer than the 32 bytes that an Index tells apart.
 
         Raises: WrongType: the key holds another type.
         Source: CAD037 "hgetall"; docs/kv.md "Hashes".
         """
-        members = shown(HASH, self._members(key, HASH, "HGETALL"))
-        return Index.of([(field, member[0]) for field, member in members])
+        return by_field(self._members(key, HASH, "HGETALL"))
 
     def hlen(self, key: str) -> int:
         """Return the number of fields of a hash.
@@ -228,7 +219,7 @@ class TypedOperations(Operations):
         Raises: WrongType: the key holds another type.
         Source: CAD037 "hlen"; docs/kv.md "Hashes".
         """
-        return sum(1 for _member in shown(HASH, self._members(key, HASH, "HLEN")))
+        return sum(1 for _field in fields(self._members(key, HASH, "HLEN")))
 
     # --- sets ---
 
@@ -369,6 +360,33 @@ def shown(kind: Kind, index: Index) -> Iterator[tuple[Value, Vector]]:
     for key, member in index.entries():
         if kind.holds(key, member) and kind.shows(member) and isinstance(member, Vector):
             yield key, member
+
+
+def fields(index: Index) -> Iterator[tuple[str, Value]]:
+    """Yield the fields of a hash that readers see, with their values.
+
+    Source: docs/kv.md "Hashes".
+    """
+    for field, member in FIELDS.entries(index):
+        if HASH.holds(field, member) and HASH.shows(member) and isinstance(member, Vector):
+            yield field, member[0]
+
+
+def by_field(index: Index) -> Index | Map:
+    """Return what readers see of a hash: an Index, a Map where a field is longer than 32 bytes.
+
+    Source: docs/kv.md "As one value".
+    """
+    return fielded(list(fields(index)))
+
+
+def fielded(pairs: list[tuple[str, Value]]) -> Index | Map:
+    """Return fields with their values as one value, as `by_field`.
+
+    Source: docs/kv.md "As one value".
+    """
+    is_exact = all(is_short(field) for field, _value in pairs)
+    return Index.of(pairs) if is_exact else Map.of(pairs)
 
 
 def by_score(index: Index) -> list[tuple[Value, float]]:

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, Self
 
 from datalattice.apps.kv.entries import VALUE, Entry
-from datalattice.apps.kv.keys import key_text
+from datalattice.apps.kv.joining import ENTRIES
 from datalattice.apps.kv.writing import read_slot
 from datalattice.cells import EMPTY_INDEX, Index, IndexPart, Value, same
 from datalattice.clock import Clock
 from datalattice.cursors import Change, Changes, Cursor, Wake
+from datalattice.lattice import is_short, parts
 
 
 class KeyChange(NamedTuple):
@@ -99,13 +100,24 @@ class Watch:
         return bool(self._waiting)
 
     def _of(self, change: Change) -> Iterator[KeyChange]:
-        before, after = _below(change.before, self._prefix), _below(change.after, self._prefix)
+        before, after = _store(change.before), _store(change.after)
         now_ms = self._clock.now_ms()
-        changed = IndexPart(before, after).differences(apart=True)
-        for cell, _had, was, _has, now in changed:
-            key = key_text(cell)
-            if key is not None and key.startswith(self._prefix):
-                told = _told(key, _live(was, now_ms), _live(now, now_ms))
+        longer: set[str] = set()
+        pairs = zip(parts(before, self._prefix), parts(after, self._prefix), strict=True)
+        for old, new in pairs:
+            for cell, _had, was, _has, now in IndexPart(old, new).differences(apart=True):
+                key = ENTRIES.name(cell)
+                if key is None or not key.startswith(self._prefix) or key in longer:
+                    continue
+                if not is_short(key):  # it may stand twice: see `ExactKeys`
+                    longer.add(key)
+                    told = _told(
+                        key,
+                        _live(ENTRIES.get(before, key), now_ms),
+                        _live(ENTRIES.get(after, key), now_ms),
+                    )
+                else:
+                    told = _told(key, _live(was, now_ms), _live(now, now_ms))
                 if told is not None:
                     yield told
 
@@ -125,8 +137,8 @@ class Watch:
         self.close()
 
 
-def _below(store: Value, prefix: str) -> Index:
-    return store.under(prefix) if isinstance(store, Index) else EMPTY_INDEX
+def _store(value: Value) -> Index:
+    return value if isinstance(value, Index) else EMPTY_INDEX
 
 
 def _live(stored: Value, now_ms: int) -> Entry | None:

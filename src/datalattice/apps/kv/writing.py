@@ -20,7 +20,7 @@ from datalattice.apps.kv.entries import (
     register,
     structure,
 )
-from datalattice.apps.kv.kinds import COUNTER, HASH, LONG_MAX, SET, ZSET, Kind
+from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, LONG_MAX, SET, ZSET, Kind
 from datalattice.cells import EMPTY_INDEX, EMPTY_VECTOR, Index, Value, Vector, same, value_hash
 from datalattice.clock import checked_stamp
 from datalattice.errors import UsageError, WrongType
@@ -217,12 +217,30 @@ class Draft:
         held = self.index.get(key)
         return held if isinstance(held, Vector) and self._kind.holds(key, held) else None
 
+    def field(self, name: str) -> Vector | None:
+        """Return a well-formed field of a hash, None when there is none.
+
+        Source: docs/kv.md "Hashes".
+        """
+        held = FIELDS.get(self.index, name)
+        return held if isinstance(held, Vector) and HASH.holds(name, held) else None
+
+    def put_field(self, name: str, member: Vector, stamp: int) -> None:
+        """Write one field that bears `stamp`.
+
+        Source: docs/kv.md "Stamps".
+        """
+        self._replace(FIELDS.put(self.index, name, member), stamp)
+
     def put(self, key: Value, member: Vector, stamp: int) -> None:
         """Write one member that bears `stamp`.
 
         Source: docs/kv.md "Stamps".
         """
-        self.index = self.index.put(key, member)
+        self._replace(self.index.put(key, member), stamp)
+
+    def _replace(self, index: Index, stamp: int) -> None:
+        self.index = index
         self._utime = max(self._utime, checked_stamp(stamp))
         self._changed = True
 
@@ -243,7 +261,7 @@ def _number(member: Vector, position: int) -> int:
 
 
 def put_fields(
-    stored: Value, fields: Iterable[tuple[Value, Value]], now_ms: int
+    stored: Value, fields: Iterable[tuple[str, Value]], now_ms: int
 ) -> tuple[Value, int]:
     """Return the entry of a hash with these fields written, and how many were not there before.
 
@@ -252,14 +270,14 @@ def put_fields(
     draft = Draft(stored, HASH, "HSET", now_ms)
     fresh = 0
     for field, value in fields:
-        old = draft.member(field)
+        old = draft.field(field)
         stamp = draft.stamp if old is None else max(draft.stamp, _number(old, 1) + 1)
         fresh += (old is None or old[0] is None) and value is not None
-        draft.put(field, Vector.of((value, stamp)), stamp)
+        draft.put_field(field, Vector.of((value, stamp)), stamp)
     return draft.entry(), fresh
 
 
-def delete_fields(stored: Value, fields: Iterable[Value], now_ms: int) -> tuple[Value, int]:
+def delete_fields(stored: Value, fields: Iterable[str], now_ms: int) -> tuple[Value, int]:
     """Return the entry of a hash without these fields, and how many of them were there.
 
     Source: CAD037 "hdel"; docs/kv.md "Hashes".
@@ -269,10 +287,10 @@ def delete_fields(stored: Value, fields: Iterable[Value], now_ms: int) -> tuple[
     draft = Draft(stored, HASH, "HDEL", now_ms)
     gone = 0
     for field in fields:
-        old = draft.member(field)
+        old = draft.field(field)
         if old is not None and old[0] is not None:
             stamp = max(draft.stamp, _number(old, 1) + 1)
-            draft.put(field, Vector.of((None, stamp)), stamp)
+            draft.put_field(field, Vector.of((None, stamp)), stamp)
             gone += 1
     return draft.entry(), gone
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.apps.dlfs import FS_SECTION, Node, entries_of, live_entries, make_directory
+from datalattice.apps.dlfs import FS_SECTION, NAMES, Node, entries_of, live_entries, make_directory
 from datalattice.apps.dlfs import read_node as node_of
 from datalattice.cells import (
     Index,
@@ -53,6 +53,8 @@ class Directory:
 
     names: Names
     piece: Piece
+    entries: bytes
+    """Encoding of all entries of the directory: a name longer than 32 bytes may stand in two."""
     is_deep: bool
     """Whether everything below it belongs to it. Otherwise only its files do, and of those that are
     read in chunks only the short ones."""
@@ -156,10 +158,7 @@ def _begin(root: Value, glob: Glob) -> tuple[Names, Value, States | None] | None
 
 
 def _entry(node: Node, name: str) -> Value:
-    entries = entries_of(node)
-    value = entries.get(name)
-    if value is None or entries.key_cell(name) != name:
-        return None
+    value = NAMES.get(entries_of(node), name)
     found = node_of(value)
     return value if found is not None and found.is_live else None
 
@@ -199,7 +198,7 @@ def _parts(
         if looked + len(entries) > LOOKED_MAX:
             pieces = list(cut(None, entries, FILES_PER_TASK_MAX))
             for piece in pieces:
-                part = Directory(here, piece, is_deep=True)
+                part = Directory(here, piece, encode(entries), is_deep=True)
                 yield _Weighed(part, -(-len(entries) // len(pieces)), 0)
             continue
         looked += len(entries)
@@ -237,7 +236,7 @@ def _look(
     many = max(1, min(FILES_PER_TASK_MAX, len(entries) // max(1, share)))
     pieces = list(cut(None, entries, many))
     for piece in pieces:
-        part = Directory(names, piece, is_deep=False)
+        part = Directory(names, piece, encode(entries), is_deep=False)
         yield _Weighed(part, -(-files // len(pieces)), total // len(pieces))
 
 
@@ -291,5 +290,10 @@ class _Packing:
 
 def directory_of(encoding: bytes | None, loader: Loader) -> Value:
     """Return a directory that has the entries of a part of one."""
-    entries = None if encoding is None else decode(encoding, loader)
-    return make_directory(entries if isinstance(entries, Index) else Index(), 0)
+    return make_directory(Index() if encoding is None else index_of(encoding, loader), 0)
+
+
+def index_of(encoding: bytes, loader: Loader) -> Index:
+    """Return entries; what is none reads as no entries."""
+    entries = decode(encoding, loader)
+    return entries if isinstance(entries, Index) else Index()

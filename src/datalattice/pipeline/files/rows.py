@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from datalattice.apps.dlfs import Content, join_path, live_entries
+from datalattice.apps.dlfs import Content, Node, join_path, live_entries
 from datalattice.apps.dlfs import read_node as node_of
 from datalattice.cells import Loader, Value, blob_length, decode
 from datalattice.errors import BadFormat
@@ -18,6 +18,7 @@ from datalattice.pipeline.files.plan import (
     Task,
     chunk_count,
     directory_of,
+    index_of,
     is_long,
 )
 from datalattice.pipeline.tables import Row, micros
@@ -39,8 +40,8 @@ def rows(task: Task, options: FilesOptions, loader: Loader) -> Iterator[Row]:
                 states = None if options.glob.is_plain else options.glob.start
                 for name in part.names:
                     states = None if states is None else options.glob.step(states, name)
-                directory = directory_of(after, loader)
-                yield from reading.below(part.names, directory, states, is_deep=part.is_deep)
+                found = live_entries(directory_of(after, loader), index_of(part.entries, loader))
+                yield from reading.below(part.names, found, states, is_deep=part.is_deep)
         else:
             yield from reading.file(part.names, decode(part.node, loader), part.first, part.stop)
 
@@ -54,11 +55,16 @@ class _Rows:
         self._drive: Final = task.drive
 
     def below(
-        self, names: Names, value: Value, states: States | None, *, is_deep: bool
+        self,
+        names: Names,
+        entries: Iterator[tuple[str, Value, Node]],
+        states: States | None,
+        *,
+        is_deep: bool,
     ) -> Iterator[Row]:
-        """Yield the rows of the files in a directory, and of all below it if `is_deep`."""
+        """Yield the rows of the files among entries, and of all below them if `is_deep`."""
         glob = self._options.glob
-        stack = [(names, live_entries(value), states)]
+        stack = [(names, entries, states)]
         while stack:
             here, found, states = stack[-1]
             for name, child, node in found:

@@ -36,6 +36,7 @@ from datalattice.lattice import (
     SignedLattice,
     replicable,
     root_lattice,
+    shown_key,
 )
 
 PART_KEYS: Final = 65_536
@@ -174,7 +175,7 @@ def _below(pair: Pair) -> Iterator[Pair] | None:
     return (
         replace(
             pair,
-            path=(*pair.path, key),
+            path=(*pair.path, shown_key(key)),
             before=mine if has else ABSENT,
             after=theirs if had else ABSENT,
             lattice=lattice.child(key),
@@ -232,7 +233,7 @@ def _in_drive(
     below = (
         replace(
             pair,
-            path=(*pair.path, name),
+            path=(*pair.path, shown_key(name)),
             before=mine if has else ABSENT,
             after=theirs if had else ABSENT,
             lattice=lattice,

@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from datalattice.apps.kv import TYPE_TAGS, check_room, checked_key, checked_shown
+from datalattice.apps.kv import TYPE_TAGS, checked_key, checked_shown
 from datalattice.cells import (
-    EMPTY_INDEX,
     Value,
     Vector,
     encode,
@@ -22,6 +21,7 @@ from datalattice.cells import (
     novelty,
 )
 from datalattice.errors import DataLatticeError, LimitExceeded, UsageError
+from datalattice.lattice import key_of
 from datalattice.pipeline.columns import cell, check_name, listed, lower_names, slices, stamps_ms
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.parcels import ParcelWriter
@@ -167,7 +167,6 @@ class Gatherer:
     def finish(self) -> None:
         """Stage what is still waiting."""
         for name, waiting in self._waiting.items():
-            check_room(EMPTY_INDEX, waiting, "the key")
             self._databases.add(name)
             self._runs += 1
             self._put(encode_message(Vector.of((name, self._runs))), waiting)
@@ -179,7 +178,7 @@ class Gatherer:
         items: list[bytes] = []
         cells: list[tuple[bytes, bytes]] = []
         size = below = 0
-        for key in sorted(waiting, key=key_bytes):
+        for key in sorted(waiting, key=store_order):
             item = Vector.of((key, *waiting[key]))
             encoding = encode(item)
             for hash, cell_encoding, value in novelty(item):
@@ -194,6 +193,11 @@ class Gatherer:
                 items, cells, size, below = [], [], 0, 0
         parcels.put_cells(cells)
         parcels.put_items(ITEMS, head, items)
+
+
+def store_order(key: str) -> bytes:
+    """Return by what keys come in the order in which they stand in a store."""
+    return key_bytes(key_of(key))
 
 
 def checked_database(name: object) -> str:

@@ -14,21 +14,19 @@ import heapq
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from datalattice.apps.kv import (
+    ENTRIES,
     KV_SECTION,
     TYPE_TAGS,
     Entry,
-    check_room,
     delete,
-    key_text,
     live_entry,
     put_shown,
     read_entry,
     replica_name,
     shown_value,
-    stored_entry,
 )
 from datalattice.cells import (
     EMPTY_INDEX,
@@ -53,7 +51,7 @@ from datalattice.cursors import RootLattice
 from datalattice.home import Change, Editor
 from datalattice.lattice import VALUE, root_lattice
 from datalattice.limits import EMBEDDED_BYTES_MAX, INDEX_KEY_BYTES
-from datalattice.pipeline.kv.gather import ITEMS
+from datalattice.pipeline.kv.gather import ITEMS, store_order
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.parcels import (
     CELLS,
@@ -119,11 +117,13 @@ class Writes:
         return put_shown(stored, _PLAIN, value, None, self._replica, self._now_ms)
 
 
+_K = TypeVar("_K", bound=Value)
+
 _Piece = tuple[ParcelReader, Place]
 
 
-def _order(pair: tuple[Value, Value]) -> bytes:
-    return key_bytes(pair[0])
+def _order(pair: tuple[str, Value]) -> bytes:
+    return store_order(pair[0])
 
 
 class _Joined:
@@ -188,7 +188,7 @@ class _Joined:
                     self._write(name, piece)
         runs.clear()
 
-    def _items(self, run: list[_Piece]) -> Iterator[tuple[Value, Value]]:
+    def _items(self, run: list[_Piece]) -> Iterator[tuple[str, Value]]:
         """Yield (key, item) of a run, in the order of the keys."""
         for parcels, place in run:
             for encoding in items_of(parcels.again(place)):
@@ -200,15 +200,12 @@ class _Joined:
                     raise misshapen()
                 yield key, item
 
-    def _write(self, name: str, piece: list[tuple[Value, Value]]) -> None:
+    def _write(self, name: str, piece: list[tuple[str, Value]]) -> None:
         store = self.after[name]
-        keys = [key for key, _ in piece if isinstance(key, str)]
-        check_room(store, keys, "the key")
         made: dict[str, Value] = {}
         for key, item in piece:
-            assert isinstance(key, str)
             assert isinstance(item, Vector)
-            stored = made[key] if key in made else stored_entry(store, key)
+            stored = made[key] if key in made else ENTRIES.get(store, key)
             entry = self._writes.over(stored, item)
             if entry is not stored:
                 made[key] = entry
@@ -218,13 +215,16 @@ class _Joined:
         """Delete every key that is there: what rows name is written over that."""
         live = (pair for pair in self.before[name].entries() if self._writes.is_live(pair[1]))
         for piece in _pieces(live):
-            self._put(name, [(key, self._writes.cleared(stored)) for key, stored in piece])
+            gone = [(key, self._writes.cleared(stored)) for key, stored in piece]
+            self._keep(name, self.after[name].put_many(gone))
 
-    def _put(self, name: str, entries: Sequence[tuple[Value, Value]]) -> None:
+    def _put(self, name: str, entries: Sequence[tuple[str, Value]]) -> None:
         if entries:
-            grown = self.after[name].put_many(entries)
-            self._editor.stage(grown)
-            self.after[name] = reopened(grown, self._editor.loader)
+            self._keep(name, ENTRIES.put_many(self.after[name], entries))
+
+    def _keep(self, name: str, grown: Index) -> None:
+        self._editor.stage(grown)
+        self.after[name] = reopened(grown, self._editor.loader)
 
 
 def upserting(
@@ -240,7 +240,6 @@ def upserting(
 
     database: the one that all rows go to: batches of one name to several are several.
     overwrite: all keys of a database that is written to are deleted first.
-    Raises: UsageError: a key cannot be told from a stored one.
     """
     writes = Writes(replica_name(editor.context), clock.now_ms())
     joined = _Joined(editor, writes, overwrite=overwrite)
@@ -280,7 +279,7 @@ def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
     Where it is `before` still, that is `after` itself. Else it is `after` with what others wrote
     since; a key that both wrote shows what we wrote, as if we had done so just now.
 
-    Raises: Moved: others wrote too many keys. UsageError: one of them cannot be told from ours.
+    Raises: Moved: others wrote too many keys.
     """
     if same(before, there):
         return after
@@ -296,15 +295,11 @@ def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
             else:
                 gone.append(key)
             continue
-        name = key_text(after.key_cell(key))
-        if name is None:
-            raise misshapen()
-        check_room(there, (name,), "the key")
         entry = writes.again(now, read_entry(ours))
         if entry is None:
             gone.append(key)
         else:
-            theirs.append((name, entry))
+            theirs.append((after.key_cell(key), entry))
     made = after.put_many(theirs)
     for key in gone:
         made = made.remove(key)
@@ -340,9 +335,9 @@ def with_mark(stores: Map, mark: Mark, writes: Writes) -> Map:
 # --- pieces ---------------------------------------------------------------------------------
 
 
-def _pieces(entries: Iterator[tuple[Value, Value]]) -> Iterator[list[tuple[Value, Value]]]:
+def _pieces(entries: Iterator[tuple[_K, Value]]) -> Iterator[list[tuple[_K, Value]]]:
     """Yield entries in pieces of bounded size."""
-    piece: list[tuple[Value, Value]] = []
+    piece: list[tuple[_K, Value]] = []
     size = 0
     for key, value in entries:
         piece.append((key, value))

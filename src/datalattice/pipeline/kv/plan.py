@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.cells import Index, IndexPart, Loader, decode, encode, is_embedded
+from datalattice.cells import EMPTY_INDEX, Index, IndexPart, Loader, decode, encode, is_embedded
 from datalattice.errors import BadFormat
 from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.kv.view import DatabaseName, Pair
@@ -43,11 +43,14 @@ class Piece:
     """A subtree of a database as it was and as it is. It stands for itself: no root is looked up.
 
     before, after: the encoding, or a reference to a cell of its own; empty where there is nothing.
+    stores: the same of the stores that they are parts of: a name longer than 32 bytes may stand in
+            two parts.
     """
 
     name: DatabaseName
     before: bytes
     after: bytes
+    stores: tuple[bytes, bytes] = (b"", b"")
 
     def part(self, loader: Loader) -> IndexPart:
         """Return the subtrees.
@@ -55,6 +58,14 @@ class Piece:
         Raises: MissingData. BadFormat: one is no subtree of an index.
         """
         return IndexPart(_opened(self.before, loader), _opened(self.after, loader))
+
+    def store_before(self, loader: Loader) -> Index:
+        """Return the store of which a part was there. Raises: as `part`."""
+        return _opened(self.stores[0], loader) or EMPTY_INDEX
+
+    def store_after(self, loader: Loader) -> Index:
+        """Return the store of which a part is there. Raises: as `part`."""
+        return _opened(self.stores[1], loader) or EMPTY_INDEX
 
     def now(self, loader: Loader) -> IndexPart:
         """Return the subtree as it is, as if nothing had been before.
@@ -74,7 +85,7 @@ def plan(pairs: Iterable[Pair], min_tasks: int | None = None) -> list[Task]:
     Cost:   loads the nodes above the pieces.
     Raises: MissingData: a node is not here. BadFormat: it is none.
     """
-    parts = [(pair.name, IndexPart(pair.before, pair.after)) for pair in pairs]
+    parts = [(pair, IndexPart(pair.before, pair.after)) for pair in pairs]
     parts = _cut(parts, KEYS_PER_TASK_MAX // PIECES_PER_TASK)
     if not parts:
         return []
@@ -86,15 +97,17 @@ def plan(pairs: Iterable[Pair], min_tasks: int | None = None) -> list[Task]:
     count = min(count, len(parts))
     tasks: list[list[Piece]] = [[] for _ in range(count)]
     before = 0
-    for name, part in parts:
+    stores = {id(pair): _stores(pair) for pair, _ in parts}
+    for pair, part in parts:
         # By the middle of a piece, so that no task is more than half a piece off.
         place = (2 * before + part.size) * count // (2 * total)
-        tasks[place].append(Piece(name, _closed(part.own), _closed(part.other)))
+        sides = _closed(part.own), _closed(part.other)
+        tasks[place].append(Piece(pair.name, *sides, stores[id(pair)]))
         before += part.size
     return [tuple(pieces) for pieces in tasks if pieces]
 
 
-_Part = tuple[DatabaseName, IndexPart]
+_Part = tuple[Pair, IndexPart]
 
 
 def _cut(parts: list[_Part], size_max: int) -> list[_Part]:
@@ -103,14 +116,14 @@ def _cut(parts: list[_Part], size_max: int) -> list[_Part]:
     while not is_done:
         is_done = True
         finer: list[_Part] = []
-        for position, (name, part) in enumerate(parts):
+        for position, (pair, part) in enumerate(parts):
             if _is_cut(part, size_max, len(finer) + len(parts) - position):
-                finer.extend((name, below) for below in part.split())
+                finer.extend((pair, below) for below in part.split())
                 is_done = False
             else:
-                finer.append((name, part))
+                finer.append((pair, part))
         parts = finer
-    return [(name, part) for name, part in parts if part.size]
+    return [(pair, part) for pair, part in parts if part.size]
 
 
 def _is_cut(part: IndexPart, size_max: int, pieces: int) -> bool:
@@ -121,6 +134,11 @@ def _is_cut(part: IndexPart, size_max: int, pieces: int) -> bool:
         return pieces < PIECES_MAX
     has_two_sides = part.own is not None and part.other is not None
     return has_two_sides and size > FINE_KEYS_MIN and pieces < FINE_PIECES_MAX
+
+
+def _stores(pair: Pair) -> tuple[bytes, bytes]:
+    before, after = pair.stores or (pair.before, pair.after)
+    return _closed(before), _closed(after)
 
 
 def _closed(index: Index | None) -> bytes:

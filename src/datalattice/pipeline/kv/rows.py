@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.apps.kv import Entry, key_text, live_entry, read_entry, shown_value
-from datalattice.cells import Index, Loader, Value, key_bytes
+from datalattice.apps.kv import ENTRIES, Entry, live_entry, read_entry, shown_value
+from datalattice.cells import Index, Loader, Value, key_bytes, same
 from datalattice.errors import MissingData
+from datalattice.lattice import is_short, key_of
 from datalattice.limits import INDEX_KEY_BYTES
 from datalattice.pipeline.kv.options import KVOptions
 from datalattice.pipeline.kv.plan import Piece, Task
@@ -47,9 +48,8 @@ def rows(task: Task, options: KVOptions, times: Times, loader: Loader) -> Iterat
     """
     for piece in task:
         makers = [_maker(name, piece, options) for name in options.columns]
-        for cell, was, now in _changes(piece, loader, forgiving=not options.fail_on_data_loss):
-            key = key_text(cell)
-            if key is None or not key.startswith(options.prefix):
+        for key, was, now in _named(piece, loader, forgiving=not options.fail_on_data_loss):
+            if not key.startswith(options.prefix):
                 continue
             entry = live_entry(now, times.after_ms)
             if entry is None and live_entry(was, times.before_ms) is None:
@@ -66,6 +66,33 @@ class _Told:
     key: str
     entry: Entry | None
     stored: Value
+
+
+def _named(piece: Piece, loader: Loader, *, forgiving: bool) -> Iterator[tuple[str, Value, Value]]:
+    """Yield (name, entry before, entry now) of what differs, each name once.
+
+    A name of more than 32 bytes may stand as it is beside its own key: it is told with that where
+    that differs, too.
+    """
+    after: Index | None = None
+    for cell, was, now in _changes(piece, loader, forgiving=forgiving):
+        name = ENTRIES.name(cell)
+        if name is None:
+            continue
+        if is_short(name):
+            yield name, was, now
+            continue
+        after = after or piece.store_after(loader)
+        key = key_of(name)
+        made_was = old = None
+        try:
+            before = piece.store_before(loader)
+            made_was, old = before.get(key), ENTRIES.get(before, name)
+        except MissingData:
+            if not forgiving:
+                raise
+        if same(cell, key) or same(made_was, after.get(key)):
+            yield name, old, ENTRIES.get(after, name)
 
 
 def _changes(
@@ -110,7 +137,7 @@ def _other_key(before: Index | None, key: Value) -> Value:
     if before is None or len(place) < INDEX_KEY_BYTES:
         return None
     old = next(iter(before.under(place).keys()), None)
-    return None if old is None or key_text(old) == key_text(key) else old
+    return None if old is None or ENTRIES.name(old) == ENTRIES.name(key) else old
 
 
 def _maker(name: str, piece: Piece, options: KVOptions) -> Callable[[_Told], object]:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from datalattice.apps.kv import KV_SECTION
-from datalattice.cells import Index, Map, Signed, Value, same
+from datalattice.cells import EMPTY_INDEX, Index, Map, Signed, Value, same
 from datalattice.errors import BadFormat
+from datalattice.lattice import parts
 from datalattice.pipeline.kv.options import KVOptions
 from datalattice.pipeline.options import check_there
 from datalattice.pipeline.owners import check_signed, name_text
@@ -25,12 +26,21 @@ class DatabaseName(NamedTuple):
         return f"database {self.database!r} of owner {self.owner}"
 
 
+class Stores(NamedTuple):
+    """The stores of a database before and after; nil where there is none."""
+
+    before: Index | None
+    after: Index | None
+
+
 class Pair(NamedTuple):
     """A database as it was and as it is; nil where it is not there."""
 
     name: DatabaseName
     before: Index | None
     after: Index | None
+    stores: Stores | None = None
+    """The stores of which `before` and `after` are parts; None: they are all there is."""
 
 
 def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Pair]:
@@ -54,13 +64,11 @@ def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Pair]
             f"databases of owner {owner}",
         )
         for database, _, old, new in databases:
-            pair = Pair(
-                DatabaseName(owner, database),
-                _below(old, options.prefix),
-                _below(new, options.prefix),
-            )
-            if not same(pair.before, pair.after):
-                yield pair
+            name, stores = DatabaseName(owner, database), Stores(old, new)
+            sides = zip(_below(old, options.prefix), _below(new, options.prefix), strict=True)
+            for part, other in sides:
+                if not same(part, other):
+                    yield Pair(name, part, other, stores)
 
 
 def _unlike(
@@ -124,7 +132,6 @@ def _ambiguous(name: str, what: str) -> BadFormat:
     return BadFormat(f"two {what} have names that read the same: {name}")
 
 
-def _below(store: Index | None, prefix: str) -> Index | None:
-    """Return the entries whose keys begin with the bytes of a prefix, as far as those count."""
-    found = store.under(prefix) if store is not None and prefix else store
-    return found or None
+def _below(store: Index | None, prefix: str) -> list[Index | None]:
+    """Return the parts of a store in which the keys that begin with a prefix are."""
+    return [part or None for part in parts(store or EMPTY_INDEX, prefix)]

@@ -210,10 +210,9 @@ def test_blanks_in_a_prefix_count(stores: Stores) -> None:
     assert stores.seen(prefix=" ") == {" a": 4}
 
 
-def test_a_key_that_took_the_place_of_another_tells_both(
+def test_keys_that_share_32_bytes_are_rows_of_their_own(
     stores: Stores, clock: StoppedClock
 ) -> None:
-    """An index tells keys apart by their first 32 bytes, and holds one of those."""
     old, new = "k" * 32 + "old", "k" * 32 + "new"
     stores.db().update({old: 1, "other": 2})
     since = stores.commit()
@@ -230,6 +229,28 @@ def test_a_key_that_took_the_place_of_another_tells_both(
     stores.db()[new] = 4
     stores.commit()
     assert stream.told() == [(new, 4)]
+
+
+def test_a_long_key_that_stands_as_it_is_beside_its_own_key_is_one_row(
+    stores: Stores, clock: StoppedClock
+) -> None:
+    """An earlier version wrote long keys as they are; from the next write on they stand exact."""
+    old, new = "k" * 32 + "old", "k" * 32 + "new"
+    stores.db().cursor.set(Index.of([(old, Vector.of((1, 0, 5, None))), ("other", 5)]))
+    since = stores.commit()
+    stream = stores.stream()
+    assert stream.told() == [(old, 1)]
+    stores.db().update({old: 2, new: 3})
+    stores.commit()
+    assert sorted(stream.told()) == [(new, 3), (old, 2)]
+    for options in ({}, {"minPartitions": "4"}, {"prefix": "k" * 33}, {"startingOffsets": since}):
+        wanted = {old: 2, new: 3} if options != {"prefix": "k" * 33} else {}
+        assert stores.seen(**options) == wanted
+        assert len(stores.read(**options)) == len(wanted)
+    stores.db().delete(old)
+    stores.commit()
+    assert stream.told() == [(old, None)]
+    assert stores.seen() == {new: 3}
 
 
 def test_the_database_of_sinks_is_read_when_it_is_named(stores: Stores) -> None:
