@@ -231,9 +231,7 @@ def test_keys_that_share_32_bytes_are_rows_of_their_own(
     assert stream.told() == [(new, 4)]
 
 
-def test_a_long_key_that_stands_as_it_is_beside_its_own_key_is_one_row(
-    stores: Stores, clock: StoppedClock
-) -> None:
+def test_a_long_key_that_stands_as_it_is_beside_its_own_key_is_one_row(stores: Stores) -> None:
     """An earlier version wrote long keys as they are; from the next write on they stand exact."""
     old, new = "k" * 32 + "old", "k" * 32 + "new"
     stores.db().cursor.set(Index.of([(old, Vector.of((1, 0, 5, None))), ("other", 5)]))
