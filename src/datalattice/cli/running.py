@@ -117,7 +117,8 @@ def peer_state(peer: Mapping[str, Any]) -> str:
     if peer.get("joined") is False:
         return "client"
     states = {True: "equal", False: "differs", None: "connected"}
-    return states[peer.get("equal")]
+    refusal = peer.get("refusal")
+    return states[peer.get("equal")] + (f"; not taken: {refusal}" if refusal else "")
 
 
 def size_text(count: float) -> str:
