@@ -196,3 +196,10 @@ def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
     assert "\x1b[2J" not in text
     assert "\x1b[31mbad" not in text
     assert "\x07" not in text
+
+
+def test_the_state_of_a_peer_names_why_its_value_was_not_taken() -> None:
+    connected = {"connected": True, "joined": True}
+    assert peer_state({**connected, "equal": True}) == "equal"
+    refused = {**connected, "equal": False, "refusal": "it has holes"}
+    assert peer_state(refused) == "differs; not taken: it has holes"
