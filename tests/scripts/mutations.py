@@ -67,6 +67,7 @@ class Mutation:
 
 UNIT: Final = "tests/unit/"
 LAWS: Final = "tests/laws/"
+FENCING: Final = "tests/integration/test_fencing.py::"
 
 MUTATIONS: Final = (
     # --- durability -------------------------------------------------------------------------------
@@ -541,6 +542,118 @@ MUTATIONS: Final = (
         (
             UNIT + "sync/test_conduct.py::test_each_kind_is_bounded_in_a_row",
             UNIT + "sync/test_replicator.py::test_eight_malformed_frames_end_a_connection",
+        ),
+    ),
+    # --- forks ------------------------------------------------------------------------------------
+    Mutation(
+        "keep own on a fork",
+        "lattice/owned.py",
+        "        high, low = (own, other) if own_greater else (other, own)\n",
+        "        own_greater = True\n        high, low = own, other\n",
+        (
+            UNIT + "sync/test_evidence.py"
+            "::test_third_parties_choose_alike_and_keep_the_other_branch",
+            LAWS + "test_exchange_laws.py"
+            "::test_third_parties_come_to_the_same_cell_in_any_order_of_exchanges",
+        ),
+    ),
+    Mutation(
+        "trust the writer's own signature",
+        "lattice/owned.py",
+        "return context.owner is None or context.verify_owner(context.owner, cell.public_key)\n",
+        "return True\n",
+        (
+            UNIT + "lattice/test_owned.py::test_attacks_on_an_owner_leave_own_and_are_reported",
+            UNIT + "lattice/test_owned.py"
+            "::test_first_contact_without_any_own_value_is_verified_too",
+        ),
+        simulated=True,
+    ),
+    Mutation(
+        "sign merge(own, other)",
+        "lattice/owned.py",
+        "        value = self._inner.merge(high.value, low.value, self._below)\n",
+        "        value = self._inner.merge(own.value, other.value, self._below)\n",
+        (
+            UNIT + "lattice/test_owned.py"
+            "::test_the_owner_signs_the_same_join_whichever_side_was_own_and_whatever_is_malformed",
+        ),
+    ),
+    Mutation(
+        "sign a join that is not the greater",
+        "lattice/owned.py",
+        "        return cell if context.owner is None or self._is_greater(cell, high) else high\n",
+        "        return cell\n",
+        (UNIT + "lattice/test_owned.py::test_a_join_is_signed_only_when_it_is_greater_than_both",),
+    ),
+    Mutation(
+        "keep no evidence",
+        "sync/evidence.py",
+        "            if (\n                self.can_keep\n",
+        "            if (\n                not self.can_keep\n",
+        (
+            UNIT + "sync/test_evidence.py"
+            "::test_third_parties_choose_alike_and_keep_the_other_branch",
+            UNIT + "sync/test_evidence.py"
+            "::test_a_crash_at_any_write_leaves_the_slot_and_its_evidence_together",
+            UNIT + "sync/test_handover.py"
+            "::test_a_branch_in_evidence_alone_is_joined_by_the_owners_next_device",
+        ),
+    ),
+    Mutation(
+        "drop the evidence of a log when the slot covers it",
+        "sync/evidence.py",
+        "        if now.branch == LOG_BRANCH and _all_appended(slot.value, now):\n",
+        "        if now.branch == LOG_BRANCH:\n",
+        (
+            UNIT + "sync/test_evidence.py"
+            "::test_the_owners_join_removes_it_and_a_log_leaves_the_records_that_lost",
+        ),
+    ),
+    Mutation(
+        "compare every record with its slot at every commit",
+        "sync/evidence.py",
+        "            for path, _, _ in slot_changes(former, root):\n",
+        "            found = dict(self.records)\n"
+        "            for path, _, _ in slot_changes(former, root):\n",
+        (
+            UNIT + "sync/test_evidence.py"
+            "::test_many_forked_owners_are_bounded_in_room_and_cost_the_slots_that_change",
+        ),
+    ),
+    Mutation(
+        "write without a fence",
+        "node/fencing.py",
+        "        if self._decided.is_set() and not self._refusals:\n            return\n",
+        "        return\n",
+        (
+            FENCING + "test_a_copied_folder_refuses_to_write_until_a_peer_was_asked",
+            FENCING
+            + "test_two_live_nodes_with_one_identity_refuse_to_write_until_one_gets_another",
+        ),
+    ),
+    Mutation(
+        "let commands write without asking",
+        "home/opening.py",
+        "                if fenced:\n                    ask_first(folder, store, keys)\n",
+        "",
+        (
+            UNIT + "cli/test_command_fence.py"
+            "::test_a_restored_folder_appends_behind_what_a_peer_has",
+            UNIT + "cli/test_command_fence.py"
+            "::test_without_a_peer_a_restored_folder_is_written_to_only_offline",
+        ),
+    ),
+    Mutation(
+        "tell a node of a connection that may be its own former one",
+        "sync/replicator.py",
+        "            self._tell_of_twin(twin, start, now_ms, next=session.id)\n",
+        "            self._tell_of_twin(twin, start, now_ms)\n"
+        "            assert twin.start is not None\n"
+        "            self._tell_of_twin(session, twin.start, now_ms)\n",
+        (
+            UNIT + "sync/test_starts.py"
+            "::test_both_of_two_live_nodes_are_told_what_the_other_has_signed_the_older_one_first",
         ),
     ),
     # --- databases, drives, grids -----------------------------------------------------------------

@@ -10,7 +10,7 @@ Source: docs/design/forks.md "Hand-over".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from datalattice.cells import EMPTY_VECTOR, Signed, Value, Vector, same
@@ -32,7 +32,7 @@ def is_fork_query(path: Path) -> bool:
     return len(path) == 2 and same(path[0], FORKS_KEY)
 
 
-def fork_queries(owners: list[bytes], turn: int) -> list[Path]:
+def fork_queries(owners: Sequence[Value], turn: int) -> list[Path]:
     """Return what one peer is asked in its round number `turn`."""
     count = min(len(owners), OWNERS_ASKED_MAX)
     first = turn * OWNERS_ASKED_MAX

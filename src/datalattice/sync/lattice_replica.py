@@ -64,6 +64,7 @@ from datalattice.lattice import (
     StringKeyedLattice,
     assoc_in,
     canonical_path,
+    did_of,
     get_in,
     name_bytes,
     replicable,
@@ -314,11 +315,15 @@ class LatticeReplica:
         return value
 
     @property
-    def owners(self) -> list[bytes]:
-        """The public keys that this node may sign for: those of its ring, and its identity."""
+    def owners(self) -> list[bytes | str]:
+        """The owners that this node may sign for: its ring's and identity's keys, and their DIDs.
+
+        These are `did:key` alone: what other DIDs stand for is known only where they are met.
+        """
         own = self._context.key_pair
         pairs = [*self._context.keys] + ([] if own is None else [own])
-        return sorted({pair.public_key for pair in pairs})
+        keys = sorted({pair.public_key for pair in pairs})
+        return [*keys, *map(did_of, keys)]
 
     def handed(self, owner: Value, peer: str) -> Vector:
         """Return the kept branches of an owner that are not in their slots: Vector of [path cell].

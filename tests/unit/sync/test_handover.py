@@ -9,7 +9,7 @@ from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import EMPTY_VECTOR, Keyword, Value, Vector, same, value_hash
 from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import RootLattice
-from datalattice.lattice import MergeContext, root_lattice
+from datalattice.lattice import MergeContext, did_of, root_lattice, verify_did
 from datalattice.store import MemoryStore, Store
 from datalattice.sync import LatticeCodec, LatticeReplica, Pace, Replicator
 from datalattice.sync.handover import OWNERS_ASKED_MAX, fork_queries, one_handed
@@ -62,12 +62,12 @@ class Net:
 
 def relay(store: Store | None = None, key: KeyPair = RELAY) -> LatticeReplica:
     store = MemoryStore() if store is None else store
-    context = MergeContext(key_pair=key)
+    context = MergeContext(key_pair=key, verifier=verify_did)
     return LatticeReplica(store, root_lattice(), context, clock=StoppedClock(1_000))
 
 
 def device() -> LatticeReplica:
-    context = MergeContext(key_pair=DEVICE, keys=KeyRing(OWNER))
+    context = MergeContext(key_pair=DEVICE, keys=KeyRing(OWNER), verifier=verify_did)
     return LatticeReplica(MemoryStore(), root_lattice(), context, clock=StoppedClock(5_000))
 
 
@@ -81,10 +81,33 @@ def kv_root(name: str, stamp: int, count: int = 1) -> Value:
 
 def source(root: Value) -> LatticeReplica:
     """Return a device that is about to go, with what it wrote."""
-    made = LatticeReplica(MemoryStore(), root_lattice(), clock=StoppedClock(3_000))
+    context = MergeContext(verifier=verify_did)
+    made = LatticeReplica(MemoryStore(), root_lattice(), context, clock=StoppedClock(3_000))
     made.cursor.update(lambda _: root)
     made.publish()
     return made
+
+
+def test_branches_of_a_did_are_handed_to_whoever_has_its_key() -> None:
+    did = did_of(OWNER.public_key)
+
+    def root(name: str, stamp: int) -> Value:
+        context = MergeContext(key_pair=OWNER, verifier=verify_did)
+        made = RootLattice(root_lattice(), None, context)
+        Database.at(made, did, "d", clock=StoppedClock(stamp), replica="x").set(name, 1)
+        return made.get()
+
+    kept = relays_with(root("a", 10), root("b", 20))
+    (record,) = kept.evidence.records.values()
+    assert record.owner == did
+    net, mine = Net(), device()
+    net.add("relay", kept)
+    net.add("device", mine)
+    net.link("device", "relay")
+    net.next_round()
+    assert sorted(Database.at(mine.cursor, did, "d").keys()) == ["a", "b"]
+    assert kept.announced_hash == mine.announced_hash
+    assert kept.evidence.records == {}
 
 
 def relays_with(*roots: Value) -> LatticeReplica:
