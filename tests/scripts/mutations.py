@@ -567,7 +567,6 @@ MUTATIONS: Final = (
             UNIT + "lattice/test_owned.py"
             "::test_first_contact_without_any_own_value_is_verified_too",
         ),
-        simulated=True,
     ),
     Mutation(
         "sign merge(own, other)",
