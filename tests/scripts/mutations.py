@@ -559,9 +559,9 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "trust the writer's own signature",
-        "lattice/owned.py",
-        "return context.owner is None or context.verify_owner(context.owner, cell.public_key)\n",
-        "return True\n",
+        "lattice/context.py",
+        "            return owner == signer\n        verifier = self.verifier\n        return True",
+        "            return True\n        verifier = self.verifier\n        return True",
         (
             UNIT + "lattice/test_owned.py::test_attacks_on_an_owner_leave_own_and_are_reported",
             UNIT + "lattice/test_owned.py"
