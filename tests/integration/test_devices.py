@@ -45,7 +45,7 @@ def node_of(
     **options: object,
 ) -> Node:
     addresses = tuple(str(one.address) for one in peers)
-    chosen = {"port": 0, "peers": addresses, "root_sync_interval_ms": 100, **options}
+    chosen = {"port": 0, "peers": addresses, "root_sync_interval_ms": 500, **options}
     config = NodeConfig(**chosen)  # type: ignore[arg-type]
     return open_node(store or MemoryStore(), identity=identity, keys=keys, config=config)
 
