@@ -18,13 +18,11 @@ COMPILED_PACKAGES = ("cells", "lattice")
 """Packages whose every module is compiled, their `__init__` apart."""
 
 COMPILED_MODULES: tuple[str, ...] = (
-    "apps/dlfs/order.py",
     "apps/kv/entries.py",
     "apps/kv/joining.py",
     "apps/kv/keys.py",
     "apps/kv/kinds.py",
     "apps/kv/lattice.py",
-    "apps/kv/order.py",
     "apps/kv/writing.py",
     "apps/queue/entries.py",
     "engine/lmdb.py",

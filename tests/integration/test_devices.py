@@ -10,6 +10,7 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -153,7 +154,7 @@ def test_a_folder_restored_without_a_peer_keeps_both_histories_and_puts_them_beh
         shutil.rmtree(tmp_path / "a")
         shutil.copytree(tmp_path / "backup", tmp_path / "a")
         kept = peer.store
-        away = {"peers": ("127.0.0.1:1",), "fence_moved_wait_ms": 20}
+        away: dict[str, Any] = {"peers": ("127.0.0.1:1",), "fence_moved_wait_ms": 20}
         async with node_of(LAPTOP, tmp_path / "a", **away) as node:
             with pytest.raises(Unfenced, match="copied, restored or moved"):
                 log_of(node).offer("x")
@@ -199,15 +200,15 @@ def test_two_branches_that_were_told_to_two_peers_come_together_at_the_owners_ne
         return root.get()
 
     async def work() -> None:
-        watched = {"watched_owners": (OWNER.public_key.hex(),)}
+        watched: dict[str, Any] = {"watched_owners": (OWNER.public_key.hex(),)}
         async with relay(RELAY, **watched) as one, relay(OTHER, one, **watched) as two:
             await until(lambda: two.peers[0].connected)
             one.cursor.merge(branch("left", 1))
             two.cursor.merge(branch("right", 2))
             await asyncio.gather(one.sync(), two.sync())
             await equal(one, two)
-            for node in (one, two):
-                await until(lambda node=node: "signed two values of" in node.observer.health)
+            health = [node.observer for node in (one, two)]
+            await until(lambda: all("signed two values of" in each.health for each in health))
             async with node_of(LAPTOP, None, two) as device:
                 everything = {"left", "right"}
                 await until(lambda: found(device)[0] == everything)
