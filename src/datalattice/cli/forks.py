@@ -1,4 +1,4 @@
-"""Commands `lattice forks ...`: branches of owners' values that are not in their slots."""
+"""Commands `lattice forks ...`: the kept branches of forked values: list, resolve, prove."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ from datalattice.sync import (
     write_proof,
 )
 
-app = typer.Typer(help="Two branches of one owner's value, of which only one stands here.")
+app = typer.Typer(
+    help="Two devices signed different values with one owner's key: the branch that was not chosen."
+)
 
 ID_SHOWN: Final = 8
 OWNER_SHOWN: Final = 12
@@ -123,7 +125,7 @@ def _reading(dir: Path | None) -> Iterator[_Forks]:
 
 @app.command("list")
 def list_forks(dir: DirOption = None, json: JsonOption = False) -> None:
-    """List the branches that are kept beside what their slots have, the oldest first."""
+    """List the branches that are kept here as evidence, the oldest first."""
     with _reading(dir) as forks:
         rows = [_document(forks, one) for one in forks.records]
     show(json, rows, lambda: _print_list(rows))
@@ -131,7 +133,7 @@ def list_forks(dir: DirOption = None, json: JsonOption = False) -> None:
 
 @app.command("show")
 def show_fork(id: IdArgument, dir: DirOption = None, json: JsonOption = False) -> None:
-    """Tell what is in the slot, what is not, and what can be done."""
+    """Compare a kept branch with the value in its slot, and name the ways to resolve it."""
     with _reading(dir) as forks:
         record = forks.find(id)
         document = _document(forks, record)
@@ -204,7 +206,9 @@ def export_proof(
         record = forks.find(id)
         slot = forks.slot_of(record)
         if record.loser is None or slot is None:
-            raise UsageError("of this branch only the signature was kept, which proves no fork")
+            raise UsageError(
+                "this branch was too large to be kept: its signature alone proves no fork"
+            )
         data = write_proof(record.path, record.owner, slot, record.loser, store.get_encodings)
     file.write_bytes(data)
     document = {"id": record.id.hex(), "file": str(file), "bytes": len(data)}
@@ -305,7 +309,7 @@ def _first_differences(
 
 def _export(forks: _Forks, record: ForkRecord) -> None:
     if record.loser is None:
-        raise UsageError("of this branch only the signature was kept, so nothing can be exported")
+        raise UsageError("this branch was too large to be kept: only its signature is here")
     for log, branch in record.log_branches():
         for at, entry in enumerate(branch.tail()):
             print_json_line(

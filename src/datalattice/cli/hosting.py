@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from datalattice.sync import LatticeReplica
 
 app = typer.Typer(
-    help="Whose data this node takes, and how much room it has.", invoke_without_command=True
+    help="Whose data this node takes, and how much of it: show and change.",
+    invoke_without_command=True,
 )
 
 SETTINGS: Final = (

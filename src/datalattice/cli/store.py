@@ -114,8 +114,8 @@ def heal(
     show(json, document, lambda: _print_healing(document))
     if not document["clean"]:
         print_notice(
-            "not everything could be had; name nodes or a store that have it, "
-            "with --from or --from-store"
+            "cells are still missing; name a node (--from HOST:PORT) or a store (--from-store DIR) "
+            "that has them"
         )
         raise Exit(EXIT_FAILED)
 

@@ -5,9 +5,9 @@ record that is appended in ignorance of that has the offset of another one, and 
 lost from the log. So writes wait at the start until the wanted peers that can be reached have been
 asked, and their answers are part of the live value; and again when a peer comes back after long.
 
-    closed    asking; writes from other threads wait
-    open      a peer has answered, or nobody did in time
-    refusing  nobody did in time, and the folder lies elsewhere than it did, or has lost commits
+    closed    peers are being asked; writes from other threads wait
+    open      a peer has answered, or none did in time; writes are accepted
+    refusing  none did in time, and the folder was copied or has lost commits; writes fail
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fork health: what a node's health and metrics say of the forks that are open on it."""
+"""Fork health: the open forks of a node, for its health and metrics."""
 
 from __future__ import annotations
 

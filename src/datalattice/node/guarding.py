@@ -1,4 +1,4 @@
-"""Guarding: what a node does so that its owners' logs have one history.
+"""Guarding: one history for the logs of a node's owners.
 
 It asks peers before it writes (`fencing`), notes where its store lies, so that a copy is noticed,
 accepts that commits of the store are lost once a peer has said what it knows of them, and hears of

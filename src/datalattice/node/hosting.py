@@ -1,4 +1,4 @@
-"""Hosting: what the operator of a node sees of its hosting policy, and decides while it runs.
+"""Hosting: the operator's view of a node's hosting policy, and decisions while the node runs.
 
 Everything here works on a replica; a running node does it in the worker's turn, a tool on the
 replica of a folder in which no node runs.

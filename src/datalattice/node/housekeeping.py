@@ -1,4 +1,4 @@
-"""Housekeeping: what a node does about room: it watches the disk, counts usage, collects garbage.
+"""Housekeeping: a node watches the free room of its disk, counts usage and collects garbage.
 
 Every 30 s it asks how much of the disk is free and writes down what owners use. Garbage is
 collected by itself when the store has grown, since the last collection, by as much as it had then,

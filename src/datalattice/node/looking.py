@@ -1,4 +1,4 @@
-"""Looking: what only the worker of a node knows, asked of it between two of its actions."""
+"""Looking: figures of a node that its worker owns, read in the worker's turn."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Mapping
 
 from datalattice.node.connection import Connection
 from datalattice.node.forkhealth import forks_of
-from datalattice.node.pulling import Pulls
+from datalattice.node.pulling import PullWaiters
 from datalattice.node.reading import Inside
 from datalattice.node.worker import Worker
 from datalattice.sync import LatticeReplica, Replicator
 
 
 async def look_inside(
-    worker: Worker, replica: LatticeReplica, pulls: Pulls, connections: Mapping[str, Connection]
+    worker: Worker,
+    replica: LatticeReplica,
+    pulls: PullWaiters,
+    connections: Mapping[str, Connection],
 ) -> Inside:
     """Return what only the worker knows, once it has time to tell.
 

@@ -54,7 +54,7 @@ from datalattice.node.network import Network
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
 from datalattice.node.policyfile import parse_owner
-from datalattice.node.pulling import Pulls
+from datalattice.node.pulling import PullWaiters
 from datalattice.node.reading import Inside
 from datalattice.node.transport import TcpTransport, Transport
 from datalattice.node.worker import Done, Worker
@@ -178,7 +178,7 @@ class Node:
                 raise UsageError(f"backups are Backup(store) each, got {one!r}")
         self._watched_owners = frozenset(map(parse_owner, config.watched_owners))
         self._backing: list[Backup] = []  # those that were started
-        self._pulls = Pulls()
+        self._pulls = PullWaiters()
         self._guard = Guard(
             config,
             self.observer,

@@ -20,8 +20,8 @@ CONFIRMED_MAX: Final = 64
 """Peers that are asked for that at a time."""
 
 
-class Pulls:
-    """The pulls that wait for an end. Lives on the event loop."""
+class PullWaiters:
+    """Those who wait for a pull to end. Lives on the event loop."""
 
     def __init__(self) -> None:
         self._waiting: dict[object, asyncio.Future[str | None]] = {}

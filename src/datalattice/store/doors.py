@@ -1,7 +1,7 @@
-"""Doors: cells that come into a store from elsewhere, each checked before it is stored.
+"""Doors: the check of cells that are imported into a store, before any of them is stored.
 
-What peers send has its own way in (`sync.incomplete`). Archives, other stores, Etch files and what
-an editor sends to a node come children first and complete, so an unsound cell ends the import.
+Cells of peers are checked by `sync.incomplete`. Those of archives, other stores, Etch files and
+editors arrive children first and complete, so one unsound cell ends the import.
 
 Source: docs/design/foreign-data.md "Structure".
 """
@@ -27,7 +27,7 @@ from datalattice.store.base import Store
 
 
 class CheckedCells:
-    """The way of cells from elsewhere into one store.
+    """The check that imported cells pass on their way into one store.
 
     scanned: each cell was decoded before; else that is done here.
     """

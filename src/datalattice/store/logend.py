@@ -1,8 +1,8 @@
 """Log end: up to where the log was acknowledged, kept in a file apart from the log.
 
-A pack proves those before it. Of the last ones nothing in the log says whether a damaged byte, or a
-file that ends too early, is a write that a crash tore (never acknowledged: cut) or a loss. The file
-`end` says so. It has three slots, in a sector each:
+A pack proves those before it, and nothing in the log proves the last ones. A damaged byte there,
+or a file that ends too early, is either a write that a crash tore (never acknowledged, so it is
+cut) or a loss. The file `end` tells the two apart. It has three slots, in a sector each:
 
     slot          magic `DLLE`, version (2 bytes), flags 2 (1: there is a root, 2: the trailer is
                   known), number of the last pack 8, segment 4, offset behind it 4, its trailer 4,

@@ -1,9 +1,9 @@
 """Room: how much is free on the disk, and a file that is removed when nothing is.
 
 A store on a full disk could neither start nor collect, since both write before they free anything.
-So it keeps a file, `reserve`, that is of no other use. A start that finds no room removes it, and
-so does a collection; it is made again when twice its size is free. It is small as long as the store
-is, and never larger than `spare_bytes`.
+So it keeps a file, `reserve`, whose only use is its size. A start or a collection that finds no
+room removes it; it is made again when twice its size is free. It grows with the store, up to
+`spare_bytes`.
 
 Before the disk is full, commits stop: below `spare_bytes` of free room they raise `StoreFull`,
 while collections, and the healing of damaged cells, go on.

@@ -122,7 +122,7 @@ class OwnersEvidence(Protocol):
 
 
 class NoEvidence:
-    """Of a node that keeps none."""
+    """The evidence of a node that keeps none."""
 
     def bytes_of(self, owner: Value) -> int:
         """Return 0."""

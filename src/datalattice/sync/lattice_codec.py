@@ -41,7 +41,7 @@ from datalattice.sync.handover import HANDED_BYTES, fork_queries, is_fork_query,
 from datalattice.sync.incoming import Incoming
 from datalattice.sync.lattice_replica import LatticeReplica
 from datalattice.sync.patch import PATCH_CELLS_MAX, read_patch, write_patch
-from datalattice.sync.plain import Whole
+from datalattice.sync.plain import PlainUpdate
 from datalattice.sync.replica import Offer, Part, Probe
 from datalattice.sync.session import (
     Answered,
@@ -339,7 +339,7 @@ class LatticeCodec:
         slot, cell, absent = found
         return self._offer(slot, cell, parts, absent)
 
-    def spell_out(self, heard: Sequence[Probe], told: Probe | None, peer: str) -> Whole:
+    def spell_out(self, heard: Sequence[Probe], told: Probe | None, peer: str) -> PlainUpdate:
         """Return LATTICE_VALUEs, each with all cells of its value."""
         frame_max = min(MESSAGE_BYTES_MAX, self._dialect.message_bytes_max)
         made = self._replica.spell_out(heard, told, peer, frame_max)
@@ -347,7 +347,7 @@ class LatticeCodec:
             encode_complete(piece.path, piece.value, piece.cells.values()) for piece in made.pieces
         )
         said = None if made.told is None else Probe(value_hash(made.told), made.told)
-        return Whole(payloads, said, made.is_all, tuple(made.too_large))
+        return PlainUpdate(payloads, said, made.is_all, tuple(made.too_large))
 
     def push(self, offer: Offer, *, terse: bool) -> bytes:
         """Return a LATTICE_VALUE, or a LATTICE_PATCH where that is shorter."""

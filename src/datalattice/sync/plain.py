@@ -7,9 +7,9 @@ Such a peer
 * answers only on connections that it accepted;
 * reads no patches.
 
-So it is asked for its root when a connection opens and again in every period in which others are
-told ours; and it is told what it lacks in values that are complete in themselves. What it was told
-counts until it is asked again: nothing says whether it took it.
+So this node asks it for its root when a connection opens and in every root sync interval, and sends
+it what it lacks, in values that are complete in themselves. The peer confirms nothing: what was
+sent counts as held until its next answer.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ WHOLE_BYTES_PER_S: Final = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """What a plain peer is told now: messages complete in themselves.
+class PlainUpdate:
+    """Messages to send to a plain peer now, each complete in itself.
 
-    told:      all that it was told since it was asked, these included.
-    is_all:    whether it lacks nothing more then.
-    too_large: what does not fit into a frame, in words.
+    told:      everything that was sent since its last answer, these messages included.
+    is_all:    whether the peer then lacks nothing more.
+    too_large: descriptions of entries that exceed a frame.
     """
 
     payloads: tuple[bytes, ...] = ()
@@ -44,8 +44,8 @@ class Whole:
 
 
 @dataclass(slots=True)
-class Plain:
-    """What one plain peer is taken to have.
+class PlainPeer:
+    """What this node assumes that one plain peer has.
 
     heard:    states that it answered with, or parts of its state: all of it together.
     told:     what it was told since.

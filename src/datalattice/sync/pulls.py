@@ -7,8 +7,8 @@ from typing import Final
 from datalattice.sync.effects import Effects, Pull
 from datalattice.sync.replica import Absorbed
 
-DISPUTED: Final = "it says something of an owner here that this owner did not sign"
-DROPPED: Final = "cells of the peer's value could not be had"
+DISPUTED: Final = "its value has data under an owner of this node that the owner did not sign"
+DROPPED: Final = "cells of the peer's value are missing, and no peer has them"
 
 
 class Pulls:

@@ -1,4 +1,4 @@
-"""Repairs: parts that are wanted in the place of damaged ones, and what became of each."""
+"""Repairs: cells that peers are asked for to replace damaged ones, and the result of each."""
 
 from __future__ import annotations
 

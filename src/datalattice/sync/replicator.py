@@ -33,7 +33,7 @@ from datalattice.errors import BadFormat, LimitExceeded, PeerError
 from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED, UNSOUND
 from datalattice.sync.effects import Effects, Pace, Pull, Several, Standing
 from datalattice.sync.handshake import Handshake
-from datalattice.sync.plain import Plain
+from datalattice.sync.plain import PlainPeer
 from datalattice.sync.pulls import Pulls
 from datalattice.sync.repairs import Repairs
 from datalattice.sync.replica import Absorbed, Offer, Part, Replica
@@ -126,7 +126,7 @@ class Replicator:
     def _greeted(self, session: Session, content: object, now_ms: int) -> None:
         """Take up a conversation in the way that the peer's answer to our hello asks for."""
         if self._codec.is_plain(content) and not session.greeted:
-            session.plain = Plain()
+            session.plain = PlainPeer()
             self._recognise(now_ms)
         session.terse = session.terse or self._codec.welcomed(content)
         self._started(session, self._codec.started(content), now_ms)
@@ -391,7 +391,7 @@ class Replicator:
         if offer is not None:
             self._push(session, offer, now_ms)
 
-    def _spell_out(self, session: Session, plain: Plain, now_ms: int) -> None:
+    def _spell_out(self, session: Session, plain: PlainPeer, now_ms: int) -> None:
         """Tell a plain peer what it lacks, in messages that are complete in themselves."""
         before = plain.told
         whole = self._codec.spell_out(plain.heard, before, session.id)

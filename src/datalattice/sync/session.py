@@ -16,7 +16,7 @@ from datalattice.cells import Value
 from datalattice.crypto import KeyPair
 from datalattice.sync.conduct import Conduct
 from datalattice.sync.effects import Pace, Pull, Standing
-from datalattice.sync.plain import WHOLE_BYTES_PER_S, Plain, Whole
+from datalattice.sync.plain import WHOLE_BYTES_PER_S, PlainPeer, PlainUpdate
 from datalattice.sync.replica import Offer, Part, Probe
 from datalattice.sync.starts import Start
 
@@ -178,7 +178,7 @@ class Codec(Protocol):
         """Return what the content of the answer to such a question offers."""
         ...
 
-    def spell_out(self, heard: Sequence[Probe], told: Probe | None, peer: str) -> Whole:
+    def spell_out(self, heard: Sequence[Probe], told: Probe | None, peer: str) -> PlainUpdate:
         """Return what a plain peer lacks that has `heard` and was told `told`."""
         ...
 
@@ -300,7 +300,7 @@ class Session:
     is_settled: bool = False
     greeted: bool = False
     terse: bool = False
-    plain: Plain | None = None
+    plain: PlainPeer | None = None
     claimed: bytes | None = None
     start: Start | None = None
     dirty: bool = False
@@ -378,7 +378,7 @@ class Session:
         self.early = self.terse and self.paced_ms - ahead_ms <= now_ms
         self.push_after_ms = self.window_ms = now_ms + pace.broadcast_delay_ms
 
-    def told_whole(self, whole: Whole, now_ms: int, pace: Pace) -> None:
+    def told_whole(self, whole: PlainUpdate, now_ms: int, pace: Pace) -> None:
         """Note that this plain peer was told something; decides when it may be told more."""
         assert self.plain is not None
         self.plain.told, self.dirty = whole.told, not whole.is_all

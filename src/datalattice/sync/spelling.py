@@ -61,7 +61,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Spelling:
-    """What a peer is to be told now.
+    """Values to send to a peer now.
 
     told:      all that it was told so far, as a root with nothing else, these pieces included.
     is_all:    whether it lacks nothing more then.

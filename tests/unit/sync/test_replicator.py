@@ -35,7 +35,7 @@ from datalattice.sync import (
     Start,
     Wanted,
 )
-from datalattice.sync.plain import Whole
+from datalattice.sync.plain import PlainUpdate
 from datalattice.sync.session import LATE_MAX, Pending, Purpose, Session
 from datalattice.testing.sim import Checker, Faults, Observed, SimNode, Simulation
 from datalattice.wire import encode_frame
@@ -172,7 +172,7 @@ class JsonCodec:
     def is_plain(self, content: object) -> bool:
         return False
 
-    def spell_out(self, heard: Sequence[Probe], told: Probe | None, peer: str) -> Whole:
+    def spell_out(self, heard: Sequence[Probe], told: Probe | None, peer: str) -> PlainUpdate:
         raise AssertionError("no peer here is plain")
 
     def challenger(self, challenge: object) -> bytes | None:
