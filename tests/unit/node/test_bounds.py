@@ -277,6 +277,19 @@ def test_a_peer_that_sends_more_than_its_share_is_read_later_and_loses_nothing()
     run(work)
 
 
+def test_a_connection_that_rests_is_read_on_afterwards_and_loses_nothing() -> None:
+    async def work() -> None:
+        connection, taker = served(Bounds(1_000, 30.0), encode_frame(b"x") * 3, b"")
+        began_s = asyncio.get_running_loop().time()
+        connection.rest(0.2)
+        connection.rest(0.1)  # the longer rest holds
+        await connection.run()
+        assert asyncio.get_running_loop().time() - began_s >= 0.2
+        assert (len(taker.frames), connection.cause) == (3, None)
+
+    run(work)
+
+
 def test_bytes_have_a_share_too() -> None:
     async def work() -> None:
         size = 500

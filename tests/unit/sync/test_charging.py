@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from datalattice.apps.grid.assets import content_hash
+from datalattice.apps.grid.lattice import STORAGE
 from datalattice.cells import (
+    Blob,
     Index,
     Keyword,
     Map,
@@ -20,11 +23,12 @@ from datalattice.cells import (
 )
 from datalattice.crypto import KeyPair
 from datalattice.errors import WorkExceeded
-from datalattice.lattice import MergeContext, root_lattice
+from datalattice.lattice import MergeContext, discard, root_lattice
 from datalattice.limits import CHARGE_LIMITS, WORK_LIMITS
 from datalattice.store import MemoryStore
 from datalattice.sync import Absorbed, Charges, LatticeReplica, Offer, Probe
 from datalattice.sync.incoming import Incoming
+from datalattice.testing.cells_kit import Cells
 from datalattice.testing.clocks import StoppedClock
 
 BURST = CHARGE_LIMITS.per_s * CHARGE_LIMITS.burst_s
@@ -121,6 +125,15 @@ def test_who_exceeded_its_account_has_next_to_no_credit_for_a_while() -> None:
     assert charges.open("s").left == CHARGE_LIMITS.exceeded_start
     set_to(clock, START_MS + CHARGE_LIMITS.exceeded_ms)
     assert charges.open("s").left == CHARGE_LIMITS.credit
+
+
+@pytest.mark.parametrize(("wanted", "megabytes"), [(False, 8), (True, 16)])
+def test_honest_content_of_many_equal_bytes_is_taken(wanted: bool, megabytes: int) -> None:
+    _, charges = account(wanted=wanted)
+    content = Blob.of(bytes(megabytes << 20))
+    other = Cells().kept(Index.of([(content_hash(content), content)]))
+    context = MergeContext().for_foreign(discard, charges.open("s"))
+    assert STORAGE.merge(Index(), other, context) == other
 
 
 def test_senders_are_bounded_and_who_was_quiet_for_longest_goes() -> None:
