@@ -113,7 +113,8 @@ class WorkLimits(NamedTuple):
     signature: int = 60
     """A signature is verified."""
     counted: int = 3
-    """A cell is counted for its owner."""
+    """A cell is counted for its owner: this, and a tick for each 128 bytes that are scanned."""
+    counted_bytes: int = 128
     hashed: int = 2
     """A value is hashed anew: this, and a tick for each 256 bytes of it."""
     hashed_bytes: int = 256
@@ -137,7 +138,7 @@ class ChargeLimits(NamedTuple):
     few cells, and take 40 ms to hash."""
     wanted_credit: int = 500_000
     """The same for a wanted peer."""
-    exceeded_start: int = 400
+    exceeded_start: int = 200
     """Ticks with which it begins after one that exceeded its account."""
     exceeded_ms: int = 600_000
     """How long that lasts."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from datalattice.cells import Value, Work, encode, is_embedded, references, value_hash
+from datalattice.cells.blobs import TAG_BLOB
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
 Fetch = Callable[[Sequence[bytes]], "list[bytes | None]"]
@@ -80,7 +81,7 @@ def growth(
             if encoding is not None:
                 if work is not None:
                     work.earn(name, len(encoding))
-                    work.spend(work.limits.counted)
+                    _pay(work, encoding)
                 size += len(encoding)
                 count += 1
                 names.update(dict.fromkeys(references(encoding)))
@@ -125,7 +126,7 @@ class _Front:
             if encoding is None:
                 continue  # less is known of the other side than there is
             if self._work is not None:
-                self._work.spend(self._work.limits.counted)
+                _pay(self._work, encoding)
             self._room -= len(encoding)
             if self._room < 0:
                 self._cells = {}
@@ -134,6 +135,12 @@ class _Front:
                 if ref not in self.have:
                     self.have.add(ref)
                     self._cells[ref] = hash
+
+
+def _pay(work: Work, encoding: bytes) -> None:
+    """Pay for a cell whose references are looked for; a chunk of a blob has none, and says so."""
+    scanned = 0 if encoding[0] == TAG_BLOB else len(encoding)
+    work.spend(work.limits.counted + scanned // work.limits.counted_bytes)
 
 
 def _fetched(hashes: Sequence[bytes], fetch: Fetch) -> Iterator[tuple[bytes, bytes | None]]:
