@@ -35,7 +35,9 @@ KEPT_RECORDS = 1_024
 """Records that a writer keeps: it drops the older ones, so that nothing honest grows."""
 
 STRANGERS_BYTES = 64_000_000
-UNSIGNED_BYTES = 16_000_000
+UNSIGNED_BYTES = 3_000_000
+CONNECTIONS_MAX = 160
+"""Few, so that idle strangers have to make room in a short siege, too."""
 
 Tell = dict[str, Any]
 
@@ -146,6 +148,9 @@ class Garrison:
                     "root": self._node.root_hash.hex(),
                     "counters": dict(self._node.observer.counters),
                     "reasons": dict(self._node.observer.reasons),
+                    "noticed": {
+                        name: one["kinds"] for name, one in self._node.observer.noticed.items()
+                    },
                 }
             )
 
@@ -183,6 +188,7 @@ def main(folder: str, number: str, owners: str, *peers: str) -> None:
         plain=True,
         ping_reply="timestamp",
         peers=peers,
+        connections_max=CONNECTIONS_MAX,
         root_sync_interval_ms=5_000,
         hosting=HostingPolicy(
             strangers_bytes=STRANGERS_BYTES,

@@ -256,6 +256,7 @@ class Monitor:
             "status": "degraded" if reasons else "ok",
             "reasons": reasons,
             "root_hash": self._node.root_hash.hex(),
+            "noticed": self._node.observer.noticed,
         }
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
         return Response(status, json.dumps(document) + "\n", "application/json")

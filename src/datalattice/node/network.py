@@ -105,6 +105,7 @@ class Network:
         self._numbers = itertools.count(1)
         self._guests: dict[str, Guest] = {}
         self._refusing = 0
+        observer.name_of = self.name_of
         self._allowed = frozenset(parse_key(one) for one in config.allow)
         self._admission = Admission(
             min(config.connections_max, max(1, files_max() - FILES_RESERVED)),
@@ -262,8 +263,7 @@ class Network:
         """Take note of what peers proved and did, as the worker says."""
         for id, public_key in effects.identified:
             self.peers.identified(id, public_key)
-            if id in self._guests:
-                self._guests[id].public_key = public_key
+            self._proved(id, public_key)
         for id, refusal in effects.taken:
             self.peers.taken(id, refusal)
         for id in effects.useful:
@@ -276,6 +276,29 @@ class Network:
         for id, reason in effects.suspects:
             self.peers.suspected(id, reason)
             self._observer.note(Note("unsound-wanted", id, reason))
+
+    def _proved(self, id: str, public_key: bytes) -> None:
+        """Note whose connection it is; a wanted peer's is from now on served before strangers."""
+        guest = self._guests.get(id)
+        if guest is None or id not in self.connections:
+            return
+        guest.public_key = public_key
+        if not self.peers.is_added(public_key):
+            return
+        self._chosen.add(id)
+
+        def want(replicator: Replicator, _now_ms: int) -> None:
+            self.ledger.introduce(id, public_key, is_wanted=True, is_known=True)
+            replicator.want(id)
+
+        self._submit(id, want)
+
+    def name_of(self, id: str) -> str:
+        """Return what stays of the peer at the other end: its key, else where it is."""
+        guest = self._guests.get(id)
+        if guest is not None and guest.public_key is not None:
+            return guest.public_key.hex()
+        return id.partition(" #")[0]
 
     def _cut_others(self, banned: Guest) -> None:
         """Cut the other connections of a key that was cut."""

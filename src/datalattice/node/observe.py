@@ -19,6 +19,7 @@ from typing import Final
 from datalattice.errors import DataLatticeError, StoreError
 from datalattice.lattice import OWN_MALFORMED
 from datalattice.node.logs import Repeats, log_event
+from datalattice.node.noticed import Noticed
 from datalattice.sync import Note
 
 BUCKETS_S: Final = (
@@ -85,6 +86,9 @@ class Observer:
         self._now_s = now_s
         self._changed_s = now_s()
         self._repeats = Repeats(now_s)
+        self._noticed = Noticed(now_s)
+        self.name_of: Callable[[str], str] = _host
+        """Returns what stays of a peer when its connection has ended: its key, where it has one."""
         self._lock = threading.Lock()
 
     def count(self, name: str, amount: int = 1) -> None:
@@ -121,8 +125,11 @@ class Observer:
                 "stop it and run `lattice store repair`",
             )
         level = logging.DEBUG if note.kind in _QUIET else logging.INFO
+        name = self.name_of(note.peer)
         with self._lock:
             unlogged = self._repeats.admit(note.kind, _host(note.peer))
+            if level == logging.INFO:
+                self._noticed.add(name, note)
         if unlogged is not None:
             log_event(
                 level,
@@ -132,6 +139,12 @@ class Observer:
                 text=note.text,
                 unlogged=unlogged or None,
             )
+
+    @property
+    def noticed(self) -> dict[str, dict[str, object]]:
+        """Which peers did what of late, by their keys or addresses: counts by word, and a text."""
+        with self._lock:
+            return self._noticed.reading()
 
     # --- health -------------------------------------------------------------------------------
 

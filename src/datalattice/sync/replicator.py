@@ -117,6 +117,12 @@ class Replicator:
         if not session.is_unproved and not session.closing:
             self._greet(session, now_ms)
 
+    def want(self, id: str) -> None:
+        """Note that a peer, which has proved its key by now, is one that the operator named."""
+        session = self._sessions.get(id)
+        if session is not None:
+            session.wanted = True
+
     def _greet(self, session: Session, now_ms: int) -> None:
         """Begin to replicate with a peer that we chose."""
         if session.outbound and not session.joined:
