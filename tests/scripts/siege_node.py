@@ -23,12 +23,15 @@ from typing import Any
 
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ, Queue
+from datalattice.cells import Keyword, Vector, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.errors import DataLatticeError
+from datalattice.lattice import get_in
 from datalattice.node import Daemon, Node, NodeConfig, Running
 from datalattice.sync import HostingPolicy, Replicator, UnsignedPolicy
 
 TOPIC = "siege"
+SECTIONS = Keyword("queue"), Keyword("kv")
 WRITE_S = 0.5
 REPORT_S = 1.0
 KEPT_RECORDS = 1_024
@@ -130,6 +133,17 @@ class Garrison:
                         self._lags.append((now_ns - written) / 1e9)
                 self._seen[owner] = max(end, self._seen[owner])
 
+    def _honest_hash(self) -> bytes:
+        """Return the hash of all that honest owners wrote.
+
+        Of what strangers sent every node keeps what it had room for when that came.
+        """
+        root = self._node.root
+        owners = (self._own, *self._others)
+        return value_hash(
+            Vector.of([get_in(root, (part, one)) for part in SECTIONS for one in sorted(owners)])
+        )
+
     async def report(self) -> None:
         """Tell how it stands."""
         while True:
@@ -145,7 +159,7 @@ class Garrison:
                     "cpu_s": time.process_time(),
                     "frames_s": dict(self._accounts.seconds),
                     "rss": _rss_bytes(),
-                    "root": self._node.root_hash.hex(),
+                    "honest": self._honest_hash().hex(),
                     "counters": dict(self._node.observer.counters),
                     "reasons": dict(self._node.observer.reasons),
                     "noticed": {

@@ -1,4 +1,4 @@
-"""Noticed: which peers did what of late that an operator may want to know, for the health of a node.
+"""Noticed: which peers did what of late that an operator may want to know, for the health page.
 
 A counter says that something happened, not who did it. Strangers come and go with new keys, so
 what is kept is bounded: the peers that were noticed last.
