@@ -291,6 +291,10 @@ class Siege:
             "nodes": self.count,
             "lag_s": _spread(lags),
             "peace_lag_s": _spread(peace),
+            "lag_s_of_writers": [
+                _spread(self._lags(self._siege_from, self._siege_from + took_s, number))
+                for number in range(self.count + 1)
+            ],
             "records": len(lags),
             "written": sum(node.reports[-1]["written"] for node in self.nodes),
             "writer_errors": [node.reports[-1]["errors"] for node in self.nodes],
@@ -315,11 +319,18 @@ class Siege:
         summary["failed"] = self._failed(summary)
         return summary
 
-    def _lags(self, begin_s: float, end_s: float) -> list[float]:
-        """Return how late the records came that were reported within a time, in order."""
+    def _lags(self, begin_s: float, end_s: float, writer: int | None = None) -> list[float]:
+        """Return how late the records of a writer, or all, came that were reported within a time.
+
+        In order.
+        """
         reports = (one for node in self.nodes for one in node.reports)
         return sorted(
-            lag for one in reports if begin_s <= one["time"] < end_s for lag in one["lags"]
+            lag
+            for one in reports
+            if begin_s <= one["time"] < end_s
+            for number, lag in one["lags"]
+            if writer in (None, number)
         )
 
     def _cpu(self, took_s: float) -> dict[str, float]:

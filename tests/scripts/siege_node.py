@@ -83,9 +83,10 @@ class Garrison:
         self._node = node
         self._own = keys_of(number).public_key
         self._others = [owner for owner in owners if owner != self._own]
+        self._numbers = {owner: number for number, owner in enumerate(owners)}
         self._seen: dict[bytes, int] = {}
         self._accounts = accounts
-        self._lags: list[float] = []
+        self._lags: list[tuple[int, float]] = []  # number of the writer, seconds
         self._written = 0
         self._newest = 0  # the time in the last record
         self._rests = False
@@ -130,7 +131,7 @@ class Garrison:
                 end = queue.end_offset()
                 for written in queue.range(self._seen[owner], end - 1):
                     if isinstance(written, int):
-                        self._lags.append((now_ns - written) / 1e9)
+                        self._lags.append((self._numbers[owner], (now_ns - written) / 1e9))
                 self._seen[owner] = max(end, self._seen[owner])
 
     def _honest_hash(self) -> bytes:
