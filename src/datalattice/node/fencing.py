@@ -41,6 +41,7 @@ UNFENCED: Final = "unfenced"
 """Key of the reason to be degraded, and name of the event."""
 
 WITHOUT_ASKING: Final = "writing without having asked a peer"
+WROTE_UNASKED: Final = "this folder was written to without having asked a peer; no answer since"
 MOVED: Final = (
     "this folder was copied, restored or moved, and no peer has said what was written since; let a "
     "peer be reached, or accept that: a node with --accept-unfenced (accept_unfenced = true), a "
@@ -279,7 +280,8 @@ class Fence:
 
     def _give_up(self, pace: Pace, *, is_start: bool) -> None:
         reasons = {one.address or "": one.reason for one in self._links.wanted()} | self._reasons
-        log_event(logging.WARNING, UNFENCED, peers=reasons)
+        asked = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+        log_event(logging.WARNING, UNFENCED, peers=asked)
         if is_start and pace.refusal is not None:
             self.refuse(UNFENCED, pace.refusal)
             self._decide()

@@ -15,7 +15,7 @@ from datalattice.clock import Clock
 from datalattice.crypto import Entropy, KeyPair
 from datalattice.errors import DataLoss, IdentityCloned, StoreError, Unfenced
 from datalattice.node.config import NodeConfig
-from datalattice.node.fencing import MOVED, UNFENCED, WITHOUT_ASKING, Fence, Links, Outcome, Pace
+from datalattice.node.fencing import MOVED, UNFENCED, WROTE_UNASKED, Fence, Links, Outcome, Pace
 from datalattice.node.fencing import Path as SlotPath
 from datalattice.node.observe import Observer
 from datalattice.store import START_BYTES, CellStore, PlaceFile, Store
@@ -84,7 +84,7 @@ class Guard:
         if isinstance(refusal, DataLoss):
             self.fence.refuse(UNFENCED, refusal)  # without any peer, too
         if place is not None and place.unfenced_ms is not None and config.peers:
-            self._observer.degrade(UNFENCED, WITHOUT_ASKING)
+            self._observer.degrade(UNFENCED, WROTE_UNASKED)
         is_changed = self._reason() is not None
         wait_ms = config.fence_moved_wait_ms if is_changed else config.fence_wait_ms
         self.fence.begin(

@@ -315,7 +315,9 @@ class Hosting:
         here = sum(self.usage.used_bytes(Slot(name, owner)) for name in self.section_names)
         here += self.evidence.bytes_of(owner)
         limits = (
-            (policy.owner_bytes if own_limit is None else own_limit, here, "owner_bytes"),
+            (policy.owner_bytes, here, "owner_bytes")
+            if own_limit is None
+            else (own_limit, here, "hosting limit"),
             (policy.strangers_bytes, self.strangers_bytes(), "strangers_bytes"),
         )
         return min(limits, key=lambda one: one[0] - one[1])
