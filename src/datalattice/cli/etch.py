@@ -88,6 +88,7 @@ def _hash(text: str) -> bytes:
 
 
 def _open(path: Path) -> EtchStore:
+    _need_file(path)
     return EtchStore.open(path, read_only=True)
 
 

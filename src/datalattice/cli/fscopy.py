@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from typer.exceptions import Exit
 
 from datalattice.apps.dlfs import Content, Drive, Stat
 from datalattice.cli.folder import existing_folder, folder_of
@@ -16,6 +19,9 @@ from datalattice.cli.spots import Spot, goal_of
 from datalattice.cli.values import parse_owner
 from datalattice.errors import IsADirectory, NoSuchPath
 from datalattice.home import DriveOf, Drives, copy_tree, fetch, pieces, walk_local
+
+EXIT_SKIPPED = 1
+"""Exit code where names were passed over."""
 
 
 @contextmanager
@@ -154,6 +160,7 @@ def get_files(
     """Copy files of a drive to local ones, and tell."""
     files = size = 0
     went = []
+    skipped: list[str] = []
     with open_drives(dir, owner) as all_drives, progress_bars(quiet=json, transient=True) as bars:
         is_directory = Path(goal.path).is_dir()
         bar = bars.add("bytes", sum(_size(all_drives, spot) for spot in spots))
@@ -163,11 +170,15 @@ def get_files(
                 raise IsADirectory(f"{spot} is a directory; copy it with --recursive")
             to = goal_of(spot, goal, is_directory, several=len(spots) > 1)
             went.append(str(to))
-            for stat in _download(drive, path, Path(to.path), bar):
+            download = _Download(drive, bar, skipped)
+            for stat in download.files(path, Path(to.path)):
                 files, size = files + 1, size + stat.size
-    done = {"files": files, "bytes": size, "to": went}
+    done = {"files": files, "bytes": size, "to": went, "skipped": skipped}
     words = f"{_counts(files, size)} to {', '.join(went)}"
     show(json, done, lambda: print_lines([words]))
+    if skipped:
+        print_notice(f"{counted(len(skipped), 'name')} passed over: no local file can have them")
+        raise Exit(EXIT_SKIPPED)
 
 
 def _size(all_drives: Drives, spot: Spot) -> int:
@@ -175,16 +186,61 @@ def _size(all_drives: Drives, spot: Spot) -> int:
     return drive.du(path).bytes
 
 
-def _download(drive: Drive, path: str, target: Path, bar: Step) -> Iterator[Stat]:
-    """Write a file or a tree to local ones; yield what is known about each file."""
-    stat = drive.stat(path)
-    if not stat.is_dir:
-        fetch(drive.content(path), target, stat.modified_ms, bar.advance)
-        yield stat
-        return
-    target.mkdir(exist_ok=True)
-    for one in drive.entries(path):
-        if "\0" in one.name:
-            print_notice(f"passed over {one.path!r}: no local file can have this name")
-            continue
-        yield from _download(drive, one.path, target / one.name, bar)
+class _Download:
+    """Writes a file or a tree of a drive to local ones, and passes over names that cannot be."""
+
+    def __init__(self, drive: Drive, bar: Step, skipped: list[str]) -> None:
+        self._drive = drive
+        self._bar = bar
+        self._skipped = skipped
+
+    def files(self, path: str, target: Path) -> Iterator[Stat]:
+        """Write what is at a path; yield what is known about each file."""
+        drive = self._drive
+        stat = drive.stat(path)
+        if not stat.is_dir:
+            fetch(drive.content(path), target, stat.modified_ms, self._bar.advance)
+            yield stat
+            return
+        target.mkdir(exist_ok=True)
+        for name in drive.unreachable(path):
+            self._skip(path, name, "no path leads to this name")
+        made: dict[tuple[int, int], str] = {}
+        for one in drive.entries(path):
+            why = _impossible(one.name) or _clash(target / one.name, made)
+            if why is not None:
+                self._skip(path, one.name, why)
+                continue
+            try:
+                yield from self.files(one.path, target / one.name)
+            except OSError as error:
+                if error.errno not in _IMPOSSIBLE:
+                    raise
+                self._skip(path, one.name, f"the local file system refuses it ({error.strerror})")
+                continue
+            there = (target / one.name).stat()
+            made[there.st_dev, there.st_ino] = one.name
+
+    def _skip(self, path: str, name: str, why: str) -> None:
+        self._skipped.append(f"{path.rstrip('/')}/{name}")
+        print_notice(f"passed over {name!r} in {path}: {why}")
+
+
+_IMPOSSIBLE = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
+"""How file systems refuse a name."""
+
+
+def _impossible(name: str) -> str | None:
+    if "\0" in name:
+        return "a local name has no NUL"
+    return f"a local name has no {os.sep}" if os.sep in name else None
+
+
+def _clash(target: Path, made: dict[tuple[int, int], str]) -> str | None:
+    """Return why a name cannot be, which the file system takes for one that was just written."""
+    try:
+        there = target.stat()
+    except OSError:
+        return None  # not there, or refused when it is written
+    held = made.get((there.st_dev, there.st_ino))
+    return None if held is None else f"locally it is the same as {held!r}"

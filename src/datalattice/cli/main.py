@@ -35,6 +35,7 @@ from datalattice.cli import (
     hosting,
     key,
     kv,
+    missing_package,
     node,
     pins,
     put,
@@ -165,6 +166,9 @@ def run(arguments: Sequence[str]) -> int:
         return _explain(str(error), error.code, EXIT_FAILED, as_json)
     except OSError as error:
         return _explain(_os_text(error), "system", EXIT_FAILED, as_json)
+    except ModuleNotFoundError as error:
+        text = missing_package(error) or f"a fault of this program: {error}"
+        return _explain(text, "missing-package", EXIT_FAILED, as_json)
     except Exception as error:  # noqa: BLE001 - the last door: anything else is a fault of this program
         text = f"a fault of this program ({DEBUG_VARIABLE}=1 shows where): {error!r}"
         return _explain(text, "fault", EXIT_FAULT, as_json)

@@ -38,7 +38,7 @@ from datalattice.cli.render import (
 from datalattice.cli.running import size_text
 from datalattice.cli.values import value_json
 from datalattice.clock import SystemClock
-from datalattice.errors import UsageError
+from datalattice.errors import BadFormat, UsageError
 from datalattice.home import root_named
 from datalattice.store import Pin, parse_time, time_text
 
@@ -283,9 +283,15 @@ def _import_through(
 
 @contextmanager
 def _opened(source: Path) -> Iterator[str]:
-    """Give the path to import from; what standard input brings is put into a file first."""
+    """Give the path to import from; what standard input brings is put into a file first.
+
+    Raises: BadFormat: with the path, where what is read there is malformed.
+    """
     if source != PIPE:
-        yield str(source)
+        try:
+            yield str(source)
+        except BadFormat as error:
+            raise BadFormat(f"{source}: {error}") from error
         return
     with tempfile.NamedTemporaryFile(prefix="lattice-", suffix=".archive") as spool:
         shutil.copyfileobj(sys.stdin.buffer, spool)

@@ -8,6 +8,13 @@ from typing import Any
 
 import pytest
 
+from datalattice.apps.dlfs import Drive, make_directory, make_file
+from datalattice.cells import Index
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.home import Folder, editing
+from datalattice.lattice import named
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
@@ -144,3 +151,37 @@ def test_files_go_to_the_present_folder_when_none_is_named(
     assert sorted(one.name for one in (tmp_path / "here").iterdir()) == ["x", "y"]
     assert "DRIVE:PATH, got 'x'" in lattice("fs", "get", "x").line()
     assert lattice("fs", "get").code == 2
+
+
+def test_get_passes_over_names_that_no_local_file_can_have(
+    lattice: Any, owner: str, tmp_path: Path
+) -> None:
+    assert owner
+    file = make_file(b"x", 5)
+    names = ["..", ".", "nul\0", "n" * 256, "n" * 255, "fine", "two"]
+    with editing(Folder(tmp_path / "home")) as editor:
+
+        def change(cursor: RootLattice, keys: KeyPair) -> None:
+            drive = Drive.at(cursor, keys.public_key, "home")
+            entries = named([(name, file) for name in names])
+            two = make_directory(Index.of([("f", file)]), 5)
+            entries = entries.put_many([("one", two), ("two", two)])
+            drive.cursor.set(make_directory(Index.of([("d", make_directory(entries, 5))]), 5))
+
+        editor.edit(change)
+    target = tmp_path / "out"
+    target.mkdir()
+    ran = lattice("fs", "get", "-r", "home:/d", target)
+    assert ran.code == 1
+    got = target / "d"
+    assert sorted(path.name for path in got.iterdir()) == ["fine", "n" * 255, "one", "two"]
+    for said in ("'..'", "'.'", r"'nul\x00'", "n" * 256):
+        assert said in ran.err
+    assert "4 names passed over" in ran.err
+    (got / "two" / "f").unlink()
+    (got / "two").rmdir()
+    (got / "two").symlink_to("one")  # as a file system that takes two names for one
+    ran = lattice("fs", "get", "-r", "home:/d", target, "--json")
+    assert ran.code == 1
+    assert "locally it is the same as 'one'" in ran.err
+    assert len(ran.document["skipped"]) == 5

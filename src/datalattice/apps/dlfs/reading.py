@@ -85,6 +85,14 @@ class Reading:
             stat_of((*names, name), value) for name, value, _ in tree.listed(self._directory(path))
         ]
 
+    def unreachable(self, path: PathLike = "/") -> Listing:
+        """Return names in a directory to which no path leads, as another implementation made them.
+
+        Raises: NoSuchPath: there is nothing. NotADirectory: there is a file.
+        Source: docs/dlfs.md "Names and paths".
+        """
+        return tree.unreachable(self._directory(path))
+
     def walk(self, path: PathLike = "/") -> Walk:
         """Yield (path, names of directories, names of files) of a directory and all below it.
 

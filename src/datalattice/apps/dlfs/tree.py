@@ -30,7 +30,7 @@ from datalattice.apps.dlfs.node import (
     read_node,
 )
 from datalattice.apps.dlfs.paths import ABOVE, HERE, join_path
-from datalattice.cells import EMPTY_INDEX, Index, Value, same, value_hash
+from datalattice.cells import EMPTY_INDEX, Index, Value, brief, same, value_hash
 from datalattice.clock import next_stamp
 from datalattice.errors import (
     AlreadyExists,
@@ -41,7 +41,7 @@ from datalattice.errors import (
     TypeMismatch,
     UsageError,
 )
-from datalattice.lattice import NAME_BYTES_MAX, ExactKeys, named
+from datalattice.lattice import NAME_BYTES_MAX, ExactKeys, name_of, named
 
 Names = tuple[str, ...]
 Stamp = Callable[[], int]
@@ -142,6 +142,26 @@ def live_entries(value: Value, of: Index | None = None) -> Iterator[tuple[str, V
             continue
         if name not in HIDDEN:
             yield name, child, found
+
+
+def unreachable(value: Value) -> list[str]:
+    """Return the names of a directory under which something lives and to which no path leads.
+
+    Another implementation may have stored them: `.`, `..`, one with `/`, an empty one.
+    Source: docs/dlfs.md "Names and paths".
+    """
+    node = read_node(value)
+    found: list[str] = []
+    for key, child in () if node is None or node.entries is None else node.entries.entries():
+        below = read_node(child)
+        if below is None or not below.is_live:
+            continue
+        name = name_of(key)
+        if name is None or not is_name(key):
+            found.append(brief(key) if name is None else name)
+        elif name in HIDDEN:
+            found.append(name)
+    return found
 
 
 def listed(value: Value) -> list[tuple[str, Value, Node]]:

@@ -1,0 +1,196 @@
+"""Mistakes: what users get wrong ends in one line that names it, and in an exit code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.conftest import Lattice
+
+from datalattice.cli import missing_package
+
+TABLE: list[tuple[str, str]] = [
+    # a command and its arguments
+    ("nothing", "No such command 'nothing'"),
+    ("--bogus", "No such option: --bogus"),
+    ("kv gett d", "Did you mean 'get'"),
+    ("kv get d", "Missing argument 'key'"),
+    ("kv get d a b c", r"unexpected extra argument\(s\) \(b c\)"),
+    ("kv get d a --bogus", "No such option: --bogus"),
+    ("kv set d a", "Missing argument 'value'"),
+    ("kv expire d a -5", "No such option: -5; a value that begins with - comes last, after --"),
+    ("kv incr d c x", "'amount': Input should be a valid integer"),
+    ("checkout HEAD", "Missing option '--into'"),
+    # folders
+    ("kv get d a --dir {none}", "none is not a node's folder: it has no store; name another"),
+    ("kv get d a --dir {file}", "file is not a folder; name a node's folder"),
+    ("kv get d a --dir {photos}", "photos is not a node's folder: it has no store"),
+    ("kv set d a 1 --dir {badkey}", "not a key file: expected ed25519-seed: and 64 hex digits"),
+    ("kv set d a 1 --dir {none}", "no key at .*identity.key; make one with `lattice key new`"),
+    ("key new", "there is a key at .*identity.key already; it was not replaced"),
+    ("key new a/b", "a key's name is up to 64 letters.*; got 'a/b'"),
+    ("key show other", "no key at .*other.key"),
+    ("init {file}", "file is not a folder"),
+    # databases
+    ("kv get none a", "there is no database 'none' here; `lattice kv dbs` lists them"),
+    ("kv get d none", "database d has no key 'none'; `lattice kv keys d` lists them"),
+    ("kv get d a --owner zz", "an owner is a public key of 64 hex digits, got 'zz'"),
+    ("kv set d a 1 --ttl -5", "a positive number of milliseconds or None, got -5"),
+    ("kv set d a 1 --ttl soon", "'--ttl': Input should be a valid integer"),
+    ("kv set d a {{bad --as json", "not a JSON value"),
+    ("kv set d a 1 --as xml", "'xml' is not one of 'text', 'json', 'hex'"),
+    ("kv set d \udcff 1", r"a key is Unicode text, got '\\udcff'"),
+    ("kv set d {long} 1", "a key has at most 4096 bytes of UTF-8, got 5000"),
+    ("kv incr d a", "WRONGTYPE Operation INCRBY against a key holding value"),
+    ("kv incr d c 99999999999999999999", "an integer of at most 64 bits, got 9999"),
+    ("kv zadd d z nan m", "a score is a number that can be ordered, got nan"),
+    ("kv hset d h field", "hset takes a value after each field"),
+    ("kv watch d --count 0", "--count is 1 or more"),
+    # queues
+    ("queue peek none", "there is no topic 'none' here; `lattice queue topics` lists them"),
+    ("queue peek q 99", "there is no record at offset 99; offsets here: 0 to 0"),
+    ("queue peek q seven", "'offset': Input should be a valid integer"),
+    ("queue truncate q -- -1", "START is the offset of the first record to keep, got -1"),
+    ("queue offer q x --headers {{", "--headers is a JSON object: not JSON"),
+    # drives
+    ("fs ls none:/", "there is no drive 'none' here; `lattice fs drives` lists them"),
+    ("fs ls home", "a place in a drive is DRIVE:PATH, got 'home'"),
+    ("fs ls home:/a//b", "a name in the middle of '/a//b' is empty"),
+    ("fs get home:/none {none}", "there is nothing at /none"),
+    ("fs put {none} home:/", "none does not exist"),
+    ("fs put {photos} home:/", "photos is a directory; copy it with --recursive"),
+    ("fs rm home:/", "the root of a drive cannot be written over, deleted or moved"),
+    ("fs put {file} home:/{long}", "a name has at most 4096 bytes of UTF-8, got 5000"),
+    # roots, times, stores
+    ("get :none", "there is nothing at :none; the index there has: "),
+    ("get :kv --as yaml", "'yaml' is not one of 'json', 'plain', 'lines', 'text', 'cells'"),
+    ("get :kv --output {none}/x", "none/x: No such file or directory"),
+    ("put :data --value {{", "not JSON"),
+    ("log --since never", "a time is ISO 8601 such as .*, got 'never'"),
+    ("log --count -1", "'--count' / '-n': Input should be greater than or equal to 0"),
+    ("show zz", "there is no pin 'zz'; name one, HEAD, HEAD~1, @TIME, or a hash"),
+    ("store pin a~b", "a pin cannot have the name 'a~b'"),
+    ("store gc --grace -1", "a duration is a number and ms, s, m, h or d, such as 10m; got '-1'"),
+    ("store import {file} --merge", "file: byte 1: the archive ends in the middle of the head"),
+    ("store unpin none", "there is no pin 'none'"),
+    ("etch info {photos}", "photos: there is no such file"),
+    ("etch info {file}", "file: not an Etch file"),
+    ("forks show zz", "no fork 'zz' is open here; `lattice forks list` has those that are"),
+    # nodes
+    ("node start --port 99999", "a port is a number up to 65535, got 99999"),
+    ("node start --port abc", "'--port' / '-p': Input should be a valid integer"),
+    ("node start --peer bad", "an address is host:port or .*; got 'bad'"),
+    ("node start --log-level loud", "log_level is debug, info, warning or error, got 'loud'"),
+    ("node start --config {none}", "there is no file .*none"),
+    ("node config --config {toml}", "broken.toml is not TOML"),
+    ("node config --config {latin}", "latin.toml is not UTF-8 text"),
+    ("node config --config {setting}", "setting.toml line 1: there is no setting 'lisen'"),
+    ("node config --config {size}", "owner_bytes is a number of bytes, .*, got 'many'"),
+    ("node status zz", "an address is host:port or .*; got 'zz'"),
+    ("hosting limit zz 1", "an owner is a public key of 64 hex digits or a DID, got 'zz'"),
+    ("forget zz", "an owner is a public key of 64 hex digits or a DID, got 'zz'"),
+]
+
+
+@pytest.fixture
+def places(lattice: Lattice, tmp_path: Path) -> dict[str, str]:
+    """Make a node's folder and all that the mistakes are about."""
+    for words in ("key new", "kv set d a 1", "queue offer q 1", "fs mkdir -p home:/x"):
+        assert lattice(*words.split()).code == 0
+    assert lattice("key", "new", "--dir", tmp_path / "badkey").code == 0
+    (tmp_path / "badkey" / "identity.key").write_bytes(b"short")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"x")
+    files = {
+        "file": b"x",
+        "broken.toml": b"listen = [[",
+        "latin.toml": b"\xff\xfe",
+        "setting.toml": b"lisen = 1",
+        "size.toml": b'[hosting]\nowner_bytes = "many"',
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    names = {"none": "none", "photos": "photos", "badkey": "badkey", "file": "file"}
+    names |= {"toml": "broken.toml", "latin": "latin.toml"}
+    names |= {"setting": "setting.toml", "size": "size.toml"}
+    return {key: str(tmp_path / name) for key, name in names.items()} | {"long": "n" * 5_000}
+
+
+def test_every_mistake_is_one_line_that_names_it_and_no_success(
+    lattice: Lattice, places: dict[str, str]
+) -> None:
+    wrong: list[str] = []
+    for words, said in TABLE:
+        ran = lattice(*[word.format(**places) for word in words.split(" ")])
+        line = ran.line() if ran.err.count("\n") == 1 else ran.err
+        if ran.code not in (1, 2) or ran.err.count("\n") != 1 or not re.search(said, line):
+            wrong.append(f"{words!r}: {ran.code}: {ran.err!r}")
+    assert not wrong, "\n".join(wrong)
+    assert len(TABLE) >= 50
+
+
+def test_a_store_that_another_process_writes_to_is_named(
+    lattice: Lattice, places: dict[str, str], tmp_path: Path
+) -> None:
+    assert places
+    code = (
+        "import fcntl, sys; held = open(sys.argv[1]); fcntl.flock(held, fcntl.LOCK_EX); "
+        "print('held', flush=True); input()"
+    )
+    lock = tmp_path / "home" / "store" / "lock"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(lock)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        ran = lattice("store", "gc")
+        assert ran.code == 1
+        assert "another process writes to this store" in ran.line()
+        holder.communicate(b"\n")
+
+
+# --- packages that are not installed --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("typer.core", "this needs typer: pip install 'datalattice[cli]'"),
+        ("pyspark", "this needs pyspark: pip install 'datalattice[spark]'"),
+        ("zeroconf", "this needs zeroconf: pip install 'datalattice[mdns]'"),
+        ("datalattice.nothing", None),
+    ],
+)
+def test_a_missing_package_names_the_extra_that_brings_it(module: str, said: str | None) -> None:
+    assert missing_package(ModuleNotFoundError(module, name=module)) == said
+
+
+@pytest.mark.parametrize("blocked", ["typer", "rich"])
+def test_without_its_extra_the_command_says_one_line(blocked: str) -> None:
+    code = (
+        f"import sys; sys.modules[{blocked!r}] = None; from datalattice.cli import start; start()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 1
+    assert ran.stderr == f"lattice: this needs {blocked}: pip install 'datalattice[cli]'\n"
+
+
+def test_a_command_that_lacks_a_package_says_one_line(
+    lattice: Lattice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> Callable[[], None]:
+        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+
+    monkeypatch.setattr("datalattice.cli.main._built", fail)
+    ran = lattice("key", "list")
+    assert ran.code == 1
+    assert ran.line() == "this needs pyspark: pip install 'datalattice[spark]'"
