@@ -446,6 +446,15 @@ class _Tables:
         self.dirty = True
         self.named = False
 
+    def __deepcopy__(self, _memo: object) -> _Tables:
+        made = _Tables(MemoryEngine(self.engine.tables), self.identity)
+        made.dirty, made.named = self.dirty, self.named
+        with self.engine.read() as view, made.engine.write() as txn:
+            for table in self.engine.tables:
+                for key, value in view.scan(table):
+                    txn.put(table, key, value)
+        return made
+
     @property
     def size_bytes(self) -> int:
         """Bytes of all entries."""

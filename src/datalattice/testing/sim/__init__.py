@@ -17,20 +17,32 @@ from datalattice.testing.sim.checkers import (
     LocalStays,
     Observed,
     Violation,
-    general_checkers,
-    standard_checkers,
 )
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.faults import NO_FAULTS, Faults
 from datalattice.testing.sim.node import OpenReplica, SimNode, open_lattice
 from datalattice.testing.sim.simulation import Outcome, Simulation
 from datalattice.testing.sim.topology import line, mesh, random_links, ring, star
+from datalattice.testing.sim.trust import (
+    Blame,
+    BoundedEvidence,
+    BoundedHosting,
+    BoundedWork,
+    Ranks,
+    Soundness,
+    general_checkers,
+    standard_checkers,
+)
 from datalattice.testing.sim.workload import Workload, standard_workload
 
 __all__ = [
     "NO_FAULTS",
     "Authority",
+    "Blame",
+    "BoundedEvidence",
+    "BoundedHosting",
     "BoundedMemory",
+    "BoundedWork",
     "Checker",
     "Completeness",
     "Convergence",
@@ -41,8 +53,10 @@ __all__ = [
     "Observed",
     "OpenReplica",
     "Outcome",
+    "Ranks",
     "SimNode",
     "Simulation",
+    "Soundness",
     "Violation",
     "Workload",
     "general_checkers",

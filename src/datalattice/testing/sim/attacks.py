@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from datalattice.cells import (
@@ -53,11 +53,17 @@ _REF_TAG: Final = b"\x20"
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What a hostile peer knows: its key, its victims, what it has heard."""
+    """What a hostile peer knows: its key, its victims, what it has heard.
+
+    known:    cells that it answers with when it is asked for them.
+    branches: histories of its own slots, by section, that it has signed.
+    """
 
     keys: KeyPair
     victims: Sequence[SimNode]
     captured: deque[bytes]
+    known: dict[bytes, bytes] = field(default_factory=dict)
+    branches: dict[str, list[Signed]] = field(default_factory=dict)
 
     def hello(self, id: int) -> bytes:
         """Return a greeting that makes it a peer that is told of changes."""

@@ -31,18 +31,22 @@ def scenario(seed: int, keep: int = 0) -> Simulation:
 
     Half of them have hostile peers: a third of all, or all but one of each node's peers. One in
     four keeps its faults to the end (safety), the others must converge (liveness). One in four has
-    a peer with the habits of the reference node.
+    a peer with the habits of the reference node. One in five has a node of which a copy runs beside
+    it, three in ten have nodes that limit what strangers may have on them.
     """
     dice = Dice(seed, "scenario")
     size = dice.between(NODES_MIN, NODES_MAX)
     hostile = dice.pick((0, 0, max(1, size // 3), size - 2))
+    hosting = dice.chance(0.3)
     return Simulation(
         seed,
         size - hostile,
         Faults.drawn(dice),
         hostile=hostile,
         settle=dice.chance(0.75),
-        references=int(dice.chance(0.25)),
+        references=0 if hosting else int(dice.chance(0.25)),
+        clones=int(dice.chance(0.2)),
+        hosting=hosting,
         keep=keep,
     )
 

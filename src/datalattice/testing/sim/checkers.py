@@ -6,17 +6,40 @@ standard ones; `standard_checkers()` makes those anew for each run, as they reme
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NoReturn, Protocol
 
-from datalattice.cells import Index, Map, Signed, Value, novelty, references, same, value_hash
+from datalattice.cells import (
+    Index,
+    Map,
+    Signed,
+    Value,
+    Vector,
+    novelty,
+    references,
+    same,
+    value_hash,
+)
 from datalattice.crypto import KeyPair, verify
-from datalattice.lattice import KeyedLattice, Lattice, OwnerLattice, local_slot, replicable
+from datalattice.lattice import (
+    LOCAL_KEY,
+    KeyedLattice,
+    Lattice,
+    MergeContext,
+    OwnerForked,
+    OwnerLattice,
+    Report,
+    assoc_in,
+    get_in,
+    local_slot,
+    replicable,
+)
 from datalattice.sync import (
     CLAIMS_MAX,
     MADE_MAX,
     STAGED_BYTES_MAX,
     UNSENT_MAX,
+    HostingPolicy,
     LatticeReplica,
     Replica,
     Replicator,
@@ -83,6 +106,21 @@ class Observed(Protocol):
         ...
 
     @property
+    def is_up(self) -> bool:
+        """Whether it runs."""
+        ...
+
+    @property
+    def ticks(self) -> int:
+        """What merges of foreign data have paid since the node was opened."""
+        ...
+
+    @property
+    def policy(self) -> HostingPolicy | None:
+        """Whose data it takes; None: all."""
+        ...
+
+    @property
     def buffered_bytes(self) -> int:
         """Most bytes that it holds of a frame that is not whole."""
         ...
@@ -109,6 +147,12 @@ class Checker:
     def on_open(self, node: Observed) -> None:
         """Look at a node that has opened its store, at the beginning or after it ended."""
 
+    def on_restore(self, node: Observed, nodes: Sequence[Observed]) -> None:
+        """Note that a node has ended and will open an old copy of its disk; `nodes` are all."""
+
+    def on_clone(self, node: Observed) -> None:
+        """Note that a node is about to open a copy of the disk of another one with its key."""
+
     def on_ack(self, node: Observed, value: Value) -> None:
         """Note that a node told its user that `value` is durable."""
 
@@ -117,6 +161,9 @@ class Checker:
 
     def on_send(self, node: Observed, payload: bytes) -> None:
         """Look at a message that a node sends."""
+
+    def on_note(self, node: Observed, kind: str, peer: str) -> None:
+        """Note what a node has counted and logged, and whom it names."""
 
     def on_turn(self, node: Observed) -> None:
         """Look at a node that has done something."""
@@ -144,6 +191,27 @@ class Durability(Checker):
 
     def __init__(self) -> None:
         self._acknowledged: dict[str, Value] = {}
+        self._nodes: Sequence[Observed] = ()
+        self._doubled: set[bytes] = set()  # owners with two histories
+        self._witnessed: list[Value] = []  # slots of restored nodes that others had, as roots
+
+    def on_begin(self, nodes: Sequence[Observed]) -> None:
+        """Know where evidence may be."""
+        self._nodes = nodes
+
+    def on_restore(self, node: Observed, nodes: Sequence[Observed]) -> None:
+        """Expect of what it acknowledged what others have seen; the rest was on its disk alone."""
+        self._acknowledged.pop(node.name, None)
+        owner = node.keys.public_key
+        self._doubled.add(owner)
+        for other in nodes:
+            if other.name != node.name and other.is_up:
+                seen = honest_part(node.lattice, other.data.announced, {owner})
+                self._witnessed.append(seen)
+
+    def on_clone(self, node: Observed) -> None:
+        """Expect two histories."""
+        self._doubled.add(node.keys.public_key)
 
     def on_ack(self, node: Observed, value: Value) -> None:
         """Remember the last value: it contains those before it."""
@@ -160,6 +228,9 @@ class Durability(Checker):
             own = node.data.cursor.get()
             for name in self._acknowledged if settled else (node.name,):
                 self._check(node, name, own)
+            for seen in self._witnessed if settled else ():
+                if not self._holds(node, own, seen):
+                    self.fail(f"{node.name} does not have what others had of a restored node")
 
     def _check(self, node: Observed, writer: str, value: Value) -> None:
         known = self._acknowledged.get(writer)
@@ -167,8 +238,31 @@ class Durability(Checker):
             return
         if node.name != writer:
             known = _public(known, node.lattice)
-        if not same(node.lattice.merge(value, known), value):
+        if not self._holds(node, value, known):
             self.fail(f"{node.name} does not have what {writer} acknowledged")
+
+    def _holds(self, node: Observed, value: Value, known: Value) -> bool:
+        """Return whether a root has what another one has, slots with two histories in evidence."""
+        lattice = node.lattice
+        # A join of two logs looks as if it had both, so slots with two histories come first.
+        for path, entry in list(owned_slots(lattice, known)) if self._doubled else ():
+            if path[-1] not in self._doubled or path[0] == LOCAL_KEY:
+                continue
+            slot = get_in(value, path)
+            if not (contains(lattice, path, slot, entry) or self._is_evident(path, entry)):
+                return False
+            known = assoc_in(known, path, slot, lattice)
+        return same(lattice.merge(value, known), value)
+
+    def _is_evident(self, path: tuple[Value, ...], entry: Value) -> bool:
+        """Return whether a node keeps evidence of a branch that has what a slot had."""
+        return any(
+            same(Vector.of(record.path), Vector.of(path))
+            and contains(node.lattice, path, record.loser, entry)
+            for node in self._nodes
+            if node.is_up
+            for record in node.data.evidence.open
+        )
 
 
 def _public(value: Value, lattice: Lattice) -> Value:
@@ -208,16 +302,53 @@ class Authority(Checker):
             self._good.add(hash)
 
 
+Path = tuple[Value, ...]
+
+
 def owned_entries(lattice: Lattice, value: Value) -> Iterator[tuple[Value, Value]]:
     """Yield (owner, entry) of every owner map that sections of `value` lead to."""
+    for path, entry in owned_slots(lattice, value):
+        yield path[-1], entry
+
+
+def owned_slots(lattice: Lattice, value: Value, path: Path = ()) -> Iterator[tuple[Path, Value]]:
+    """Yield (path, entry) of every owner's slot that sections of `value` lead to."""
     if isinstance(lattice, OwnerLattice):
         if isinstance(value, Map):
-            yield from value.items()
+            for owner, entry in value.items():
+                yield (*path, owner), entry
     elif isinstance(lattice, KeyedLattice) and isinstance(value, Index):
         for key, below in value.items():
             child = lattice.child(key)
             if child is not None:
-                yield from owned_entries(child, below)
+                yield from owned_slots(child, below, (*path, key))
+
+
+def honest_part(lattice: Lattice, value: Value, owners: Collection[Value]) -> Value:
+    """Return a root with the slots of these owners alone, and with all that nobody signs."""
+    if isinstance(lattice, OwnerLattice) and isinstance(value, Map):
+        kept = Map.of([(owner, entry) for owner, entry in value.items() if owner in owners])
+        return kept if len(kept) else None
+    if isinstance(lattice, KeyedLattice) and isinstance(value, Index):
+        parts = []
+        for key, below in value.items():
+            child = lattice.child(key)
+            part = below if child is None else honest_part(child, below, owners)
+            if part is not None:
+                parts.append((key, part))
+        return Index.of(parts) if parts else None
+    return value
+
+
+def contains(lattice: Lattice, path: Path, slot: Value, entry: Value) -> bool:
+    """Return whether an owner's slot has all that another state of it has, log records included."""
+    below = lattice.path(*path)
+    if below is None or slot is None:
+        return False
+    reports: list[Report] = []
+    context = MergeContext(path=path, owner=path[-1], report=reports.append)
+    is_kept = same(below.merge(slot, entry, context), slot)
+    return is_kept and not any(isinstance(one, OwnerForked) for one in reports)
 
 
 class Completeness(Checker):
@@ -307,20 +438,3 @@ class BoundedMemory(Checker):
     def _bound(self, node: Observed, what: str, amount: int, most: int) -> None:
         if amount > most:
             self.fail(f"{node.name} holds {amount} {what}, at most {most} are expected")
-
-
-def general_checkers() -> list[Checker]:
-    """Return new checkers of what holds for any kind of replica."""
-    return [Convergence(), BoundedMemory()]
-
-
-def standard_checkers() -> list[Checker]:
-    """Return new checkers of all that holds for lattices."""
-    return [
-        Convergence(),
-        Durability(),
-        Authority(),
-        Completeness(),
-        LocalStays(),
-        BoundedMemory(),
-    ]

@@ -21,6 +21,7 @@ class Faults:
     pauses:      processes that stand still for a while.
     jumps:       wall clocks that are set anew, by up to an hour; skew_ms is how far they are off at
                  the beginning.
+    restores:    times that an old copy of its disk is put back under one of the nodes.
     """
 
     loss: float = 0.0
@@ -36,6 +37,7 @@ class Faults:
     pauses: int = 0
     jumps: int = 0
     skew_ms: int = 0
+    restores: int = 0
 
     @classmethod
     def drawn(cls, dice: Dice) -> Faults:
@@ -63,6 +65,7 @@ class Faults:
             pauses=count(4),
             jumps=count(4),
             skew_ms=dice.pick((0, 100, 3_600_000)),
+            restores=dice.pick((0, 0, 0, 1, 2)),
         )
 
 

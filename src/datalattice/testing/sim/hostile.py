@@ -18,6 +18,7 @@ from datalattice.testing.sim.attacks import ATTACKS, Knowledge
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.network import Network
 from datalattice.testing.sim.node import SimNode
+from datalattice.testing.sim.poison import POISON
 from datalattice.testing.sim.timeline import Timeline
 from datalattice.wire import (
     ErrorCode,
@@ -61,7 +62,7 @@ class HostilePeer:
         self._dice = dice
         self._links: dict[str, FrameBuffer] = {}
         self._knowledge = Knowledge(KeyPair(dice.bytes(32)), victims, deque(maxlen=CAPTURED_MAX))
-        self._arms = [dice.pick(ATTACKS) for _ in range(3)]
+        self._arms = [dice.pick(ATTACKS), dice.pick(ATTACKS), dice.pick(POISON)]
         self._manner = dice.pick(MANNERS)
         self._pause_ms = dice.pick((600, 1_500, 4_000))
         self._id = 0
@@ -164,4 +165,9 @@ def nonsense(request: Request, _knowledge: Knowledge, dice: Dice) -> bytes | Non
     return encode_supply(dice.below(100), [(hash, None) for hash in request.hashes])
 
 
-MANNERS: Final[tuple[Manner, ...]] = (silent, empty, late, wrong, nonsense)
+def serve(request: Request, knowledge: Knowledge, _dice: Dice) -> bytes | None:
+    """Answer with what is asked for, as a relay does that stores anything."""
+    return encode_supply(request.id, [(name, knowledge.known.get(name)) for name in request.hashes])
+
+
+MANNERS: Final[tuple[Manner, ...]] = (silent, empty, late, wrong, nonsense, serve, serve, serve)

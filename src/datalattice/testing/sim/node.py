@@ -11,24 +11,27 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from datalattice.cells import Value
+from datalattice.cells import Value, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import Corruption, LimitExceeded, ProtocolViolation, StoreError
-from datalattice.lattice import Lattice, MergeContext
+from datalattice.lattice import EMPTY_CONTEXT, KeyedLattice, Lattice, MergeContext
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import (
     Codec,
     Dialect,
     Effects,
+    EvidenceLimits,
+    HostingPolicy,
     LatticeCodec,
     LatticeReplica,
     Pace,
     Replica,
     Replicator,
+    UnsignedPolicy,
 )
 from datalattice.testing.disk import SimDisk, SimulatedCrash
-from datalattice.testing.sim.checkers import Checker, Violation
+from datalattice.testing.sim.checkers import Checker, Violation, honest_part
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.network import Network
 from datalattice.testing.sim.timeline import Timeline
@@ -41,6 +44,15 @@ RECENT_ENTRIES: Final = 400
 
 MESSAGE_BYTES_MAX: Final = 1_000_000
 """Longest message: enough for honest data here, and a bound that hostile data meets."""
+
+EVIDENCE_LIMITS: Final = EvidenceLimits(
+    records_per_slot=4, bytes_per_owner=60_000, records=24, bytes=240_000
+)
+"""Small, so that who equivocates meets them."""
+
+OWNER_BYTES: Final = 100_000
+STRANGERS_BYTES: Final = 250_000
+"""What strangers may have in all, and each of them, where hosting is limited."""
 
 EPOCH_MS: Final = 1_800_000_000_000
 
@@ -86,6 +98,7 @@ class World:
         pace: Pace,
         checkers: list[Checker],
         disks: bool,
+        hosting: bool = False,
     ) -> None:
         self.timeline = timeline
         self.network = network
@@ -94,12 +107,18 @@ class World:
         self.pace = pace
         self.checkers = checkers
         self.disks = disks
+        self.hosting = hosting
+        self.owners: set[bytes] = set()
+        """Keys of the nodes: those of honest owners."""
+        self.names: set[str] = set()
+        """What the nodes are called: those whom each of them knows."""
         self.counts: Counter[str] = Counter()
         self.on_end: Callable[[SimNode], None] = lambda _node: None
         self.on_failing: Callable[[SimNode], None] = lambda _node: None
         # Most checkers leave most hooks as they are.
         self.commit_hooks = [c.on_commit for c in checkers if _listens(c, "on_commit")]
         self.send_hooks = [c.on_send for c in checkers if _listens(c, "on_send")]
+        self.note_hooks = [c.on_note for c in checkers if _listens(c, "on_note")]
         self.turn_hooks = [c.on_turn for c in checkers if _listens(c, "on_turn")]
 
 
@@ -107,10 +126,38 @@ OpenReplica = Callable[["SimNode"], tuple[Replica, Codec]]
 """Makes what a node replicates, over what its store has: when it starts, and after each end."""
 
 
+class Metered(KeyedLattice):
+    """A root whose merges are counted: `ticks` is what all of them together have paid."""
+
+    def __init__(self, lattice: KeyedLattice) -> None:
+        super().__init__(lattice.children())
+        self.ticks = 0
+
+    def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        """Return the join, and count what it cost."""
+        work = context.work
+        before = 0 if work is None else work.spent
+        try:
+            return super().merge(own, other, context)
+        finally:
+            self.ticks += 0 if work is None else work.spent - before
+
+
 def open_lattice(node: SimNode) -> tuple[Replica, Codec]:
     """Return a replica of the lattice of the simulation, and what speaks for it."""
     context = MergeContext(key_pair=node.keys)
-    replica = LatticeReplica(node.store, node.lattice, context, node.sync)
+    lattice = node.lattice
+    if isinstance(lattice, KeyedLattice):
+        lattice = node.meter = Metered(lattice)
+    replica = LatticeReplica(
+        node.store,
+        lattice,
+        context,
+        node.sync,
+        hosting=node.policy,
+        clock=node.clock,
+        evidence_limits=EVIDENCE_LIMITS,
+    )
     dialect = Dialect(message_bytes_max=MESSAGE_BYTES_MAX)
     return replica, LatticeCodec(replica, node.clock, dialect)
 
@@ -122,11 +169,21 @@ def _listens(checker: Checker, hook: str) -> bool:
 class SimNode:
     """One honest node. It is an `End` of the network and an `Observed` of the checkers."""
 
-    def __init__(self, name: str, world: World, dice: Dice, skew_ms: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        world: World,
+        dice: Dice,
+        skew_ms: int,
+        keys: RecordingKeyPair | None = None,
+    ) -> None:
         self.name: Final = name
-        self.keys: Final = RecordingKeyPair(dice.bytes(32))
+        self.keys: Final = keys or RecordingKeyPair(dice.bytes(32))
+        world.owners.add(self.keys.public_key)
+        world.names.add(name)
+        self.meter: Metered | None = None
         self.clock: Final = SimClock(world.timeline, skew_ms)
-        self.disk: Final = SimDisk(dice.bits())
+        self.disk = SimDisk(dice.bits())
         self.idle_until_ms = 0
         self.is_up = False
         self.store: Store = MemoryStore()
@@ -134,6 +191,7 @@ class SimNode:
         self._dice = dice
         self._origin_ms = 0
         self._buffers: dict[str, FrameBuffer] = {}
+        self._peers: dict[str, str] = {}  # connection -> who is at its other end
         self._alarm_ms: int | None = None
 
     replica: Replica
@@ -166,9 +224,32 @@ class SimNode:
     def state(self) -> bytes:
         """What two nodes have in common when they have converged."""
         if isinstance(self.replica, LatticeReplica):
-            return self.replica.announced_hash
+            if self.policy is None:
+                return self.replica.announced_hash
+            # Of strangers each node hosts what it met first: only the rest is equal.
+            kept = honest_part(self.lattice, self.replica.announced, self._world.owners)
+            return value_hash(kept)
         probe = self.replica.begin(self.name).probe
         return b"" if probe is None else probe.key
+
+    @property
+    def policy(self) -> HostingPolicy | None:
+        """Whose data it takes; None: all."""
+        world = self._world
+        if not world.hosting:
+            return None
+        return HostingPolicy(
+            allow=tuple(sorted(owner.hex() for owner in world.owners)),
+            owner_bytes=OWNER_BYTES,
+            strangers_bytes=STRANGERS_BYTES,
+            reserve_bytes=0,
+            unsigned={"data": UnsignedPolicy(strangers_bytes=STRANGERS_BYTES)},
+        )
+
+    @property
+    def ticks(self) -> int:
+        """What merges of foreign data have paid since the node was opened."""
+        return 0 if self.meter is None else self.meter.ticks
 
     @property
     def buffered_bytes(self) -> int:
@@ -222,6 +303,7 @@ class SimNode:
         self.is_up = False
         self.idle_until_ms = 0
         self._buffers.clear()
+        self._peers.clear()
         self._world.network.die(self.name)
         self.disk.restart(power_failure=power_failure)
 
@@ -252,6 +334,9 @@ class SimNode:
     def opened(self, connection: str, peer: str, *, outbound: bool) -> None:
         """Take up a connection."""
         self._buffers[connection] = FrameBuffer(MESSAGE_BYTES_MAX)
+        self._peers[connection] = peer
+        if isinstance(self.replica, LatticeReplica) and self.replica.hosting is not None:
+            self.replica.hosting.introduce(connection, is_known=peer in self._world.names)
         self._do(
             f"opens {connection}",
             partial(self.replicator.open, connection, self.steady_ms(), outbound=outbound),
@@ -330,6 +415,8 @@ class SimNode:
         world = self._world
         for note in effects.notes:
             world.counts[note.kind] += 1
+            for note_hook in world.note_hooks:
+                note_hook(self, note.kind, self._peers.get(note.peer, ""))
         for connection, payload in effects.sends:
             for send_hook in world.send_hooks:
                 send_hook(self, payload)

@@ -5,6 +5,8 @@
 
 It owns the time and calls the nodes directly: no event loop, no thread, no clock of this machine.
 The same arguments give the same events, to the byte; `Outcome.trace` is their hash.
+
+Length: one run, from what it is made of to its end; its parts have modules of their own.
 """
 
 from __future__ import annotations
@@ -18,20 +20,23 @@ from typing import Final
 
 from datalattice.lattice import Lattice, root_lattice
 from datalattice.sync import BROADCAST_DELAY_MS, Pace
-from datalattice.testing.sim.checkers import (
-    Checker,
-    Violation,
-    general_checkers,
-    standard_checkers,
-)
+from datalattice.testing.sim.checkers import Checker, Violation
 from datalattice.testing.sim.dice import Dice
+from datalattice.testing.sim.doubles import Doubles
 from datalattice.testing.sim.faults import NO_FAULTS, Faults
 from datalattice.testing.sim.hostile import HostilePeer
 from datalattice.testing.sim.network import End, Network
-from datalattice.testing.sim.node import OpenReplica, SimNode, World, open_lattice
+from datalattice.testing.sim.node import (
+    EVIDENCE_LIMITS,
+    OpenReplica,
+    SimNode,
+    World,
+    open_lattice,
+)
 from datalattice.testing.sim.reference import SimReference, judge
 from datalattice.testing.sim.timeline import Timeline
 from datalattice.testing.sim.topology import Links, diameter, draw_links
+from datalattice.testing.sim.trust import general_checkers, standard_checkers
 from datalattice.testing.sim.workload import Workload, standard_workload
 
 CONVERGE_MS: Final = 100_000
@@ -91,6 +96,9 @@ class Simulation:
     hostile:           how many hostile peers there are beside the nodes, each linked to all.
     references:        how many peers there are with the habits of the reference node; some nodes
                        dial each, and it dials some of them.
+    clones:            how many copies of one node, with its key, begin to run beside it.
+    hosting:           whether nodes limit what strangers may have on them; then honest data must
+                       become equal.
     settle:            whether faults stop in the end and all must become equal (liveness), or go on
                        to the end (safety).
     disks:             whether nodes keep their data on simulated disks, or in memory.
@@ -111,6 +119,8 @@ class Simulation:
         links: Links | None = None,
         hostile: int = 0,
         references: int = 0,
+        clones: int = 0,
+        hosting: bool = False,
         settle: bool = True,
         disks: bool = True,
         writes: int | None = None,
@@ -127,7 +137,8 @@ class Simulation:
         self.timeline = Timeline(events_max, keep)
         self.network = Network(self.timeline, dice.fork("network"))
         if checkers is None:
-            checkers = standard_checkers() if replica is open_lattice else general_checkers()
+            is_lattice = replica is open_lattice
+            checkers = standard_checkers(EVIDENCE_LIMITS) if is_lattice else general_checkers()
         self._checkers = list(checkers)
         self._world = World(
             self.timeline,
@@ -137,6 +148,7 @@ class Simulation:
             pace=pace or Pace(),
             checkers=self._checkers,
             disks=disks,
+            hosting=hosting,
         )
         self._world.on_end = self._ended
         self._world.on_failing = self._failing
@@ -146,7 +158,11 @@ class Simulation:
             for index in range(nodes)
         ]
         self._by_name = {node.name: node for node in self.nodes}
-        self.links = draw_links(nodes, dice.fork("links")) if links is None else links
+        self.links = list(draw_links(nodes, dice.fork("links")) if links is None else links)
+        self._doubles = Doubles(
+            self._world, self._checkers, self.nodes, dice.fork("doubles"), self._ended
+        )
+        self._clones = clones
         self._workload = workload or standard_workload
         self._settle = settle
         self._writes = WRITES // (nodes + hostile) if writes is None else writes
@@ -220,6 +236,23 @@ class Simulation:
             self.timeline.after(dice.below(2_000), peer.begin)
         for reference in self.references:
             self._link_reference(reference)
+        for number in range(self._clones):
+            self.timeline.after(dice.below(self._duration_ms), partial(self._clone, f"c{number}"))
+
+    def _clone(self, name: str) -> None:
+        """Have a copy of a node run from now on, linked to nodes and attackers like any other."""
+        dice = self._dice.fork(name)
+        double = self._doubles.clone(name)
+        others = dice.shuffled(range(len(self.nodes)))[:2]
+        self.links += [(len(self.nodes), other) for other in others]
+        self.nodes.append(double)
+        self._by_name[name] = double
+        self.network.add(double)
+        double.start()
+        for other in others:
+            self._link(name, self.nodes[other].name)
+        for peer in self._hostile:
+            self._link(peer.name, name)
 
     def _link_reference(self, reference: SimReference) -> None:
         """Have at least one node dial a reference peer, and it some of those."""
@@ -253,10 +286,13 @@ class Simulation:
             (self.faults.disk_errors, self._fail_disk),
             (self.faults.pauses, self._pause),
             (self.faults.jumps, self._jump),
+            (self.faults.restores, self._restore),
         ):
             own = dice.fork(fault.__name__)
             for _ in range(count):
                 self.timeline.after(own.below(length_ms), partial(self._strike, fault, own))
+        if self.faults.restores:
+            self.timeline.after(dice.below(length_ms // 2), self._doubles.back_up)
 
     def _strike(self, fault: _Fault, dice: Dice) -> None:
         if self._faulty:
@@ -338,6 +374,9 @@ class Simulation:
         by_ms = dice.pick((-3_600_000, -1_000, 1_000, 3_600_000))
         node.clock.skew_ms += by_ms
         self.timeline.record(node.name, f"has its wall clock set by {by_ms} ms")
+
+    def _restore(self, _dice: Dice) -> None:
+        self._doubles.restore()
 
     # --- ending and coming back ---------------------------------------------------------------
 

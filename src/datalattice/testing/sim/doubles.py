@@ -1,0 +1,69 @@
+"""Doubles: an old copy of a disk that is put back, and a copy that runs beside the original."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+from datalattice.testing.disk import SimDisk
+from datalattice.testing.sim.checkers import Checker
+from datalattice.testing.sim.dice import Dice
+from datalattice.testing.sim.node import SimNode, World
+
+
+class Doubles:
+    """What operators do with backups of one node of a simulation, which of them the dice say.
+
+    end: ends a node and brings it back later.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        checkers: Sequence[Checker],
+        nodes: list[SimNode],
+        dice: Dice,
+        end: Callable[[SimNode], None],
+    ) -> None:
+        self._world = world
+        self._checkers = checkers
+        self._nodes = nodes
+        self._dice = dice
+        self._end = end
+        self._original = dice.pick(nodes)
+        self._backup: SimDisk | None = None
+
+    def back_up(self) -> None:
+        """Copy the disk as it is, unless the node is down."""
+        if self._original.is_up:
+            self._backup = _copy_of(self._original.disk)
+            self._world.timeline.record(self._original.name, "is backed up")
+
+    def restore(self) -> None:
+        """Put the backup in the place of the disk: what was written since is gone."""
+        if self._backup is None:
+            return
+        node = self._original
+        self._world.timeline.record(node.name, "is restored from its backup")
+        if node.is_up:
+            self._end(node)
+        node.disk = _copy_of(self._backup)
+        for checker in self._checkers:
+            checker.on_restore(node, self._nodes)
+
+    def clone(self, name: str) -> SimNode:
+        """Return a node with the same key over a copy of the disk, or an empty one."""
+        original = self._original
+        double = SimNode(name, self._world, self._dice.fork(name), 0, original.keys)
+        if original.is_up:
+            double.disk = _copy_of(original.disk)
+        self._world.timeline.record(name, f"is a copy of {original.name}")
+        for checker in self._checkers:
+            checker.on_clone(double)
+        return double
+
+
+def _copy_of(disk: SimDisk) -> SimDisk:
+    made = copy.deepcopy(disk)
+    made.restart(power_failure=False)
+    return made

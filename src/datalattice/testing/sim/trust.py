@@ -1,0 +1,245 @@
+"""Trust: checkers of what attacks must not do to honest nodes, and the lists of all checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from datalattice.cells import (
+    Fact,
+    Facts,
+    Signed,
+    Value,
+    check_cell,
+    encode,
+    novelty,
+    references,
+    value_hash,
+)
+from datalattice.errors import BadFormat, MissingData
+from datalattice.lattice import MALFORMED, SignedLattice, Walk, is_greater
+from datalattice.sync import EvidenceLimits
+from datalattice.sync.outcome import UNSOUND
+from datalattice.testing.sim.checkers import (
+    Authority,
+    BoundedMemory,
+    Checker,
+    Completeness,
+    Convergence,
+    Durability,
+    LocalStays,
+    Observed,
+    owned_slots,
+)
+
+TICKS_TURN_MAX: Final = 150_000
+"""What merges may pay while a node takes in one message: about 0.15 s. Of all seeds tried the most
+was under half of it; the bombs would cost ten times as much and more without an account."""
+
+
+class Soundness(Checker):
+    """Whatever a node announces is well formed across its cells."""
+
+    def __init__(self) -> None:
+        self._facts = _KnownSound()
+
+    def on_commit(self, node: Observed) -> None:
+        """Check every cell that no node had before: soundness belongs to the hash."""
+        known = self._facts
+        load = node.data.load_encoding
+        top = encode(node.data.announced)
+        stack: list[tuple[bytes, bytes, bool]] = [(node.data.announced_hash, top, False)]
+        while stack:
+            name, encoding, is_below_done = stack.pop()
+            if is_below_done:
+                try:
+                    known.facts[name] = check_cell(encoding, known)
+                except BadFormat as error:
+                    self.fail(f"{node.name} announces {name.hex()[:8]}, and it is unsound: {error}")
+            elif name not in known.facts:
+                stack.append((name, encoding, True))
+                for below in references(encoding):
+                    found = None if below in known.facts else load(below)
+                    if found is not None:
+                        stack.append((below, found, False))
+
+
+class _KnownSound(Facts):
+    """Facts of all cells that were checked."""
+
+    def __init__(self) -> None:
+        self.facts: dict[bytes, Fact] = {}
+
+    def of(self, hash: bytes) -> Fact:
+        """Return the fact of a cell.
+
+        Raises: MissingData: it was not checked.
+        """
+        if hash not in self.facts:
+            raise MissingData([hash])
+        return self.facts[hash]
+
+
+class Ranks(Checker):
+    """The rank of an owner's slot never falls on a node, unless an old disk was put back."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, dict[bytes, Signed]] = {}
+        self._greater: dict[tuple[bytes, bytes], bool] = {}
+
+    def on_restore(self, node: Observed, nodes: Sequence[Observed]) -> None:
+        """Begin anew with what the disk has."""
+        self._slots.pop(node.name, None)
+
+    def on_commit(self, node: Observed) -> None:
+        """Compare each slot with the one before it."""
+        held = self._slots.setdefault(node.name, {})
+        for path, entry in owned_slots(node.lattice, node.data.announced):
+            if not isinstance(entry, Signed):
+                continue
+            place = b"".join(value_hash(key) for key in path)
+            before = held.get(place)
+            held[place] = entry
+            if before is None or value_hash(before) == value_hash(entry):
+                continue
+            pair = value_hash(before), value_hash(entry)
+            if pair not in self._greater:
+                self._greater[pair] = self._rises(node, path, before, entry)
+            if not self._greater[pair]:
+                self.fail(f"{node.name} took a lesser value at {path}")
+
+    def _rises(self, node: Observed, path: tuple[Value, ...], old: Signed, new: Signed) -> bool:
+        lattice = node.lattice.path(*path)
+        if not isinstance(lattice, SignedLattice) or not lattice.inner.has_order():
+            return True
+        hashes = value_hash(new), value_hash(old)
+        return is_greater(lattice.inner, new.value, hashes[0], old.value, hashes[1], Walk())
+
+
+class BoundedWork(Checker):
+    """One turn of a node, whatever arrived, costs a bounded number of ticks, not of seconds."""
+
+    def __init__(self, ticks_max: int = TICKS_TURN_MAX) -> None:
+        self._max = ticks_max
+        self._before: dict[str, int] = {}
+        self.most = 0
+        """The dearest turn so far."""
+
+    def on_open(self, node: Observed) -> None:
+        """Count from here on."""
+        self._before[node.name] = node.ticks
+
+    def on_turn(self, node: Observed) -> None:
+        """Look what the turn cost."""
+        paid = node.ticks - self._before.get(node.name, 0)
+        self._before[node.name] = node.ticks
+        self.most = max(self.most, paid)
+        if paid > self._max:
+            self.fail(
+                f"{node.name} paid {paid} ticks in one turn, {self._max} at most are expected"
+            )
+
+
+class BoundedEvidence(Checker):
+    """Evidence of forks stays within its bounds, but for that of a node's own owners."""
+
+    def __init__(self, limits: EvidenceLimits) -> None:
+        self._limits = limits
+
+    def on_commit(self, node: Observed) -> None:
+        """Count what is kept: by slot, by owner, in all."""
+        evidence, limits = node.data.evidence, self._limits
+        records = evidence.open
+        slots: dict[bytes, int] = {}
+        owners: dict[bytes, int] = {}
+        for one in records:
+            place = b"".join(value_hash(key) for key in one.path)
+            owner = value_hash(one.owner)
+            slots[place] = slots.get(place, 0) + 1
+            owners[owner] = owners.get(owner, 0) + (1 << 32) + max(one.bytes, 0)
+        self._bound(node, "branches of a slot", slots.values(), limits.records_per_slot)
+        # "Never one of the first two."
+        sizes = [n & 0xFFFFFFFF for n in owners.values() if n >> 32 > 2]
+        self._bound(node, "bytes of an owner's branches", sizes, limits.bytes_per_owner)
+        strangers = [one for one in records if not evidence.is_watched(one.owner)]
+        if strangers:
+            self._bound(node, "branches", [len(records)], limits.records)
+            total = sum(max(one.bytes, 0) for one in records)
+            self._bound(node, "bytes of branches", [total], limits.bytes)
+
+    def _bound(self, node: Observed, what: str, amounts: Collection[int], most: int) -> None:
+        worst = max(amounts, default=0)
+        if worst > most:
+            self.fail(f"{node.name} keeps {worst} {what}, at most {most} are allowed")
+
+
+class Blame(Checker):
+    """No honest node is blamed for what is unsound: none of them ever has any of it."""
+
+    def __init__(self) -> None:
+        self._nodes: Sequence[Observed] = ()
+
+    def on_begin(self, nodes: Sequence[Observed]) -> None:
+        """Know who is honest."""
+        self._nodes = nodes
+
+    def on_note(self, node: Observed, kind: str, peer: str) -> None:
+        """Look whom a node names."""
+        if kind in (UNSOUND, MALFORMED) and any(one.name == peer for one in self._nodes):
+            self.fail(f"{node.name} blames {peer} for {kind}")
+
+
+class BoundedHosting(Checker):
+    """Under a policy no stranger has more on a node than the policy gives."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[bytes, int] = {}
+
+    def on_commit(self, node: Observed) -> None:
+        """Add up the distinct cells below each slot."""
+        policy = node.policy
+        if policy is None:
+            return
+        found: dict[Value, int] = {}
+        for path, entry in owned_slots(node.lattice, node.data.announced):
+            owner = path[-1]
+            if isinstance(owner, bytes) and owner.hex() not in policy.allow:
+                found[owner] = found.get(owner, 0) + self._size(entry)
+        for owner, size in found.items():
+            if size > policy.owner_bytes:
+                self.fail(f"{node.name} hosts {size} bytes of {owner!r}: {policy.owner_bytes}")
+        if sum(found.values()) > policy.strangers_bytes:
+            self.fail(f"{node.name} hosts {sum(found.values())} bytes of strangers")
+
+    def _size(self, slot: Value) -> int:
+        name = value_hash(slot)
+        size = self._sizes.get(name)
+        if size is None:
+            size = self._sizes[name] = sum(len(cell) for _, cell, _ in novelty(slot))
+        return size
+
+
+def general_checkers() -> list[Checker]:
+    """Return new checkers of what holds for any kind of replica."""
+    return [Convergence(), BoundedMemory()]
+
+
+def standard_checkers(limits: EvidenceLimits | None = None) -> list[Checker]:
+    """Return new checkers of all that holds for lattices.
+
+    limits: of the evidence that the nodes keep.
+    """
+    return [
+        Convergence(),
+        Durability(),
+        Authority(),
+        Completeness(),
+        LocalStays(),
+        BoundedMemory(),
+        Soundness(),
+        Ranks(),
+        BoundedWork(),
+        BoundedEvidence(limits or EvidenceLimits()),
+        BoundedHosting(),
+        Blame(),
+    ]
