@@ -337,6 +337,8 @@ class Simulation:
 
     def _partition(self, dice: Dice) -> None:
         names = dice.shuffled([node.name for node in self.nodes])
+        if len(names) < 2:
+            return
         cut = dice.between(1, len(names) - 1)
         left, right = names[:cut], names[cut:]
         pairs = [(a, b) for a in left for b in right]
