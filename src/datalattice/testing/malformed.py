@@ -6,13 +6,32 @@ above it is written anew, so that all hashes are right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from datalattice.cells import Parts, Ref, Value, branch_kids, decode, encode, references
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat
 from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.testing.sim.dice import Dice
+
+T = TypeVar("T")
+
+
+class Dice(Protocol):
+    """What is drawn from: `testing.sim.Dice`, with a seed."""
+
+    def below(self, count: int) -> int:
+        """Return a number from 0 to `count` - 1."""
+        ...
+
+    def chance(self, probability: float) -> bool:
+        """Return True with this probability."""
+        ...
+
+    def pick(self, choices: Sequence[T]) -> T:
+        """Return one of `choices`."""
+        ...
+
 
 Below = dict[bytes, bytes]
 """Encodings by hash of the cells below a top."""

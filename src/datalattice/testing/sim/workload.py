@@ -75,9 +75,11 @@ def keep_private(node: SimNode, dice: Dice) -> None:
     text = LOCAL_MARK.decode() + f" {node.name} {dice.bits()} ".ljust(dice.pick((10, 200)), ".")
     last = local_value(node.cursor.get(), node.keys.public_key, NOTE)
     stamp = next_stamp(node.clock.now_ms(), map_timestamp(last))
-    slot = Map.of([(NOTE, Map.of([(TIMESTAMP, stamp), ("text", text)]))])
+    note = Map.of([(TIMESTAMP, stamp), ("text", text)])
 
     def put(root: Value) -> Value:
-        return set_local(root, node.keys, slot)
+        held = local_value(root, node.keys.public_key)
+        fields = held if isinstance(held, Map) else Map()  # the node keeps its evidence there
+        return set_local(root, node.keys, fields.put(NOTE, note))
 
     node.cursor.update(put)
