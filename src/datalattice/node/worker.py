@@ -249,7 +249,9 @@ class Worker:
             self._lead_ms = 0
         while self._strangers and (everything or not self._lead_ms):
             action, done = self._strangers.popleft()
+            self._replicator.crowded = bool(self._strangers)
             self._guard(action)
+            self._replicator.crowded = False
             self._hand_out(done)
             now_ms = self._clock.now_ms()
             if not self._queue.empty():

@@ -86,6 +86,8 @@ class Replicator:
         self._wants = WantList(self._pace.rounds_max)
         self._pulls = Pulls()
         self._effects = Effects()
+        self.crowded = False
+        """Whether it is a stranger's turn and more of them wait; set by who calls."""
 
     # --- inputs -------------------------------------------------------------------------------
 
@@ -381,7 +383,7 @@ class Replicator:
     def _changed(self, now_ms: int) -> None:
         self._effects.changed = True
         for session in self._sessions.values():
-            session.changed(now_ms)
+            session.changed(now_ms, crowded=self.crowded)
         for session in self._sessions.values():
             self._flush(session, now_ms)
 

@@ -35,6 +35,12 @@ QUIET_MS: Final = 2
 NO_SUCH: Final = "ARGUMENT"
 """How the error of an answer begins that is about what was asked for."""
 
+CROWDED_MS: Final = 500
+"""How long what strangers changed may wait to be told while more of them wait to be heard.
+
+Each push costs every peer a merge and a commit: what honest peers write would stand in line there.
+"""
+
 LATE_MAX: Final = 16
 """Requests for parts that timed out and whose answer is used all the same, for one peer."""
 
@@ -385,11 +391,21 @@ class Session:
         pause_ms = 1_000 * whole.size_bytes // WHOLE_BYTES_PER_S
         self.push_after_ms = now_ms + max(pace.broadcast_delay_ms, pause_ms)
 
-    def changed(self, now_ms: int) -> None:
-        """Note that there is something new to tell: at the end of the window, or of the burst."""
-        self.dirty = True
+    def changed(self, now_ms: int, *, crowded: bool = False) -> None:
+        """Note that there is something new to tell: at the end of the window, or of the burst.
+
+        crowded: strangers made it, and more of them wait: it has time until `CROWDED_MS`, or goes
+                 with what others change meanwhile.
+        """
+        was_dirty, self.dirty = self.dirty, True
+        if crowded and self.plain is None:
+            if not was_dirty:
+                self.push_after_ms = max(self.push_after_ms, now_ms + CROWDED_MS)
+            return
         if self.early:
             self.push_after_ms = min(self.window_ms, now_ms + QUIET_MS)
+        elif self.plain is None:
+            self.push_after_ms = min(self.push_after_ms, self.window_ms)
 
     def states(self, key: bytes) -> None:
         """Note that this peer told a state; nothing is known of how it compares with ours yet."""

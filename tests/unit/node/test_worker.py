@@ -72,6 +72,7 @@ class Counting:
         self.threads: list[int] = []
         self.error = error
         self.owes = False
+        self.crowded = False
         self.deadline_ms: int | None = None
         self.ticks = threading.Event()
 
@@ -247,6 +248,20 @@ def test_strangers_have_no_more_time_than_the_others_who_wait(others_ms: int, tu
         worker._turn([(toil(others_ms, 0), None)])
         count += 1
     assert count == turns
+
+
+def test_a_replicator_knows_that_more_strangers_wait_while_one_has_its_turn() -> None:
+    crowded: list[bool] = []
+
+    def look(node: Replicator, _now_ms: int) -> None:
+        crowded.append(node.crowded)
+
+    worker = Worker(cast("Replicator", Counting()), lambda *_: None, lambda _: None)
+    for is_stranger in (True, True, True, False):
+        worker.submit(look, stranger=is_stranger)
+    worker.start()
+    worker.stop()
+    assert crowded == [False, True, True, False]
 
 
 def test_a_stranger_wakes_the_thread_however_often() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datalattice.sync import Pace, Probe
-from datalattice.sync.session import QUIET_MS, Session
+from datalattice.sync.session import CROWDED_MS, QUIET_MS, Session
 
 PACE = Pace()
 DELAY_MS = PACE.broadcast_delay_ms
@@ -77,3 +77,16 @@ def test_on_average_the_window_holds() -> None:
         one.changed(now_ms)
         now_ms = one.push_after_ms
     assert count <= 20_000 // DELAY_MS + PACE.burst_max
+
+
+def test_what_strangers_changed_waits_while_more_of_them_do_and_goes_with_other_changes() -> None:
+    for terse in (False, True):
+        one = session(terse=terse)
+        tell(one, 0)
+        one.changed(1_000, crowded=True)
+        one.changed(1_100, crowded=True)
+        assert one.push_after_ms == 1_000 + CROWDED_MS
+        one.changed(1_200)
+        assert one.push_after_ms <= 1_200
+        one.changed(1_201, crowded=True)
+        assert one.push_after_ms <= 1_200
