@@ -46,7 +46,7 @@ def node_of(
     **options: object,
 ) -> Node:
     addresses = tuple(str(one.address) for one in peers)
-    chosen = {"port": 0, "peers": addresses, "root_sync_interval_ms": 500, **options}
+    chosen = {"port": 0, "peers": addresses, **options}
     config = NodeConfig(**chosen)  # type: ignore[arg-type]
     return open_node(store or MemoryStore(), identity=identity, keys=keys, config=config)
 
@@ -200,7 +200,8 @@ def test_two_branches_that_were_told_to_two_peers_come_together_at_the_owners_ne
         return root.get()
 
     async def work() -> None:
-        watched: dict[str, Any] = {"watched_owners": (OWNER.public_key.hex(),)}
+        rounds = {"root_sync_interval_ms": 500}  # of hand-over
+        watched: dict[str, Any] = {"watched_owners": (OWNER.public_key.hex(),), **rounds}
         async with relay(RELAY, **watched) as one, relay(OTHER, one, **watched) as two:
             await until(lambda: two.peers[0].connected)
             one.cursor.merge(branch("left", 1))
@@ -209,7 +210,7 @@ def test_two_branches_that_were_told_to_two_peers_come_together_at_the_owners_ne
             await equal(one, two)
             health = [node.observer for node in (one, two)]
             await until(lambda: all("signed two values of" in each.health for each in health))
-            async with node_of(LAPTOP, None, two) as device:
+            async with node_of(LAPTOP, None, two, keys=(OWNER,), **rounds) as device:
                 everything = {"left", "right"}
                 await until(lambda: found(device)[0] == everything)
                 await equal(one, two, device)
