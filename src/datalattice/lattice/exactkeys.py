@@ -137,6 +137,19 @@ def shown_key(key: Value) -> Value:
     return key if name is None else name
 
 
+def look_up(index: Index, key: Value) -> Value:
+    """Return what stands under a key; under a made one, else under the name as it is.
+
+    Source: docs/cells.md "Exact keys".
+    """
+    found = index.get(key)
+    name = None if found is not None else shown_key(key)
+    if not isinstance(name, str) or same(name, key):
+        return found
+    held = index.key_cell(name)
+    return index.get(name) if held is not None and name_of(held) == name else None
+
+
 def is_one_key(key: Value, other: Value) -> bool:
     """Return whether two keys have the same bytes: they are spellings of one."""
     raw = _raw(key)

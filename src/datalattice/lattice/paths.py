@@ -24,6 +24,7 @@ from datalattice.cells import (
 )
 from datalattice.errors import NoSuchPath, TypeMismatch, UsageError
 from datalattice.lattice.base import Lattice, as_integer
+from datalattice.lattice.exactkeys import look_up
 from datalattice.lattice.keyed import name_bytes
 from datalattice.lattice.owned import SignedLattice
 
@@ -50,7 +51,7 @@ def step(container: Value, key: Value) -> Value:
     Source: CAD035 "Paths"; docs/lattices.md "Keys and paths".
     """
     if isinstance(container, Index):
-        return None if name_bytes(key) is None else container.get(key)
+        return None if name_bytes(key) is None else look_up(container, key)
     if isinstance(container, Map):
         return container.get(key)
     if isinstance(container, (Vector, List)):

@@ -570,6 +570,7 @@ def test_keys_and_fields_that_share_32_bytes_are_keys_of_their_own(db: Database)
     assert dict(db.items()) == values | {"h": db["h"]}
     assert dict(db.hgetall("h").entries()) == values
     assert db.hlen("h") == len(LONG)
+    assert [db.cursor.path(key, 0).get() for key in LONG] == list(values.values())
     assert {key for key, _entry in db.scan("k" * 33)} == {
         one for one in LONG if one[:33] == "k" * 33
     }
@@ -608,6 +609,7 @@ def test_a_long_key_of_another_system_is_read_and_written_by_its_name(db: Databa
         before = Index.of({cell: Vector.of((1, 0, 5, None))})
         db.cursor.set(before)
         assert dict(db.items()) == {long: 1}
+        assert db.cursor.path(long).get() is not None
         db[long[:32]] = 3  # which belongs where the long one stands
         assert dict(db.items()) == {long[:32]: 3, long: 1}
         assert same(STORE.merge(db.store(), before), db.store())

@@ -11,7 +11,7 @@ from datalattice.cells import Keyword, Value
 from datalattice.lattice import (
     EMPTY_CONTEXT,
     EntryDropped,
-    IndexLattice,
+    ExactIndexLattice,
     Latest,
     Lattice,
     MapLattice,
@@ -72,7 +72,7 @@ class DLFSLattice(Lattice):
 
         Source: CAD028 "Paths"; docs/dlfs.md "Nodes".
         """
-        return IndexLattice(self) if is_integer(key) and key == ENTRIES else None
+        return ExactIndexLattice(self) if is_integer(key) and key == ENTRIES else None
 
     def resolve_key(self, key: Value) -> Value:
         """Return an Integer, or the Integer that a String spells, else nil.
