@@ -1,10 +1,10 @@
 """Connection: one link, cut into frames, between the network and the worker.
 
-The worker gets one frame of a peer at a time, and the next when the peer has read what we answer:
-a short question may have an answer as long as a frame can be, so a peer that asks and does not read
-makes us hold only so much. What all peers together make us hold is bounded by the node, which cuts
-the largest. A frame that does not complete in time ends the connection; a silent connection without
-a started frame may live for ever.
+The worker gets one frame of a peer at a time, a few of a wanted one, and the next when the peer has
+read what we answer: a short question may have an answer as long as a frame can be, so a peer that
+asks and does not read makes us hold only so much. What all peers together make us hold is bounded
+by the node, which cuts the largest. A frame that does not complete in time ends the connection; a
+silent connection without a started frame may live for ever.
 
 Waits are bounded by `asyncio.timeout`: before Python 3.12 `asyncio.wait_for` loses a cancellation
 that comes at the moment when what it waits for is done, and a node would never end.
@@ -24,6 +24,15 @@ from datalattice.wire import FrameBuffer, encode_frame
 
 UNSENT_BYTES_MAX: Final = 16_000_000
 """Bytes that wait for the peer to read before its next frame is looked at."""
+
+WANTED_FRAMES_MAX: Final = 16
+"""Frames of a wanted peer that may wait for the worker: all that came are done in one turn of it.
+
+With one at a time, each would stand in line behind another turn of strangers.
+"""
+
+AHEAD_BYTES_MAX: Final = 1_000_000
+"""Bytes of frames that wait for the worker before the next one is handed over behind them."""
 
 JOIN_BYTES: Final = 1 << 16
 """Frames are joined up to this size to be written at once."""
@@ -88,6 +97,7 @@ class Connection:
         self.id = id
         self.name = name
         self.reason = ""
+        self.frames_max = 1  # that may wait for the worker
         self.cause: str | None = None  # a word for it where the peer is to blame
         self._link = link
         self._handler = handler
@@ -101,6 +111,7 @@ class Connection:
         self.traffic = Traffic()
         self._unsent_bytes = 0
         self._unhandled_bytes = 0
+        self._unhandled_count = 0
         self.held_bytes = 0
         self._wake_writer = asyncio.Event()
         self._room = asyncio.Event()
@@ -211,12 +222,16 @@ class Connection:
     def handled(self, payload_bytes: int) -> None:
         """Note that the worker is done with a frame of so many bytes."""
         self._unhandled_bytes -= payload_bytes + FRAME_BYTES
-        self._idle.set()
+        self._unhandled_count -= 1
+        if not self._unhandled_count:
+            self._idle.set()
         self._account()
 
     def _account(self) -> None:
         """See whether there is room for more of this peer, and report what it makes us hold."""
-        if self._idle.is_set() and self._unsent_bytes < UNSENT_BYTES_MAX:
+        waiting = self._unhandled_count
+        is_few = waiting < self.frames_max and self._unhandled_bytes < AHEAD_BYTES_MAX
+        if (is_few or not waiting) and self._unsent_bytes < UNSENT_BYTES_MAX:
             self._room.set()
         else:
             self._room.clear()
@@ -284,6 +299,7 @@ class Connection:
         if payload is None:
             return None
         self._unhandled_bytes += len(payload) + FRAME_BYTES
+        self._unhandled_count += 1
         self.traffic.frames_in += 1
         self._idle.clear()
         self._handler.frame(self, payload)

@@ -21,7 +21,7 @@ from datalattice.errors import UsageError
 from datalattice.node.admission import Admission, Guest, NotAdmitted
 from datalattice.node.bounds import source_of_remote
 from datalattice.node.config import DEFAULT_PORT, NodeConfig
-from datalattice.node.connection import Connection, Traffic
+from datalattice.node.connection import WANTED_FRAMES_MAX, Connection, Traffic
 from datalattice.node.directory import Changed, Found, Look
 from datalattice.node.discovery import Discovery
 from datalattice.node.files import FILES_RESERVED, files_max
@@ -277,6 +277,11 @@ class Network:
             self.peers.suspected(id, reason)
             self._observer.note(Note("unsound-wanted", id, reason))
 
+    def _choose(self, id: str) -> None:
+        """Have what comes over a connection done before what strangers say."""
+        self._chosen.add(id)
+        self.connections[id].frames_max = WANTED_FRAMES_MAX
+
     def _proved(self, id: str, public_key: bytes) -> None:
         """Note whose connection it is; a wanted peer's is from now on served before strangers."""
         guest = self._guests.get(id)
@@ -285,7 +290,7 @@ class Network:
         guest.public_key = public_key
         if not self.peers.is_added(public_key):
             return
-        self._chosen.add(id)
+        self._choose(id)
 
         def want(replicator: Replicator, _now_ms: int) -> None:
             self.ledger.introduce(id, public_key, is_wanted=True, is_known=True)
@@ -346,7 +351,7 @@ class Network:
         wanted_keys = self.peers.keys()
         is_known = outbound or key in wanted_keys
         if is_known:
-            self._chosen.add(id)
+            self._choose(id)
         is_wanted = is_added or (key is not None and self.peers.is_added(key))
         sender = key or source_of_remote(link.remote) or link.remote
         self._submit(

@@ -22,7 +22,7 @@ from datalattice.node.bounds import (
     Bucket,
     Progress,
 )
-from datalattice.node.connection import FRAME_BYTES, REST_S_MIN, Connection
+from datalattice.node.connection import AHEAD_BYTES_MAX, FRAME_BYTES, REST_S_MIN, Connection
 from datalattice.wire import encode_frame, encode_length
 
 T = TypeVar("T")
@@ -286,6 +286,38 @@ def test_a_connection_that_rests_is_read_on_afterwards_and_loses_nothing() -> No
         await connection.run()
         assert asyncio.get_running_loop().time() - began_s >= 0.2
         assert (len(taker.frames), connection.cause) == (3, None)
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("frames_max", "size", "count"),
+    [(1, 1, 1), (3, 1, 3), (3, AHEAD_BYTES_MAX // 2 - FRAME_BYTES, 2), (3, AHEAD_BYTES_MAX, 1)],
+)
+def test_so_many_frames_wait_for_the_worker_and_so_many_bytes(
+    frames_max: int, size: int, count: int
+) -> None:
+    async def work() -> None:
+        frames = [encode_frame(bytes(size))] * 5
+        connection, taker = served(Bounds(AHEAD_BYTES_MAX, 30.0), *frames)
+        connection.frames_max = frames_max
+        come, next_one = asyncio.Event(), asyncio.Event()
+
+        def keep(_: Connection, payload: bytes) -> None:
+            taker.frames.append(payload)
+            if len(taker.frames) == count:  # whatever comes at once comes before this is looked at
+                asyncio.get_running_loop().call_later(0.05, come.set)
+            elif len(taker.frames) > count:
+                next_one.set()
+
+        taker.frame = keep  # type: ignore[method-assign]
+        task = asyncio.ensure_future(connection.run())
+        await come.wait()
+        assert len(taker.frames) == count
+        connection.handled(size)
+        await next_one.wait()
+        connection.cut("the test is over")
+        await task
 
     run(work)
 
