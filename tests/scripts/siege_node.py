@@ -39,7 +39,7 @@ KEPT_RECORDS = 1_024
 
 STRANGERS_BYTES = 64_000_000
 UNSIGNED_BYTES = 3_000_000
-CONNECTIONS_MAX = 160
+CONNECTIONS_MAX = 48
 """Few, so that idle strangers have to make room in a short siege, too."""
 
 Tell = dict[str, Any]

@@ -310,7 +310,7 @@ def test_so_many_frames_wait_for_the_worker_and_so_many_bytes(
             elif len(taker.frames) > count:
                 next_one.set()
 
-        taker.frame = keep  # type: ignore[method-assign]
+        taker.frame = keep  # type: ignore[method-assign, assignment]
         task = asyncio.ensure_future(connection.run())
         await come.wait()
         assert len(taker.frames) == count
