@@ -14,6 +14,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "siege.py"
 
 @pytest.mark.once
 @pytest.mark.processes
+@pytest.mark.timeout(300)
 def test_honest_data_converges_under_all_attacks_at_once_and_health_says_who(
     tmp_path: Path,
 ) -> None:
