@@ -140,8 +140,8 @@ MUTATIONS: Final = (
     Mutation(
         "wait for the first cell below another alone",
         "sync/incomplete.py",
-        "            hash: _Cell(encoding, references(encoding))\n",
-        "            hash: _Cell(encoding, references(encoding)[:1])\n",
+        "            hash: _Cell(encoding, references(encoding), sender)\n",
+        "            hash: _Cell(encoding, references(encoding)[:1], sender)\n",
         (UNIT + "sync/test_incomplete.py::test_cells_may_come_in_any_order_and_portions",),
         simulated=True,
     ),
