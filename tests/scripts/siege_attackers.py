@@ -349,8 +349,8 @@ def replay(one: Attacker) -> Iterator[tuple[int, bytes]]:
         if isinstance(slots, Map):
             captured.append(said([QUEUE], slots))
         del captured[1:-20]
-        for _ in range(3):
-            yield one.dice.randrange(len(one.victims)), one.dice.choice(captured)
+        for said_before in one.dice.choices(captured, k=3) if captured else ():
+            yield one.dice.randrange(len(one.victims)), said_before
         one.pause(0.7)
 
 
