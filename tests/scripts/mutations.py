@@ -123,6 +123,28 @@ MUTATIONS: Final = (
         (UNIT + "sync/test_hosting.py::test_a_first_fetch_ends_at_the_quota_and_a_request_window",),
     ),
     Mutation(
+        "take slots beyond their quota",
+        "sync/hosting.py",
+        "        count = usage.after(slot, mine, theirs, quota - used + before, work)\n",
+        "        count = usage.after(slot, mine, theirs, 2**60, work)\n",
+        (
+            "tests/sim/test_attacks.py"
+            "::test_what_has_no_room_is_not_hosted_and_honest_data_converges",
+        ),
+    ),
+    Mutation(
+        "let a merge go on when its account is empty",
+        "cells/work.py",
+        "        if self._left < 0:\n            self._exceeded = True\n",
+        "        if self._spent < 0:\n            self._exceeded = True\n",
+        (
+            UNIT + "cells/test_work.py"
+            "::test_an_account_pays_until_it_is_empty_and_a_cell_earns_once",
+            "tests/sim/test_attacks.py"
+            "::test_bombs_are_dropped_and_counted_and_honest_data_converges",
+        ),
+    ),
+    Mutation(
         "commit on a disk that is nearly full",
         "store/cellstore.py",
         "        self.room.check()\n        parts = novelty(value, self)\n",
@@ -170,6 +192,8 @@ MUTATIONS: Final = (
             "::test_a_foreign_value_is_sound_or_has_holes_and_nothing_else_is_stored",
             UNIT + "sync/test_unsound_values.py"
             "::test_a_malformed_slot_does_not_keep_honest_data_of_two_nodes_apart",
+            "tests/sim/test_attacks.py"
+            "::test_malformed_trees_are_dropped_and_counted_and_honest_data_converges",
         ),
     ),
     Mutation(
