@@ -67,6 +67,7 @@ class Mutation:
 
 UNIT: Final = "tests/unit/"
 LAWS: Final = "tests/laws/"
+ATTACKS: Final = "tests/sim/test_attacks.py"
 FENCING: Final = "tests/integration/test_fencing.py::"
 
 MUTATIONS: Final = (
@@ -127,10 +128,7 @@ MUTATIONS: Final = (
         "sync/hosting.py",
         "        count = usage.after(slot, mine, theirs, quota - used + before, work)\n",
         "        count = usage.after(slot, mine, theirs, 2**60, work)\n",
-        (
-            "tests/sim/test_attacks.py"
-            "::test_what_has_no_room_is_not_hosted_and_honest_data_converges",
-        ),
+        (ATTACKS + "::test_what_has_no_room_is_not_hosted_and_honest_data_converges",),
     ),
     Mutation(
         "let a merge go on when its account is empty",
@@ -140,8 +138,7 @@ MUTATIONS: Final = (
         (
             UNIT + "cells/test_work.py"
             "::test_an_account_pays_until_it_is_empty_and_a_cell_earns_once",
-            "tests/sim/test_attacks.py"
-            "::test_bombs_are_dropped_and_counted_and_honest_data_converges",
+            ATTACKS + "::test_bombs_are_dropped_and_counted_and_honest_data_converges",
         ),
     ),
     Mutation(
@@ -192,8 +189,7 @@ MUTATIONS: Final = (
             "::test_a_foreign_value_is_sound_or_has_holes_and_nothing_else_is_stored",
             UNIT + "sync/test_unsound_values.py"
             "::test_a_malformed_slot_does_not_keep_honest_data_of_two_nodes_apart",
-            "tests/sim/test_attacks.py"
-            "::test_malformed_trees_are_dropped_and_counted_and_honest_data_converges",
+            ATTACKS + "::test_malformed_trees_are_dropped_and_counted_and_honest_data_converges",
         ),
     ),
     Mutation(
