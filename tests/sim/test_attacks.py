@@ -26,6 +26,8 @@ from datalattice.testing.sim import (
 )
 from datalattice.testing.sim.attacks import Attack
 
+pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
+
 QUIET = Faults(delay_ms=5)
 APART = Faults(delay_ms=150, partitions=4)
 
@@ -136,7 +138,7 @@ def test_a_quota_that_is_not_kept_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_evidence_without_bounds_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Evidence, "_bound", lambda _self: None)
+    monkeypatch.setattr(Evidence, "_bound", lambda *_: None)
     _, outcome = attacked(monkeypatch, poison.equivocate, events_min=1_200)
     assert rule_of(outcome) == "boundedevidence"
 

@@ -53,7 +53,7 @@ def test_a_table_sets_the_policy_and_what_it_leaves_out_is_the_default(tmp_path:
         ("owner_cells = '5'", "owner_cells is a number, got '5'"),
         ("owner_cells = -5", "owner_cells is at least 0, got -5"),
         ("sections = 'queue'", "sections is a list of texts, got 'queue'"),
-        ("allow = [' x']", "an owner is a key of 64 hex digits or a DID"),
+        ("allow = [' x']", "an owner is a public key of 64 hex digits or a DID"),
         ("unsigned = 5", "unsigned is a table"),
         ("unsigned.data = 5", "unsigned.data is a table"),
         ("unsigned.data = { fom = 'any' }", "did you mean from?"),

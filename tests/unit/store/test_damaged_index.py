@@ -53,5 +53,5 @@ def test_a_reader_of_a_damaged_index_says_who_must_act(tmp_path: Path) -> None:
     file = tmp_path / "store" / "index" / "data.mdb"
     with file.open("r+b") as handle:
         handle.write(b"\xff" * 64)
-    with pytest.raises(StoreFailed, match="open the store for writing once"):
+    with pytest.raises(StoreFailed, match="`lattice store heal` for example"):
         CellStore.open(tmp_path / "store", read_only=True)
