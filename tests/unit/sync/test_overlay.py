@@ -8,10 +8,17 @@ import pytest
 
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ
-from datalattice.cells import Index, Keyword, Map, Value, same, value_hash
+from datalattice.cells import Index, Keyword, Value, same, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.lattice import Lattice, MergeContext, discard, root_lattice
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    Lattice,
+    MergeContext,
+    OwnerLattice,
+    discard,
+    root_lattice,
+)
 from datalattice.sync.overlay import overlaid
 from datalattice.testing.clocks import StoppedClock
 
@@ -60,19 +67,29 @@ def test_what_the_writer_did_not_touch_is_not_looked_into() -> None:
     root = written(written(base, dice, KEYS[1], 9), dice, KEYS[2], 9)
     merged: list[Value] = []
 
-    class Watching(type(LATTICE.child(Keyword("queue")))):  # type: ignore[misc]
-        def merge(self, own: Value, other: Value, context: MergeContext) -> Value:
-            assert isinstance(own, Map)
-            merged.extend(own.keys())
-            return super().merge(own, other, context)
+    queues = LATTICE.child(Keyword("queue"))
+    assert isinstance(queues, OwnerLattice)
+    child = queues._arguments()[0]
+    assert isinstance(child, Lattice)
+    below: Lattice = child
+
+    class Watching(Lattice):
+        def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+            merged.append(context.owner)
+            return below.merge(own, other, context)
+
+        def zero(self) -> Value:
+            return below.zero()
+
+        def check_foreign(self, value: Value) -> bool:
+            return below.check_foreign(value)
 
     children: dict[Keyword, Lattice] = dict(LATTICE.children())
-    queues = children[Keyword("queue")]
-    children[Keyword("queue")] = Watching(*queues._arguments())
+    children[Keyword("queue")] = OwnerLattice(Watching())
     lattice = type(LATTICE)(children)
     made = overlaid(lattice, base, live, root, MergeContext(key_pair=KEYS[0]))
     assert same(made, LATTICE.merge(live, root, MergeContext(key_pair=KEYS[0])))
-    assert set(merged) <= {KEYS[0].public_key}
+    assert set(merged) == {KEYS[0].public_key}
 
 
 def test_what_a_writer_took_away_comes_back_as_in_a_merge() -> None:

@@ -85,6 +85,10 @@ class Observed(Protocol):
         """The lattice that is replicated."""
         ...
 
+    def promised(self, root: Value) -> Value:
+        """Return what every honest node has of a root in the end."""
+        ...
+
     @property
     def replica(self) -> Replica:
         """What it replicates."""
@@ -237,7 +241,7 @@ class Durability(Checker):
         if known is None:
             return
         if node.name != writer:
-            known = _public(known, node.lattice)
+            known = node.promised(_public(known, node.lattice))
         if not self._holds(node, value, known):
             self.fail(f"{node.name} does not have what {writer} acknowledged")
 

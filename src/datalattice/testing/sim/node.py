@@ -224,13 +224,24 @@ class SimNode:
     def state(self) -> bytes:
         """What two nodes have in common when they have converged."""
         if isinstance(self.replica, LatticeReplica):
-            if self.policy is None:
+            if self._takes_all:
                 return self.replica.announced_hash
-            # Of strangers each node hosts what it met first: only the rest is equal.
-            kept = honest_part(self.lattice, self.replica.announced, self._world.owners)
-            return value_hash(kept)
+            return value_hash(self.promised(self.replica.announced))
         probe = self.replica.begin(self.name).probe
         return b"" if probe is None else probe.key
+
+    def promised(self, root: Value) -> Value:
+        """Return what every honest node has of a root in the end."""
+        return root if self._takes_all else honest_part(self.lattice, root, self._world.owners)
+
+    @property
+    def _takes_all(self) -> bool:
+        """Whether strangers' slots become equal, too.
+
+        Where they have quotas each node hosts what it met first, and what costs too much to merge
+        with the one state of a slot may be cheap to merge with another.
+        """
+        return self.policy is None and not self._world.counts["too-costly"]
 
     @property
     def policy(self) -> HostingPolicy | None:
