@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 # No deadline: shared machines stall, and pytest-timeout bounds each test as a whole.
 settings.register_profile("quick", max_examples=50, deadline=None)
 # Pure Python takes longest, and a law is run on the same source in the compiled run: fewer.
-FULL = 60 if os.environ.get("DATALATTICE_EXPECT_COMPILED") == "0" else 200
+FULL = 60 if os.environ.get("DATALATTICE_EXPECT_COMPILED") == "0" else 120
 settings.register_profile("full", max_examples=FULL, deadline=None, derandomize=True)
 settings.register_profile(
     "long", max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
