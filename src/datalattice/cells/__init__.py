@@ -18,7 +18,7 @@ from datalattice.cells.blobedit import (
     blob_ranges,
     blob_truncate,
 )
-from datalattice.cells.blobs import Blob, Text, make_blob, make_text
+from datalattice.cells.blobs import TAG_BLOB, Blob, Text, make_blob, make_text
 from datalattice.cells.cell import (
     Cell,
     Keeping,
@@ -120,6 +120,7 @@ __all__ = [
     "NIL_HASH",
     "NO_HOLES",
     "STAGED_BYTES",
+    "TAG_BLOB",
     "UNBOUNDED",
     "Address",
     "Blob",

@@ -32,6 +32,7 @@ from datalattice.sync.lattice_replica import (
     STAGED_BYTES_MAX,
     LatticeReplica,
 )
+from datalattice.sync.outcome import UNSOUND
 from datalattice.sync.policy import HostingPolicy, UnsignedPolicy
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe, Remark, Replica
 from datalattice.sync.replicator import Replicator
@@ -72,6 +73,7 @@ __all__ = [
     "STAGED_BYTES_MAX",
     "UNASKED_MAX",
     "UNSENT_MAX",
+    "UNSOUND",
     "WANTS_MAX",
     "Absorbed",
     "Answered",

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from datalattice.cells import Value, Work, encode, is_embedded, references, value_hash
-from datalattice.cells.blobs import TAG_BLOB
+from datalattice.cells import TAG_BLOB, Value, Work, encode, is_embedded, references, value_hash
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
 Fetch = Callable[[Sequence[bytes]], "list[bytes | None]"]

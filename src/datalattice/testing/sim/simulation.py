@@ -172,19 +172,17 @@ class Simulation:
         self._linked: set[tuple[str, str]] = set()
         self._faulty = True
         self._returning: set[str] = set()
-        self._hostile = [
-            HostilePeer(
-                f"x{index}", self.timeline, self.network, self.nodes, dice.fork(f"x{index}")
-            )
-            for index in range(hostile)
-        ]
-        self.references = [
-            SimReference(f"r{index}", self.timeline, self.network, dice.fork(f"r{index}"))
-            for index in range(references)
-        ]
+        self._hostile = [self._hostile_peer(f"x{index}") for index in range(hostile)]
+        self.references = [self._reference(f"r{index}") for index in range(references)]
         ends: list[End] = [*self.nodes, *self._hostile, *self.references]
         for end in ends:
             self.network.add(end)
+
+    def _hostile_peer(self, name: str) -> HostilePeer:
+        return HostilePeer(name, self.timeline, self.network, self.nodes, self._dice.fork(name))
+
+    def _reference(self, name: str) -> SimReference:
+        return SimReference(name, self.timeline, self.network, self._dice.fork(name))
 
     def _skew(self, faults: Faults) -> int:
         return self._dice.between(-faults.skew_ms, faults.skew_ms)

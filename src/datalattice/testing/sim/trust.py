@@ -18,8 +18,7 @@ from datalattice.cells import (
 )
 from datalattice.errors import BadFormat, MissingData
 from datalattice.lattice import MALFORMED, SignedLattice, Walk, is_greater
-from datalattice.sync import EvidenceLimits
-from datalattice.sync.outcome import UNSOUND
+from datalattice.sync import UNSOUND, EvidenceLimits
 from datalattice.testing.sim.checkers import (
     Authority,
     BoundedMemory,
