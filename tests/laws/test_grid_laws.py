@@ -106,12 +106,13 @@ LEVELS: dict[str, tuple[Lattice, st.SearchStrategy[Value]]] = {
     "plain grid": (PLAIN_GRID, PLAIN_GRIDS),
 }
 
+SEVERAL = {level: st.lists(states, min_size=2, max_size=3) for level, (_, states) in LEVELS.items()}
+
 
 @pytest.mark.parametrize("level", LEVELS)
 @given(data=st.data())
 def test_every_level_is_a_lattice(level: str, data: st.DataObject) -> None:
-    lattice, states = LEVELS[level]
-    check_lattice(lattice, data.draw(st.lists(states, min_size=2, max_size=3)))
+    check_lattice(LEVELS[level][0], data.draw(SEVERAL[level]))
 
 
 @given(st.lists(VENUES, min_size=3, max_size=3))

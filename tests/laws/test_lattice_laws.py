@@ -236,12 +236,20 @@ LAWFUL: dict[str, tuple[Lattice, Strategy]] = {
     ),
 }
 
+# Hypothesis prepares each strategy that a test builds: these are built once, not by each example.
+OWN = {name: or_nil(states) for name, (_, states) in LAWFUL.items()}
+SEVERAL = {name: st.lists(states, min_size=3, max_size=3) for name, (_, states) in LAWFUL.items()}
+FOREIGN = st.one_of(values(6), *[states for _, states in LAWFUL.values()])
+SEVERAL_FOREIGN = {
+    name: st.lists(st.one_of(FOREIGN, states), min_size=3, max_size=4)
+    for name, (_, states) in LAWFUL.items()
+}
+
 
 @pytest.mark.parametrize("name", LAWFUL)
 @given(data=st.data())
 def test_laws(name: str, data: st.DataObject) -> None:
-    lattice, states = LAWFUL[name]
-    check_lattice(lattice, data.draw(st.lists(states, min_size=3, max_size=3)))
+    check_lattice(LAWFUL[name][0], data.draw(SEVERAL[name]))
 
 
 ORDERED = [name for name in LAWFUL if LAWFUL[name][0].has_order()]
@@ -255,8 +263,7 @@ def test_all_lattices_have_an_order_but_given_functions_and_what_is_owned() -> N
 @pytest.mark.parametrize("name", ORDERED)
 @given(data=st.data())
 def test_forked_values_are_in_a_total_order(name: str, data: st.DataObject) -> None:
-    lattice, states = LAWFUL[name]
-    some = data.draw(st.lists(states, min_size=2, max_size=3))
+    lattice, some = LAWFUL[name][0], data.draw(SEVERAL[name])
     joined = [lattice.merge(some[0], some[1])]
     check_order(lattice, [*some, *joined])
     check_joins_rise(lattice, [*some, *joined])
@@ -270,9 +277,7 @@ def test_last_write_preferred_json_has_a_total_order(states: list[Value]) -> Non
 @pytest.mark.parametrize("name", ORDERED)
 @given(data=st.data())
 def test_whatever_was_signed_is_in_the_order_too(name: str, data: st.DataObject) -> None:
-    lattice, states = LAWFUL[name]
-    anything = st.one_of(values(6), states, *[other for _, other in LAWFUL.values()])
-    check_order(lattice, data.draw(st.lists(anything, min_size=3, max_size=4)))
+    check_order(LAWFUL[name][0], data.draw(SEVERAL_FOREIGN[name]))
 
 
 @given(st.lists(TIMED_JSON, min_size=2, max_size=3))
@@ -314,13 +319,10 @@ def test_several_authorised_signers_of_one_owner_agree(states: list[tuple[int, i
 def test_any_foreign_value_can_be_merged_and_changes_nothing_twice(
     name: str, data: st.DataObject
 ) -> None:
-    lattice, states = LAWFUL[name]
-    own = data.draw(or_nil(states))
-    if name == "function":
-        foreign = data.draw(st.integers())  # a function joins what it is made for
-    else:
-        foreign = data.draw(st.one_of(values(6), *[other for _, other in LAWFUL.values()]))
-    check_foreign_merge(lattice, own, foreign)
+    own = data.draw(OWN[name])
+    # A function joins what it is made for.
+    foreign = data.draw(st.integers() if name == "function" else FOREIGN)
+    check_foreign_merge(LAWFUL[name][0], own, foreign)
 
 
 BAD = st.sampled_from(["bad", 2.5, Set.of([1]), -4])
@@ -346,13 +348,16 @@ DIRTY: dict[str, tuple[Lattice, Strategy]] = {
     ),
 }
 
+SEVERAL_DIRTY = {
+    name: st.lists(states, min_size=3, max_size=3) for name, (_, states) in DIRTY.items()
+}
+
 
 @pytest.mark.parametrize("name", DIRTY)
 @given(data=st.data())
 def test_what_is_left_of_foreign_states_obeys_the_laws(name: str, data: st.DataObject) -> None:
     """Cleaning is merging into nothing; it makes no difference whether it happens before."""
-    lattice, states = DIRTY[name]
-    dirty = data.draw(st.lists(states, min_size=3, max_size=3))
+    lattice, dirty = DIRTY[name][0], data.draw(SEVERAL_DIRTY[name])
     clean = [lattice.merge(None, state) for state in dirty]
     check_lattice(lattice, clean)
     for own in clean:
