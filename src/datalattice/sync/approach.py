@@ -13,6 +13,7 @@ Source: docs/design/foreign-data.md "Room".
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -65,6 +66,15 @@ class _Look:
     wanted: set[bytes] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class _Fetched:
+    """What is fetched for a slot: the hashes that are waited for, the bytes that came."""
+
+    slot: Slot
+    hashes: dict[bytes, None] = field(default_factory=dict)
+    size: int = 0
+
+
 class Approach:
     """The values of one replica that are on their way. One thread uses it."""
 
@@ -72,8 +82,10 @@ class Approach:
         self._store = store
         self._ahead: dict[bytes, bytes] = {}
         self._looks: dict[Claim, _Look] = {}
-        self._slots: dict[bytes, Slot] = {}  # hash that is waited for -> where it lies
-        self._arrived: dict[bytes, tuple[Slot, int]] = {}  # slot's key -> bytes that came for it
+        self._above: dict[bytes, dict[Claim, None]] = {}  # upper cell -> the values that want it
+        self._counts: dict[str, int] = {}  # peer -> its values among the looks
+        self._fetched: dict[bytes, _Fetched] = {}  # by the key of the slot
+        self._lies: dict[bytes, _Fetched] = {}  # hash that is waited for -> where it lies
         self.size_bytes = 0
 
     # --- the upper cells ------------------------------------------------------------------------
@@ -84,9 +96,13 @@ class Approach:
     def __len__(self) -> int:
         return len(self._looks)
 
-    def claims(self, peer: str | None = None) -> list[Claim]:
-        """Return the values whose upper cells are fetched, all or those of one peer."""
-        return [claim for claim in self._looks if peer in (None, claim.peer)]
+    def claims(self) -> list[Claim]:
+        """Return the values whose upper cells are fetched."""
+        return list(self._looks)
+
+    def count(self, peer: str) -> int:
+        """Return how many of them are a peer's."""
+        return self._counts.get(peer, 0)
 
     def open(self, incoming: Incoming) -> tuple[Value, Ahead]:
         """Return (the value of a statement, what loads its cells).
@@ -98,9 +114,12 @@ class Approach:
             return loader.load(incoming.absent), loader
         return decode(encode(incoming.value), loader), loader
 
-    def cells(self, incoming: Incoming) -> dict[bytes, bytes]:
-        """Return the cells at hand of a statement, and the upper ones that were fetched."""
-        return {**self._ahead, **incoming.cells.encodings()}
+    def cells(self, incoming: Incoming, more: dict[bytes, bytes]) -> Mapping[bytes, bytes]:
+        """Return the cells at hand of a statement, more of them, and the upper ones fetched."""
+        brought = incoming.cells.encodings()
+        if self._ahead:  # they may be many, and are not this statement's alone
+            return ChainMap(more, brought, self._ahead)
+        return brought | more
 
     def probe_of(self, claim: Claim) -> Probe:
         """Return the statement whose upper cells are fetched."""
@@ -108,25 +127,43 @@ class Approach:
 
     def look(self, claim: Claim, probe: Probe, hashes: Iterable[bytes]) -> list[bytes]:
         """Wait for upper cells of a value; return those to be asked for."""
-        wanted = set(hashes)
-        self._looks[claim] = _Look(probe, wanted)
-        return list(wanted)
+        self.forget(claim)
+        self._counts[claim.peer] = self._counts.get(claim.peer, 0) + 1
+        look = self._looks[claim] = _Look(probe)
+        wanted = list(dict.fromkeys(hashes))
+        self._want(claim, look, wanted)
+        return wanted
+
+    def _want(self, claim: Claim, look: _Look, hashes: Iterable[bytes]) -> None:
+        for hash in hashes:
+            look.wanted.add(hash)
+            self._above.setdefault(hash, {})[claim] = None
 
     def forget(self, claim: Claim) -> Probe | None:
         """Wait no more for the upper cells of a value; return its statement."""
         found = self._looks.pop(claim, None)
+        if found is None:
+            return None
+        for hash in found.wanted:
+            above = self._above[hash]
+            del above[claim]
+            if not above:
+                del self._above[hash]
+        self._counts[claim.peer] -= 1
+        if not self._counts[claim.peer]:
+            del self._counts[claim.peer]
         if not self._looks:
-            self._ahead.clear()
+            self._ahead = {}  # who just read them may still look at the former ones
             self.size_bytes = 0
-        return None if found is None else found.probe
+        return found.probe
 
     def take(self, parts: Iterable[Part]) -> tuple[list[bytes], list[Claim]]:
         """Take upper cells; return (hashes to be asked for, claims that wait for none any more)."""
         missing: dict[bytes, None] = {}
         touched: dict[Claim, None] = {}
         for part in parts:
-            waiting = [claim for claim, look in self._looks.items() if part.hash in look.wanted]
-            if not waiting:
+            waiting = self._above.pop(part.hash, None)
+            if waiting is None:
                 continue
             if part.hash not in self._ahead:
                 self._ahead[part.hash] = part.data
@@ -134,17 +171,16 @@ class Approach:
             below = [one for one in _nodes_below(part.data) if one not in self._ahead]
             absent = set(self._store.missing(below))
             for claim in waiting:
-                wanted = self._looks[claim].wanted
-                wanted.discard(part.hash)
-                wanted |= absent
+                look = self._looks[claim]
+                look.wanted.discard(part.hash)
+                self._want(claim, look, absent)
                 touched[claim] = None
             missing.update(dict.fromkeys(one for one in below if one in absent))
         return list(missing), [claim for claim in touched if not self._looks[claim].wanted]
 
     def lost(self, hashes: Iterable[bytes]) -> list[Claim]:
         """Return the claims that wait for one of these cells."""
-        gone = set(hashes)
-        return [claim for claim, look in self._looks.items() if not gone.isdisjoint(look.wanted)]
+        return list(dict.fromkeys(claim for hash in hashes for claim in self._above.get(hash, ())))
 
     # --- the rest ---------------------------------------------------------------------------------
 
@@ -162,17 +198,29 @@ class Approach:
         for slot, names in slots:
             if not absent:
                 return
+            found: list[bytes] = []
             seen = set(names)
             front = list(names)
             while front:
                 hash = front.pop()
                 if hash in absent:
-                    self._slots[hash] = slot
+                    found.append(hash)
                     absent.discard(hash)
                 elif hash in cells:
                     fresh = [one for one in references(cells[hash]) if one not in seen]
                     seen.update(fresh)
                     front += fresh
+            if found:
+                fetched = self._fetched.setdefault(slot.key, _Fetched(slot))
+                for hash in found:
+                    self._lie(hash, fetched)
+
+    def _lie(self, hash: bytes, fetched: _Fetched) -> None:
+        before = self._lies.get(hash)
+        if before is not None:
+            del before.hashes[hash]
+        self._lies[hash] = fetched
+        fetched.hashes[hash] = None
 
     def arrived(self, parts: Iterable[Part], missing: Iterable[bytes]) -> list[tuple[Slot, int]]:
         """Charge cells to their slots; return (slot, bytes so far) of those that got some.
@@ -180,35 +228,36 @@ class Approach:
         missing: what is waited for because of these cells.
         """
         absent = set(missing)
-        touched: dict[bytes, None] = {}
+        touched: dict[bytes, _Fetched] = {}
         for part in parts:
-            slot = self._slots.pop(part.hash, None)
-            if slot is None:
+            fetched = self._lies.pop(part.hash, None)
+            if fetched is None:
                 continue
-            key = slot.key
-            _, before = self._arrived.get(key, (slot, 0))
-            self._arrived[key] = slot, before + len(part.data)
-            touched[key] = None
+            del fetched.hashes[part.hash]
+            fetched.size += len(part.data)
+            touched[fetched.slot.key] = fetched
             for hash in references(part.data):
-                if hash in absent:
-                    self._slots.setdefault(hash, slot)
-        return [self._arrived[key] for key in touched]
+                if hash in absent and hash not in self._lies:
+                    self._lie(hash, fetched)
+        return [(fetched.slot, fetched.size) for fetched in touched.values()]
 
     def waits_for(self, slot: Slot) -> list[bytes]:
         """Return the hashes of a slot that are waited for."""
-        key = slot.key
-        return [hash for hash, one in self._slots.items() if one.key == key]
+        fetched = self._fetched.get(slot.key)
+        return [] if fetched is None else list(fetched.hashes)
 
     def drop(self, slot: Slot) -> None:
         """Charge nothing more to a slot: it was taken, or is refused."""
-        self._arrived.pop(slot.key, None)
-        for hash in self.waits_for(slot):
-            del self._slots[hash]
+        fetched = self._fetched.pop(slot.key, None)
+        for hash in () if fetched is None else fetched.hashes:
+            del self._lies[hash]
 
-    def settle(self) -> None:
-        """Forget everything about cells: nothing waits for any."""
-        self._slots.clear()
-        self._arrived.clear()
+    def leave(self, hashes: Iterable[bytes]) -> None:
+        """Wait no more for cells of slots: nothing needs them."""
+        for hash in hashes:
+            fetched = self._lies.pop(hash, None)
+            if fetched is not None:
+                del fetched.hashes[hash]
 
 
 def _nodes_below(encoding: bytes) -> list[bytes]:

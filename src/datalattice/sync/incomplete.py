@@ -132,8 +132,9 @@ class IncompleteCells:
         self._facts = KnownFacts(self._load, facts_max)
         self._cells: dict[bytes, _Cell] = {}
         self._gaps: dict[object, int] = {}  # cell hash or claim -> references not stored yet
-        # hash not stored yet -> cells and claims above it
-        self._waiting: dict[bytes, list[object]] = {}
+        # hash not stored yet -> cells and claims above it, as the keys of a dict
+        self._waiting: dict[bytes, dict[object, None]] = {}
+        self._unused: dict[bytes, None] = {}  # of these, those above which nothing may be any more
         self._claims: dict[object, _Claim] = {}
         self._bad: dict[bytes, str] = {}  # unsound cells, with the reason; the oldest go
         self._bad_max = bad_max
@@ -161,6 +162,7 @@ class IncompleteCells:
         Cells that are not below the hashes are not kept. `top` is what refers to the hashes when it
         has no cell of its own; it is checked with the rest. Cells were scanned (`decode_parts`).
         """
+        hashes = list(dict.fromkeys(hashes))
         reached: dict[bytes, _Cell] = {}
         outside: dict[bytes, None] = {}  # in order of first occurrence
         lengths: dict[bytes, int] = {}
@@ -178,7 +180,7 @@ class IncompleteCells:
                 else:
                     outside[hash] = None
             front = below
-        made = _Claim(list(hashes), top)
+        made = _Claim(hashes, top)
         progress: Progress | None = None
         if self._waiting.keys().isdisjoint(outside):
             lengths |= self._home.lengths(outside)
@@ -267,7 +269,7 @@ class IncompleteCells:
                     if ref in waiting and ref not in fresh and self.is_wanted(ref):
                         # Whoever sent this is one more to be asked for it.
                         progress.missing.append(ref)
-                    waiting.setdefault(ref, []).append(key)
+                    waiting.setdefault(ref, {})[key] = None
                     gaps += 1
                 elif ref in self._spoiled:
                     self._spoiled[ref].users += 1
@@ -314,16 +316,18 @@ class IncompleteCells:
             cell.below.extend(hash for hash in wanted if hash not in cell.below)
             self.size_bytes += REFERENCE_BYTES * len(wanted)
         else:
-            self._claims[key].hashes.extend(wanted)
+            hashes = self._claims[key].hashes
+            hashes.extend(hash for hash in wanted if hash not in hashes)
         self._gaps[key] = len(wanted)
         for hash in wanted:
-            self._waiting.setdefault(hash, []).append(key)
+            self._waiting.setdefault(hash, {})[key] = None
             if hash not in self._cells:
                 progress.missing.append(hash)
 
     def _fill(self, hash: bytes, is_short: bool, ready: list[object]) -> None:
         """Close the gaps that a cell leaves which is settled now."""
         parents = self._waiting.pop(hash, ())
+        self._unused.pop(hash, None)
         spoiled = self._spoiled.get(hash)
         if spoiled is not None:
             spoiled.users += len(parents)
@@ -441,14 +445,16 @@ class IncompleteCells:
     def heaviest(self, group: Callable[[object], object]) -> list[object]:
         """Return the claims of those groups that hold most, until they make up a quarter of all.
 
-        A quarter, so that this need not be asked again at once: it looks at every cell.
+        A quarter, so that this need not be asked again at once: it looks at every cell. What
+        several wait for counts for the first of them.
         """
         weights: dict[object, int] = {}
         members: dict[object, list[object]] = {}
+        seen: set[bytes] = set()
         for claim, made in self._claims.items():
             name = group(claim)
             members.setdefault(name, []).append(claim)
-            weights[name] = weights.get(name, 0) + self._weight(made.hashes)
+            weights[name] = weights.get(name, 0) + self._weight(made.hashes, seen)
         found: list[object] = []
         room = self.size_bytes / 4
         for name in sorted(weights, key=lambda name: weights[name], reverse=True):
@@ -458,10 +464,10 @@ class IncompleteCells:
                 break
         return found
 
-    def _weight(self, hashes: list[bytes]) -> int:
-        """Return what the cells below these take in memory."""
-        seen = set(hashes)
-        front = list(hashes)
+    def _weight(self, hashes: list[bytes], seen: set[bytes]) -> int:
+        """Return what the cells below these take in memory, except those that were seen."""
+        front = [hash for hash in hashes if hash not in seen]
+        seen.update(front)
         weight = 0
         while front:
             hash = front.pop()
@@ -484,48 +490,47 @@ class IncompleteCells:
         self._gaps.pop(claim, None)
         if made is not None:
             for hash in made.hashes:
-                above = self._waiting.get(hash)
-                if above is not None:
-                    self._waiting[hash] = [key for key in above if key != claim]
+                self._part(hash, claim, self._unused)
             self._release(made.hashes)
 
-    def drop(self, claims: Iterable[object]) -> None:
-        """Forget claims, and every cell that only they waited for."""
+    def drop(self, claims: Iterable[object]) -> list[bytes]:
+        """Forget claims, and every cell that only they waited for; return the gaps among these.
+
+        Cost: what is forgotten, however much there is.
+        """
+        unused, self._unused = self._unused, {}
+        loose: list[bytes] = []  # may be spoiled
         for claim in claims:
-            self._claims.pop(claim, None)
-        kept: set[bytes] = set()
-        spoiled: dict[bytes, _Spoiled] = {}
-        users: list[bytes] = []  # what is kept refers to these, as often as they stand here
-        front = [hash for made in self._claims.values() for hash in made.hashes]
-        users += front
-        while front:
-            hash = front.pop()
-            one = self._spoiled.get(hash)
-            if hash in self._waiting and hash not in kept:
-                kept.add(hash)
-                cell = self._cells.get(hash)
-                if cell is not None:
-                    front.extend(cell.below)
-                    users += cell.below
-            elif one is not None and hash not in spoiled:
-                spoiled[hash] = one
-                one.users = 0
-                front.extend(one.below)
-                users += one.below
-        for hash in users:
-            if hash in spoiled:
-                spoiled[hash].users += 1
-        self._spoiled = spoiled
-        self._cells = {hash: cell for hash, cell in self._cells.items() if hash in kept}
-        alive = self._cells.keys() | self._claims.keys()
-        self._gaps = {key: gaps for key, gaps in self._gaps.items() if key in alive}
-        self._waiting = {
-            hash: [key for key in above if key in alive]
-            for hash, above in self._waiting.items()
-            if hash in kept
-        }
-        self.size_bytes = sum(cell.size_bytes for cell in self._cells.values())
-        self.size_bytes += sum(len(one.encoding) for one in spoiled.values())
+            made = self._claims.pop(claim, None)
+            self._gaps.pop(claim, None)
+            for hash in () if made is None else made.hashes:
+                self._part(hash, claim, unused)
+                loose.append(hash)
+        gaps: list[bytes] = []
+        while unused:
+            hash, _ = unused.popitem()
+            if self._waiting.get(hash, True):
+                continue  # something is above it again, or it came
+            del self._waiting[hash]
+            cell = self._cells.pop(hash, None)
+            if cell is None:
+                gaps.append(hash)
+                continue
+            del self._gaps[hash]
+            self.size_bytes -= cell.size_bytes
+            for ref in cell.below:
+                self._part(ref, hash, unused)
+                loose.append(ref)
+        self._release(loose)
+        return gaps
+
+    def _part(self, hash: bytes, above: object, unused: dict[bytes, None]) -> None:
+        """Note that something waits no longer for a cell; add that to `unused` if nothing does."""
+        waiting = self._waiting.get(hash)
+        if waiting is not None:
+            waiting.pop(above, None)
+            if not waiting:
+                unused[hash] = None
 
 
 def _upwards(hashes: list[bytes], cells: Mapping[bytes, _Cell]) -> list[tuple[bytes, _Cell]]:

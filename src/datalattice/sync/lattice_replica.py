@@ -573,8 +573,7 @@ class LatticeReplica:
             return True
         bare = encode(value) if is_embedded(value) else b""
         top = bare or value_hash(value)
-        cells = approach.cells(incoming)
-        cells.update((hash, data) for hash, data, _ in novelty(value, loader))
+        cells = approach.cells(incoming, {hash: data for hash, data, _ in novelty(value, loader)})
         passed = approach.forget(claim)
         if passed is not None:
             outcome.supersede(passed.key, probe.key)
@@ -625,7 +624,7 @@ class LatticeReplica:
         for claim in claims:
             assert isinstance(claim, Claim)
             del self._waiting[claim]
-        self._incomplete.drop(claims)
+        approach.leave(self._incomplete.drop(claims))
         for claim in claims:
             assert isinstance(claim, Claim)
             self._consider(self._stated.pop(claim), claim.peer, outcome)
@@ -637,7 +636,7 @@ class LatticeReplica:
             outcome.supersede(self._next.pop(claim).key, newer)
 
     def _claim_count(self, peer: str) -> int:
-        return sum(claim.peer == peer for claim in self._waiting) + len(self._approach.claims(peer))
+        return sum(claim.peer == peer for claim in self._waiting) + self._approach.count(peer)
 
     def _wrap(self, path: tuple[Value, ...], value: Value, peer: str) -> Value:
         """Return a foreign value as a root: where it belongs, without what is not replicated.
@@ -869,7 +868,7 @@ class LatticeReplica:
             self._stated.pop(claim, None)
             if claim in self._next:
                 outcome.dropped.append(self._next.pop(claim).key)
-        self._incomplete.drop(claims)
+        self._approach.leave(self._incomplete.drop(claims))
 
 
 def _field(signed: Signed, key: Value) -> Value:

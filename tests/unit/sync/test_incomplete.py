@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.sync.incomplete import IncompleteCells, Progress
+from datalattice.testing.steps import steps_of
 
 
 class Home:
@@ -183,3 +185,45 @@ def test_the_heaviest_make_up_a_quarter() -> None:
     assert staging.size_bytes == sizes["a1"] + sizes["b1"]
     staging.drop(["a1", "b1"])
     assert staging.heaviest(lambda claim: claim) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=40))
+def test_what_is_given_up_leaves_the_rest_as_it_was(events: list[tuple[int, int]]) -> None:
+    trees = [tree(30, salt) for salt in ("a", "b", "a")]
+    cells = {hash: cell for _, found in trees for hash, cell in found.items()}
+    both: Value = Vector.of(["z" * 150, "y" * 150])
+    staging = IncompleteCells(Home())
+    alive: set[object] = set()
+    for step, number in events:
+        if step < 2:
+            root = trees[number % 3][0]
+            staging.release(number)
+            alive.discard(number)
+            if staging.claim(number, [root, value_hash(both)], {root: cells[root]}).complete:
+                return
+            alive.add(number)
+        elif step == 2:
+            wanted = sorted(hash for hash in cells if staging.is_wanted(hash))
+            staging.add({hash: cells[hash] for hash in wanted[: number + 1]})
+        else:
+            gaps = staging.drop([number])
+            alive.discard(number)
+            assert not any(staging.is_wanted(hash) for hash in gaps)
+    wanted = [hash for hash in cells if staging.is_wanted(hash)]
+    assert set(staging.claims_above(wanted)) <= alive
+    gone = staging.drop(alive)
+    assert (len(staging), staging.size_bytes) == (0, 0)
+    assert {hash for hash in wanted if hash in gone} == set(wanted)
+    assert not any(staging.is_wanted(hash) for hash in (*cells, value_hash(both)))
+
+
+@pytest.mark.parametrize("others", [1, 50])
+def test_to_give_up_a_claim_costs_what_goes_with_it(others: int) -> None:
+    staging = IncompleteCells(Home())
+    for number in range(others):
+        root, cells = tree(40, f"other {number}")
+        staging.claim(number, [root], {h: cell for h, cell in cells.items() if references(cell)})
+    root, cells = tree(40)
+    staging.claim("goes", [root], {root: cells[root]})
+    # All others have some 50 cells and 40 gaps each.
+    assert steps_of(lambda: staging.drop(["goes"])) < 150
