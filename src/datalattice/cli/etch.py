@@ -31,6 +31,7 @@ from datalattice.cli.folder import (
     folder_of,
 )
 from datalattice.cli.get import count_of, kind_of
+from datalattice.cli.imported import tell_imported
 from datalattice.cli.render import (
     print_json_list,
     print_lines,
@@ -41,8 +42,9 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.running import size_text
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
-from datalattice.home import root_named
-from datalattice.store.etch import EtchRecord, EtchStore, check_etch, collect_etch, copy_cells
+from datalattice.home import root_named, taking
+from datalattice.store import CellStore
+from datalattice.store.etch import EtchRecord, EtchStore, check_etch, collect_etch
 
 app = typer.Typer(help="Read, check, write and copy Etch files, the reference's stores.")
 
@@ -304,7 +306,8 @@ def import_(
 ) -> None:
     """Take the root of an Etch file, and all below it, into the node's folder.
 
-    An empty folder gets that root; otherwise it is merged into the present one. No node may run.
+    It is merged into the root as what a peer sends, and what is left out is told with exit code 1:
+    as `lattice store import --merge`. No node may run.
     """
     with _open(file) as etch, progress_bars(quiet=json) as bars:
         hash = etch.root_hash()
@@ -313,36 +316,38 @@ def import_(
         if cells is not None:
             cells.write_bytes(encode_message(etch.root()))
             document: dict[str, Any] = {"hash": hash.hex(), "cells": str(cells)}
-        else:
-            document = _into_folder(etch, hash, pin, dir, bars.add(f"import {file}").to)
-    show(json, document, lambda: print_pairs(document))
+            show(json, document, lambda: print_pairs(document))
+            return
+        document = _into_folder(etch, pin, dir, bars.add(f"import {file}").to)
+    tell_imported(document, json=json)
 
 
 def _into_folder(
-    etch: EtchStore, hash: bytes, pin: str | None, dir: Path | None, progress: Any
+    etch: EtchStore, pin: str | None, dir: Path | None, progress: Any
 ) -> dict[str, Any]:
-    import datalattice.apps  # noqa: F401 - registers the sections of the root
-    from datalattice.lattice import MergeContext, replicable, root_lattice, verify_did
-    from datalattice.store import CellStore
+    from datalattice.node import import_into
 
     if pin is None and not isinstance(etch.root(), Index):
         raise UsageError(
             f"the root of {etch.path} is a {kind_of(etch.root())}, and that of a node is an index "
             "of sections; keep it under a name with --pin NAME"
         )
-    with CellStore.open(folder_of(dir).store_path) as store:
-        new = copy_cells(etch, hash, store, progress)
-        if pin is not None:
-            store.sync()
-            store.pins.pin(hash, pin)
-        elif store.root_hash() is None:
-            store.commit(store.load(hash))
-        else:
-            context = MergeContext(verifier=verify_did)
-            theirs = replicable(store.load(hash))
-            store.commit(root_lattice().merge(store.root(), theirs, context))
-        root = store.root_hash()
-    return {"hash": hash.hex(), "new_cells": new, "root_hash": root.hex() if root else None}
+    folder = folder_of(dir)
+    with CellStore.open(folder.store_path) as store:
+        done = import_into(
+            store,
+            etch,
+            pin=pin or "",
+            merge=pin is None,
+            taking=taking(folder, store),
+            progress=progress,
+        )
+    head = {
+        "hash": done.pop("imported"),
+        "new_cells": done.pop("cells"),
+        "root_hash": done.pop("root") or None,
+    }
+    return {**head, **done}
 
 
 @app.command("export")

@@ -22,13 +22,11 @@ from datalattice.cli.folder import (
     WithLocalOption,
     existing_folder,
     folder_of,
-    read_keys_or_none,
 )
+from datalattice.cli.imported import tell_imported
 from datalattice.cli.render import (
     Step,
-    counted,
     print_lines,
-    print_notice,
     print_pairs,
     progress_bars,
     results,
@@ -39,7 +37,7 @@ from datalattice.cli.running import size_text
 from datalattice.cli.values import value_json
 from datalattice.clock import SystemClock
 from datalattice.errors import BadFormat, UsageError
-from datalattice.home import root_named
+from datalattice.home import root_named, taking
 from datalattice.store import Pin, parse_time, time_text
 
 if TYPE_CHECKING:
@@ -226,7 +224,9 @@ def import_(
 ) -> None:
     """Read an exported file: verify every cell, then pin the root or merge it.
 
-    Nothing is visible until all of it is here. Works through the running node, or without one.
+    Nothing is visible until all of it is here. What is merged passes the same gate as what a peer
+    sends: one part that is malformed, not signed, not hosted or over a quota is left out and told,
+    and exit code 1 says so. Works through the running node, or without one.
     """
     from datalattice.node import connect
 
@@ -242,30 +242,18 @@ def import_(
         else:
             with client:
                 document = _import_through(client, source, arguments)
-    said = {name: one for name, one in document.items() if one not in (None, "")}
-    show(json, document, lambda: print_pairs(said))
-    if document["dropped"]:
-        print_notice(
-            f"{document['dropped']} entries were not merged: they are not valid or not allowed here"
-        )
-    if document["forked"]:
-        print_notice(
-            f"{counted(document['forked'], 'slot')} forked: of what was written apart one branch "
-            "stands; `lattice diff HEAD~1` shows what the root lost, the source has the rest"
-        )
+    tell_imported(document, json=json)
 
 
 def _import_alone(
     folder: Folder, source: Path, arguments: dict[str, Any], bar: Step
 ) -> dict[str, Any]:
-    from datalattice.lattice import MergeContext, verify_did
     from datalattice.node import import_into
     from datalattice.store import CellStore
 
-    keys = read_keys_or_none(folder)
-    context = MergeContext(verifier=verify_did) if keys is None else keys.context()
     with CellStore.open(folder.store_path) as store, _opened(source) as where:
-        return import_into(store, where, context=context, progress=bar.to, **arguments)
+        gate = taking(folder, store)
+        return import_into(store, where, taking=gate, progress=bar.to, **arguments)
 
 
 def _import_through(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from datalattice.cli.folder import Folder
 from datalattice.cli.render import table
 from datalattice.cli.values import value_json
 from datalattice.errors import UsageError
-from datalattice.home import ask_first, read_keys_or_none
+from datalattice.home import replica_of
 
 if TYPE_CHECKING:
     from datalattice.node import ControlClient
@@ -64,30 +63,13 @@ def on_replica(
 
     client = connect(folder.path)
     if client is None:
-        with _replica_of(folder, fenced=fenced) as replica:
+        with replica_of(folder, fenced=fenced) as replica:
             document = value_json(to_cell(alone(replica)))
     else:
         with client:
             document = value_json(client.call(operation, **arguments))
     assert isinstance(document, dict)
     return document
-
-
-@contextmanager
-def _replica_of(folder: Folder, *, fenced: bool) -> Iterator[LatticeReplica]:
-    """Open the replica of a folder in which no node runs."""
-    from datalattice.lattice import MergeContext, root_lattice
-    from datalattice.node import load_settings
-    from datalattice.store import CellStore
-    from datalattice.sync import LatticeReplica
-
-    policy = load_settings(folder.settings_path, os.environ, {}).config.hosting
-    keys = read_keys_or_none(folder)
-    context = MergeContext() if keys is None else keys.context()
-    with CellStore.open(folder.store_path) as store:
-        if fenced and keys is not None:
-            ask_first(folder, store, keys)
-        yield LatticeReplica(store, root_lattice(), context, hosting=policy)
 
 
 def peers_table(peers: Sequence[Mapping[str, Any]]) -> Table:

@@ -24,6 +24,7 @@ from datalattice.home.opening import (
     root_named,
     whole,
 )
+from datalattice.home.replicas import replica_of, taking
 from datalattice.home.syncing import Direction, Outcome, Side, Sync
 from datalattice.home.transfer import copy_tree, fetch, inside, pieces, pieces_of, walk_local
 
@@ -60,8 +61,10 @@ __all__ = [
     "read_keys_or_none",
     "reading",
     "renew_identity",
+    "replica_of",
     "root_named",
     "take_turn",
+    "taking",
     "walk_local",
     "whole",
     "write_key",

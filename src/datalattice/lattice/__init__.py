@@ -22,6 +22,7 @@ from datalattice.lattice.containers import (
 )
 from datalattice.lattice.content import CASLattice, DataLattice, content_latest
 from datalattice.lattice.context import (
+    BAD_SIGNATURE,
     EMPTY_CONTEXT,
     ENTRY_DROPPED,
     LOG_BRANCH,
@@ -123,6 +124,7 @@ from datalattice.lattice.values import (
 )
 
 __all__ = [
+    "BAD_SIGNATURE",
     "EMPTY_CONTEXT",
     "ENTRY_DROPPED",
     "LOCAL",

@@ -11,7 +11,7 @@ from datalattice.node.forks import resolve_fork
 from datalattice.node.garbage import collected_document, stats_document, sweep_by
 from datalattice.node.grids import AuthorityWatch, WebResolver, web_keys
 from datalattice.node.hosting import decide, hosting_document, refuse_for_good
-from datalattice.node.importing import import_into
+from datalattice.node.importing import Bring, import_into
 from datalattice.node.node import Node, open_node
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
@@ -31,6 +31,7 @@ __all__ = [
     "DEFAULT_PORT",
     "AuthorityWatch",
     "Backup",
+    "Bring",
     "ControlClient",
     "Daemon",
     "HealingSources",

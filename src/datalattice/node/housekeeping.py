@@ -23,7 +23,16 @@ from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
 from datalattice.node.worker import Worker
 from datalattice.store import GRACE_MS, CellStore, Collected, Store
-from datalattice.sync import DISK_LOW, Count, LatticeReplica, Replicator
+from datalattice.sync import (
+    BROUGHT,
+    DISK_LOW,
+    Absorbed,
+    Count,
+    LatticeReplica,
+    Offer,
+    Replicator,
+    bring,
+)
 
 T = TypeVar("T")
 
@@ -102,6 +111,19 @@ class Housekeeper:
             return is_changed
 
         return await self._on_worker(forget)
+
+    async def bring(self, offer: Offer, *, is_known: bool) -> Absorbed:
+        """Have the replica take in what the operator brings, and the peers told.
+
+        Raises: as `LatticeReplica.absorb`.
+        """
+
+        def take_in(replicator: Replicator, now_ms: int) -> Absorbed:
+            absorbed = bring(self._replica, offer, is_known=is_known)
+            replicator.brought(absorbed, BROUGHT, now_ms)
+            return absorbed
+
+        return await self._on_worker(take_in)
 
     async def _on_worker(self, action: Callable[[Replicator, int], T]) -> T:
         loop = asyncio.get_running_loop()

@@ -71,7 +71,7 @@ from datalattice.errors import (
 from datalattice.node import forks, hosting
 from datalattice.node.fetching import HealingSources, healing_document
 from datalattice.node.garbage import Collection
-from datalattice.node.importing import Merging, import_into
+from datalattice.node.importing import import_into
 from datalattice.node.node import Node
 from datalattice.node.slots import (
     SlotMoved,
@@ -82,6 +82,7 @@ from datalattice.node.slots import (
 )
 from datalattice.node.transport import parse_key
 from datalattice.store import CellStore, CheckedCells
+from datalattice.sync import Absorbed, Offer
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -336,8 +337,10 @@ class Operations:
         path = _text(arguments, "path")
         task = self._importing.get(path)
         if task is None:
-            pin, merge = arguments.get("pin"), arguments.get("merge")
-            work = asyncio.to_thread(self._import_now, path, str(pin or ""), merge is True)
+            pin, merge = str(arguments.get("pin") or ""), arguments.get("merge") is True
+            is_known = arguments.get("known") is True
+            loop = asyncio.get_running_loop()
+            work = asyncio.to_thread(self._import_now, path, pin, merge, is_known, loop)
             task = self._importing[path] = asyncio.ensure_future(work)
         done, _ = await asyncio.wait([task], timeout=timeout_ms / 1e3)
         if not done:
@@ -353,17 +356,18 @@ class Operations:
             raise UsageError("this node keeps its data in memory, and remembers no former roots")
         return await asyncio.to_thread(store.history.forget, before_ms)
 
-    def _import_now(self, path: str, pin: str, merge: bool) -> Value:
-        cursor, store = self._node.cursor, self._node.store
-        lattice = cursor.lattice
-        if not isinstance(store, CellStore) or lattice is None:
+    def _import_now(
+        self, path: str, pin: str, merge: bool, is_known: bool, loop: asyncio.AbstractEventLoop
+    ) -> Value:
+        house, store = self._node.house, self._node.store
+        if not isinstance(store, CellStore):
             raise UsageError("this node keeps its data in memory, so nothing can be imported")
 
-        def join(merging: Merging) -> None:
-            cursor.update(lambda live: merging(lattice, live, cursor.context))
-            cursor.sync()
+        def taking(offer: Offer) -> Absorbed:
+            taken = house.bring(offer, is_known=is_known)
+            return asyncio.run_coroutine_threadsafe(taken, loop).result()
 
-        return to_cell(import_into(store, path, pin=pin, merge=merge, join=join))
+        return to_cell(import_into(store, path, pin=pin, merge=merge, taking=taking))
 
     async def _gc(self, arguments: Map) -> Value:
         """Begin to collect garbage, or tell how far it is."""

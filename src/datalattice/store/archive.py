@@ -148,13 +148,19 @@ def _nowhere(_hash: bytes) -> int:
 
 
 def import_cells(
-    store: Store, read: Callable[[int], bytes], progress: Progress | None = None
+    store: Store,
+    read: Callable[[int], bytes],
+    progress: Progress | None = None,
+    *,
+    apart: dict[bytes, bytes] | None = None,
 ) -> tuple[bytes, int]:
     """Stage the cells of an archive in a store; return the hash of the value, and how many came.
 
     `read` returns up to as many bytes as it is asked for, none at the end. Every cell is decoded
     and hashed, has to come after those it refers to, and to be sound; the whole stream has to fit
     its checksum.
+    apart: takes unsound cells and those above them, by hash, which then are no error.
+
     Nothing becomes visible: the cells are not announced, and no root or pin has moved.
     Raises: BadFormat: the stream is damaged, cut or no archive; the text says at which byte.
             StoreVersion: a newer version wrote it. StoreFull, StoreFailed: it cannot be stored.
@@ -169,7 +175,7 @@ def import_cells(
             f"an archive of version {version}; this package reads up to {ARCHIVE_VERSION}"
         )
     done = 0
-    door = CheckedCells(store, scanned=True)
+    door = CheckedCells(store, scanned=True, apart=apart)
     while True:
         begin = stream.offset
         count, length = _BLOCK.unpack(stream.take(_BLOCK.size, "a block"))
@@ -178,7 +184,7 @@ def import_cells(
         if not 2 * count <= length <= BLOCK_BYTES_MAX + 2 * count or count > BLOCK_CELLS_MAX:
             raise BadFormat(f"byte {begin}: a block of {count} cells in {length} bytes")
         cells = _cells_of(stream.take(length, "a block"), count, begin)
-        _check_complete(store, cells, begin)
+        _check_complete(store, cells, begin, apart or {})
         door.put(cells.items())
         done += count
         if progress is not None:
@@ -189,7 +195,7 @@ def import_cells(
         raise BadFormat(f"byte {stream.offset}: the archive does not fit its checksum")
     if stream.more():
         raise BadFormat(f"byte {stream.offset}: something follows the end of the archive")
-    if not store.has(top):
+    if not store.has(top) and top not in (apart or {}):
         raise BadFormat(f"the archive does not have its own value, 0x{top.hex()}")
     store.sync()
     return top, done
@@ -213,12 +219,14 @@ def _cells_of(body: bytes, count: int, begin: int) -> dict[bytes, bytes]:
     return cells
 
 
-def _check_complete(store: Store, cells: dict[bytes, bytes], begin: int) -> None:
+def _check_complete(
+    store: Store, cells: dict[bytes, bytes], begin: int, apart: Mapping[bytes, bytes]
+) -> None:
     """Check that each cell refers only to what is here or came before it."""
     before: set[bytes] = set()
     for hash, encoding in cells.items():
         for below in branch_hashes(encoding):
-            if below not in before and not store.has(below):
+            if below not in before and not store.has(below) and below not in apart:
                 raise BadFormat(
                     f"byte {begin}: the cell 0x{hash.hex()} refers to 0x{below.hex()}, "
                     "which did not come before it"

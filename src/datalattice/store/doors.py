@@ -1,7 +1,8 @@
 """Doors: the check of cells that are imported into a store, before any of them is stored.
 
 Cells of peers are checked by `sync.incomplete`. Those of archives, other stores, Etch files and
-editors arrive children first and complete, so one unsound cell ends the import.
+editors arrive children first and complete: one unsound cell ends the import, or is kept apart with
+all above it, for a merge around it.
 
 Source: docs/design/foreign-data.md "Structure".
 """
@@ -25,16 +26,25 @@ from datalattice.errors import BadFormat, Corruption
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.store.base import Store
 
+APART_BYTES_MAX: Final = 16_000_000
+"""Cells that are kept apart, since they are not sound or lie above one."""
+
 
 class CheckedCells:
     """The check that imported cells pass on their way into one store.
 
     scanned: each cell was decoded before; else that is done here.
+    apart:   takes the encodings by hash of the cells that are not sound, and of those above them;
+             none of them is stored. None: an unsound cell is an error.
     """
 
-    def __init__(self, store: Store, *, scanned: bool) -> None:
+    def __init__(
+        self, store: Store, *, scanned: bool, apart: dict[bytes, bytes] | None = None
+    ) -> None:
         self._store: Final = store
         self._scanned: Final = scanned
+        self._apart: Final = apart
+        self._apart_bytes = 0
         self._facts: Final = KnownFacts(self._load)
 
     def _load(self, hash: bytes) -> bytes | None:
@@ -47,9 +57,11 @@ class CheckedCells:
         """Check cells, given as (hash, encoding), children first.
 
         What they refer to came before them or is in the store.
-        Raises: BadFormat: one is not sound; the text names it. MissingData: a cell is not here.
+        Raises: BadFormat: one is not sound; the text names it. Or more lie above unsound ones than
+                can be kept apart. MissingData: a cell is not here.
         """
         batch = dict(cells)
+        apart = self._apart
         if not self._scanned:
             for encoding in batch.values():
                 decode(encoding)
@@ -59,11 +71,23 @@ class CheckedCells:
         short = {hash for hash, length in lengths.items() if length <= EMBEDDED_BYTES_MAX}
         short.update(hash for hash, cell in batch.items() if len(cell) <= EMBEDDED_BYTES_MAX)
         for hash, encoding in batch.items():
+            if apart and not apart.keys().isdisjoint(names[hash]):
+                self._keep_apart(hash, encoding)
+                continue
             try:
                 self._facts.add(hash, check_cell(encoding, self._facts, short))
             except BadFormat as error:
-                raise BadFormat(f"the cell 0x{hash.hex()} is not sound: {error}") from error
+                if apart is None:
+                    raise BadFormat(f"the cell 0x{hash.hex()} is not sound: {error}") from error
+                self._keep_apart(hash, encoding)
         self._facts.trim()
+
+    def _keep_apart(self, hash: bytes, encoding: bytes) -> None:
+        assert self._apart is not None
+        self._apart[hash] = encoding
+        self._apart_bytes += len(encoding)
+        if self._apart_bytes > APART_BYTES_MAX:
+            raise BadFormat(f"more than {APART_BYTES_MAX} bytes lie above unsound cells")
 
     def check_value(self, value: Value) -> None:
         """Check what of a value is not in the store yet.
@@ -75,10 +99,12 @@ class CheckedCells:
             check_cell(encode(value), self._facts)
 
     def put(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
-        """Check cells and stage them in the store; return how many were new.
+        """Check cells and stage the sound ones in the store; return how many were new.
 
         Raises: as `check` and `Store.put_encodings`; nothing of these cells is stored then.
         """
         batch = list(cells)
         self.check(batch)
+        if self._apart:
+            batch = [one for one in batch if one[0] not in self._apart]
         return self._store.put_encodings(batch)

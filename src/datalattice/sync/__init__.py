@@ -1,5 +1,6 @@
 """Sync: messages to replica effects and back. No input and no output; time is passed in."""
 
+from datalattice.sync.bringing import BROUGHT, bring, is_left_out, offer_of
 from datalattice.sync.charging import Charges, Sender
 from datalattice.sync.conduct import IGNORED_MAX, MALFORMED_MAX, REFUSED_MAX, UNASKED_MAX
 from datalattice.sync.effects import (
@@ -56,6 +57,7 @@ from datalattice.sync.wants import ROUNDS_MAX, WANTS_MAX, WantList
 
 __all__ = [
     "BROADCAST_DELAY_MS",
+    "BROUGHT",
     "CHAIN",
     "CLAIMS_MAX",
     "DISK_LOW",
@@ -119,8 +121,11 @@ __all__ = [
     "Verdict",
     "WantList",
     "Wanted",
+    "bring",
     "check_proof",
     "is_descendant",
+    "is_left_out",
+    "offer_of",
     "owner_text",
     "partition_of_slot",
     "section_name",

@@ -229,6 +229,22 @@ class Hosting:
                     value = _without(value, path, owner, self._lattice)
         return value
 
+    def cut_off(self, value: Value, root: Value, peer: str) -> list[str]:
+        """Name what `cut` leaves out of a foreign root.
+
+        Raises: MissingData: as `cut`.
+        """
+        left = self.cut(value, root, peer)
+        if left is value:
+            return []
+        paths = [
+            path
+            for path in self._areas.unsigned
+            if get_in(value, path) is not None and get_in(left, path) is None
+        ]
+        paths += [(*path, owner) for path, owner, _ in self._differing(left, value)]
+        return [" ".join(map(owner_text, path)) for path in paths]
+
     @property
     def _has_rules(self) -> bool:
         policy = self.policy

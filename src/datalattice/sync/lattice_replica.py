@@ -424,6 +424,18 @@ class LatticeReplica:
         self._give_up(list(self._waiting), outcome)
         self._turn_back(self._approach.claims(), outcome)
 
+    def not_hosted(self, offer: Offer, peer: str) -> list[str]:
+        """Name the parts of a stated root that the hosting policy cuts off; its cells are here."""
+        if self.hosting is None or offer.probe is None:
+            return []
+        incoming = offer.probe.data
+        assert isinstance(incoming, Incoming)
+        try:
+            value, _ = self._approach.open(incoming)
+            return self.hosting.cut_off(value, self._root, peer)
+        except (MissingData, BadFormat):
+            return []  # `absorb` tells what is wrong with it
+
     def supply(self, want: Sequence[bytes], peer: str) -> list[Part | None]:
         """Return cells by hash."""
         found = ((hash, self._supplied(hash)) for hash in want)

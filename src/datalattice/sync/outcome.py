@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
+from datalattice.cells import Value, brief
+from datalattice.crypto import PUBLIC_KEY_BYTES
 from datalattice.lattice import (
+    BAD_SIGNATURE,
+    ENTRY_DROPPED,
     MALFORMED,
     MISMATCHED,
+    NOT_OWNER,
     SECTION_DROPPED,
     TOO_COSTLY,
     EntryDropped,
     MergeContext,
+    OwnerForked,
     Report,
+    SectionDropped,
 )
 from datalattice.sync.replica import Absorbed, Probe, Remark
 
@@ -22,6 +29,31 @@ UNSOUND: Final = "unsound-cells"
 """What cells are counted as that are well formed by themselves and do not fit together."""
 
 _PARTS: Final = frozenset({MALFORMED, MISMATCHED, TOO_COSTLY, SECTION_DROPPED})
+
+_WHY: Final = {
+    ENTRY_DROPPED: "it is no value of this place",
+    BAD_SIGNATURE: "its signature is not valid",
+    NOT_OWNER: "it is not signed by its owner",
+    MALFORMED: "its cells do not fit together",
+    MISMATCHED: "a value in it is of another kind than its place takes",
+    TOO_COSTLY: "to merge it takes more work than its size allows",
+}
+
+
+def report_text(report: Report) -> str:
+    """Return what a merge reported, in words: where, and why or what."""
+    where = " ".join(map(_key_text, report.path)) or "the root"
+    if isinstance(report, EntryDropped):
+        return f"{where}: not taken, {_WHY.get(report.kind, report.kind)}"
+    if isinstance(report, SectionDropped):
+        return f"{where}: not taken, {report.reason}"
+    if isinstance(report, OwnerForked):
+        return f"{where}: its owner signed two values of which neither has the other"
+    return repr(report)
+
+
+def _key_text(key: Value) -> str:
+    return key.hex() if isinstance(key, bytes) and len(key) == PUBLIC_KEY_BYTES else brief(key)
 
 
 class Outcome:
@@ -84,7 +116,7 @@ class Outcome:
         remarks = (
             Remark(
                 kind,
-                what if isinstance(what, str) else repr(what),
+                report_text(what) if isinstance(what, Report) else str(what),
                 self._counts[kind],
                 is_refusal=kind == REFUSED,
                 is_loss=kind in _PARTS,

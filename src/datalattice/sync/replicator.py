@@ -216,6 +216,10 @@ class Replicator:
         """Tell the others of a root that became another one by neither a write nor a peer."""
         self._changed(now_ms)
 
+    def brought(self, absorbed: Absorbed, source: str, now_ms: int) -> None:
+        """Take note of what became of a value that no peer stated, but the operator brought."""
+        self._settle(absorbed, source, now_ms)
+
     def pull(self, id: str, pull: Pull | None, now_ms: int) -> None:
         """Ask a peer for its state; the pull ends when all of it is contained here."""
         session = self._sessions.get(id)

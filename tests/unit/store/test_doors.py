@@ -20,7 +20,14 @@ from datalattice.cells import (
 )
 from datalattice.cli.whole import Layout, read_whole
 from datalattice.errors import BadFormat, UsageError
-from datalattice.store import CheckedCells, MemoryStore, Store, export_cells, import_cells
+from datalattice.store import (
+    CheckedCells,
+    MemoryStore,
+    Store,
+    doors,
+    export_cells,
+    import_cells,
+)
 from datalattice.store.etch import EtchStore, copy_cells
 from datalattice.testing.malformed import cells_of, value_of, with_cell
 
@@ -56,6 +63,39 @@ def test_an_archive_with_an_unsound_cell_is_refused(value: Value) -> None:
         import_cells(target, out.read)
     assert not target.has(value_hash(BAD))
     assert not target.has(value_hash(value))
+
+
+@pytest.mark.parametrize("value", UNSOUND, ids=repr)
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_unsound_cells_and_those_above_are_kept_apart_where_asked(
+    value: Value, is_archive: bool
+) -> None:
+    source, target, apart = poisoned(value), MemoryStore(), dict[bytes, bytes]()
+    if is_archive:
+        out = io.BytesIO()
+        export_cells(source, value_hash(value), out.write)
+        out.seek(0)
+        import_cells(target, out.read, apart=apart)
+    else:
+        copy_cells(source, value_hash(value), target, apart=apart)
+    assert {value_hash(BAD), value_hash(value)} <= apart.keys()
+    _, below = cells_of(value)
+    for hash in below:
+        assert target.has(hash) is (hash not in apart)
+
+
+def test_no_more_bytes_are_kept_apart_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(encode(BAD))
+    for limit, is_taken in ((size + 1, True), (size, True), (size - 1, False)):
+        monkeypatch.setattr(doors, "APART_BYTES_MAX", limit)
+        door = CheckedCells(MemoryStore(), scanned=True, apart={})
+        top, below = cells_of(BAD)
+        door.put((hash, cell) for hash, cell in below.items())
+        if is_taken:
+            door.put([(value_hash(BAD), top)])
+            continue
+        with pytest.raises(BadFormat, match=f"more than {limit} bytes lie above"):
+            door.put([(value_hash(BAD), top)])
 
 
 @pytest.mark.parametrize("value", UNSOUND, ids=repr)

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from datalattice.cells import branch_hashes, decode
+from datalattice.cells import Map, branch_hashes, decode
 from datalattice.clock import SystemClock
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
-from datalattice.home import Folder, node_or_store
+from datalattice.home import Folder, node_or_store, taking
 from datalattice.node import import_into
 from datalattice.pipeline.cells.options import WriteOptions, write_options
 from datalattice.pipeline.cells.rows import cells
@@ -33,6 +33,7 @@ from datalattice.pipeline.unsynced import unsynced_store
 from datalattice.store import (
     STORE_FILE,
     CellStore,
+    CheckedCells,
     Seen,
     export_cells,
     extent_of,
@@ -161,9 +162,10 @@ def load(options: WriteOptions, staged: Sequence[Path], folder: Path) -> None:
             with CellStore.open(options.folder) as store:
                 _take(options, store, staged, folder)
             return
-        with node_or_store(Folder(Path(options.folder))) as found:
+        node = Folder(Path(options.folder))
+        with node_or_store(node) as found:
             if isinstance(found, CellStore):
-                _take(options, found, staged, folder)
+                _take(options, found, staged, folder, node)
                 return
         archive = folder / "archive"
         with _together(staged, folder / "cells") as cells_of_all:
@@ -176,8 +178,14 @@ def load(options: WriteOptions, staged: Sequence[Path], folder: Path) -> None:
 # --- into a store ---------------------------------------------------------------------------
 
 
-def _take(options: WriteOptions, target: CellStore, staged: Sequence[Path], folder: Path) -> None:
-    """Copy what is below the root and not in the target, and keep it there."""
+def _take(
+    options: WriteOptions,
+    target: CellStore,
+    staged: Sequence[Path],
+    folder: Path,
+    node: Folder | None = None,
+) -> None:
+    """Copy what is below the root and not in the target, and keep it there; `node`: it is one."""
     wanted, archive = folder / "wanted", folder / "archive"
     with ExitStack() as open_stores:
         if len(staged) <= STORES_MAX:
@@ -193,7 +201,19 @@ def _take(options: WriteOptions, target: CellStore, staged: Sequence[Path], fold
             _copy(notes, sources, target)
     with archive.open("wb") as file:  # of no cells but the root's name: all of them are here
         export_cells(target, options.root, file.write, receiver=target)
-    import_into(target, str(archive), pin=options.pin, merge=options.merge)
+    _keep(options, target, archive, node)
+
+
+def _keep(options: WriteOptions, target: CellStore, archive: Path, node: Folder | None) -> None:
+    """Pin or merge what an archive names; what is merged into a node passes its gate."""
+    gate = None if node is None else taking(node, target, is_known=True)
+    done = import_into(target, str(archive), pin=options.pin, merge=options.merge, taking=gate)
+    _warn(done["dropped"])
+
+
+def _warn(left_out: object) -> None:
+    if left_out:
+        _log.warning("%s parts of the value were not taken by the node", left_out)
 
 
 def _below(
@@ -225,6 +245,7 @@ def _below(
 
 
 def _copy(notes: BinaryIO, sources: Sequence[CellStore], target: CellStore) -> None:
+    door = CheckedCells(target, scanned=True)
     while found := notes.read(NOTES_MAX * _NOTE.size):
         order = list(_NOTE.iter_unpack(found))
         wanted: dict[int, list[bytes]] = {}
@@ -239,7 +260,7 @@ def _copy(notes: BinaryIO, sources: Sequence[CellStore], target: CellStore) -> N
             if encoding is None:
                 raise MissingData([hash])
             copied.append((hash, encoding))
-        target.put_encodings(copied)
+        door.put(copied)
 
 
 # --- beside a node --------------------------------------------------------------------------
@@ -271,10 +292,11 @@ def _export(options: WriteOptions, together: CellStore, archive: Path) -> None:
 
 
 def _import(options: WriteOptions, archive: Path) -> None:
-    found = node_or_store(Folder(Path(options.folder)))
+    node = Folder(Path(options.folder))
+    found = node_or_store(node)
     with found:
         if isinstance(found, CellStore):
-            import_into(found, str(archive), pin=options.pin, merge=options.merge)
+            _keep(options, found, archive, node)
             return
         done = None
         while done is None:
@@ -283,5 +305,7 @@ def _import(options: WriteOptions, archive: Path) -> None:
                 path=str(archive),
                 pin=options.pin,
                 merge=options.merge,
+                known=True,
                 timeout_ms=IMPORT_WAIT_MS,
             )
+        _warn(done.get("dropped") if isinstance(done, Map) else None)

@@ -19,11 +19,12 @@ from typing import Final
 from datalattice.cells import Index, Map, Signed, Value, same, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
-from datalattice.home import Folder, folder_of, node_or_store, open_reader
-from datalattice.lattice import MergeContext, get_in, root_lattice, verify_did
+from datalattice.home import Folder, folder_of, node_or_store, open_reader, taking
+from datalattice.lattice import get_in
 from datalattice.node import import_into
 from datalattice.pipeline.jobs.partials import Merger, Seal, stage, with_databases
 from datalattice.store import STORE_FILE, CellStore, announce_cells, export_cells
+from datalattice.sync import Absorbed, Offer
 
 IMPORT_WAIT_MS: Final = 20_000
 """How long a running node is asked to wait with its answer; it is asked again."""
@@ -119,8 +120,8 @@ def _imported(folder: Folder, made: str, result: Result, told: Told) -> tuple[st
     found = node_or_store(folder)
     with found:
         if isinstance(found, CellStore):
-            join = partial(_join, found, result)
-            done = import_into(found, made, merge=True, join=join, progress=told)
+            gate = partial(_take, found, folder, result)
+            done = import_into(found, made, merge=True, taking=gate, progress=told)
             return str(done["root"]), _number(done["cells"])
         while True:
             answer = found.call(
@@ -130,13 +131,14 @@ def _imported(folder: Folder, made: str, result: Result, told: Told) -> tuple[st
                 return str(answer.get("root")), _number(answer.get("cells"))
 
 
-def _join(store: CellStore, result: Result, merging: Callable[..., Value]) -> None:
-    """Commit what merging the imported result into the root of a store gives."""
-    lattice = root_lattice()
-    own = lattice.zero()
+def _take(store: CellStore, folder: Folder, result: Result, offer: Offer) -> Absorbed:
+    """Have a node take in a result whose cells are staged in its store."""
     if store.root_hash() is not None:
-        own = adopted(store.root(), replace(result, root=store.load(value_hash(result.root))))
-    store.commit(merging(lattice, own, MergeContext(key_pair=result.key, verifier=verify_did)))
+        own = store.root()
+        made = adopted(own, replace(result, root=store.load(value_hash(result.root))))
+        if made is not own:
+            store.commit(made)
+    return taking(folder, store)(offer)
 
 
 def adopted(own: Value, result: Result) -> Value:

@@ -21,8 +21,17 @@ Progress = Callable[[int], None]
 """Told how many cells are done."""
 
 
-def copy_cells(source: Store, top: bytes, target: Store, progress: Progress | None = None) -> int:
+def copy_cells(
+    source: Store,
+    top: bytes,
+    target: Store,
+    progress: Progress | None = None,
+    *,
+    apart: dict[bytes, bytes] | None = None,
+) -> int:
     """Stage the cell `top` of `source`, and all below it, in `target`; return how many were new.
+
+    apart: takes unsound cells and those above them, by hash, which then are no error.
 
     What the target has counts as there with all below it, as in any store of ours.
     Raises: MissingData: the source does not have a cell. Corruption: it is damaged there.
@@ -30,13 +39,13 @@ def copy_cells(source: Store, top: bytes, target: Store, progress: Progress | No
     Cost:   memory by the depth of the value, not by its size.
     """
     new = done = 0
-    door = CheckedCells(target, scanned=False)
+    door = CheckedCells(target, scanned=False, apart=apart)
     batch: list[tuple[bytes, bytes]] = []
     waiting: set[bytes] = set()
     stack: list[tuple[bytes, bool]] = [(top, False)]
     while stack:
         hash, ready = stack.pop()
-        if hash in waiting or target.has(hash):
+        if hash in waiting or target.has(hash) or (apart and hash in apart):
             continue
         encoding = source.get_encoding(hash)
         if encoding is None:

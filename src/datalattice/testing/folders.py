@@ -1,0 +1,70 @@
+"""Folders of nodes for tests: nodes that run on them, and roots that they took from a peer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from datalattice.cells import Value, value_hash
+from datalattice.home import Folder, read_keys_or_none
+from datalattice.lattice import MergeContext, root_lattice
+from datalattice.node import Daemon, Node, NodeConfig, Running, connect
+from datalattice.store import CellStore
+from datalattice.sync import HostingPolicy, LatticeReplica, offer_of
+from datalattice.testing.clocks import StoppedClock
+
+READY_S: Final = 60.0
+
+
+@contextmanager
+def running(folder: Path, *, has_key: bool = True, **settings: Any) -> Iterator[Running]:
+    """Have a node of a folder run in a thread, with the folder's identity or with none."""
+    ready = threading.Event()
+    found: list[Running] = []
+
+    def told(one: Running, _node: Node) -> None:
+        found.append(one)
+        ready.set()
+
+    keys = read_keys_or_none(Folder(folder)) if has_key else None
+    identity = None if keys is None else keys.identity
+    daemon = Daemon(folder, NodeConfig(port=0, **settings), key_pair=identity, ready=told)
+    thread = threading.Thread(target=daemon.run)
+    thread.start()
+    try:
+        assert ready.wait(READY_S), "the node did not start"
+        yield found[0]
+    finally:
+        client = connect(folder)
+        assert client is not None, "the node is gone"
+        with client:
+            client.call("node.stop")
+        thread.join(READY_S)
+        assert not thread.is_alive(), "the node did not end"
+
+
+@contextmanager
+def alone(_folder: Path) -> Iterator[None]:
+    """Have no node run."""
+    yield
+
+
+def fill(
+    folder: Path, roots: Sequence[Value], hosting: HostingPolicy | None = None, now_ms: int = 7_000
+) -> None:
+    """Have a folder's store take roots from a peer, one after the other."""
+    keys = read_keys_or_none(Folder(folder))
+    context = MergeContext() if keys is None else keys.context()
+    with CellStore.open(folder / "store") as store:
+        replica = LatticeReplica(
+            store, root_lattice(), context, hosting=hosting, clock=StoppedClock(now_ms)
+        )
+        for root in roots:
+            store.put(root)
+            taken = replica.absorb(offer_of(value_hash(root), {}), "peer")
+            assert taken.changed, taken.reports
+        if replica.hosting is not None:
+            replica.hosting.usage.save()
