@@ -230,7 +230,8 @@ class LatticeCodec:
         """
         absent = message.absent
         base = encode(message.base) if absent is None else self._replica.load_encoding(absent)
-        nothing = Offer(Probe(message.hash, Incoming((), None, Parts(None), message.hash)))
+        top = Incoming((), None, Parts(None), message.hash)
+        nothing = Offer(Probe(message.hash, top), unread=True)
         if base is None:
             return nothing
         limit = min(self._dialect.message_bytes_max, PATCH_BYTES_MAX)
@@ -238,10 +239,10 @@ class LatticeCodec:
             cells = read_patch(message.patch, base, self._replica.load_encoding, limit)
         except MissingData:
             return nothing
-        hash, top = cells.popitem()
+        hash, cell = cells.popitem()
         if hash != message.hash:
             return nothing
-        made = join_cells(top, cells.values())
+        made = join_cells(cell, cells.values())
         value, parts = decode_parts(made, None, self._dialect.message_bytes_max, ordered=False)
         return self._offer((), value, parts)
 

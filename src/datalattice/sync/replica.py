@@ -49,13 +49,15 @@ class Probe:
 class Offer:
     """What one side gives another: a probe and parts; or hashes that nobody could deliver.
 
-    base: of an answer, the later of the known states that it is the difference to.
+    base:   of an answer, the later of the known states that it is the difference to.
+    unread: it came as the difference to a state that is not here, so no part of it could be read.
     """
 
     probe: Probe | None = None
     parts: tuple[Part, ...] = ()
     lost: tuple[bytes, ...] = ()
     base: Probe | None = None
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)

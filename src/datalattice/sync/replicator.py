@@ -170,11 +170,15 @@ class Replicator:
             heard = Ignored("said before the wanted key is proved")
         match heard:
             case Offered(offer):
+                if offer.unread:
+                    self._disabuse(session, now_ms)
                 self._absorb(session, offer, now_ms)
             case Wanted(request, hashes):
                 parts = self._replica.supply(hashes, id)
                 if any(part is not None for part in parts):
                     self._was_useful(session)
+                if session.asked_for(hashes, now_ms):
+                    self._flush(session, now_ms)  # it may need no more of them then
                 self._send(session, self._codec.give(request, parts, hashes))
             case Answered(request_id, content, error_text):
                 self._answered(session, request_id, content, error_text, now_ms)
@@ -432,11 +436,19 @@ class Replicator:
         session.dirty = False
         self._push(session, self._replica.begin(session.id), now_ms)
 
+    def _disabuse(self, session: Session, now_ms: int) -> None:
+        """Tell a peer that takes us to hold a state which is not here what we do hold."""
+        mine = self._replica.begin(session.id)
+        assert mine.probe is not None
+        if session.may_push and mine.probe.key not in session.told_keys:
+            self._push(session, mine, now_ms)
+
     def _push(self, session: Session, offer: Offer, now_ms: int) -> None:
         assert offer.probe is not None
+        payload = self._codec.push(offer, terse=session.terse and not session.misread)
         session.told(offer.probe, now_ms, self._pace)
         self._effects.push_count += 1
-        self._send(session, self._codec.push(offer, terse=session.terse))
+        self._send(session, payload)
 
     def _join(self, session: Session, now_ms: int) -> None:
         session.joined = True

@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -43,6 +44,12 @@ Each push costs every peer a merge and a commit: what honest peers write would s
 
 LATE_MAX: Final = 16
 """Requests for parts that timed out and whose answer is used all the same, for one peer."""
+
+TOLD_MAX: Final = 64
+"""States of which it is remembered that a peer was told them."""
+
+RETELL_MS: Final = 1_000
+"""A stranger is told again no more often than this what it could not read: it may be much."""
 
 
 # --- what a peer said ---------------------------------------------------------------------------
@@ -273,6 +280,9 @@ class Session:
     sent, received: the last states that this peer was told, and told us and we took in. What it is
                     sent next is the difference to them. They are hints: a peer that lacks a cell
                     all the same asks for it.
+    told_keys:      those of the last states that this peer was told.
+    misread:        it could not read one of them, so the next one is not told as a patch;
+    retell_ms:      when a stranger may say that again.
     stated:         the key of the last state that this peer told, taken in or not.
     is_settled:     whether `received` is what that came to.
     dirty:          there may be something to push.
@@ -302,6 +312,9 @@ class Session:
     sent: Probe | None = None
     received: Probe | None = None
     sent_last: bool = False
+    told_keys: deque[bytes] = field(default_factory=lambda: deque(maxlen=TOLD_MAX))
+    misread: bool = False
+    retell_ms: int = 0
     stated: bytes | None = None
     is_settled: bool = False
     greeted: bool = False
@@ -377,12 +390,29 @@ class Session:
 
     def told(self, probe: Probe, now_ms: int, pace: Pace) -> None:
         """Note that this peer was told a state; decides when it may be told the next one."""
-        self.sent, self.sent_last = probe, True
+        self.sent, self.sent_last, self.misread = probe, True, False
+        self.told_keys.append(probe.key)
         self.sync_after_ms = now_ms + pace.root_sync_interval_ms
         self.paced_ms = max(self.paced_ms, now_ms) + pace.broadcast_delay_ms
         ahead_ms = (pace.burst_max - 1) * pace.broadcast_delay_ms
         self.early = self.terse and self.paced_ms - ahead_ms <= now_ms
         self.push_after_ms = self.window_ms = now_ms + pace.broadcast_delay_ms
+
+    def asked_for(self, hashes: Collection[bytes], now_ms: int) -> bool:
+        """Note which cells this peer lacks; return whether it is to be told our state once more.
+
+        Who asks for the very top of a state lacks what the patch rested on, and so lost all of it:
+        the next one rests on what the peer itself told.
+        """
+        if not any(key in hashes for key in self.told_keys):
+            return False
+        if now_ms < self.retell_ms and not self.wanted:
+            return False
+        self.retell_ms = now_ms + RETELL_MS
+        self.told_keys.clear()
+        self.sent, self.sent_last = None, False
+        self.misread = self.dirty = True
+        return True
 
     def told_whole(self, whole: PlainUpdate, now_ms: int, pace: Pace) -> None:
         """Note that this plain peer was told something; decides when it may be told more."""
