@@ -65,7 +65,7 @@ from datalattice.cells.scalars import (
     Symbol,
     make_extension,
 )
-from datalattice.cells.scan import branch_hashes, may_refer, read_vlq, skip_kid
+from datalattice.cells.scan import branch_hashes, branch_places, may_refer, read_vlq, skip_kid
 from datalattice.cells.shapes import (
     CellList,
     Column,
@@ -178,6 +178,7 @@ __all__ = [
     "branch_count",
     "branch_hashes",
     "branch_kids",
+    "branch_places",
     "brief",
     "cell_as_kid",
     "changes",

@@ -125,7 +125,15 @@ def branch_hashes(data: bytes) -> list[bytes]:
     Those inside embedded children are among them.
     Source: CAD003 "Branches"; docs/cells.md "Embedding".
     """
-    found: list[bytes] = []
+    return [data[at : at + HASH_BYTES] for at in branch_places(data)]
+
+
+def branch_places(data: bytes) -> list[int]:
+    """Return where in the encoding of one cell the hashes of its references stand, in order.
+
+    Source: CAD003 "Branches"; docs/cells.md "Embedding".
+    """
+    found: list[int] = []
     scan(data, 0, len(data), 0, False, found)
     return found
 
@@ -177,12 +185,12 @@ def _past_plain(data: bytes, pos: i64, end: i64, depth: i64) -> i64:
 
 
 def scan(
-    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, places: list[int] | None
 ) -> i64:
     """Return the position after the cell at `pos`.
 
-    strict: also check the order of map keys, which costs a hash each; refs: collects the references
-    met.
+    strict: also check the order of map keys, which costs a hash each; places: collects where the
+    hashes of references stand.
     Raises: BadFormat.
     """
     if pos >= end:
@@ -193,13 +201,13 @@ def scan(
     if tag <= 0x1D:
         return _scan_number(data, pos, end, tag)
     if tag == 0x30 or tag == 0x31:
-        return _scan_blob(data, pos, end, depth, strict, refs, tag)
+        return _scan_blob(data, pos, end, depth, strict, places, tag)
     if tag == 0x80 or tag == 0x81 or (tag & 0xF0) == 0xD0:
-        return _scan_vector(data, pos, end, depth, strict, refs)
+        return _scan_vector(data, pos, end, depth, strict, places)
     if tag == 0x82 or tag == 0x83:
-        return _scan_map(data, pos, end, depth, strict, refs, tag)
+        return _scan_map(data, pos, end, depth, strict, places, tag)
     if tag == 0x84:
-        return _scan_index(data, pos, end, depth, strict, refs)
+        return _scan_index(data, pos, end, depth, strict, places)
     if (tag & 0xF0) == 0xB0:
         return pos + 1
     if tag == 0x33 or tag == 0x32:
@@ -214,13 +222,13 @@ def scan(
     if (tag & 0xF0) == 0xE0:
         return read_vlq(data, pos + 1, end)[1]
     if (tag & 0xF0) == 0xC0:
-        return _scan_kids(data, pos + 1, end, depth, strict, refs, 2)
+        return _scan_kids(data, pos + 1, end, depth, strict, places, 2)
     if tag == 0x90:
-        return _scan_kids(data, _within(pos + 97, end, pos), end, depth, strict, refs, 1)
+        return _scan_kids(data, _within(pos + 97, end, pos), end, depth, strict, places, 1)
     if tag == 0x91:
-        return _scan_kids(data, _within(pos + 65, end, pos), end, depth, strict, refs, 1)
+        return _scan_kids(data, _within(pos + 65, end, pos), end, depth, strict, places, 1)
     if tag == 0x88:
-        return _scan_syntax(data, pos, end, depth, strict, refs)
+        return _scan_syntax(data, pos, end, depth, strict, places)
     raise bad(f"unknown tag {tag:#04x}", pos)
 
 
@@ -274,7 +282,7 @@ def _scan_char(data: bytes, pos: i64, end: i64, tag: i64) -> i64:
 
 
 def _scan_blob(
-    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None, tag: i64
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, places: list[int] | None, tag: i64
 ) -> i64:
     length, at = read_vlq(data, pos + 1, end)
     if length <= CHUNK_BYTES:
@@ -286,12 +294,12 @@ def _scan_blob(
     for _ in range(kids):
         if at < end and data[at] == 0:
             raise bad("a blob chunk is nil", at)
-        at = _scan_kids(data, at, end, depth, strict, refs, 1)
+        at = _scan_kids(data, at, end, depth, strict, places, 1)
     return at
 
 
 def _scan_vector(
-    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, places: list[int] | None
 ) -> i64:
     count, at = read_vlq(data, pos + 1, end)
     kids: i64 = count
@@ -302,21 +310,21 @@ def _scan_vector(
         else:
             block: i64 = block_size(count)
             kids = (count - 1) // block + 1
-    return _scan_kids(data, at, end, depth, strict, refs, kids)
+    return _scan_kids(data, at, end, depth, strict, places, kids)
 
 
 def _scan_kids(
-    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None, count: i64
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, places: list[int] | None, count: i64
 ) -> i64:
     at: i64 = pos
     for _ in range(count):
         if at < end and data[at] == 0x20:
             start: i64 = at + 1
             at = _within(at + 33, end, at)
-            if refs is not None:
-                refs.append(data[start : start + HASH_BYTES])
+            if places is not None:
+                places.append(start)
         else:
-            after: i64 = scan(data, at, end, depth + 1, strict, refs)
+            after: i64 = scan(data, at, end, depth + 1, strict, places)
             if after - at > EMBEDDED_BYTES_MAX:
                 raise bad(
                     f"an inline child has at most {EMBEDDED_BYTES_MAX} bytes, got {after - at}",
@@ -327,7 +335,7 @@ def _scan_kids(
 
 
 def _scan_map(
-    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None, tag: i64
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, places: list[int] | None, tag: i64
 ) -> i64:
     count, at = read_vlq(data, pos + 1, end)
     if count > MAP_LEAF_MAX:
@@ -340,18 +348,18 @@ def _scan_map(
             raise bad(f"a map node shifts by at most 63 digits, got {shift}", at)
         if kids < 2:
             raise bad(f"a map node has at least two children, got {kids}", at)
-        return _scan_kids(data, at + 3, end, depth, strict, refs, kids)
+        return _scan_kids(data, at + 3, end, depth, strict, places, kids)
     last = b""
     for i in range(count):
         start: i64 = at
-        at = _scan_kids(data, at, end, depth, strict, refs, 1)
+        at = _scan_kids(data, at, end, depth, strict, places, 1)
         if strict:
             key = key_hash_at(data, start, at)
             if i > 0 and key <= last:
                 raise bad("map keys are not in strictly increasing order of their hashes", start)
             last = key
         if tag == 0x82:
-            at = _scan_kids(data, at, end, depth, strict, refs, 1)
+            at = _scan_kids(data, at, end, depth, strict, places, 1)
     return at
 
 
@@ -363,18 +371,18 @@ def key_hash_at(data: bytes, start: i64, end: i64) -> bytes:
 
 
 def _scan_index(
-    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, places: list[int] | None
 ) -> i64:
     count, at = read_vlq(data, pos + 1, end)
     if count == 0:
         return at
     if count == 1:
-        return _scan_entry(data, at, end, depth, strict, refs)
+        return _scan_entry(data, at, end, depth, strict, places)
     _within(at + 1, end, pos)
     marker: i64 = data[at]
     at += 1
     if marker == 0x80:
-        at = _scan_entry(data, at, end, depth, strict, refs)
+        at = _scan_entry(data, at, end, depth, strict, places)
     elif marker != 0:
         raise bad(f"an index entry mark is 00 or 80, got {marker:#04x}", at - 1)
     _within(at + 3, end, pos)
@@ -386,11 +394,11 @@ def _scan_index(
         raise bad(f"an index depth is at most {INDEX_DEPTH_MAX}, got {digits}", at)
     if kids < (1 if marker else 2):
         raise bad(f"an index node of {count} entries has {kids} children", at)
-    return _scan_kids(data, at + 3, end, depth, strict, refs, kids)
+    return _scan_kids(data, at + 3, end, depth, strict, places, kids)
 
 
 def _scan_entry(
-    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, places: list[int] | None
 ) -> i64:
     if pos < end:
         tag: i64 = data[pos]
@@ -406,13 +414,13 @@ def _scan_entry(
                 f"an index key is a blob, string, keyword, symbol or address, got tag {tag:#04x}",
                 pos,
             )
-    return _scan_kids(data, pos, end, depth, strict, refs, 2)
+    return _scan_kids(data, pos, end, depth, strict, places, 2)
 
 
 def _scan_syntax(
-    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, refs: list[bytes] | None
+    data: bytes, pos: i64, end: i64, depth: i64, strict: bool, places: list[int] | None
 ) -> i64:
-    at: i64 = _scan_kids(data, pos + 1, end, depth, strict, refs, 1)
+    at: i64 = _scan_kids(data, pos + 1, end, depth, strict, places, 1)
     if at >= end:
         raise bad("syntax metadata is cut off", at)
     tag: i64 = data[at]
@@ -420,4 +428,4 @@ def _scan_syntax(
         return at + 1
     if tag != 0x82 or (at + 1 < end and data[at + 1] == 0):
         raise bad("syntax metadata is nil or a map with entries, in full", at)
-    return scan(data, at, end, depth + 1, strict, refs)
+    return scan(data, at, end, depth + 1, strict, places)

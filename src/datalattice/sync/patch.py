@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from datalattice.cells import branch_hashes
+from datalattice.cells import branch_hashes, branch_places
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CELL_BYTES_MAX, HASH_BYTES, VLQ_BYTES_MAX
@@ -48,7 +48,6 @@ HUNKS_MAX: Final = 256
 PATCH_CELLS_MAX: Final = 4_096
 """Most cells of a patch below its top: that takes a look at as many old ones."""
 
-_REFERENCE: Final = b"\x20"
 _UNKNOWN: Final = sha3_256(b"a hash to be computed")
 
 Load = Callable[[bytes], "bytes | None"]
@@ -87,18 +86,8 @@ def write_patch(top: bytes, cells: Mapping[bytes, bytes], base: bytes, load: Loa
 
 
 def _places(cell: bytes) -> list[tuple[int, bytes]]:
-    """Return (position, hash) of each reference in an encoding.
-
-    Found by looking for the bytes: data that repeat a reference of their own cell, tag and all,
-    mislead it. Then the patch does not give the hash it should, and is of no use.
-    """
-    found: list[tuple[int, bytes]] = []
-    at = 0
-    for ref in branch_hashes(cell):
-        at = cell.index(_REFERENCE + ref, at) + 1
-        found.append((at, ref))
-        at += HASH_BYTES
-    return found
+    """Return (position, hash) of each reference in an encoding."""
+    return [(at, cell[at : at + HASH_BYTES]) for at in branch_places(cell)]
 
 
 def _edit(draft: bytes, old: bytes) -> tuple[int, bytes]:
