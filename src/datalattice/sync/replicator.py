@@ -593,6 +593,7 @@ class Replicator:
                 "undelivered", session.id, f"{len(hashes) - len(here)} of {len(hashes)} cells"
             )
         if here:
+            self._wants.delivered(session.id)
             self._repairs.take(here, self._effects)
             self._absorb(session, Offer(None, here), now_ms)
         self._drop_lost(session.id, now_ms)
@@ -604,6 +605,8 @@ class Replicator:
             pending = session.expire(id)
             self._effects.note("timeout", session.id, f"no answer to {pending.purpose.value}")
             self._effects.finish(pending.pull, "the peer did not answer in time")
+            if pending.purpose is Purpose.WANT:
+                self._wants.timed_out(session.id)
             for hash in pending.hashes:
                 self._wants.failed(hash, session.id, now_ms)
             if pending.purpose is Purpose.HELLO:

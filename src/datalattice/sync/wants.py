@@ -4,7 +4,8 @@ Every hash is asked of one peer at a time. It goes first to the peer that made i
 a refusal or a time-out to the others in turn; when all were asked a round is over, and after a rest
 the next begins. A part that nobody delivered in `rounds_max` rounds is lost: the replica drops what
 depended on it, and nothing else suffers. A peer that answers nothing while it makes more and more
-wanted holds up only that: what others made wanted leaves its line after a while.
+wanted holds up only that: what others made wanted leaves its line after a while, and what is asked
+of a peer that did not deliver the last time, or never did, is asked of whoever states it next, too.
 
 The newest wants are asked first. In a tree that means depth first, which keeps the list short: the
 children of a cell just received are fetched before its neighbours.
@@ -59,6 +60,7 @@ class WantList:
         self._helpers: dict[
             str, None
         ] = {}  # peers that are asked for what others made wanted, in order
+        self._prompt: set[str] = set()  # peers that delivered, and left nothing unanswered since
         self._alarms: list[tuple[int, bytes]] = []  # (end of a rest or of a wait in line, hash)
         self._lost: list[bytes] = []
         self._counts: dict[str, int] = {}  # source -> how many it made wanted
@@ -81,6 +83,7 @@ class WantList:
     def remove_peer(self, peer: str, now_ms: int) -> None:
         """Forget `peer`; what was to be asked of it, or was in flight, goes to the next one."""
         self._helpers.pop(peer, None)
+        self._prompt.discard(peer)
         queue = self._queues.pop(peer, [])
         again = [hash for hash in queue if self._is_waiting(hash)]
         again += [hash for hash, want in self._wants.items() if want.in_flight == peer]
@@ -99,7 +102,8 @@ class WantList:
                 self._wants[hash] = _Want(source)
                 self._counts[source] = self._counts.get(source, 0) + 1
                 queue.append(hash)
-            elif want.in_flight is None and source not in want.asked:
+            elif source not in want.asked and self._may_ask(want):
+                want.in_flight = None
                 queue.append(hash)
 
     def take(self, peer: str, count: int) -> list[bytes]:
@@ -116,6 +120,14 @@ class WantList:
             want.asked.add(peer)
             taken.append(hash)
         return taken
+
+    def delivered(self, peer: str) -> None:
+        """Note that `peer` delivered: what is asked of it is asked of it alone."""
+        self._prompt.add(peer)
+
+    def timed_out(self, peer: str) -> None:
+        """Note that `peer` did not answer: until it delivers, nothing waits for it alone."""
+        self._prompt.discard(peer)
 
     def found(self, hash: bytes) -> None:
         """Note that a part has arrived, from wherever."""
@@ -161,6 +173,9 @@ class WantList:
     def _is_waiting(self, hash: bytes) -> bool:
         want = self._wants.get(hash)
         return want is not None and want.in_flight is None
+
+    def _may_ask(self, want: _Want) -> bool:
+        return want.in_flight is None or want.in_flight not in self._prompt
 
     def _able(self, want: _Want) -> list[str]:
         """Return the peers that can be asked, in order."""

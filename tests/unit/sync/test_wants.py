@@ -42,6 +42,30 @@ def test_wanting_twice_asks_once() -> None:
     assert wants.take("t", 10) == []
 
 
+def test_what_is_asked_of_a_peer_that_never_delivered_is_asked_of_the_next_that_states_it() -> None:
+    wants = WantList()
+    wants.add([A], "mute")
+    assert wants.take("mute", 1) == [A]
+    wants.add([A], "s")
+    assert wants.take("s", 1) == [A]
+    wants.failed(A, "mute", 0)  # it is in flight at another one by now
+    assert wants.take("mute", 1) == []
+    wants.add([A], "mute")
+    assert wants.take("mute", 1) == []
+
+
+def test_what_is_asked_of_a_peer_that_delivers_is_asked_of_it_alone_until_it_is_late() -> None:
+    wants = WantList()
+    wants.delivered("s")
+    wants.add([A], "s")
+    assert wants.take("s", 1) == [A]
+    wants.add([A], "t")
+    assert wants.take("t", 1) == []
+    wants.timed_out("s")
+    wants.add([A], "t")
+    assert wants.take("t", 1) == [A]
+
+
 def test_failure_passes_on_to_helpers_in_order() -> None:
     wants = WantList()
     for helper in ("h1", "h2"):
