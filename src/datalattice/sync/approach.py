@@ -126,8 +126,8 @@ class Approach:
         return self._looks[claim].probe
 
     def look(self, claim: Claim, probe: Probe, hashes: Iterable[bytes]) -> list[bytes]:
-        """Wait for upper cells of a value; return those to be asked for."""
-        self.forget(claim)
+        """Wait for upper cells of a value; return those to be asked for. Fetched ones are kept."""
+        self._leave(claim)
         self._counts[claim.peer] = self._counts.get(claim.peer, 0) + 1
         look = self._looks[claim] = _Look(probe)
         wanted = list(dict.fromkeys(hashes))
@@ -141,6 +141,13 @@ class Approach:
 
     def forget(self, claim: Claim) -> Probe | None:
         """Wait no more for the upper cells of a value; return its statement."""
+        found = self._leave(claim)
+        if not self._looks:
+            self._ahead = {}  # who just read them may still look at the former ones
+            self.size_bytes = 0
+        return found
+
+    def _leave(self, claim: Claim) -> Probe | None:
         found = self._looks.pop(claim, None)
         if found is None:
             return None
@@ -152,9 +159,6 @@ class Approach:
         self._counts[claim.peer] -= 1
         if not self._counts[claim.peer]:
             del self._counts[claim.peer]
-        if not self._looks:
-            self._ahead = {}  # who just read them may still look at the former ones
-            self.size_bytes = 0
         return found.probe
 
     def take(self, parts: Iterable[Part]) -> tuple[list[bytes], list[Claim]]:

@@ -8,7 +8,8 @@ from datalattice.cells import Vector, encode, value_hash
 from datalattice.store import MemoryStore
 from datalattice.sync import Slot
 from datalattice.sync.approach import Approach
-from datalattice.sync.replica import Part
+from datalattice.sync.incoming import Claim
+from datalattice.sync.replica import Part, Probe
 from datalattice.testing.steps import steps_of
 
 LEAVES = [f"leaf {number} ".ljust(150) for number in range(6)]
@@ -52,6 +53,17 @@ def test_a_slot_that_is_dropped_is_charged_nothing_more() -> None:
     assert approach.waits_for(Slot("kv", 0)) == []
     assert approach.arrived([part(0)], []) == []
     assert len(approach.waits_for(Slot("kv", 1))) == 1
+
+
+def test_a_value_that_wants_further_upper_cells_keeps_those_that_came() -> None:
+    approach = Approach(MemoryStore())
+    claim, probe = Claim("peer", b""), Probe(b"", None)
+    for number in range(3):
+        assert approach.look(claim, probe, [HASHES[number]]) == [HASHES[number]]
+        assert approach.take([part(number)]) == ([], [claim])
+    assert approach.size_bytes == 3 * len(encode(LEAVES[0]))
+    assert approach.forget(claim) is probe
+    assert approach.size_bytes == 0
 
 
 def test_a_slot_costs_the_same_however_many_others_wait() -> None:
