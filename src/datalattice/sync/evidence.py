@@ -76,9 +76,13 @@ class EvidenceLimits:
                       watched owners.
     dropped:          ids of dropped records that are remembered, so that a replay brings none back.
     forks_per_minute: of one slot that are examined; of further ones the order decides alone.
+    own_records_per_slot: of an owner whose key is here. Of its forks every one is examined, for a
+                      clone of this node may fork as often as it writes, and each branch may have
+                      records that were acknowledged; they may take all `bytes`.
     """
 
     records_per_slot: int = 8
+    own_records_per_slot: int = 256
     bytes_per_owner: int = 16 * 1024 * 1024
     records: int = 1_024
     bytes: int = 256 * 1024 * 1024
@@ -176,7 +180,7 @@ class Evidence:
             self.seen_count += 1
             if (
                 self.can_keep
-                and self._may_examine(fork.path)
+                and self._may_examine(fork)
                 and not self._afforded(lambda: self._add(fork))  # noqa: B023
             ):
                 self.skipped_count += 1
@@ -256,10 +260,12 @@ class Evidence:
         self._cells = self._cells.remove(id)
         self._is_new = True
 
-    def _may_examine(self, path: Path) -> bool:
-        """Count a fork of a slot; "forks of a slot examined: 60 a minute"."""
+    def _may_examine(self, fork: OwnerForked) -> bool:
+        """Count a fork of a slot; "forks of a slot examined: 60 a minute", of one's own all."""
+        if self.is_mine(fork.owner):
+            return True
         minute = self._clock.now_ms() // MINUTE_MS
-        key = _path_hash(path)
+        key = _path_hash(fork.path)
         since, count = self._examined.get(key, (minute, 0))
         if since != minute:
             self._examined = {k: v for k, v in self._examined.items() if v[0] == minute}
@@ -297,7 +303,8 @@ class Evidence:
                 earlier.append(other.id)
         for one in earlier:
             self._take(one)
-        size = growth(winner, loser, self._fetch, self._limits.bytes_per_owner)
+        bytes_max = self._bytes_max(fork.owner)
+        size = growth(winner, loser, self._fetch, bytes_max)
         proof: Value = None
         if size is None:
             proof = Vector.of((loser.public_key, loser.signature, value_hash(loser.value)))
@@ -311,7 +318,7 @@ class Evidence:
                 None if size is None else loser,
                 losses_of(fork),
                 self._clock.now_ms(),
-                -self._limits.bytes_per_owner if size is None else size[0],
+                -bytes_max if size is None else size[0],
                 proof,
             )
         )
@@ -388,12 +395,12 @@ class Evidence:
         limits = self._limits
         for record in added:
             slot = self._slots.get(_path_hash(record.path), {})
-            while len(slot) > limits.records_per_slot and self._evict(slot):
+            while len(slot) > self.records_max(record.owner) and self._evict(slot):
                 pass
             of_owner = self._owners.get(value_hash(record.owner))
             while (
                 of_owner is not None
-                and of_owner.size > limits.bytes_per_owner
+                and of_owner.size > self._bytes_max(record.owner)
                 and self._evict(of_owner.records)
             ):
                 pass
@@ -408,6 +415,14 @@ class Evidence:
                 key=lambda found: min(record.seen_ms for record in found),
             )
             self._evict_one(max(worst, key=lambda record: (record.seen_ms, record.id)))
+
+    def records_max(self, owner: Value) -> int:
+        """Return how many records are kept of a slot of an owner."""
+        limits = self._limits
+        return limits.own_records_per_slot if self.is_mine(owner) else limits.records_per_slot
+
+    def _bytes_max(self, owner: Value) -> int:
+        return self._limits.bytes if self.is_mine(owner) else self._limits.bytes_per_owner
 
     def _evict(self, records: dict[bytes, ForkRecord]) -> bool:
         """Remove the least of some records by the order, but none of the first two."""

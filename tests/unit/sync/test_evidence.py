@@ -11,7 +11,14 @@ import pytest
 
 import datalattice.sync.evidence as evidence_module
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ, append_branch, is_appended, make_entry, read_state
+from datalattice.apps.queue import (
+    LatticeMQ,
+    append_branch,
+    entry_value,
+    is_appended,
+    make_entry,
+    read_state,
+)
 from datalattice.cells import (
     Index,
     Keyword,
@@ -405,6 +412,41 @@ def test_forks_of_a_slot_are_examined_so_often_a_minute_and_the_order_still_deci
     clock.now = 120_000
     give(node, queue_root(["one more"], 1))
     assert len(node.evidence.records) == 4
+
+
+def test_a_clone_that_forks_many_times_a_minute_loses_no_record_of_ones_own() -> None:
+    node, clone = owner_node(), owner_node()
+    for number in range(70):
+        for one, values in ((node, [f"n{number}"]), (clone, [f"c{number}", f"d{number}"])):
+            queue = LatticeMQ.at(one.cursor, OWNER.public_key, StoppedClock(number))
+            queue.partition("t", 0).offer_many(values)
+            one.publish()
+        told = node.announced
+        give(node, clone.announced)
+        give(clone, told)
+    queue = LatticeMQ.at(RootLattice(root_lattice(), node.root), OWNER.public_key).partition("t", 0)
+    found = set(queue.range(0, 10**6))
+    lost, _ = stored_forks(node.root, OWNER.public_key)
+    for record in lost.values():
+        for _, branch in record.log_branches():
+            found |= {entry_value(entry) for entry in branch.tail()}
+    written = {f"{one}{n}" for n in range(70) for one in "ncd"}
+    assert written - found == set()
+    assert node.evidence.skipped_count == node.evidence.evicted_count == 0
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_records_of_a_slot_of_ones_own_have_a_bound_of_their_own(extra: int) -> None:
+    limits = EvidenceLimits(records_per_slot=2, own_records_per_slot=4)
+    node = LatticeReplica(
+        MemoryStore(),
+        root_lattice(),
+        MergeContext(key_pair=OWNER),
+        clock=StoppedClock(2_000),
+        evidence_limits=limits,
+    )
+    equivocate(node, 1 + 4 + extra)
+    assert len(node.evidence.records) == min(4, 4 + extra)
 
 
 def bombed_root(number: int, key: KeyPair = OWNER) -> Value:

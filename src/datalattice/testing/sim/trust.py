@@ -152,6 +152,8 @@ class BoundedEvidence(Checker):
         slots: dict[bytes, int] = {}
         owners: dict[bytes, int] = {}
         for one in records:
+            if evidence.is_mine(one.owner):
+                continue
             place = b"".join(value_hash(key) for key in one.path)
             owner = value_hash(one.owner)
             slots[place] = slots.get(place, 0) + 1
