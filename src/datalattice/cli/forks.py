@@ -25,6 +25,7 @@ from datalattice.cli.folder import DirOption, JsonOption, existing_folder, read_
 from datalattice.cli.past import path_text
 from datalattice.cli.render import (
     counted,
+    print_error,
     print_json_line,
     print_lines,
     print_notice,
@@ -65,6 +66,7 @@ DIFFERENCES_MAX: Final = 100
 """Differing entries that `list` counts, and `show` names."""
 
 _VERDICT_CODES: Final = {FORK: 0, CHAIN: 1, INVALID: 2}
+EXIT_UNREADABLE: Final = 3
 
 IdArgument = Annotated[
     str, typer.Argument(help="The fork's id, or how it begins, as `lattice forks list` has it.")
@@ -220,9 +222,17 @@ def verify(
     file: Annotated[Path, typer.Argument(help="A proof that `lattice forks export` wrote.")],
     json: JsonOption = False,
 ) -> None:
-    """Check a proof by itself: FORK (exit code 0), CHAIN (1), which proves nothing, INVALID (2)."""
-    with file.open("rb") as source:
-        found = check_proof(source.read(MESSAGE_BYTES_MAX + 1))
+    """Check a proof by itself: FORK (exit code 0), CHAIN (1), which proves nothing, INVALID (2).
+
+    Exit code 3: there is no such file, or it cannot be read.
+    """
+    try:
+        with file.open("rb") as source:
+            data = source.read(MESSAGE_BYTES_MAX + 1)
+    except OSError as error:
+        print_error(f"{file}: {error.strerror or error}", "system", json)
+        raise Exit(EXIT_UNREADABLE) from None
+    found = check_proof(data)
     document = {
         "verdict": found.kind,
         "text": found.text,

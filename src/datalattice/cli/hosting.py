@@ -168,6 +168,7 @@ def _print_hosting(document: dict[str, Any]) -> None:
             for row in document["usage"]
         ]
         results().print(table(("section", "owner", "bytes", "cells", "limited"), rows))
+    print_lines(f"over quota: {one}" for one in document["over_quota"])
     _print_decisions(document)
 
 

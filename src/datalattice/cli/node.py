@@ -285,14 +285,16 @@ def status(
     if json:
         print_json(found)
         return
-    peers, guests, counters, damage, reasons = (
-        found.pop(name, None) for name in ("peers", "guests", "counters", "damage", "reasons")
+    peers, guests, counters, damage, reasons, over_quota = (
+        found.pop(name, None)
+        for name in ("peers", "guests", "counters", "damage", "reasons", "over_quota")
     )
     found.pop("sections", None)
     if reasons:
         found["health"] = "degraded"  # the reasons follow, each with its key
     print_pairs({name: _shown(name, value) for name, value in found.items()})
     print_lines(f"damaged: {one}" for one in damage or ())
+    print_lines(f"over quota: {one}" for one in over_quota or ())
     print_lines(f"degraded ({key}): {text}" for key, text in (reasons or {}).items())
     if counters:
         print_pairs({f"  {name}": count for name, count in sorted(counters.items())})

@@ -49,6 +49,7 @@ def hosting_document(replica: LatticeReplica) -> dict[str, object]:
         "policy": policy_document(hosting.policy),
         "decisions": [asdict(one) for one in hosting.table.decisions],
         "strangers_bytes": hosting.strangers_bytes(),
+        "over_quota": hosting.short_of(),
         "usage": rows,
     }
 

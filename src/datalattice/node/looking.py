@@ -44,7 +44,8 @@ async def _look(worker: Worker, replica: LatticeReplica) -> Inside:
     def look(replicator: Replicator, _now_ms: int) -> None:
         standings = tuple(replicator.standings(replica.view_hash))
         forks = forks_of(replica.evidence)
-        inside = Inside(standings, replicator.missing_count, replica.staged_bytes, forks)
+        short = () if replica.hosting is None else tuple(replica.hosting.short_of())
+        inside = Inside(standings, replicator.missing_count, replica.staged_bytes, forks, short)
         loop.call_soon_threadsafe(tell, inside)
 
     worker.submit(look)

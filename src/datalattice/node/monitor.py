@@ -205,12 +205,7 @@ class Monitor:
     async def reading(self) -> Reading:
         """Return everything that is known about the node now."""
         node = self._node
-        try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
-                self._inside = await node.look_inside()
-        except TimeoutError:
-            node.observer.count("worker-busy")
-            self._inside = dataclasses.replace(self._inside, standings=())  # may be wrong by now
+        await self._look()
         process, store_bytes = await asyncio.to_thread(_of_the_system, node.store_folder)
         connections = node.connections
         traffic = Traffic()
@@ -236,6 +231,15 @@ class Monitor:
             process=process,
         )
 
+    async def _look(self) -> None:
+        node = self._node
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                self._inside = await node.look_inside()
+        except TimeoutError:
+            node.observer.count("worker-busy")
+            self._inside = dataclasses.replace(self._inside, standings=())  # may be wrong by now
+
     def _peer(self, info: PeerInfo, connection: Connection | None) -> PeerReading:
         fields = dataclasses.asdict(info)
         if connection is None:
@@ -252,11 +256,13 @@ class Monitor:
 
     async def _health_page(self) -> Response:
         reasons = self._node.observer.reasons
+        await self._look()
         document = {
             "status": "degraded" if reasons else "ok",
             "reasons": reasons,
             "root_hash": self._node.root_hash.hex(),
             "noticed": self._node.observer.noticed,
+            "over_quota": self._inside.over_quota,
         }
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
         return Response(status, json.dumps(document) + "\n", "application/json")

@@ -274,6 +274,7 @@ class Operations:
                 "health": node.observer.health,
                 "reasons": dict(reading.reasons),
                 "damage": list(reading.damage),
+                "over_quota": list(reading.inside.over_quota),
                 "connections": reading.inbound + reading.outbound,
                 "bytes_in": reading.traffic.bytes_in,
                 "bytes_out": reading.traffic.bytes_out,

@@ -29,12 +29,14 @@ class Inside:
     """What only the worker knows.
 
     missing_count: cells that are wanted and not here. staged_bytes: of cells that wait for them.
+    over_quota: of which owners values had no room of late, and why.
     """
 
     standings: tuple[Standing, ...] = ()
     missing_count: int = 0
     staged_bytes: int = 0
     forks: Forks = Forks()
+    over_quota: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

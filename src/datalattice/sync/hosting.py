@@ -11,7 +11,7 @@ Source: docs/design/foreign-data.md "Room".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Protocol
 
@@ -43,7 +43,7 @@ from datalattice.lattice import (
 from datalattice.store import Store
 from datalattice.sync.delta import Fetch
 from datalattice.sync.hostingtable import HostingTable
-from datalattice.sync.outcome import Outcome
+from datalattice.sync.outcome import QUOTA_EXCEEDED, Outcome
 from datalattice.sync.policy import HostingPolicy
 from datalattice.sync.usage import RECOUNT_MS, Count, Slot, Usage
 
@@ -55,12 +55,18 @@ Path = tuple[Value, ...]
 
 _OVER_MAX: Final = 65_536
 
+SHORT_MS: Final = 2 * RECOUNT_MS
+"""How long it is told that a slot had no room for a value; whoever has one offers it more often."""
+
+SHORT_MAX: Final = 1_024
+"""Slots of which that is told."""
+
 
 @dataclass(frozen=True, slots=True)
 class QuotaExceeded:
     """A value was not taken because its owner's data would have more than `quota` bytes here."""
 
-    kind: ClassVar[str] = "quota-exceeded"
+    kind: ClassVar[str] = QUOTA_EXCEEDED
     section: str
     owner: str
     """The key in hex, or the name; "" for the unsigned data of strangers."""
@@ -85,13 +91,23 @@ def owner_text(owner: Value) -> str:
 
 
 @dataclass(slots=True)
-class _Areas:
+class _Short:
+    """A slot that had no room: when and why, and over which connections the value came."""
+
+    report: QuotaExceeded
+    at_ms: int
+    peers: set[str]
+
+
+@dataclass(slots=True)
+class Areas:
     """Where a lattice has owners, and where what nobody signs: paths from the root."""
 
     owned: list[tuple[Value, ...]] = field(default_factory=list)
     unsigned: list[tuple[Value, ...]] = field(default_factory=list)
 
     def collect(self, path: tuple[Value, ...], lattice: Lattice) -> None:
+        """Add the paths below one, at which this lattice is."""
         if isinstance(lattice, KeyedLattice):
             for key, child in lattice.children().items():
                 if path or key != LOCAL_KEY:
@@ -153,12 +169,13 @@ class Hosting:
         self._store = store
         self._lattice = lattice
         self._context = context
-        self._areas = _Areas()
+        self._areas = Areas()
         self._areas.collect((), lattice)
         self._clock = clock
         self.evidence: OwnersEvidence = NoEvidence()
         """What is kept of forks; it counts for the owner, and goes before a value is refused."""
         self._over: dict[bytes, int] = {}  # key of a slot -> when it had no room for a value
+        self._short: dict[bytes, _Short] = {}  # by the key of a slot
         self._acquainted: set[str] = set()
         self._strangers_bytes: int | None = None  # of all their slots, None: to be added up
 
@@ -317,8 +334,35 @@ class Hosting:
         self._over[slot.key] = self._clock.now_ms()
         text = "" if slot.owner is None else owner_text(slot.owner)
         report = QuotaExceeded(slot.section, text, used + size, quota, setting)
-        outcome.remark(QuotaExceeded.kind, str(report))
+        self._refuse(slot, report, outcome)
         return False
+
+    def _refuse(self, slot: Slot, report: QuotaExceeded, outcome: Outcome) -> None:
+        """Note that a slot has no room for a value."""
+        outcome.remark(QuotaExceeded.kind, str(report))
+        before = self._short.pop(slot.key, None)
+        peers = set() if before is None else before.peers
+        self._short[slot.key] = _Short(report, self._clock.now_ms(), peers)
+        if len(self._short) > SHORT_MAX:
+            del self._short[next(iter(self._short))]
+
+    def blame(self, slot: Slot, peers: Iterable[str]) -> None:
+        """Note over which connections a value came for which a slot had no room."""
+        found = self._short.get(slot.key)
+        if found is not None:
+            found.peers.update(peers)
+            while len(found.peers) > SHORT_MAX:
+                found.peers.pop()
+
+    def short_of(self, peer: str | None = None) -> list[str]:
+        """Say which slots had no room of late, the latest last: all, or for values of one peer."""
+        if not self._short:
+            return []
+        since_ms = self._clock.now_ms() - SHORT_MS
+        self._short = {key: one for key, one in self._short.items() if one.at_ms > since_ms}
+        return [
+            str(one.report) for one in self._short.values() if peer is None or peer in one.peers
+        ]
 
     def _limit_of(self, slot: Slot) -> tuple[int, int, str]:
         """Return (quota, bytes used of it, the setting) of the limit that a slot meets first."""
@@ -377,7 +421,7 @@ class Hosting:
                 continue
 
             def weigh(path: Path = path, mine: Value = mine, theirs: Value = theirs) -> Value:
-                self._weigh_unsigned(path, mine, theirs, admitted, outcome, work)
+                self._weigh_unsigned(path, mine, theirs, admitted, outcome, peer, work)
                 return None
 
             self._afford(path[:-1], path[-1], mine, theirs, weigh, admitted, outcome, work)
@@ -393,7 +437,7 @@ class Hosting:
             ) -> Value:
                 work.verify(value_hash(theirs))
                 if theirs.verify() and self._context.verify_owner(owner, theirs.public_key):
-                    self._weigh(path, owner, mine, theirs, admitted, outcome, work)
+                    self._weigh(path, owner, mine, theirs, admitted, outcome, peer, work)
                 return None
 
             self._afford(path, owner, mine, theirs, weigh_slot, admitted, outcome, work)
@@ -426,6 +470,7 @@ class Hosting:
         theirs: Value,
         admitted: Admitted,
         outcome: Outcome,
+        peer: str,
         work: Work,
     ) -> None:
         policy, usage = self.policy, self.usage
@@ -444,7 +489,8 @@ class Hosting:
             count, quota, setting = None, policy.owner_cells, "owner_cells"
         if count is None:
             report = QuotaExceeded(slot.section, text, used, quota, setting)
-            outcome.remark(QuotaExceeded.kind, str(report))
+            self._refuse(slot, report, outcome)
+            self.blame(slot, (peer,))
             admitted.value = _without(admitted.value, path, owner, self._lattice)
             admitted.is_short = True
         else:
@@ -457,6 +503,7 @@ class Hosting:
         theirs: Value,
         admitted: Admitted,
         outcome: Outcome,
+        peer: str,
         work: Work,
     ) -> None:
         slot = Slot(section_name(path), None)
@@ -464,7 +511,8 @@ class Hosting:
         grown = self.usage.growth(mine, theirs, quota - used, work)
         if grown is None:
             report = QuotaExceeded(slot.section, "", used, quota, setting)
-            outcome.remark(QuotaExceeded.kind, str(report))
+            self._refuse(slot, report, outcome)
+            self.blame(slot, (peer,))
             admitted.value = _without(admitted.value, path[:-1], path[-1], self._lattice)
             admitted.is_short = True
         else:
@@ -499,10 +547,12 @@ class Hosting:
             if self._strangers_bytes is not None:
                 self._strangers_bytes += now.size_bytes - self.usage.used_bytes(now.slot)
             self.usage.take(now)
+            self._short.pop(now.slot.key, None)
             found.append(now)
         for path, before, slot, grown in admitted.added:
             if not same(get_in(merged, path), before):
                 found.append(self.usage.add(slot, *grown))
+                self._short.pop(slot.key, None)
         return found
 
     # --- by the operator ----------------------------------------------------------------------
@@ -511,6 +561,7 @@ class Hosting:
         """Take note that lists or limits changed."""
         self._strangers_bytes = None
         self._over.clear()
+        self._short.clear()
 
     def has_room(self) -> bool:
         """Return whether the disk has room for foreign data."""

@@ -87,11 +87,14 @@ class HostingTable:
         self._decide(replace(self._of(owner), allowed=True, refused=(), reason=""))
 
     def refuse(self, owner: str, section: str | None, reason: str) -> None:
-        """Take an owner's data no more, in one section or in all; durable on return."""
+        """Take an owner's data no more, in one section or in all; durable on return.
+
+        Without a reason the one that was given before stays.
+        """
         before = self._of(owner)
         refused = {"*"} if section is None else {*before.refused, section}
         names = ("*",) if "*" in refused else tuple(sorted(refused))
-        self._decide(replace(before, allowed=False, refused=names, reason=reason))
+        self._decide(replace(before, allowed=False, refused=names, reason=reason or before.reason))
 
     def set_limit(self, owner: str, limit: int | None) -> None:
         """Let an owner have so many bytes, None: as many as others; durable on return."""

@@ -28,6 +28,7 @@ from datalattice.cells import (
     Holes,
     Index,
     Keyword,
+    Map,
     Signed,
     Value,
     Vector,
@@ -66,7 +67,9 @@ from datalattice.lattice import (
     canonical_path,
     did_of,
     get_in,
+    is_bare_did,
     name_bytes,
+    public_key_of,
     replicable,
     select,
     step,
@@ -78,7 +81,7 @@ from datalattice.sync.charging import Charges, Sender
 from datalattice.sync.delta import beyond
 from datalattice.sync.evidence import Evidence, EvidenceLimits
 from datalattice.sync.handover import handed
-from datalattice.sync.hosting import DISK_LOW, Admitted, Hosting
+from datalattice.sync.hosting import DISK_LOW, Admitted, Areas, Hosting, QuotaExceeded
 from datalattice.sync.incoming import Claim, Incoming, Waiting
 from datalattice.sync.incomplete import IncompleteCells, Progress
 from datalattice.sync.outcome import REFUSED, UNSOUND, Outcome
@@ -107,6 +110,9 @@ They are inner nodes, so the values above them may be far larger.
 CUTS_MAX: Final = 1_024
 """Peers whose last state is remembered of which a part is not hosted here."""
 
+DIDS_MAX: Final = 64
+"""Owners named by DIDs that are no `did:key` for whose branches peers are asked."""
+
 MADE_MAX: Final = 1_000
 """Cells remembered that exist only because something was cut off the root, for each view of it."""
 
@@ -130,6 +136,8 @@ class LatticeReplica:
     ) -> None:
         self._store = store
         self._lattice = lattice
+        self._areas = Areas()
+        self._areas.collect((), lattice)
         self._outcome = Outcome()  # of what is taken in just now
         # Owners that are no public key need a verifier; this one knows those that name their key.
         verifier = context.verifier or verify_did
@@ -318,12 +326,25 @@ class LatticeReplica:
     def owners(self) -> list[bytes | str]:
         """The owners that this node may sign for: its ring's and identity's keys, and their DIDs.
 
-        These are `did:key` alone: what other DIDs stand for is known only where they are met.
+        What DIDs other than `did:key` stand for is known only where they are met: in the root.
         """
         own = self._context.key_pair
         pairs = [*self._context.keys] + ([] if own is None else [own])
         keys = sorted({pair.public_key for pair in pairs})
-        return [*keys, *map(did_of, keys)]
+        return [*keys, *map(did_of, keys), *(self._met() if keys else ())]
+
+    def _met(self) -> list[str]:
+        """Return the DIDs with slots in the root that a key here may sign for, but `did:key`s."""
+        found: dict[str, None] = {}
+        for path in self._areas.owned:
+            owners = get_in(self._announced, path)
+            for owner in owners if isinstance(owners, (Map, Index)) else ():
+                is_met = is_bare_did(owner) and public_key_of(owner) is None
+                if is_met and isinstance(owner, str) and self._context.signer(owner) is not None:
+                    found[owner] = None
+                    if len(found) == DIDS_MAX:  # anybody may name a key in a document
+                        return list(found)
+        return list(found)
 
     def handed(self, owner: Value, peer: str) -> Vector:
         """Return the kept branches of an owner that are not in their slots: Vector of [path cell].
@@ -632,6 +653,7 @@ class LatticeReplica:
             return
         waits = approach.waits_for(slot)
         claims = self._incomplete.claims_above(waits)
+        hosting.blame(slot, [claim.peer for claim in claims if isinstance(claim, Claim)])
         approach.drop(slot)
         for claim in claims:
             assert isinstance(claim, Claim)
@@ -754,6 +776,11 @@ class LatticeReplica:
             held = outcome.parts_of if waiting.path else outcome.holds
             held.append((peer, taken))
         in_full = not holes and outcome.dropped_parts == dropped
+        # What had no room is cut off its later values for a while; it is missing here all the same.
+        short = [] if self.hosting is None else self.hosting.short_of(peer)
+        if in_full and short:
+            outcome.remark(QuotaExceeded.kind, short[-1])
+            in_full = False
         if in_full and admitted is not None and not admitted.is_short and taken.key != waiting.key:
             self._remember_cut(claim, waiting, taken)
         is_new = merged is not self._root and not same(merged, self._root)

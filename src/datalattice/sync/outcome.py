@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.cells import Value, brief
+from datalattice.cells import Keyword, Value, brief, to_text
 from datalattice.crypto import PUBLIC_KEY_BYTES
 from datalattice.lattice import (
     BAD_SIGNATURE,
@@ -28,7 +28,10 @@ REFUSED: Final = "value-refused"
 UNSOUND: Final = "unsound-cells"
 """What cells are counted as that are well formed by themselves and do not fit together."""
 
-_PARTS: Final = frozenset({MALFORMED, MISMATCHED, TOO_COSTLY, SECTION_DROPPED})
+QUOTA_EXCEEDED: Final = "quota-exceeded"
+"""What slots are counted as that have no room for a value."""
+
+_PARTS: Final = frozenset({MALFORMED, MISMATCHED, TOO_COSTLY, SECTION_DROPPED, QUOTA_EXCEEDED})
 
 _WHY: Final = {
     ENTRY_DROPPED: "it is no value of this place",
@@ -53,7 +56,9 @@ def report_text(report: Report) -> str:
 
 
 def _key_text(key: Value) -> str:
-    return key.hex() if isinstance(key, bytes) and len(key) == PUBLIC_KEY_BYTES else brief(key)
+    if isinstance(key, bytes) and len(key) == PUBLIC_KEY_BYTES:
+        return key.hex()
+    return to_text(key) if isinstance(key, Keyword) else brief(key)
 
 
 class Outcome:

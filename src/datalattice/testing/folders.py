@@ -65,6 +65,7 @@ def fill(
         for root in roots:
             store.put(root)
             taken = replica.absorb(offer_of(value_hash(root), {}), "peer")
-            assert taken.changed, taken.reports
+            assert not taken.missing, "a root came without its cells"
+            assert not taken.refused, taken.refused
         if replica.hosting is not None:
             replica.hosting.usage.save()

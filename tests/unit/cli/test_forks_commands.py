@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +11,14 @@ import pytest
 
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ
-from datalattice.cells import Value, decode_parts, encode_message, value_hash
+from datalattice.cells import Value
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.home import read_key, read_keys
-from datalattice.home.folder import Folder
+from datalattice.home import read_key
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.node import Daemon, NodeConfig, connect
 from datalattice.store import CellStore
-from datalattice.sync import LatticeReplica, Offer, Probe
-from datalattice.sync.incoming import Incoming
 from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.folders import alone, fill, running
 
 ANN = KeyPair(b"a" * 32)
 
@@ -40,16 +34,6 @@ def kv_root(name: str, stamp: int) -> Value:
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=ANN))
     Database.at(root, ANN.public_key, "shop", clock=StoppedClock(stamp)).set(name, 1)
     return root.get()
-
-
-def fill(home: Path, roots: list[Value]) -> None:
-    """Have the folder's store take roots from a peer, one after the other."""
-    with CellStore.open(home / "store") as store:
-        context = read_keys(Folder(home)).context()
-        replica = LatticeReplica(store, root_lattice(), context, clock=StoppedClock(7_000))
-        for root in roots:
-            found, parts = decode_parts(encode_message(root))
-            replica.absorb(Offer(Probe(value_hash(found), Incoming((), found, parts))), "peer")
 
 
 def own_fork(tmp_path: Path, lattice: Any) -> Path:
@@ -74,35 +58,6 @@ def strangers_fork(tmp_path: Path, lattice: Any) -> Path:
     lattice("key", "new")
     fill(home, [kv_root("old", 10), kv_root("new", 20)])
     return home
-
-
-@contextmanager
-def running(home: Path, **settings: Any) -> Iterator[None]:
-    """Have a node of the folder run."""
-    ready = threading.Event()
-    daemon = Daemon(
-        home,
-        NodeConfig(port=0, **settings),
-        key_pair=read_key(home / "identity.key"),
-        ready=lambda *_: ready.set(),
-    )
-    thread = threading.Thread(target=daemon.run)
-    thread.start()
-    try:
-        assert ready.wait(20)
-        yield
-    finally:
-        client = connect(home)
-        assert client is not None
-        with client:
-            client.call("node.stop")
-        thread.join()
-
-
-@contextmanager
-def alone(_home: Path) -> Iterator[None]:
-    """Have no node run."""
-    yield
 
 
 @pytest.mark.parametrize("through", [alone, running])
@@ -246,6 +201,16 @@ def test_a_proof_is_written_and_checked_without_a_folder(
     assert set(found.document["cells"]) == {row["here"], row["branch"]}
     file.write_bytes(file.read_bytes()[:-1])
     assert lattice("forks", "verify", file).code == 2
+
+
+@pytest.mark.parametrize("name", ["none", "folder", "none/below"])
+def test_a_proof_that_cannot_be_read_has_an_exit_code_of_its_own(
+    tmp_path: Path, lattice: Any, name: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    ran = lattice("forks", "verify", tmp_path / name)
+    assert (ran.code, str(tmp_path / name) in ran.line()) == (3, True)
+    assert lattice("forks", "verify", tmp_path / name, "--json").error["error"] == "system"
 
 
 def test_mistakes_are_one_line(tmp_path: Path, lattice: Any) -> None:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datalattice.apps.queue import LatticeMQ
-from datalattice.cells import decode_parts, encode_message, value_hash
+from datalattice.cells import Value
 from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
 from datalattice.home import read_key
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.node import Daemon, NodeConfig, connect
-from datalattice.store import CellStore, MemoryStore
-from datalattice.sync import HostingPolicy, LatticeReplica, Offer, Probe
-from datalattice.sync.incoming import Incoming
+from datalattice.sync import HostingPolicy
+from datalattice.testing.folders import alone, fill, running
 
-ANN = KeyPair(b"a" * 32)
+ANN, BEN = KeyPair(b"a" * 32), KeyPair(b"b" * 32)
+SMALL = HostingPolicy(owner_bytes=150_000)
 OWNER = ANN.public_key.hex()
+
+
+def log_of(key: KeyPair, count: int) -> Value:
+    root = RootLattice(root_lattice(), None, MergeContext(key_pair=key))
+    queue = LatticeMQ.at(root, key.public_key).partition("log", 0)
+    queue.offer_many([f"text {n} ".ljust(300, "x") for n in range(count)])
+    return root.get()
 
 
 def hosted(tmp_path: Path, lattice: Any) -> Path:
@@ -29,49 +34,8 @@ def hosted(tmp_path: Path, lattice: Any) -> Path:
     home = tmp_path / "home"
     lattice("key", "new")
     lattice("queue", "offer", "log", "mine")
-    source = LatticeReplica(MemoryStore(), root_lattice(), MergeContext(key_pair=ANN))
-    queue = LatticeMQ.at(source.cursor, ANN.public_key).partition("log", 0)
-    queue.offer_many([f"text {n} ".ljust(300, "x") for n in range(400)])
-    source.publish()
-    found, parts = decode_parts(encode_message(source.announced))
-    with CellStore.open(home / "store") as store:
-        replica = LatticeReplica(store, root_lattice(), hosting=HostingPolicy())
-        absorbed = replica.absorb(
-            Offer(Probe(value_hash(found), Incoming((), found, parts))), "peer"
-        )
-        assert absorbed.changed
-        assert replica.hosting is not None
-        replica.hosting.usage.save()
+    fill(home, [log_of(ANN, 400)], HostingPolicy())
     return home
-
-
-@contextmanager
-def running(home: Path) -> Iterator[None]:
-    """Have a node of the folder run."""
-    ready = threading.Event()
-    daemon = Daemon(
-        home,
-        NodeConfig(port=0),
-        key_pair=read_key(home / "identity.key"),
-        ready=lambda *_: ready.set(),
-    )
-    thread = threading.Thread(target=daemon.run)
-    thread.start()
-    try:
-        assert ready.wait(20)
-        yield
-    finally:
-        client = connect(home)
-        assert client is not None
-        with client:
-            client.call("node.stop")
-        thread.join()
-
-
-@contextmanager
-def alone(_home: Path) -> Iterator[None]:
-    """Have no node run."""
-    yield
 
 
 @pytest.mark.parametrize("through", [alone, running])
@@ -121,6 +85,50 @@ def test_forgetting_names_who_still_keeps_the_data_and_gives_room_back(
         assert "mine" in lattice("queue", "range", "log").out
         assert "text" not in lattice("queue", "range", "log", "--owner", OWNER).out
         assert "clean" in lattice("store", "check").out
+
+
+@pytest.mark.parametrize("through", [alone, running])
+def test_a_reason_stays_until_another_one_is_given(
+    tmp_path: Path, lattice: Any, through: Any
+) -> None:
+    home = hosted(tmp_path, lattice)
+    with through(home):
+        for arguments, reason in (
+            (("hosting", "refuse", OWNER, "--reason", "spam"), "spam"),
+            (("forget", OWNER), "spam"),
+            (("forget", OWNER, "--reason", "asked to"), "asked to"),
+            (("hosting", "refuse", OWNER), "asked to"),
+            (("host", OWNER), None),
+        ):
+            assert lattice(*arguments).code == 0
+            decisions = lattice("hosting", "--json").document["decisions"]
+            assert [one["reason"] for one in decisions] == ([] if reason is None else [reason])
+
+
+@pytest.mark.processes
+def test_an_owner_over_its_quota_is_shown_with_the_cause_wherever_one_looks(
+    tmp_path: Path, lattice: Any
+) -> None:
+    home, there = hosted(tmp_path, lattice), tmp_path / "there"
+    lattice("key", "new", "-d", there)
+    fill(there, [log_of(BEN, 600)])
+    with running(there) as other, running(home, peers=(other.address,), hosting=SMALL):
+        until = time.monotonic() + 30
+        while not (told := lattice("hosting", "--json").document["over_quota"]):
+            assert time.monotonic() < until, "the value of the peer was not refused"
+        assert len(told) == 1
+        assert BEN.public_key.hex() in told[0]
+        assert "exceed 150000 (owner_bytes)" in told[0]
+        assert f"over quota: {told[0]}" in lattice("hosting").out
+        assert f"over quota: {told[0]}" in lattice("node", "status").out
+        assert lattice("node", "status", "--json").document["over_quota"] == told
+        [peer] = lattice("node", "peers", "--json").document
+        assert peer["refusal"] == told[0]
+        assert f"not taken: {told[0]}" in lattice("node", "peers").out
+        assert lattice("hosting", "allow", BEN.public_key.hex()).code == 0
+        while BEN.public_key.hex() not in lattice("queue", "topics", "--json").out:
+            assert time.monotonic() < until, "what is allowed did not come"
+        assert lattice("hosting", "--json").document["over_quota"] == []
 
 
 def test_mistakes_are_one_line(tmp_path: Path, lattice: Any) -> None:

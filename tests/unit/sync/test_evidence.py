@@ -70,10 +70,15 @@ def relay(store: Store | None = None, **options: object) -> LatticeReplica:
     )
 
 
-def owner_node() -> LatticeReplica:
+def owner_node(evidence_limits: EvidenceLimits | None = None) -> LatticeReplica:
     """Return a device that holds the owner's key."""
-    context = MergeContext(key_pair=OWNER)
-    return LatticeReplica(MemoryStore(), root_lattice(), context, clock=StoppedClock(2_000))
+    return LatticeReplica(
+        MemoryStore(),
+        root_lattice(),
+        MergeContext(key_pair=OWNER),
+        clock=StoppedClock(2_000),
+        evidence_limits=evidence_limits,
+    )
 
 
 def give(replica: LatticeReplica, value: Value, path: tuple[Value, ...] = ()) -> bool:
@@ -415,8 +420,9 @@ def test_forks_of_a_slot_are_examined_so_often_a_minute_and_the_order_still_deci
 
 
 def test_a_clone_that_forks_many_times_a_minute_loses_no_record_of_ones_own() -> None:
-    node, clone = owner_node(), owner_node()
-    for number in range(70):
+    limits = EvidenceLimits(records_per_slot=3, forks_per_minute=4)
+    node, clone = owner_node(evidence_limits=limits), owner_node(evidence_limits=limits)
+    for number in range(12):
         for one, values in ((node, [f"n{number}"]), (clone, [f"c{number}", f"d{number}"])):
             queue = LatticeMQ.at(one.cursor, OWNER.public_key, StoppedClock(number))
             queue.partition("t", 0).offer_many(values)
@@ -430,7 +436,7 @@ def test_a_clone_that_forks_many_times_a_minute_loses_no_record_of_ones_own() ->
     for record in lost.values():
         for _, branch in record.log_branches():
             found |= {entry_value(entry) for entry in branch.tail()}
-    written = {f"{one}{n}" for n in range(70) for one in "ncd"}
+    written = {f"{one}{n}" for n in range(12) for one in "ncd"}
     assert written - found == set()
     assert node.evidence.skipped_count == node.evidence.evicted_count == 0
 
@@ -438,13 +444,7 @@ def test_a_clone_that_forks_many_times_a_minute_loses_no_record_of_ones_own() ->
 @pytest.mark.parametrize("extra", [-1, 0, 1])
 def test_records_of_a_slot_of_ones_own_have_a_bound_of_their_own(extra: int) -> None:
     limits = EvidenceLimits(records_per_slot=2, own_records_per_slot=4)
-    node = LatticeReplica(
-        MemoryStore(),
-        root_lattice(),
-        MergeContext(key_pair=OWNER),
-        clock=StoppedClock(2_000),
-        evidence_limits=limits,
-    )
+    node = owner_node(evidence_limits=limits)
     equivocate(node, 1 + 4 + extra)
     assert len(node.evidence.records) == min(4, 4 + extra)
 

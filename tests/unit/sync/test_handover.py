@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from datalattice.apps.kv import Database
@@ -14,6 +16,8 @@ from datalattice.store import MemoryStore, Store
 from datalattice.sync import LatticeCodec, LatticeReplica, Pace, Replicator
 from datalattice.sync.handover import OWNERS_ASKED_MAX, fork_queries, one_handed
 from datalattice.testing.clocks import StoppedClock
+
+Verifier = Callable[[Value, bytes], bool]
 
 OWNER, RELAY, DEVICE = KeyPair(b"o" * 32), KeyPair(b"r" * 32), KeyPair(b"d" * 32)
 ROUND_MS = Pace().root_sync_interval_ms
@@ -60,14 +64,16 @@ class Net:
         self.settle()
 
 
-def relay(store: Store | None = None, key: KeyPair = RELAY) -> LatticeReplica:
+def relay(
+    store: Store | None = None, key: KeyPair = RELAY, verifier: Verifier = verify_did
+) -> LatticeReplica:
     store = MemoryStore() if store is None else store
-    context = MergeContext(key_pair=key, verifier=verify_did)
+    context = MergeContext(key_pair=key, verifier=verifier)
     return LatticeReplica(store, root_lattice(), context, clock=StoppedClock(1_000))
 
 
-def device() -> LatticeReplica:
-    context = MergeContext(key_pair=DEVICE, keys=KeyRing(OWNER), verifier=verify_did)
+def device(verifier: Verifier = verify_did) -> LatticeReplica:
+    context = MergeContext(key_pair=DEVICE, keys=KeyRing(OWNER), verifier=verifier)
     return LatticeReplica(MemoryStore(), root_lattice(), context, clock=StoppedClock(5_000))
 
 
@@ -79,44 +85,47 @@ def kv_root(name: str, stamp: int, count: int = 1) -> Value:
     return root.get()
 
 
-def source(root: Value) -> LatticeReplica:
+def source(root: Value, verifier: Verifier = verify_did) -> LatticeReplica:
     """Return a device that is about to go, with what it wrote."""
-    context = MergeContext(verifier=verify_did)
+    context = MergeContext(verifier=verifier)
     made = LatticeReplica(MemoryStore(), root_lattice(), context, clock=StoppedClock(3_000))
     made.cursor.update(lambda _: root)
     made.publish()
     return made
 
 
-def test_branches_of_a_did_are_handed_to_whoever_has_its_key() -> None:
-    did = did_of(OWNER.public_key)
+@pytest.mark.parametrize("did", [did_of(OWNER.public_key), "did:web:shop.example"])
+def test_branches_of_a_did_are_handed_to_whoever_has_its_key(did: str) -> None:
+    def verify(owner: Value, signer: bytes) -> bool:
+        return verify_did(owner, signer) or (owner == did and signer == OWNER.public_key)
 
     def root(name: str, stamp: int) -> Value:
-        context = MergeContext(key_pair=OWNER, verifier=verify_did)
+        context = MergeContext(key_pair=OWNER, verifier=verify)
         made = RootLattice(root_lattice(), None, context)
         Database.at(made, did, "d", clock=StoppedClock(stamp), replica="x").set(name, 1)
         return made.get()
 
-    kept = relays_with(root("a", 10), root("b", 20))
+    kept = relays_with(root("a", 10), root("b", 20), verifier=verify)
     (record,) = kept.evidence.records.values()
     assert record.owner == did
-    net, mine = Net(), device()
+    net, mine = Net(), device(verify)
     net.add("relay", kept)
     net.add("device", mine)
     net.link("device", "relay")
+    net.next_round()
     net.next_round()
     assert sorted(Database.at(mine.cursor, did, "d").keys()) == ["a", "b"]
     assert kept.announced_hash == mine.announced_hash
     assert kept.evidence.records == {}
 
 
-def relays_with(*roots: Value) -> LatticeReplica:
+def relays_with(*roots: Value, verifier: Verifier = verify_did) -> LatticeReplica:
     """Return a relay that took branches of devices which are gone."""
-    kept = relay()
+    kept = relay(verifier=verifier)
     for at, root in enumerate(roots):
         net = Net()
         net.add("relay", kept)
-        net.add(f"gone {at}", source(root))
+        net.add(f"gone {at}", source(root, verifier))
         net.link(f"gone {at}", "relay")
     return kept
 
