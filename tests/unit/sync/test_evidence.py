@@ -430,8 +430,8 @@ def test_a_clone_that_forks_many_times_a_minute_loses_no_record_of_ones_own() ->
         told = node.announced
         give(node, clone.announced)
         give(clone, told)
-    queue = LatticeMQ.at(RootLattice(root_lattice(), node.root), OWNER.public_key).partition("t", 0)
-    found = set(queue.range(0, 10**6))
+    there = LatticeMQ.at(RootLattice(root_lattice(), node.root), OWNER.public_key)
+    found = set(there.partition("t", 0).range(0, 10**6))
     lost, _ = stored_forks(node.root, OWNER.public_key)
     for record in lost.values():
         for _, branch in record.log_branches():
