@@ -320,7 +320,7 @@ def test_unsigned_data_is_taken_of_whom_the_policy_says(
 def test_refused_owners_and_sections_are_cut_before_anything_is_fetched() -> None:
     value = root_lattice().merge(
         offer(writer(), *(text(n) for n in range(40))),
-        offer(writer(BOB), *(text(n) for n in range(40)), key_pair=BOB),
+        offer(writer(BOB), *(text(n) for n in range(40, 80)), key_pair=BOB),  # no cell in common
     )
     for policy in (HostingPolicy(refuse=(BOB.public_key.hex(),)), HostingPolicy(sections=("kv",))):
         replica = host(policy)
