@@ -258,6 +258,11 @@ def test_nodes_find_each_other_by_what_one_of_them_publishes() -> None:
                 await until(lambda: two.peers[1].connected and three.peers[1].connected)
                 assert two.peers[1].public_key == THREE.public_key
                 assert hub.peers == [], "the hub was not told to look"
+                # What is found is a claim of anybody: it waits with the strangers.
+                (named,) = two._network._chosen
+                assert str(hub.address) in named
+                assert two._replica.hosting is not None
+                assert two._replica.hosting.wanted() == [ONE.public_key]
                 entry = get_in(hub.root, [P2P_KEY, NODES_KEY, TWO.public_key])
                 assert get_in(getattr(entry, "value", None), [Keyword("timestamp")])
             # The others are gone; a peer that is known by its key alone is found as well.

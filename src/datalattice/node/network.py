@@ -110,11 +110,11 @@ class Network:
         self._admission = Admission(
             min(config.connections_max, max(1, files_max() - FILES_RESERVED)),
             config.connections_per_address_max,
-            lambda key: key in self._allowed or self.peers.is_added(key),
+            self._is_named,
             time.monotonic,
         )
         self.held_bytes = 0
-        self._chosen: set[str] = set()  # connections with peers that this node wants
+        self._chosen: set[str] = set()  # connections with peers that the operator named
         self.past_traffic = Traffic()  # of connections that ended
         self._serving: set[asyncio.Task[Any]] = set()
         self._listener: Listener | None = None
@@ -277,24 +277,30 @@ class Network:
             self.peers.suspected(id, reason)
             self._observer.note(Note("unsound-wanted", id, reason))
 
+    def _is_named(self, public_key: bytes) -> bool:
+        """Return whether the operator named a peer: what is found is a claim of anybody."""
+        return public_key in self._allowed or self.peers.is_added(public_key)
+
     def _choose(self, id: str) -> None:
         """Have what comes over a connection done before what strangers say."""
         self._chosen.add(id)
         self.connections[id].frames_max = WANTED_FRAMES_MAX
 
     def _proved(self, id: str, public_key: bytes) -> None:
-        """Note whose connection it is; a wanted peer's is from now on served before strangers."""
+        """Note whose connection it is; a named peer's is from now on served before strangers."""
         guest = self._guests.get(id)
         if guest is None or id not in self.connections:
             return
         guest.public_key = public_key
-        if not self.peers.is_added(public_key):
+        if not self._is_named(public_key):
             return
         self._choose(id)
+        is_wanted = self.peers.is_added(public_key)
 
         def want(replicator: Replicator, _now_ms: int) -> None:
-            self.ledger.introduce(id, public_key, is_wanted=True, is_known=True)
-            replicator.want(id)
+            self.ledger.introduce(id, public_key, is_wanted=is_wanted, is_known=True)
+            if is_wanted:
+                replicator.want(id)
 
         self._submit(id, want)
 
@@ -348,11 +354,10 @@ class Network:
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
         key, pinned = link.public_key, None if dialled is None else dialled.public_key
-        wanted_keys = self.peers.keys()
-        is_known = outbound or key in wanted_keys
+        is_wanted = is_added or (key is not None and self.peers.is_added(key))
+        is_known = is_wanted or (key is not None and self._is_named(key))
         if is_known:
             self._choose(id)
-        is_wanted = is_added or (key is not None and self.peers.is_added(key))
         sender = key or source_of_remote(link.remote) or link.remote
         self._submit(
             id,

@@ -251,7 +251,8 @@ class Node:
             )
             hosting = self._replica.hosting
             assert hosting is not None
-            hosting.wanted = self._network.peers.keys
+            is_added, found = self._network.peers.is_added, self._network.peers.keys
+            hosting.wanted = lambda: [key for key in found() if is_added(key)]
             self._network.ledger = self._replica
             for backup in self.backups:
                 backup.start(self._store, self.observer, self._lattice)

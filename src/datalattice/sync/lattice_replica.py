@@ -245,7 +245,7 @@ class LatticeReplica:
     def introduce(self, peer: str, sender: Sender, *, is_wanted: bool, is_known: bool) -> None:
         """Take note of who is at the other end of a connection, before anything else of it.
 
-        is_wanted: the operator named it as a peer; is_known: that, or this node found it.
+        is_wanted: the operator named it as a peer; is_known: that, or allowed it to connect.
         """
         self.charges.introduce(peer, sender, is_wanted=is_wanted)
         if self.hosting is not None:
