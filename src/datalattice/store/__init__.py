@@ -7,6 +7,7 @@ from datalattice.store.archive import (
     export_cells,
     import_cells,
     place_at_opening,
+    unsound_below,
 )
 from datalattice.store.base import ANY, Commit, Contains, Damage, Store
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
@@ -143,6 +144,7 @@ __all__ = [
     "store_in",
     "sweep_head",
     "time_text",
+    "unsound_below",
     "upper_bits",
     "write_error",
     "write_sweep_list",

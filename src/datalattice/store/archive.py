@@ -34,6 +34,9 @@ BLOCK_BYTES: Final = 256 * 1024
 ANNOUNCED_MAX: Final = 50_000
 """Cells that are announced in one pack."""
 
+CHECKED_CELLS: Final = 1_024
+"""Cells that are checked at a time."""
+
 BLOCK_BYTES_MAX: Final = BLOCK_BYTES + CELL_BYTES_MAX
 BLOCK_CELLS_MAX: Final = BLOCK_BYTES
 
@@ -232,6 +235,27 @@ def _check_complete(
                     "which did not come before it"
                 )
         before.add(hash)
+
+
+def unsound_below(store: Store, top: bytes, sound: Store | None = None) -> bool:
+    """Return whether a cell of a store, or one below it, is not sound.
+
+    sound: a store of which each cell is sound; what it has is not looked at.
+    Raises: MissingData: a cell is not here. Corruption: one is damaged.
+    Cost:   reads each cell once; a bit for each byte of a folder's store.
+    """
+    apart: dict[bytes, bytes] = {}
+    door = CheckedCells(store, scanned=False, apart=apart)
+    batch: list[tuple[bytes, bytes]] = []
+    for encoding in _children_first(store, top, sound, {}):
+        batch.append((_sha3(encoding).digest(), encoding))
+        if len(batch) >= CHECKED_CELLS:
+            door.check(batch)
+            batch.clear()
+            if apart:
+                return True
+    door.check(batch)
+    return bool(apart)
 
 
 def announce_cells(store: CellStore, tops: Iterable[bytes]) -> None:

@@ -9,12 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from datalattice.cells import Parts, Ref, Value, branch_kids, decode, encode, references
-from datalattice.crypto import sha3_256
+from datalattice.cells import (
+    Index,
+    Keyword,
+    Map,
+    Parts,
+    Ref,
+    Signed,
+    Value,
+    branch_kids,
+    decode,
+    encode,
+    references,
+    value_hash,
+)
+from datalattice.crypto import KeyPair, sha3_256
 from datalattice.errors import BadFormat
+from datalattice.lattice import get_in
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
 T = TypeVar("T")
+
+_KV, _BLOB = Keyword("kv"), b"b" * 200
 
 
 class Dice(Protocol):
@@ -48,6 +64,26 @@ def cells_of(value: Value) -> tuple[bytes, Below]:
             below[hash] = encode(cell)
             front += branch_kids(cell)
     return encode(value), below
+
+
+def with_blob(value: Value) -> Value:
+    """Return a container of several levels in which a node is a Blob."""
+    top, below = cells_of(value)
+    node = next(hash for hash in references(top) if below[hash][0] == top[0])
+    below[value_hash(_BLOB)] = encode(_BLOB)
+    return value_of(*with_cell(top, below, node, encode(_BLOB)))
+
+
+def with_malformed_database(root: Value, key: KeyPair) -> Value:
+    """Return a root in which a node of the first database of an owner is a Blob, signed."""
+    slot, section = get_in(root, (_KV, key.public_key)), get_in(root, (_KV,))
+    assert isinstance(root, Index)
+    assert isinstance(section, Map)
+    assert isinstance(slot, Signed)
+    assert isinstance(slot.value, Map)
+    name, database = next(iter(slot.value.entries()))
+    signed = Signed.sign(key, slot.value.put(name, with_blob(database)))
+    return root.put(_KV, section.put(key.public_key, signed))
 
 
 def value_of(top: bytes, below: Mapping[bytes, bytes]) -> Value:

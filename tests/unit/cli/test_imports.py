@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from datalattice.apps.kv import Database
-from datalattice.cells import Index, Keyword, Map, Signed, Value, encode, references, value_hash
+from datalattice.cells import Index, Keyword, Map, Value, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.home import read_key
@@ -19,7 +19,7 @@ from datalattice.store.etch import EtchStore
 from datalattice.sync import HostingPolicy
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.folders import alone, fill, running
-from datalattice.testing.malformed import cells_of, value_of, with_cell
+from datalattice.testing.malformed import with_malformed_database
 
 ANN, BEN, EVE, HUGE = (KeyPair(bytes([n]) * 32) for n in range(60, 64))
 KV, QUEUE, DATA = Keyword("kv"), Keyword("queue"), Keyword("data")
@@ -34,24 +34,11 @@ def database(key: KeyPair, values: Mapping[str, str], stamp: int = 10) -> Value:
     return root.get()
 
 
-def malformed(root: Value, owner: bytes) -> Value:
-    """Return a root in which a node of an owner's database is a Blob; all hashes are right."""
-    slot = get_in(root, [KV, owner])
-    assert isinstance(slot, Signed)
-    top, below = cells_of(slot.value)
-    node = references(top)[0]
-    inner = next(hash for hash in references(below[node]) if below[hash][0] == below[node][0])
-    blob = encode(b"b" * 200)
-    below[value_hash(b"b" * 200)] = blob
-    bad = value_of(*with_cell(top, below, inner, blob))
-    return Index.of([(KV, Map.of([(owner, Signed.sign(EVE, bad))]))])
-
-
 def mixture(own: KeyPair) -> tuple[Value, Value]:
     """Return what is here, and a file's root with a part of each kind."""
     honest = database(BEN, {"b": "honest"})
     here = database(ANN, {"here": "1"}, 10)
-    bad = malformed(database(EVE, {f"{n}": "x" * 200 for n in range(400)}), EVE.public_key)
+    bad = with_malformed_database(database(EVE, {f"{n}": "x" * 200 for n in range(400)}), EVE)
     large = database(HUGE, {f"{n}": f"{n} " + "y" * 200 for n in range(200)})
     mine = database(own, {"mine": "1"}, 30)
     slots: dict[Value, Value] = {}

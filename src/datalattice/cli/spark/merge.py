@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.exceptions import Exit
 
 from datalattice.cli.folder import JsonOption, read_key
+from datalattice.cli.imported import EXIT_SHORT
 from datalattice.cli.render import print_notice
 from datalattice.cli.spark.session import (
     MEMORY,
@@ -57,6 +59,7 @@ def merge(
     """Merge replicas in their order, as one process would, by many tasks.
 
     The result goes into a node's folder (through the node, if it runs), a new store, or a new file.
+    What is malformed in an input is left out and named, with exit code 1.
     """
     from datalattice.pipeline.jobs import FAN_IN, resolve_input
     from datalattice.pipeline.jobs import merge as job
@@ -85,3 +88,7 @@ def merge(
         print_notice(
             f"{report.dropped} entries were not merged: they are not valid or not allowed here"
         )
+    if report.refused:
+        for one in report.refused:
+            print_notice(f"left out: {one}")
+        raise Exit(EXIT_SHORT)

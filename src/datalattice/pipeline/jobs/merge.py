@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -33,17 +33,15 @@ from datalattice.cells import (
     index_joined,
     to_text,
 )
-from datalattice.crypto import KeyPair, SystemEntropy
+from datalattice.crypto import KeyPair, KeyRing, SystemEntropy
 from datalattice.errors import UsageError
-from datalattice.home import read_key
+from datalattice.home import read_keys
 from datalattice.lattice import (
     IndexLattice,
     Lattice,
-    MergeContext,
     SignedLattice,
     replicable,
     root_lattice,
-    verify_did,
 )
 from datalattice.pipeline.jobs.inputs import (
     CACHE_BYTES,
@@ -62,6 +60,7 @@ from datalattice.pipeline.jobs.partials import (
     Range,
     Tally,
     Unit,
+    signer_of,
     slots_of,
     united,
     with_databases,
@@ -70,11 +69,12 @@ from datalattice.pipeline.jobs.reduction import (
     NAME_BYTES,
     Reduction,
     add_tally,
+    admit,
     input_document,
+    read_input,
     read_partial,
     reduce_some,
     unit_document,
-    unpack,
 )
 from datalattice.pipeline.jobs.report import Report
 from datalattice.pipeline.jobs.tasks import run_tasks
@@ -121,6 +121,8 @@ class MergeReport(Report):
     """Entries that were not taken: not valid, or not signed by their owner."""
     dropped_at: tuple[str, ...]
     """Where the first of them are."""
+    refused: tuple[str, ...]
+    """Inputs, or parts of one, that were left out because they are malformed, each with why."""
     seconds: float
 
 
@@ -144,9 +146,12 @@ def merge(
     key: signs for its owner in a new store or archive. A node's folder has its own.
     staging: a folder that the driver and all tasks reach; by default beside the output.
     fan_in: inputs that one task merges.
-    Raises: UsageError: an input or output is not what it should be. MissingData, Corruption: an
-            input is not whole. Nothing is written to the output then.
-    Cost:   what differs between the inputs; of a new store or archive, the whole result once.
+    What is malformed in an input is left out and named; the rest of it is merged.
+    Raises: UsageError: an input or output is not what it should be. BadFormat: an archive is
+            damaged. MissingData, Corruption: an input is not whole. Nothing is written to the
+            output then.
+    Cost:   reads each input once to check it, but for what the node has that takes the result; then
+            what differs between the inputs; of a new store or archive, the whole result once.
     """
     began = time.monotonic()
     output = Output.of(into, store, archive)
@@ -154,15 +159,19 @@ def merge(
         raise UsageError(f"fan_in is a number of 2 to {FAN_IN}, got {fan_in!r}")
     if not inputs:
         raise UsageError("there is nothing to merge: name archives, stores or folders of nodes")
+    ring = KeyRing()
     if output.folder is not None:
         if key is not None:
             raise UsageError("into names a node's folder, whose own key signs: leave out key")
-        key = read_key(output.folder.key_path)
+        keys = read_keys(output.folder)
+        ring = KeyRing(*keys.ring, keys.identity, keys.owner)
+    elif key is not None:
+        ring = KeyRing(key)
     told = progress or silent
     sources = [resolve_input(one) for one in inputs]
     place = output.staging if staging is None else Path(staging).expanduser().absolute()
     with _staging_folder(place) as folder:
-        job = _Merge(spark, folder, output, key, fan_in, told, Tally())
+        job = _Merge(spark, folder, output, ring, fan_in, told, Tally())
         return replace(job.run(sources), seconds=round(time.monotonic() - began, 3))
 
 
@@ -194,13 +203,14 @@ class _Merge:
     spark: SparkSession
     staging: str
     output: Output
-    key: KeyPair | None
+    keys: KeyRing
     fan_in: int
     progress: Progress
     tally: Tally
     tasks: int = 0
     rounds: int = 0
     staged: int = 0
+    refused: list[str] = field(default_factory=list)
     has_root: bool = False
     """Whether the node that takes the result has data of its own: the first input then."""
 
@@ -211,17 +221,17 @@ class _Merge:
             # What a node has comes first, as in any merge of its own.
             sources = [resolve_input(str(self.output.folder.path)), *sources]
         with leased(sources):
-            sources = self._unpacked(sources)
+            sources = self._admitted(sources)
             ranges = self._ranges(sources)
             units: list[Unit] = [*self._buckets(sources), *ranges]
-            public_key = None if self.key is None else self.key.public_key
-            reduction = Reduction(self.staging, sources[0].path, public_key, tuple(ranges))
+            public_keys = tuple(pair.public_key for pair in self.keys)
+            reduction = Reduction(self.staging, sources[0].path, public_keys, tuple(ranges))
             documents = self._reduced(reduction, units, sources)
             with CellStore.open(reduction.base, read_only=True, cache_bytes=CACHE_BYTES) as base:
                 partials = [read_partial(document, base) for document in documents]
-                merger = Merger(public_key, ranges)
+                merger = Merger(public_keys, ranges)
                 root, forks = self._whole(merger, list(zip(units, partials, strict=True)))
-                result = Result(root, merger, self.key)
+                result = Result(root, merger, self.keys)
                 if self.has_root:
                     result = replace(result, base=base, origin=root_of(sources[0]))
                 hash, cells = self.output.write(result, self.staging, self._told)
@@ -237,20 +247,31 @@ class _Merge:
             queue_forks=self.tally.queue_forks,
             dropped=self.tally.dropped,
             dropped_at=tuple(map(_shown, self.tally.dropped_at)),
+            refused=tuple(self.refused),
             seconds=0.0,
         )
 
     # --- planning ---
 
-    def _unpacked(self, sources: list[Input]) -> list[Input]:
-        """Return inputs that all are stores: tasks unpack archives."""
-        packed = [i for i, one in enumerate(sources) if one.is_archive]
-        payloads = [sources[i].path.encode() for i in packed]
-        answers = self._run(partial(unpack, self.staging), payloads, "unpack")
-        made = list(sources)
-        for i, answer in zip(packed, answers, strict=True):
-            path, root = json.loads(answer)
-            made[i] = Input(sources[i].name, path, bytes.fromhex(root))
+    def _admitted(self, sources: list[Input]) -> list[Input]:
+        """Return inputs that all are stores, and sound: tasks unpack archives, and check all.
+
+        The node that takes the result is known to be sound.
+        Raises: UsageError: nothing of any input can be merged.
+        """
+        own = sources[:1] if self.has_root else []
+        sound = own[0].path if own else ""
+        payloads = [json.dumps(input_document(one)).encode() for one in sources[len(own) :]]
+        made = list(own)
+        for answer in self._run(partial(admit, self.staging, sound), payloads, "check"):
+            document = json.loads(answer)
+            one = read_input(document)
+            self.refused += [f"{one.name}: {text}" for text in document["left_out"]]
+            self.tally.dropped += document["count"]
+            if one.root:
+                made.append(one)
+        if len(made) == len(own):
+            raise UsageError(f"nothing of any input can be merged; {'; '.join(self.refused)}")
         return made
 
     def _ranges(self, sources: list[Input]) -> list[Range]:
@@ -277,12 +298,9 @@ class _Merge:
 
     def _own_slots(self, root: Value) -> Iterator[tuple[tuple[Value, ...], Signed]]:
         """Yield the values that the key may sign and whose databases can be cut into ranges."""
-        if self.key is None:
-            return
-        context = MergeContext(verifier=verify_did)
         for path, cell in slots_of(replicable(root)):
             lattice = root_lattice().path(*path)
-            if _is_cut(lattice) and context.authorises(path[-1], self.key.public_key):
+            if _is_cut(lattice) and signer_of(self.keys, path[-1]) is not None:
                 yield path, cell
 
     def _buckets(self, sources: list[Input]) -> list[Bucket]:
@@ -331,7 +349,7 @@ class _Merge:
     ) -> tuple[Value, tuple[str, ...]]:
         """Return the root of all units, signed, and where owners are forked."""
         buckets = [made for unit, made in partials if isinstance(unit, Bucket)]
-        root = united(merger.finished(made, self.key) for made in buckets)
+        root = united(merger.finished(made, self.keys) for made in buckets)
         forks = tuple(_shown(path) for made in buckets for path in made.forks)
         for slot, names in merger.split.items():
             databases: dict[Value, Index] = {}
@@ -347,8 +365,7 @@ class _Merge:
                     databases[name] = index_joined(parts)
             seals = {seal for made in buckets for seal in made.seals.get(slot, ())}
             if databases:
-                assert self.key is not None
-                root = with_databases(root, slot, databases, seals, self.key)
+                root = with_databases(root, slot, databases, seals, self.keys)
         return root, forks
 
     def _told(self, count: int) -> None:

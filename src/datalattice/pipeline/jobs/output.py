@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from datalattice.cells import Index, Map, Signed, Value, same, value_hash
-from datalattice.crypto import KeyPair
+from datalattice.crypto import KeyRing
 from datalattice.errors import UsageError
 from datalattice.home import Folder, folder_of, node_or_store, open_reader, taking
 from datalattice.lattice import get_in
@@ -39,8 +39,8 @@ class Result:
 
     root: Value
     merger: Merger
-    key: KeyPair | None
-    """That of the node which takes it."""
+    keys: KeyRing
+    """Those that sign; of a node which takes it, its own."""
     base: CellStore | None = None
     """The store of the node which takes it; None: the node has nothing yet, or it is no node."""
     origin: Value = None
@@ -152,7 +152,7 @@ def adopted(own: Value, result: Result) -> Value:
             result.merger.databases(one, slot)
             for one in (get_in(result.origin, slot), get_in(own, slot), cell)
         )
-        if was is None or now is None or made is None or result.key is None:
+        if was is None or now is None or made is None:
             continue
         taken: dict[Value, Index] = {}
         for name in names:
@@ -162,7 +162,7 @@ def adopted(own: Value, result: Result) -> Value:
             if same(before, now.get(name)):
                 taken[name] = after
         if taken and isinstance(cell, Signed):
-            own = with_databases(own, slot, taken, [Seal.of(cell)], result.key)
+            own = with_databases(own, slot, taken, [Seal.of(cell)], result.keys)
     return own
 
 

@@ -10,8 +10,8 @@ in common, so they are merged apart and put together without being merged.
 *Groups.* Of many inputs a task merges a few; what it makes is a `Partial`, and partials are merged
 by further tasks until there is one for each unit. Joins do not depend on grouping.
 
-*Signatures.* A join of values that one owner signed has to be signed anew, and the private key
-never leaves the driver. In tasks a `Deputy` signs in its place, with zeros; the driver replaces
+*Signatures.* A join of values that one owner signed has to be signed anew, and private keys never
+leave the driver. In tasks a `Deputy` signs in the place of each, with zeros; the driver replaces
 what it signed. Where no key is at hand, a node keeps the value that it has of two concurrent ones,
 and then the order counts: such values are carried along as `forks`, in the order of the inputs, and
 the driver does with them what a node would do.
@@ -43,7 +43,7 @@ from datalattice.cells import (
     same,
     value_hash,
 )
-from datalattice.crypto import SIGNATURE_BYTES, KeyPair
+from datalattice.crypto import SIGNATURE_BYTES, KeyPair, KeyRing
 from datalattice.lattice import (
     EntryDropped,
     KeyedLattice,
@@ -165,12 +165,12 @@ class Partial:
 class Merger:
     """Merges units.
 
-    public_key: of the key that signs in the end; None: there is none.
+    public_keys: of the keys that sign in the end.
     ranges: all ranges that are merged apart from the rest.
     """
 
-    def __init__(self, public_key: bytes | None, ranges: Sequence[Range]) -> None:
-        self.deputy = None if public_key is None else Deputy(public_key)
+    def __init__(self, public_keys: Iterable[bytes], ranges: Sequence[Range]) -> None:
+        self.deputies = KeyRing(*map(Deputy, public_keys))
         self.split: dict[Path, list[Value]] = {}
         for one in ranges:
             names = self.split.setdefault(one.slot, [])
@@ -199,8 +199,9 @@ class Merger:
                 seals[slot] = {Seal.of(cell)}
                 for name in self.split[slot]:
                     databases = databases.remove(name)
-                assert self.deputy is not None
-                made = assoc_in(made, slot, Signed.sign(self.deputy, databases), self.lattice)
+                deputy = self._context().signer(slot[-1])
+                assert deputy is not None
+                made = assoc_in(made, slot, Signed.sign(deputy, databases), self.lattice)
         return Partial(made, seals=seals)
 
     def databases(self, cell: Value, slot: Path) -> Map | None:
@@ -309,17 +310,17 @@ class Merger:
         return lattice.merge(own, other, context), bool(told.forked_at)
 
     def _context(self) -> MergeContext:
-        return MergeContext(key_pair=self.deputy, verifier=verify_did, report=self.tally.told)
+        return MergeContext(keys=self.deputies, verifier=verify_did, report=self.tally.told)
 
     # --- what is staged ---
 
     def resealed(self, root: Value) -> Value:
-        """Return a root of our own staging, in which what the deputy signed counts as verified."""
-        return self._signed_by(root, self.deputy)
+        """Return a root of our own staging, in which what a deputy signed counts as verified."""
+        return self._signed_by(root, self.deputies)
 
-    def finished(self, partial: Partial, key_pair: KeyPair | None) -> Value:
+    def finished(self, partial: Partial, keys: KeyRing) -> Value:
         """Return the root of a bucket as a node has it: signed, forks decided by their order."""
-        root = self._signed_by(partial.value, key_pair)
+        root = self._signed_by(partial.value, keys)
         for path, candidates in partial.forks.items():
             lattice = self.lattice.path(*path)
             assert lattice is not None
@@ -329,12 +330,13 @@ class Merger:
             root = assoc_in(root, path, kept, self.lattice)
         return root
 
-    def _signed_by(self, root: Value, key_pair: KeyPair | None) -> Value:
-        if key_pair is None:
+    def _signed_by(self, root: Value, keys: KeyRing) -> Value:
+        if not len(keys):
             return root
         for path, cell in slots_of(root):
-            if cell.signature == _PROVISIONAL and cell.public_key == key_pair.public_key:
-                root = _replaced(root, path, Signed.sign(key_pair, cell.value))
+            pair = keys.get(cell.public_key) if cell.signature == _PROVISIONAL else None
+            if pair is not None:
+                root = _replaced(root, path, Signed.sign(pair, cell.value))
         return root
 
 
@@ -382,7 +384,7 @@ def _cell_at(root: Value, slot: Path) -> Value:
 
 
 def with_databases(
-    root: Value, slot: Path, databases: Mapping[Value, Index], seals: Iterable[Seal], key: KeyPair
+    root: Value, slot: Path, databases: Mapping[Value, Index], seals: Iterable[Seal], keys: KeyRing
 ) -> Value:
     """Return a root in which an owner has these databases, too, signed.
 
@@ -393,12 +395,19 @@ def with_databases(
     inner = below.value if isinstance(below, Signed) else EMPTY_MAP
     assert isinstance(inner, Map)
     value = inner.put_many(databases.items())
+    key = signer_of(keys, slot[-1])
+    assert key is not None
     made = Signed.sign(key, value)
     message = made.message()
     equal = [
         Signed(one.public_key, one.signature, value) for one in seals if one.message == message
     ]
     return assoc_in(root, slot, max(equal, key=value_hash, default=made), root_lattice())
+
+
+def signer_of(keys: KeyRing, owner: Value) -> KeyPair | None:
+    """Return the pair that may sign for an owner, None when there is none."""
+    return MergeContext(keys=keys, verifier=verify_did).signer(owner)
 
 
 def united(roots: Iterable[Value]) -> Value:

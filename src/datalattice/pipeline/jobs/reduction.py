@@ -16,7 +16,8 @@ from typing import Any
 
 from datalattice.cells import Value, Vector, decode_message, encode_message, value_hash
 from datalattice.crypto import Entropy, SystemEntropy
-from datalattice.errors import UsageError
+from datalattice.errors import BadFormat, UsageError
+from datalattice.lattice import MergeContext, root_lattice, verify_did
 from datalattice.pipeline.jobs.inputs import (
     CACHE_BYTES,
     Input,
@@ -35,7 +36,9 @@ from datalattice.pipeline.jobs.partials import (
     Unit,
     stage,
 )
-from datalattice.store import CellStore, import_cells
+from datalattice.store import CellStore, import_cells, unsound_below
+from datalattice.store.etch import copy_cells
+from datalattice.sync import LatticeReplica, Remark, bring, is_left_out, offer_of
 
 NAME_BYTES = 8
 """Random bytes in the name of a folder, so that no two attempts of a task meet."""
@@ -49,34 +52,76 @@ class Reduction:
     """The folder that tasks stage in; the driver and all tasks reach it."""
     base: str
     """The store whose cells need not be staged."""
-    public_key: bytes | None
-    """Of the key that signs in the end."""
+    public_keys: tuple[bytes, ...]
+    """Of the keys that sign in the end."""
     ranges: tuple[Range, ...] = ()
 
     def __reduce__(self) -> tuple[object, ...]:
         ranges = [unit_document(one) for one in self.ranges]
-        return _restored, (self.staging, self.base, self.public_key, ranges)
+        return _restored, (self.staging, self.base, self.public_keys, ranges)
 
 
 def _restored(
-    staging: str, base: str, public_key: bytes | None, ranges: list[dict[str, Any]]
+    staging: str, base: str, public_keys: tuple[bytes, ...], ranges: list[dict[str, Any]]
 ) -> Reduction:
     units = [read_unit(one) for one in ranges]
     return Reduction(
-        staging, base, public_key, tuple(one for one in units if isinstance(one, Range))
+        staging, base, public_keys, tuple(one for one in units if isinstance(one, Range))
     )
 
 
-def unpack(staging: str, payload: bytes) -> bytes:
-    """Put the cells of an archive into a store; return its folder and the hash of its root."""
-    path = payload.decode()
+def admit(staging: str, sound: str, payload: bytes) -> bytes:
+    """Check an input before anything of it is merged; return where it can be read from.
+
+    An archive is put into a store. So is an input with malformed cells, without the parts that have
+    one, as a node would take them in.
+    sound: a store whose cells are known to be sound, or nothing.
+    Raises: BadFormat: an archive is damaged. UsageError: it cannot be read. MissingData,
+            Corruption: a store is not whole.
+    """
+    one = read_input(json.loads(payload))
+    if not one.is_archive:
+        store = open_stores.get(one.path)
+        known = open_stores.get(sound) if sound else None
+        is_sound = not unsound_below(store, one.root, known)
+        open_stores.done()
+        if is_sound:
+            return json.dumps({**input_document(one), "left_out": [], "count": 0}).encode()
+    apart: dict[bytes, bytes] = {}
     with staged_store(staging) as (store, folder):
-        try:
-            with Path(path).open("rb") as file:
-                root, _ = import_cells(store, file.read)
-        except OSError as error:
-            raise UsageError(f"{path}: tasks cannot read it ({error.strerror})") from None
-    return json.dumps([folder, root.hex()]).encode()
+        root = _copied(one, store, apart)
+        left_out: list[Remark] = []
+        if apart:
+            replica = LatticeReplica(store, root_lattice(), MergeContext(verifier=verify_did))
+            taken = bring(replica, offer_of(root, apart))
+            left_out = [remark for remark in taken.reports if is_left_out(remark)]
+            root = b"" if root in taken.refused else value_hash(replica.root)
+    made = input_document(Input(one.name, folder, root))
+    return json.dumps(
+        {
+            **made,
+            "left_out": [remark.text for remark in left_out],
+            "count": sum(remark.count for remark in left_out),
+        }
+    ).encode()
+
+
+def _copied(one: Input, store: CellStore, apart: dict[bytes, bytes]) -> bytes:
+    """Put the cells of an input into a store, unsound ones and those above apart; return its root.
+
+    Raises: as `admit`.
+    """
+    if not one.is_archive:
+        copy_cells(open_stores.get(one.path), one.root, store, apart=apart)
+        store.sync()
+        return one.root
+    try:
+        with Path(one.path).open("rb") as file:
+            return import_cells(store, file.read, apart=apart)[0]
+    except OSError as error:
+        raise UsageError(f"{one.path}: tasks cannot read it ({error.strerror})") from None
+    except BadFormat as error:
+        raise BadFormat(f"{one.name}: {error}") from error
 
 
 @contextmanager
@@ -103,7 +148,7 @@ def reduce_some(reduction: Reduction, payload: bytes) -> bytes:
     open_stores.done()  # whatever became of the task before
     document = json.loads(payload)
     unit = read_unit(document["unit"])
-    merger = Merger(reduction.public_key, reduction.ranges)
+    merger = Merger(reduction.public_keys, reduction.ranges)
     base = open_stores.get(reduction.base)
     made = merger.merge(unit, _operands(merger, unit, document["of"], base))
     with staged_store(reduction.staging) as (store, folder):
@@ -126,13 +171,17 @@ def _operands(
 ) -> Iterator[Partial]:
     for document in documents:
         if "name" in document:
-            one = Input(document["name"], document["path"], bytes.fromhex(document["root"]))
-            yield merger.take(root_of(one), unit)
+            yield merger.take(root_of(read_input(document)), unit)
         else:
             made = read_partial(document, base)
             if isinstance(unit, Bucket):
                 made.value = merger.resealed(made.value)
             yield made
+
+
+def read_input(document: dict[str, Any]) -> Input:
+    """Return the input of a document."""
+    return Input(document["name"], document["path"], bytes.fromhex(document["root"]))
 
 
 def input_document(one: Input) -> dict[str, Any]:

@@ -11,14 +11,25 @@ from typing import Any
 import pytest
 
 from datalattice.apps.dlfs import Drive
-from datalattice.cells import Index, Keyword, Map, Signed, Value, same, value_hash
+from datalattice.apps.kv import Database
+from datalattice.cells import (
+    Index,
+    Keyword,
+    Map,
+    Signed,
+    Value,
+    same,
+    value_hash,
+)
 from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, NoSigningKey, UsageError
 from datalattice.home import Folder, write_key
 from datalattice.lattice import assoc_in, get_in, root_lattice, set_local
 from datalattice.pipeline.jobs import MergeReport, inputs, merge, output
 from datalattice.pipeline.jobs.inputs import OpenStores
 from datalattice.store import CellStore, import_cells
+from datalattice.testing.malformed import with_blob, with_malformed_database
 from datalattice.testing.replicas import ALICE, BOB, CAROL, Replica, merged, run_here
 
 pytest.importorskip("pyspark")
@@ -153,7 +164,7 @@ def test_a_database_at_and_above_the_limit(
     monkeypatch.setattr(module, "RANGE_KEYS", limit)
     replicas = [Replica().set(ALICE, {f"k{i}": i for i in range(10)}) for _ in range(2)]
     report = run(saved(replicas, tmp_path), store=str(tmp_path / "made"), key=ALICE)
-    assert report.tasks == (1 if limit >= 10 else 3)
+    assert report.tasks == len(replicas) + (1 if limit >= 10 else 3)  # one checks each input
     assert report.root == value_hash(merged([one.root for one in replicas], ALICE)).hex()
 
 
@@ -270,6 +281,57 @@ def test_what_is_private_or_not_signed_by_its_owner_is_left_out(run: Run, tmp_pa
     assert report.dropped == 1
     assert report.dropped_at == (f":kv 0x{BOB.public_key.hex()}",)
     assert report.root == hash_of(tmp_path / "made")
+
+
+@pytest.mark.parametrize("is_archive", [False, True])
+@pytest.mark.parametrize("is_node", [False, True])
+def test_what_is_malformed_in_an_input_is_named_and_the_rest_is_merged(
+    is_node: bool, is_archive: bool, run: Run, tmp_path: Path
+) -> None:
+    large: dict[str, object] = {f"k{i}": f"{i} ".ljust(200, "x") for i in range(60)}
+    both = Replica().set(BOB, {"b": 1}).set(CAROL, large)
+    bad = Replica(with_malformed_database(both.root, CAROL))
+    honest = Replica().set(ALICE, {"a": 1})
+    folder = Folder(tmp_path / "hq")
+    write_key(folder.key_path, ALICE)
+    if is_node:
+        Replica().set(ALICE, {"own": 1}).save(folder.store_path)
+    given = honest.save(tmp_path / "honest")
+    name = str(tmp_path / "bad")
+    bad_name = bad.export(tmp_path / "x", tmp_path / "bad") if is_archive else bad.save(Path(name))
+    place = str(folder.path) if is_node else str(tmp_path / "made")
+    report = run([bad_name, given], **{"into" if is_node else "store": place})
+    (refused,) = report.refused
+    assert refused.startswith(f"{bad_name}: :kv {CAROL.public_key.hex()}: not taken")
+    assert report.dropped == 1
+    with CellStore.open(folder.store_path if is_node else place, read_only=True) as store:
+        assert store.check().is_clean
+        assert not store.check().unsound
+        for key in (ALICE, BOB):
+            assert get_in(store.root(), (Keyword("kv"), key.public_key)) is not None
+        assert get_in(store.root(), (Keyword("kv"), CAROL.public_key)) is None
+
+
+def test_of_inputs_that_are_malformed_as_a_whole_nothing_is_written(
+    run: Run, tmp_path: Path
+) -> None:
+    bad = with_blob(Index.of([(f"{n:02}", "x" * 200) for n in range(90)]))
+    name = Replica(bad).save(tmp_path / "bad")
+    with pytest.raises(UsageError, match="nothing of any input can be merged"):
+        run([name], store=str(tmp_path / "made"))
+    assert not (tmp_path / "made").exists()
+
+
+def test_every_key_of_a_nodes_ring_signs_joins(run: Run, tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "hq")
+    write_key(folder.key_path, ALICE)
+    write_key(folder.path / "keys" / "bob.key", BOB)
+    forks = [Replica(None, 1_000 * i).set(BOB, {f"b{i}": i}) for i in range(1, 4)]
+    report = run(saved(forks, tmp_path), into=str(folder.path))
+    assert report.owner_forks == ()
+    with CellStore.open(folder.store_path, read_only=True) as store:
+        root = RootLattice(root_lattice(), store.root())
+        assert sorted(Database.at(root, BOB.public_key, "main").keys()) == ["b1", "b2", "b3"]
 
 
 def test_a_section_that_is_none_has_no_databases(

@@ -22,7 +22,7 @@ from datalattice.cells import (
     encode_message,
     value_hash,
 )
-from datalattice.crypto import KeyPair
+from datalattice.crypto import KeyPair, KeyRing
 from datalattice.lattice import get_in, set_local
 from datalattice.pipeline.jobs.partials import (
     Bucket,
@@ -44,7 +44,8 @@ def in_groups(
     roots: list[Value], sizes: list[int], key: KeyPair | None, unit: Bucket = WHOLE
 ) -> Value:
     """Merge roots in groups of these sizes, the last having the rest, then what they made."""
-    merger = Merger(None if key is None else key.public_key, ())
+    ring = KeyRing() if key is None else KeyRing(key)
+    merger = Merger([pair.public_key for pair in ring], ())
     cuts = [0, *itertools.accumulate(sizes), len(roots)]
     made = [
         merger.merge(unit, [merger.take(root, unit) for root in roots[low:high]])
@@ -54,7 +55,7 @@ def in_groups(
     for one in made:
         # As what was staged comes back: nothing is known of its signatures.
         one.value = merger.resealed(decode_message(encode_message(one.value)))
-    return merger.finished(merger.merge(unit, made), key)
+    return merger.finished(merger.merge(unit, made), ring)
 
 
 def history(steps: list[tuple[int, int]]) -> list[Value]:
@@ -138,14 +139,14 @@ def ranges(*bounds: bytes) -> list[Range]:
 
 
 def by_ranges(roots: list[Value], found: list[Range]) -> Value:
-    merger = Merger(ALICE.public_key, found)
+    merger = Merger([ALICE.public_key], found)
     rest = merger.merge(WHOLE, [merger.take(root, WHOLE) for root in roots])
     parts = [merger.merge(one, [merger.take(root, one) for root in roots]) for one in found]
     entries = [part.value for part in parts if isinstance(part.value, Index)]
     index = reduce(lambda made, one: made.put_many(one.entries()), entries, EMPTY_INDEX)
-    whole = merger.finished(rest, ALICE)
+    whole = merger.finished(rest, KeyRing(ALICE))
     databases: dict[Value, Index] = {"main": index} if entries else {}
-    return with_databases(whole, SLOT, databases, rest.seals.get(SLOT, ()), ALICE)
+    return with_databases(whole, SLOT, databases, rest.seals.get(SLOT, ()), KeyRing(ALICE))
 
 
 @pytest.mark.parametrize("bounds", [(), (b"k1",), (b"k0", b"k2", b"k2x"), (b"zzz",)])
@@ -169,13 +170,13 @@ def test_an_input_without_the_database_or_with_a_bad_signature_adds_nothing_to_i
 def test_units_and_what_tasks_know_travel_as_what_they_are() -> None:
     units: list[Bucket | Range] = [Bucket(3, 7), *ranges(b"a", b"\xff")]
     assert [read_unit(unit_document(one)) for one in units] == units
-    known = Reduction("staging", "base", ALICE.public_key, tuple(ranges(b"a")))
+    known = Reduction("staging", "base", (ALICE.public_key,), tuple(ranges(b"a")))
     assert pickle.loads(pickle.dumps(known)) == known
     assert ALICE.seed not in pickle.dumps(known)
 
 
 def test_a_range_that_nobody_has_is_nothing() -> None:
-    merger = Merger(ALICE.public_key, ranges())
+    merger = Merger([ALICE.public_key], ranges())
     root = Replica().set(BOB, {"x": 1}).root
     made = merger.merge(ranges()[0], [merger.take(root, ranges()[0]), Partial(None)])
     assert made.value is None
