@@ -1,4 +1,4 @@
-"""Owners: whether what stands under an owner in a root is what that owner signed."""
+"""Owners: whether what stands under one is what that owner signed, and who may sign for one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 from typing import Final
 
 from datalattice.cells import Signed, Value, to_text
+from datalattice.crypto import KeyPair, KeyRing
 from datalattice.errors import BadSignature
-from datalattice.lattice import is_public_key, verify_did
+from datalattice.lattice import MergeContext, is_public_key, verify_did
 
 _KEY_TEXT: Final = re.compile(r"0x[0-9a-fA-F]{64}")
 
@@ -57,3 +58,8 @@ def check_signed(owner: Value, signed: Signed, what: str) -> None:
 
 def _is_did(text: str) -> bool:
     return text.startswith("did:key:")
+
+
+def signer_of(keys: KeyRing, owner: Value) -> KeyPair | None:
+    """Return the pair that may sign for an owner, None when there is none."""
+    return MergeContext(keys=keys, verifier=verify_did).signer(owner)

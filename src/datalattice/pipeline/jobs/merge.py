@@ -60,7 +60,6 @@ from datalattice.pipeline.jobs.partials import (
     Range,
     Tally,
     Unit,
-    signer_of,
     slots_of,
     united,
     with_databases,
@@ -78,6 +77,7 @@ from datalattice.pipeline.jobs.reduction import (
 )
 from datalattice.pipeline.jobs.report import Report
 from datalattice.pipeline.jobs.tasks import run_tasks
+from datalattice.pipeline.owners import signer_of
 from datalattice.pipeline.progress import Progress, silent
 from datalattice.store import CellStore
 

@@ -60,6 +60,7 @@ from datalattice.lattice import (
     root_lattice,
     verify_did,
 )
+from datalattice.pipeline.owners import signer_of
 from datalattice.store import CellStore
 
 Path = tuple[Value, ...]
@@ -403,11 +404,6 @@ def with_databases(
         Signed(one.public_key, one.signature, value) for one in seals if one.message == message
     ]
     return assoc_in(root, slot, max(equal, key=value_hash, default=made), root_lattice())
-
-
-def signer_of(keys: KeyRing, owner: Value) -> KeyPair | None:
-    """Return the pair that may sign for an owner, None when there is none."""
-    return MergeContext(keys=keys, verifier=verify_did).signer(owner)
 
 
 def united(roots: Iterable[Value]) -> Value:
