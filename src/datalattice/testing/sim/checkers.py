@@ -385,10 +385,22 @@ class Completeness(Checker):
 
 
 class LocalStays(Checker):
-    """No message carries anything of `:local`, and nobody is given its cells by their hashes."""
+    """No message carries anything of `:local`, and nobody is given its cells by their hashes.
+
+    A process knows what `:local` has had since it began. What left it before that, it gives to
+    whoever names its hash, which only its owner's nodes were ever told.
+    """
 
     def __init__(self) -> None:
         self._asked: dict[str, Value] = {}
+        self._ever: dict[bytes, set[bytes]] = {}  # by key: cells with the mark of all its processes
+        self._held: dict[str, set[bytes]] = {}  # by node: those of its process
+
+    def on_open(self, node: Observed) -> None:
+        """Begin anew: what is not in `:local` now was there in an earlier process."""
+        self._held[node.name] = set()
+        self._asked.pop(node.name, None)
+        self.on_commit(node)
 
     def on_commit(self, node: Observed) -> None:
         """Ask for the cells of a new `:local`, as who has learnt their hashes would."""
@@ -396,13 +408,21 @@ class LocalStays(Checker):
         if slot is self._asked.get(node.name):
             return
         self._asked[node.name] = slot
-        names = [name for name, _, _ in novelty(slot)]
+        cells = novelty(slot)
+        held = {data for _, data, _ in cells if LOCAL_MARK in data}
+        self._held[node.name] |= held
+        self._ever.setdefault(node.keys.public_key, set()).update(held)
+        names = [name for name, _, _ in cells]
         for part in node.data.supply(names, "checker"):
             if part is not None and LOCAL_MARK in part.data:
                 self.fail(f"{node.name} gives a cell of :local to whoever has its hash")
 
     def on_send(self, node: Observed, payload: bytes) -> None:
         """Look for the mark."""
+        if LOCAL_MARK not in payload:
+            return
+        for past in self._ever.get(node.keys.public_key, set()) - self._held[node.name]:
+            payload = payload.replace(past, b"")
         if LOCAL_MARK in payload:
             self.fail(f"{node.name} sends what it keeps in :local")
 

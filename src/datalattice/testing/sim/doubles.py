@@ -31,6 +31,8 @@ class Doubles:
         self._dice = dice
         self._end = end
         self._original = dice.pick(nodes)
+        self.owners: set[bytes] = set()
+        """Owners who may have two histories: a copy of their disk came back, or ran."""
         self._backup: SimDisk | None = None
 
     def back_up(self) -> None:
@@ -48,6 +50,7 @@ class Doubles:
         if node.is_up:
             self._end(node)
         node.disk = _copy_of(self._backup)
+        self.owners.add(node.keys.public_key)
         for checker in self._checkers:
             checker.on_restore(node, self._nodes)
 
@@ -55,6 +58,7 @@ class Doubles:
         """Return a node with the same key over a copy of the disk, or an empty one."""
         original = self._original
         double = SimNode(name, self._world, self._dice.fork(name), 0, original.keys)
+        self.owners.add(original.keys.public_key)
         if original.is_up:
             double.disk = _copy_of(original.disk)
         self._world.timeline.record(name, f"is a copy of {original.name}")

@@ -16,8 +16,10 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import Corruption, LimitExceeded, ProtocolViolation, StoreError
 from datalattice.lattice import EMPTY_CONTEXT, KeyedLattice, Lattice, MergeContext
+from datalattice.limits import CHARGE_LIMITS, WORK_LIMITS
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import (
+    Charges,
     Codec,
     Dialect,
     Effects,
@@ -50,9 +52,13 @@ EVIDENCE_LIMITS: Final = EvidenceLimits(
 )
 """Small, so that who equivocates meets them."""
 
-OWNER_BYTES: Final = 100_000
-STRANGERS_BYTES: Final = 250_000
-"""What strangers may have in all, and each of them, where hosting is limited."""
+OWNER_BYTES: Final = 24_000
+STRANGERS_BYTES: Final = 60_000
+"""What each stranger may have, and all of them, where hosting is limited: any bomb has less."""
+
+WORK: Final = WORK_LIMITS._replace(start=2_000)
+CHARGES: Final = CHARGE_LIMITS._replace(per_s=62_500, credit=10_000)
+"""A quarter of what a merge may cost in the product: whoever wants to exceed it, does so sooner."""
 
 EPOCH_MS: Final = 1_800_000_000_000
 
@@ -158,6 +164,7 @@ def open_lattice(node: SimNode) -> tuple[Replica, Codec]:
         clock=node.clock,
         evidence_limits=EVIDENCE_LIMITS,
     )
+    replica.charges = Charges(node.clock, CHARGES, WORK)
     dialect = Dialect(message_bytes_max=MESSAGE_BYTES_MAX)
     return replica, LatticeCodec(replica, node.clock, dialect)
 

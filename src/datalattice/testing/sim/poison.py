@@ -39,10 +39,10 @@ from datalattice.wire import encode_announcement, encode_frame
 KV: Final = Keyword("kv")
 FS: Final = Keyword("fs")
 
-ENTRIES: Final = 60
+ENTRIES: Final = 36
 """Entries of a value that is to be malformed: enough for several levels."""
 
-OVERSIZE_BYTES: Final = 150_000
+OVERSIZE_BYTES: Final = 36_000
 """Of one slot: more than an owner may have where hosting is limited."""
 
 KNOWN_MAX: Final = 4_000
