@@ -96,8 +96,8 @@ def _edit(draft: bytes, old: bytes) -> tuple[int, bytes]:
         return SAME, b""
     whole = encode_length(len(draft)) + draft
     hunks: list[bytes] = []
-    at = new_at = 0
-    while len(hunks) < HUNKS_MAX:
+    size = at = new_at = 0
+    while old and len(hunks) < HUNKS_MAX and size < len(whole):
         copied = _run(old, at, draft, new_at)
         at, new_at = at + copied, new_at + copied
         if at == len(old) and new_at == len(draft):
@@ -105,6 +105,7 @@ def _edit(draft: bytes, old: bytes) -> tuple[int, bytes]:
         skipped, next_at = _resume(old, at, draft, new_at)
         added = draft[new_at:next_at]
         hunks.append(b"".join(map(encode_length, (copied, skipped, len(added)))) + added)
+        size += len(hunks[-1])
         at, new_at = at + skipped, next_at
     else:
         return WHOLE, whole

@@ -15,7 +15,7 @@ from datalattice.cells import (
     Signed,
     Value,
     Vector,
-    novelty,
+    encode,
     references,
     same,
     value_hash,
@@ -394,11 +394,11 @@ class LocalStays(Checker):
     def __init__(self) -> None:
         self._asked: dict[str, Value] = {}
         self._ever: dict[bytes, set[bytes]] = {}  # by key: cells with the mark of all its processes
-        self._held: dict[str, set[bytes]] = {}  # by node: those of its process
+        self._held: dict[str, dict[bytes, bytes]] = {}  # by node: all of its process, by hash
 
     def on_open(self, node: Observed) -> None:
         """Begin anew: what is not in `:local` now was there in an earlier process."""
-        self._held[node.name] = set()
+        self._held[node.name] = {}
         self._asked.pop(node.name, None)
         self.on_commit(node)
 
@@ -408,11 +408,25 @@ class LocalStays(Checker):
         if slot is self._asked.get(node.name):
             return
         self._asked[node.name] = slot
-        cells = novelty(slot)
-        held = {data for _, data, _ in cells if LOCAL_MARK in data}
-        self._held[node.name] |= held
-        self._ever.setdefault(node.keys.public_key, set()).update(held)
-        names = [name for name, _, _ in cells]
+        held = self._held[node.name]
+        fresh: list[bytes] = []
+        front = [] if slot is None else [(value_hash(slot), encode(slot))]
+        while front:
+            name, data = front.pop()
+            if name not in held:
+                held[name] = data
+                fresh.append(name)
+                front += [(ref, node.data.load_encoding(ref) or b"\0") for ref in references(data)]
+        self._expect_none(node, fresh)
+        marked = (held[name] for name in fresh if LOCAL_MARK in held[name])
+        self._ever.setdefault(node.keys.public_key, set()).update(marked)
+
+    def at_end(self, nodes: Sequence[Observed], *, settled: bool) -> None:
+        """Ask once more for all that `:local` had since each process began."""
+        for node in nodes:
+            self._expect_none(node, list(self._held[node.name]))
+
+    def _expect_none(self, node: Observed, names: list[bytes]) -> None:
         for part in node.data.supply(names, "checker"):
             if part is not None and LOCAL_MARK in part.data:
                 self.fail(f"{node.name} gives a cell of :local to whoever has its hash")
@@ -421,7 +435,7 @@ class LocalStays(Checker):
         """Look for the mark."""
         if LOCAL_MARK not in payload:
             return
-        for past in self._ever.get(node.keys.public_key, set()) - self._held[node.name]:
+        for past in self._ever[node.keys.public_key].difference(self._held[node.name].values()):
             payload = payload.replace(past, b"")
         if LOCAL_MARK in payload:
             self.fail(f"{node.name} sends what it keeps in :local")

@@ -275,6 +275,14 @@ class SimNode:
         return max((buffer.buffered_bytes for buffer in self._buffers.values()), default=0)
 
     @property
+    def is_calm(self) -> bool:
+        """Whether every other node that is linked has been greeted, and nothing is asked of any."""
+        sessions = self.replicator._sessions
+        known = [id for id, peer in self._peers.items() if peer in self._world.names]
+        open_ones = [sessions[id] for id in known if id in sessions and id in self._buffers]
+        return self.is_up and all(one.greeted and not one.pending for one in open_ones)
+
+    @property
     def peers_count(self) -> int:
         """Connections that it has."""
         return len(self._buffers)

@@ -46,7 +46,11 @@ CONVERGE_MS: Final = 100_000
 and the requests that were under way when faults stopped run out."""
 
 CALM_MS: Final = 12_000
-"""Time for greetings that were lost to be sent again, and for requests to run out."""
+"""Time for greetings that were lost to be sent again, and for requests to run out: at most, as
+nodes are calm as soon as they have greeted one another and nothing is asked any more."""
+
+CALM_LOOKS: Final = 5
+"""Looks in a row that must find them calm."""
 
 HOP_MS: Final = BROADCAST_DELAY_MS + 60
 """Time within which a change must pass one link when nothing goes wrong: the pace window and a few
@@ -435,7 +439,7 @@ class Simulation:
         dice = self._dice.fork("void")
         if dice.chance(0.5):
             return
-        self.timeline.run(self.timeline.now_ms + CALM_MS)
+        self._await_calm()
         names = [node.name for node in self.nodes]
         pairs = [(one, other) for one in names for other in names if one != other]
         self.timeline.record("", "nobody hears anybody")
@@ -444,6 +448,14 @@ class Simulation:
             if node.is_up:
                 self.write(node, dice)
         self.timeline.run(self.timeline.now_ms + VOID_MS)
+
+    def _await_calm(self) -> None:
+        """Let the nodes finish what was under way between them."""
+        end_ms = self.timeline.now_ms + CALM_MS
+        looks = 0
+        while self.timeline.now_ms < end_ms and looks < CALM_LOOKS:
+            self.timeline.run(self.timeline.now_ms + LOOK_MS)
+            looks = looks + 1 if all(node.is_calm for node in self.nodes) else 0
 
     def _heal(self) -> None:
         """Stop all faults."""
@@ -512,7 +524,7 @@ class Simulation:
 
     def _be_quick(self) -> None:
         """Write in quick succession everywhere: no update may wait for the periodic statement."""
-        self.timeline.run(self.timeline.now_ms + CALM_MS)
+        self._await_calm()
         dice = self._dice.fork("burst")
         for _ in range(3):
             for node in self.nodes:
@@ -520,7 +532,7 @@ class Simulation:
             self.timeline.run(self.timeline.now_ms + dice.below(BROADCAST_DELAY_MS))
         self._expect_last_update()
         # Alone, too: an update that is forgotten here travels along with one that comes back.
-        self.timeline.run(self.timeline.now_ms + CALM_MS)
+        self._await_calm()
         writer = dice.pick(self.nodes)
         for _ in range(3):
             self.write(writer, dice)
