@@ -54,7 +54,7 @@ def counts(simulation: Simulation) -> Counter[str]:
 def test_malformed_trees_are_dropped_and_counted_and_honest_data_converges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    simulation, outcome = attacked(monkeypatch, poison.malform)
+    simulation, outcome = attacked(monkeypatch, poison.malform, events_min=600)
     assert outcome.violation is None, outcome
     assert counts(simulation)["unsound-cells"] > 3
 

@@ -40,10 +40,10 @@ VECTOR_TAG = 0x80
 
 
 def chunks() -> list[range]:
-    """Return the seeds of this run: those of both modes together are the 100 of a full one."""
+    """Return the seeds of this run: those of both modes together are the 200 of a full one."""
     seeds = range(CHUNK)
     if os.environ.get("DATALATTICE_PROFILE", "quick") != "quick":
-        seeds = range(10, 100) if COMPILED else range(10)
+        seeds = range(10, 200) if COMPILED else range(10)
     return [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
 
 
