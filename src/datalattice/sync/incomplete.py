@@ -34,6 +34,9 @@ and that it is wanted."""
 BAD_CELLS_MAX: Final = 65_536
 """Unsound cells that are remembered by hash, so that they are not fetched again."""
 
+HELD_LOOKS_MAX: Final = 256
+"""Waiting cells that are looked through for the gaps below those that a message refers to."""
+
 TAINTED_BYTES_MAX: Final = 4_000_000
 """Cells above holes that one claim may have; with more it is refused."""
 
@@ -262,13 +265,13 @@ class IncompleteCells:
                 absent[ref] = None
         progress = Progress(missing=list(absent))
         ready: list[object] = []
+        held: dict[bytes, None] = {}
         for key, refs in above:
             gaps = 0
             for ref in refs:
                 if ref in fresh or ref in absent or ref in waiting:
-                    if ref in waiting and ref not in fresh and self.is_wanted(ref):
-                        # Whoever sent this is one more to be asked for it.
-                        progress.missing.append(ref)
+                    if ref in waiting and ref not in fresh:
+                        held[ref] = None
                     waiting.setdefault(ref, {})[key] = None
                     gaps += 1
                 elif ref in self._spoiled:
@@ -278,10 +281,31 @@ class IncompleteCells:
             self._gaps[key] = gaps
             if not gaps:
                 ready.append(key)
+        # Whoever sent this is one more to be asked for what others left open.
+        progress.missing += self._open_below(held)
         self._cells.update(fresh)
         self.size_bytes += sum(cell.size_bytes for cell in fresh.values())
         self._advance(ready, progress)
         return progress
+
+    def _open_below(self, held: Iterable[bytes]) -> list[bytes]:
+        """Return those of these that are not here, and gaps below the others."""
+        found: list[bytes] = []
+        front = list(held)
+        seen = set(front)
+        looks = 0
+        while front:
+            hash = front.pop()
+            cell = self._cells.get(hash)
+            if cell is None:
+                if hash in self._waiting:
+                    found.append(hash)
+            elif looks < HELD_LOOKS_MAX:
+                looks += 1
+                below = [ref for ref in cell.below if ref not in seen]
+                seen.update(below)
+                front += below
+        return found
 
     def _advance(self, ready: list[object], progress: Progress) -> None:
         """Pass on what has no gap below it, and what that completes in turn."""

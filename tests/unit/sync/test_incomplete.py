@@ -17,7 +17,7 @@ from datalattice.cells import (
     references,
     value_hash,
 )
-from datalattice.sync.incomplete import IncompleteCells, Progress
+from datalattice.sync.incomplete import HELD_LOOKS_MAX, IncompleteCells, Progress
 from datalattice.testing.steps import steps_of
 
 
@@ -113,6 +113,28 @@ def test_two_claims_share_their_cells() -> None:
     while progress.missing:
         progress = staging.add(cells)
     assert sorted(map(str, progress.complete)) == ["first", "second"]
+
+
+def test_whoever_states_what_another_left_open_is_asked_for_it_too() -> None:
+    root, cells = tree(3)
+    staging = IncompleteCells(Home())
+    leaf = next(hash for hash in cells if b"1 xxx" in cells[hash] and not references(cells[hash]))
+    partial = {hash: cell for hash, cell in cells.items() if hash != leaf}
+    assert staging.claim("one", [root], partial).missing == [leaf]
+    assert staging.claim("two", [root], {}).missing == [leaf]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_no_more_than_so_many_cells_are_looked_through_for_what_is_left_open(more: int) -> None:
+    value: Value = "x" * 200
+    for _ in range(HELD_LOOKS_MAX + more):
+        value = Vector.of([value, "y" * 130])
+    cells = _cells(value)
+    staging = IncompleteCells(Home())
+    partial = {hash: cell for hash, cell in cells.items() if hash != value_hash("x" * 200)}
+    assert staging.claim("one", [value_hash(value)], partial).missing == [value_hash("x" * 200)]
+    told = staging.claim("two", [value_hash(value)], {}).missing
+    assert told == [value_hash("x" * 200)][more:]
 
 
 def test_a_dropped_claim_takes_its_own_cells_along() -> None:
