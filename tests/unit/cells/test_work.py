@@ -15,13 +15,11 @@ from datalattice.cells import (
     Value,
     Vector,
     Work,
-    decode,
-    encode,
     vector_fork_offset,
 )
-from datalattice.crypto import sha3_256
 from datalattice.errors import WorkExceeded
-from datalattice.limits import EMBEDDED_BYTES_MAX, WORK_LIMITS, WorkLimits
+from datalattice.limits import WORK_LIMITS, WorkLimits
+from datalattice.testing.bombs import repeated_log
 from datalattice.testing.cells_kit import Cells
 
 LEVELS = 5
@@ -37,27 +35,7 @@ def kept(value: Value) -> Value:
 
 
 def repeated(element: Value, levels: int = LEVELS) -> Vector:
-    """Return a vector of very many equal elements, as a peer may send it."""
-    cells = Cells()
-    cell = b"\x80\x10" + encode(element) * 16
-    count = 16
-    for _ in range(levels):
-        child = cell
-        if len(cell) > EMBEDDED_BYTES_MAX:
-            child = b"\x20" + sha3_256(cell)
-            cells[sha3_256(cell)] = cell
-        count *= 16
-        cell = b"\x80" + length(count) + child * 16
-    found = decode(cell, cells)
-    assert isinstance(found, Vector)
-    return found
-
-
-def length(count: int) -> bytes:
-    out = [count & 0x7F]
-    while count := count >> 7:
-        out.append((count & 0x7F) | 0x80)
-    return bytes(reversed(out))
+    return repeated_log(element, levels)
 
 
 def test_an_account_pays_until_it_is_empty_and_a_cell_earns_once() -> None:
