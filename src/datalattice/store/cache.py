@@ -21,7 +21,11 @@ CELL_OVERHEAD_BYTES: Final = 400
 """Charged for a cell beside its encoding: its objects, its hash and the table entry."""
 
 ENCODING_FACTOR: Final = 3
-"""Charged for a byte of encoding: the encoding itself and the values that are opened from it."""
+"""Charged for a byte of encoding: the encoding itself and the values that are opened from it.
+
+Measured, with the overhead: true of texts, blobs and inner nodes. Records and database entries of
+which all is opened take four times what they are charged, empty directories five times.
+"""
 
 
 class CellCache:
