@@ -231,6 +231,33 @@ def test_a_verified_append_removes_it_and_a_false_mark_does_not() -> None:
     assert (loss.first, loss.end) == (2, 4)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "appended"),
+    [
+        (["l1", "l2"], ["l1", "l2", "l3"], ["l3"]),  # it has written on since
+        (["l1", "l2"], ["l1", "x", "y"], ["x", "y"]),  # another branch that begins alike
+        (["l1", "l2", "l3"], ["l1", "l2"], []),  # it was longer
+        (["l1"], ["m1"], ["m1"]),
+    ],
+)
+def test_of_a_branch_only_what_the_log_lacks_is_appended(
+    before: list[str], after: list[str], appended: list[str]
+) -> None:
+    device = owner_node()
+    give(device, queue_root([f"r{n}" for n in range(9)], 300, COMMON))
+    queue = LatticeMQ.at(device.cursor, OWNER.public_key, StoppedClock(900)).partition("t", 0)
+    known: list[str] = []
+    for values, wanted in ((before, before), (after, appended)):
+        give(device, queue_root(values, 200, COMMON))
+        for record in list(device.evidence.records.values()):
+            for _, branch in record.log_branches():
+                queue.cursor.update(lambda value: append_branch(value, branch, 900)[0])  # noqa: B023
+        device.publish()
+        known += wanted
+        assert device.evidence.records == {}
+        assert [queue.peek(11 + at) for at in range(len(known) + 1)] == [*known, None]
+
+
 def test_evidence_survives_a_restart_a_collection_and_a_replay() -> None:
     disk = SimDisk(seed=3)
     store = CellStore.open("store", disk=disk)

@@ -47,26 +47,36 @@ class LogBranch(NamedTuple):
         state = self.state
         return state.entries.to_list(max(self.first - state.start, 0))
 
-    def mark(self) -> Vector:
-        """Return the metadata key under which a log says that it has the records again.
+    @property
+    def begin(self) -> int:
+        """The offset that the first of these records had.
 
         Source: docs/design/forks.md "Queues".
         """
-        at = self.first - self.state.start
-        return Vector.of((FORK, self.first, value_hash(self.state.entries[at])))
+        return max(self.first, self.state.start)
+
+    def mark(self, at: int = 0) -> Vector:
+        """Return the metadata key under which a log says where it has the tail again from `at` on.
+
+        Source: docs/design/forks.md "Queues".
+        """
+        offset = self.begin + at
+        return Vector.of((FORK, offset, value_hash(self.state.entries[offset - self.state.start])))
 
 
 def append_branch(value: Value, branch: LogBranch, now_ms: int) -> tuple[Value, range]:
     """Return the state of a log with a branch's records at its end, and the offsets they got.
 
-    The very same value, and no offsets, when its mark says that it was done before.
+    Only those that it does not have yet: the branch may have written on since some were appended.
+    The very same value, and no offsets, when its marks lead to all of them.
 
     Units:  now_ms: Unix milliseconds.
     Source: docs/design/forks.md "Queues".
     """
     state = read_state(value)
-    mark = branch.mark()
-    if mark in state.meta.values:
+    tail = branch.tail()
+    done = _appended_count(state, branch, tail)
+    if done == len(tail):
         return value, range(0)
     start = state.end
     records = [
@@ -74,11 +84,12 @@ def append_branch(value: Value, branch: LogBranch, now_ms: int) -> tuple[Value, 
             entry_key(record),
             entry_value(record),
             now_ms,
-            _headers(record, branch.first + at, branch.cell_hash),
+            _headers(record, branch.begin + at, branch.cell_hash),
         )
-        for at, record in enumerate(branch.tail())
+        for at, record in enumerate(tail[done:], done)
     ]
-    meta = put_metadata(state.meta, mark, Vector.of((start, len(records))), now_ms)
+    place = Vector.of((start, len(records)))
+    meta = put_metadata(state.meta, branch.mark(done), place, now_ms)
     made = state._replace(
         entries=state.entries.extend(records), meta=meta, stamp_ms=max(now_ms, state.stamp_ms)
     )
@@ -98,26 +109,41 @@ def _headers(record: Value, offset: int, cell_hash: bytes) -> Map:
 def is_appended(log: QueueState, branch: LogBranch) -> bool:
     """Return whether a log has all records of a branch again, or has let them go.
 
-    Each record is looked at where the mark says that it is, so the owner need not be trusted.
+    Each record is looked at where a mark says that it is, so the owner need not be trusted.
 
     Source: docs/design/forks.md "Queues".
     """
     records = branch.tail()
-    noted = log.meta.values.get(branch.mark()) if records else None
+    return bool(records) and _appended_count(log, branch, records) == len(records)
+
+
+def _appended_count(log: QueueState, branch: LogBranch, records: list[Value]) -> int:
+    """Return how many of a branch's records, from its first one on, are found by marks of a log."""
+    done = 0
+    while done < len(records):
+        found = _found_count(log, log.meta.values.get(branch.mark(done)), records, done)
+        if not found:
+            break
+        done += found
+    return done
+
+
+def _found_count(log: QueueState, noted: Value, records: list[Value], first: int) -> int:
+    """Return how many records from `first` on a log has, or has let go, where a mark says."""
     if not isinstance(noted, Vector) or len(noted) != 2:
-        return False
+        return 0
     start, count = as_integer(noted[0]), as_integer(noted[1])
-    if start is None or count != len(records):
-        return False
-    for at, record in enumerate(records):
-        offset = start + at
+    if start is None or count is None:
+        return 0
+    stop = min(max(count, 0), len(records) - first)
+    for at in range(stop):
+        record, offset = records[first + at], start + at
         if offset < log.start:
             continue  # it was appended and truncated since
         if offset >= log.end:
-            return False
+            return at
         kept = log.entries[offset - log.start]
-        if not same(entry_key(kept), entry_key(record)):
-            return False
-        if not same(entry_value(kept), entry_value(record)):
-            return False
-    return True
+        is_same = same(entry_key(kept), entry_key(record))
+        if not is_same or not same(entry_value(kept), entry_value(record)):
+            return at
+    return stop
