@@ -419,6 +419,7 @@ def _print_resolved(document: dict[str, Any]) -> None:
             continue
         last = one["offset"] + one["count"] - 1
         records = counted(one["count"], "record")
-        lines.append(f"{name}: appended {records} at offsets {one['offset']} to {last}")
+        place = f"offset {last}" if one["count"] == 1 else f"offsets {one['offset']} to {last}"
+        lines.append(f"{name}: appended {records} at {place}")
     lines.append("evidence removed" if document["removed"] else "the evidence is still kept")
     print_lines(lines)

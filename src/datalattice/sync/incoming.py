@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from datalattice.cells import Parts, Value, encode
+from datalattice.cells import Parts, Value, Vector, encode
+from datalattice.crypto import sha3_256
+from datalattice.sync.forkrecords import FORKS_KEY
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """What a message brought: a value at a path, or its hash when its own cell was left out."""
+    """What a message brought: a value at a path, or its hash when its own cell was left out.
+
+    is_branch: it is evidence that the peer keeps of a fork, and not what the peer has at the path.
+    """
 
     path: tuple[Value, ...]
     value: Value
     cells: Parts
     absent: bytes | None = None
+    is_branch: bool = False
+
+    @property
+    def place(self) -> bytes:
+        """The hash of where it stands: of values of one peer there, the newer contains the older.
+
+        A branch stands apart, for it does not contain what the peer has at its path.
+        """
+        path = (FORKS_KEY, *self.path) if self.is_branch else self.path
+        return sha3_256(encode(Vector.of(path)))
 
     @property
     def size_bytes(self) -> int:

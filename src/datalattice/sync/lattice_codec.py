@@ -216,12 +216,18 @@ class LatticeCodec:
         return Offered(offer) if self._dialect.accept_bare_values else Bare(offer, reason)
 
     def _offer(
-        self, path: tuple[Value, ...], value: Value, parts: Parts, absent: bytes | None = None
+        self,
+        path: tuple[Value, ...],
+        value: Value,
+        parts: Parts,
+        absent: bytes | None = None,
+        *,
+        is_branch: bool = False,
     ) -> Offer:
         key = value_hash(value) if absent is None else absent
         if path:
             key = sha3_256(encode(Vector.of(path)) + key)
-        return Offer(Probe(key, Incoming(path, value, parts, absent)))
+        return Offer(Probe(key, Incoming(path, value, parts, absent, is_branch)))
 
     def _unpatched(self, message: Patched) -> Offer:
         """Return what a patch says, or its hash alone where the base is not here or not the one.
@@ -338,7 +344,7 @@ class LatticeCodec:
         if found is None:
             return None
         slot, cell, absent = found
-        return self._offer(slot, cell, parts, absent)
+        return self._offer(slot, cell, parts, absent, is_branch=True)
 
     def spell_out(self, heard: Sequence[Probe], told: Probe | None, peer: str) -> PlainUpdate:
         """Return LATTICE_VALUEs, each with all cells of its value."""

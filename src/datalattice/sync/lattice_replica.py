@@ -43,7 +43,6 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.clock import Clock, SystemClock
-from datalattice.crypto import sha3_256
 from datalattice.cursors import Gate, RootLattice
 from datalattice.errors import (
     BadFormat,
@@ -529,8 +528,7 @@ class LatticeReplica:
         assert isinstance(incoming, Incoming)
         if is_new:
             self.charges.bring(peer, incoming.size_bytes)
-        place = sha3_256(encode(Vector.of(incoming.path)))
-        claim = Claim(peer, place)
+        claim = Claim(peer, incoming.place)
         if self._is_here(claim, probe, outcome):
             return
         if claim not in self._waiting and self._claim_count(peer) >= CLAIMS_MAX:

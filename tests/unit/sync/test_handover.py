@@ -8,18 +8,31 @@ import pytest
 
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ
-from datalattice.cells import EMPTY_VECTOR, Keyword, Value, Vector, same, value_hash
+from datalattice.cells import (
+    EMPTY_VECTOR,
+    Keyword,
+    Parts,
+    Signed,
+    Value,
+    Vector,
+    decode,
+    same,
+    value_hash,
+)
 from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import RootLattice
-from datalattice.lattice import MergeContext, did_of, root_lattice, verify_did
+from datalattice.lattice import MergeContext, did_of, get_in, root_lattice, verify_did
 from datalattice.store import MemoryStore, Store
-from datalattice.sync import LatticeCodec, LatticeReplica, Pace, Replicator
+from datalattice.sync import LatticeCodec, LatticeReplica, Offer, Pace, Part, Probe, Replicator
 from datalattice.sync.handover import OWNERS_ASKED_MAX, fork_queries, one_handed
+from datalattice.sync.incoming import Incoming
 from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.malformed import cells_of
 
 Verifier = Callable[[Value, bytes], bool]
 
 OWNER, RELAY, DEVICE = KeyPair(b"o" * 32), KeyPair(b"r" * 32), KeyPair(b"d" * 32)
+SLOT = (Keyword("kv"), OWNER.public_key)
 ROUND_MS = Pace().root_sync_interval_ms
 
 
@@ -237,3 +250,27 @@ def test_all_owners_are_asked_for_in_turn(count: int) -> None:
     rounds = [fork_queries(owners, turn) for turn in range(5)]
     assert all(len(one) == min(count, OWNERS_ASKED_MAX) for one in rounds)
     assert {path[1] for one in rounds for path in one} == set(owners)
+
+
+def test_a_branch_takes_not_the_place_of_what_its_peer_has_in_the_slot() -> None:
+    def stated(root: Value, *, is_branch: bool) -> tuple[Offer, list[Part]]:
+        slot = get_in(root, SLOT)
+        assert isinstance(slot, Signed)
+        top, below = cells_of(slot)
+        parts = Parts(None)
+        probe = Probe(value_hash(slot), Incoming(SLOT, decode(top, parts), parts, None, is_branch))
+        return Offer(probe), [Part(hash, data) for hash, data in below.items()]
+
+    mine = device()
+    present, cells = stated(kv_root("a", 20, 40), is_branch=False)
+    assert mine.absorb(present, "relay").missing
+    branch, others = stated(kv_root("b", 10, 1), is_branch=True)
+    taken = mine.absorb(branch, "relay")
+    assert taken.superseded == ()
+    finished: set[bytes] = set()
+    for parts in (others, cells) * 4:  # one level of a tree comes at a time
+        finished.update(mine.absorb(Offer(None, tuple(parts)), "relay").finished)
+    assert present.probe is not None
+    assert branch.probe is not None
+    assert finished | set(taken.finished) == {present.probe.key, branch.probe.key}
+    assert len(list(Database.at(mine.cursor, OWNER.public_key, "d").keys())) == 41
