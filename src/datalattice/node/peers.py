@@ -48,9 +48,7 @@ ADDED: Final = "added"
 INBOUND: Final = "inbound"
 """Sources of a peer: it was asked for, or it is not wanted and connected by itself."""
 
-OWN_KEY: Final = (
-    "this node's own key answers there: it is this node, or one that runs on a copy of its folder"
-)
+OWN_KEY: Final = "this node's own key answers there: of this node, or one on a copy of its folder"
 THEIRS_STAYS: Final = "the connection that it made stays"
 
 
