@@ -6,11 +6,13 @@ Source of the rules: the design of foreign data and of forks. Each checker is al
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from datalattice.cells import Fact
+from datalattice.node.noticed import Noticed
 from datalattice.sync import Hosting, incomplete
 from datalattice.sync.evidence import Evidence
 from datalattice.testing.sim import (
@@ -19,6 +21,7 @@ from datalattice.testing.sim import (
     Observed,
     Outcome,
     Simulation,
+    attacks,
     hostile,
     line,
     poison,
@@ -95,6 +98,30 @@ def test_a_peer_that_passes_on_what_is_unsound_is_blamed(monkeypatch: pytest.Mon
     assert ("unsound-cells", "x0") in seen
 
 
+@pytest.mark.parametrize(
+    ("attack", "word"),
+    [
+        (poison.malform, "unsound-cells"),
+        (poison.explode, "too-costly"),
+        (attacks.forge, "not-owner"),
+        (attacks.dribble, "closed-framing"),
+    ],
+)
+def test_the_health_of_honest_nodes_names_who_was_refused_and_why(
+    monkeypatch: pytest.MonkeyPatch, attack: Attack, word: str
+) -> None:
+    said: list[str] = []
+
+    class Read(Checker):
+        def at_rest(self, nodes: Sequence[Observed]) -> None:
+            said.extend(str(node.noticed.get("x0")) for node in nodes)
+
+    checkers = [*standard_checkers(), Read()]
+    _, outcome = attacked(monkeypatch, attack, events_min=600, checkers=checkers)
+    assert outcome.violation is None, outcome
+    assert any(f"'{word}': " in one for one in said), said
+
+
 # --- copies of a node -----------------------------------------------------------------------------
 
 
@@ -129,6 +156,11 @@ def test_an_unsound_cell_that_is_stored_is_seen(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(incomplete, "check_cell", unchecked)
     found = {rule_of(attacked(monkeypatch, poison.malform, seed)[1]) for seed in range(2)}
     assert found & {"soundness", "fault", "convergence"}, found
+
+
+def test_a_health_that_names_nobody_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Noticed, "add", lambda *_: None)
+    assert rule_of(attacked(monkeypatch, poison.explode)[1]) == "named"
 
 
 def test_a_quota_that_is_not_kept_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

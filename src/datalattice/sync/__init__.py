@@ -33,7 +33,7 @@ from datalattice.sync.lattice_replica import (
     STAGED_BYTES_MAX,
     LatticeReplica,
 )
-from datalattice.sync.outcome import UNSOUND
+from datalattice.sync.outcome import QUOTA_EXCEEDED, REFUSED, UNSOUND
 from datalattice.sync.policy import HostingPolicy, UnsignedPolicy
 from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe, Remark, Replica
 from datalattice.sync.replicator import Replicator
@@ -68,6 +68,8 @@ __all__ = [
     "MALFORMED_MAX",
     "PENDING_MAX",
     "PING_REPLIES",
+    "QUOTA_EXCEEDED",
+    "REFUSED",
     "REFUSED_MAX",
     "REQUEST_TIMEOUT_MS",
     "ROOT_SYNC_INTERVAL_MS",

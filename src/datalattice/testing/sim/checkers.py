@@ -120,6 +120,11 @@ class Observed(Protocol):
         ...
 
     @property
+    def noticed(self) -> Mapping[str, Mapping[str, object]]:
+        """What its health says of peers, by their names."""
+        ...
+
+    @property
     def policy(self) -> HostingPolicy | None:
         """Whose data it takes; None: all."""
         ...
@@ -169,8 +174,14 @@ class Checker:
     def on_note(self, node: Observed, kind: str, peer: str) -> None:
         """Note what a node has counted and logged, and whom it names."""
 
+    def on_close(self, node: Observed, peer: str, reason: str) -> None:
+        """Note that a node parts with a peer."""
+
     def on_turn(self, node: Observed) -> None:
         """Look at a node that has done something."""
+
+    def at_rest(self, nodes: Sequence[Observed]) -> None:
+        """Look at the nodes that run when all is done, before their last restart."""
 
     def at_end(self, nodes: Sequence[Observed], *, settled: bool) -> None:
         """Look at the end. `settled`: faults had stopped, so that all must be equal."""

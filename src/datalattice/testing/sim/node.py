@@ -17,6 +17,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import Corruption, LimitExceeded, ProtocolViolation, StoreError
 from datalattice.lattice import EMPTY_CONTEXT, KeyedLattice, Lattice, MergeContext
 from datalattice.limits import CHARGE_LIMITS, WORK_LIMITS
+from datalattice.node import Observer
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import (
     Charges,
@@ -27,6 +28,7 @@ from datalattice.sync import (
     HostingPolicy,
     LatticeCodec,
     LatticeReplica,
+    Note,
     Pace,
     Replica,
     Replicator,
@@ -125,6 +127,7 @@ class World:
         self.commit_hooks = [c.on_commit for c in checkers if _listens(c, "on_commit")]
         self.send_hooks = [c.on_send for c in checkers if _listens(c, "on_send")]
         self.note_hooks = [c.on_note for c in checkers if _listens(c, "on_note")]
+        self.close_hooks = [c.on_close for c in checkers if _listens(c, "on_close")]
         self.turn_hooks = [c.on_turn for c in checkers if _listens(c, "on_turn")]
 
 
@@ -197,6 +200,7 @@ class SimNode:
         self._world = world
         self._dice = dice
         self._origin_ms = 0
+        self._observer = Observer()
         self._buffers: dict[str, FrameBuffer] = {}
         self._peers: dict[str, str] = {}  # connection -> who is at its other end
         self._alarm_ms: int | None = None
@@ -249,6 +253,11 @@ class SimNode:
         with the one state of a slot may be cheap to merge with another.
         """
         return self.policy is None and not self._world.counts["too-costly"]
+
+    @property
+    def noticed(self) -> dict[str, dict[str, object]]:
+        """What its health says of peers, by their names."""
+        return self._observer.noticed
 
     @property
     def policy(self) -> HostingPolicy | None:
@@ -317,6 +326,8 @@ class SimNode:
         # A steady clock begins anywhere, and anew with each process.
         self._origin_ms = self._dice.below(1_000_000) - world.timeline.now_ms
         self._alarm_ms = None
+        self._observer = Observer(lambda: self.steady_ms() / 1_000)
+        self._observer.name_of = lambda id: self._peers.get(id, id)
         self.is_up = True
         world.timeline.record(self.name, "opens", self.state)
         for checker in world.checkers:
@@ -381,8 +392,11 @@ class SimNode:
                     partial(self.replicator.receive, connection, payload, self.steady_ms()),
                     payload,
                 )
-        except (ProtocolViolation, LimitExceeded):
+        except (ProtocolViolation, LimitExceeded) as error:
             self._world.counts["illegal frames"] += 1
+            self._observer.note(Note("closed-framing", connection, str(error)))
+            for close_hook in self._world.close_hooks:
+                close_hook(self, self._peers[connection], str(error))
             self._world.network.close(connection, self.name)
 
     def written(self, connection: str) -> None:
@@ -441,13 +455,16 @@ class SimNode:
         world = self._world
         for note in effects.notes:
             world.counts[note.kind] += 1
+            self._observer.note(note)
             for note_hook in world.note_hooks:
                 note_hook(self, note.kind, self._peers.get(note.peer, ""))
         for connection, payload in effects.sends:
             for send_hook in world.send_hooks:
                 send_hook(self, payload)
             world.network.send(connection, self.name, encode_frame(payload))
-        for connection, _reason in effects.closes:
+        for connection, reason in effects.closes:
+            for close_hook in world.close_hooks:
+                close_hook(self, self._peers.get(connection, ""), reason)
             world.network.close(connection, self.name)
 
     def _set_alarm(self, due_ms: int) -> None:

@@ -212,6 +212,8 @@ class Simulation:
                 self._speak_into_the_void()
                 self._converge()
                 self._be_quick()
+            self._rest()
+            if self._settle:
                 self._restart_all()
             self._finish()
         except Violation as violation:
@@ -560,6 +562,11 @@ class Simulation:
             node.start()
             if not node.is_up or node.state != root:
                 raise Violation("durability", f"{node.name} comes back with another root")
+
+    def _rest(self) -> None:
+        up = [node for node in self.nodes if node.is_up]
+        for checker in self._checkers:
+            checker.at_rest(up)
 
     def _finish(self) -> None:
         up = [node for node in self.nodes if node.is_up]

@@ -17,8 +17,26 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.errors import BadFormat, MissingData
-from datalattice.lattice import MALFORMED, SignedLattice, Walk, is_greater
-from datalattice.sync import UNSOUND, EvidenceLimits, ForkRecord
+from datalattice.lattice import (
+    BAD_SIGNATURE,
+    ENTRY_DROPPED,
+    MALFORMED,
+    MISMATCHED,
+    NOT_OWNER,
+    SECTION_DROPPED,
+    TOO_COSTLY,
+    SignedLattice,
+    Walk,
+    is_greater,
+)
+from datalattice.sync import (
+    QUOTA_EXCEEDED,
+    REFUSED,
+    UNSOUND,
+    EvidenceLimits,
+    ForkRecord,
+    Left,
+)
 from datalattice.testing.sim.checkers import (
     Authority,
     BoundedMemory,
@@ -30,6 +48,25 @@ from datalattice.testing.sim.checkers import (
     Observed,
     owned_slots,
 )
+
+REFUSALS: Final = frozenset(
+    {
+        BAD_SIGNATURE,
+        ENTRY_DROPPED,
+        MALFORMED,
+        MISMATCHED,
+        NOT_OWNER,
+        QUOTA_EXCEEDED,
+        REFUSED,
+        SECTION_DROPPED,
+        TOO_COSTLY,
+        UNSOUND,
+    }
+)
+"""Words for what a node did not take of a peer."""
+
+LEAVES: Final = (Left().reason, "the peer refused")
+"""How the reasons begin for which a connection ends by the peer's own will."""
 
 TICKS_TURN_MAX: Final = 100_000
 """What merges may pay while a node takes in one message: about 0.1 s. Several values may complete
@@ -194,6 +231,53 @@ class Blame(Checker):
             self.fail(f"{node.name} blames {peer} for {kind}")
 
 
+class Named(Checker):
+    """The health of a node names every stranger that it refused something, and says why."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._refused: dict[str, dict[str, set[str]]] = {}  # by node: peers, for what
+
+    def on_begin(self, nodes: Sequence[Observed]) -> None:
+        """Know who is honest."""
+        self._known.update(node.name for node in nodes)
+
+    def on_clone(self, node: Observed) -> None:
+        """Know of one more."""
+        self._known.add(node.name)
+
+    def on_open(self, node: Observed) -> None:
+        """Begin anew: health is of a process."""
+        self._refused[node.name] = {}
+
+    def on_note(self, node: Observed, kind: str, peer: str) -> None:
+        """Remember what was refused to whom."""
+        if kind in REFUSALS:
+            self._remember(node, peer, kind)
+
+    def on_close(self, node: Observed, peer: str, reason: str) -> None:
+        """Remember whom it parted with: it must say for what, whatever the word."""
+        if not reason.startswith(LEAVES):
+            self._remember(node, peer, "")
+
+    def _remember(self, node: Observed, peer: str, kind: str) -> None:
+        if peer and peer not in self._known:
+            self._refused[node.name].setdefault(peer, set()).add(kind)
+
+    def at_rest(self, nodes: Sequence[Observed]) -> None:
+        """Read the health of all nodes."""
+        for node in nodes:
+            noticed = node.noticed
+            for peer, kinds in self._refused[node.name].items():
+                said = noticed.get(peer, {})
+                words = said.get("kinds", ())
+                assert isinstance(words, Collection)
+                lacking = sorted(kind for kind in kinds if kind and kind not in words)
+                is_cut = "" in kinds and not any(word.startswith("closed-") for word in words)
+                if lacking or is_cut or not said.get("text"):
+                    self.fail(f"{node.name} refused {peer} {sorted(kinds)} and says {said}")
+
+
 class BoundedHosting(Checker):
     """Under a policy no stranger has more on a node than the policy gives."""
 
@@ -247,4 +331,5 @@ def standard_checkers(limits: EvidenceLimits | None = None) -> list[Checker]:
         BoundedEvidence(limits or EvidenceLimits()),
         BoundedHosting(),
         Blame(),
+        Named(),
     ]
