@@ -123,9 +123,22 @@ def whole(folder: Folder) -> Iterator[None]:
 def open_reader(folder: Folder) -> CellStore:
     """Return the folder's store, open for reading beside whoever writes.
 
-    Where its index must be made again first, as after a copy of the folder, that is done.
+    Where its index must be made again first, as after a copy of the folder, that is done. When
+    acknowledged commits are gone, that is logged: what is read lacks them.
     Raises: StoreError: it cannot be read.
     """
+    store = _opened(folder)
+    try:
+        loss = store.loss
+    except Corruption as error:
+        _log.warning("%s", error)
+    else:
+        if loss is not None:
+            _log.warning("%s; what is read here lacks it", loss)
+    return store
+
+
+def _opened(folder: Folder) -> CellStore:
     give_up_s = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
