@@ -190,6 +190,17 @@ def lost_packs(
     return Loss(good.sequence + 1, last, path, good.offset, size, is_exact, root, reason)
 
 
+def loss_of_reader(disk: Disk, folder: str, here: Position, end: LogEnd | None) -> Loss | None:
+    """Return what a reader lacks that can read as far as `here` of what was acknowledged before.
+
+    Raises: Corruption: the record of a loss is damaged.
+    """
+    noted = read_loss(disk, folder)
+    if noted is not None or end is None or here.sequence >= end.position.sequence:
+        return noted
+    return lost_packs(disk, folder, here, end.position.sequence, end, "what can be read ends here")
+
+
 def write_loss(disk: Disk, folder: str, loss: Loss) -> None:
     """Write a loss down, durably, for whoever has to accept it."""
     fields = asdict(loss) | {"root": None if loss.root is None else loss.root.hex()}

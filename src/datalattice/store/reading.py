@@ -21,7 +21,7 @@ from datalattice.store.garbage import DAMAGED_RECORD, GARBAGE_FILE, Removed, Sie
 from datalattice.store.hashindex import NOWHERE, STAGED, Position
 from datalattice.store.history import History, Retention
 from datalattice.store.leases import Lease, Leases
-from datalattice.store.logend import Loss, lost_packs, read_end, read_loss
+from datalattice.store.logend import Loss, loss_of_reader, read_end
 from datalattice.store.notes import FolderNotes
 from datalattice.store.opening import Opened, open_reader, why_unreached
 from datalattice.store.packing import locate
@@ -134,15 +134,9 @@ class Reading(Store):
         """
         if not self._read_only:
             return self._opened.loss
-        noted = read_loss(self._disk, self._folder)
         end = read_end(self._disk, self._folder, self._opened.store_id)
-        if noted is not None or end is None:
-            return noted
         self.refresh()
-        here, last = self._state.position, end.position.sequence
-        if here.sequence >= last:
-            return None
-        return lost_packs(self._disk, self._folder, here, last, end, "what can be read ends here")
+        return loss_of_reader(self._disk, self._folder, self._state.position, end)
 
     # --- reading ---
 
