@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from datalattice.testing.disk import SimDisk
 from datalattice.testing.sim.checkers import Checker
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.node import SimNode, World
+
+RESTORES_MAX: Final = 2
+"""Times that a disk is put back: each leaves a branch behind, and nodes keep four of a slot."""
 
 
 class Doubles:
@@ -34,6 +38,7 @@ class Doubles:
         self.owners: set[bytes] = set()
         """Owners who may have two histories: a copy of their disk came back, or ran."""
         self._backup: SimDisk | None = None
+        self._restores = 0
 
     def back_up(self) -> None:
         """Copy the disk as it is, unless the node is down."""
@@ -43,8 +48,9 @@ class Doubles:
 
     def restore(self) -> None:
         """Put the backup in the place of the disk: what was written since is gone."""
-        if self._backup is None:
+        if self._backup is None or self._restores == RESTORES_MAX:
             return
+        self._restores += 1
         node = self._original
         self._world.timeline.record(node.name, "is restored from its backup")
         if node.is_up:

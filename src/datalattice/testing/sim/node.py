@@ -20,6 +20,7 @@ from datalattice.limits import CHARGE_LIMITS, WORK_LIMITS
 from datalattice.node import Observer
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import (
+    UNSOUND,
     Charges,
     Codec,
     Dialect,
@@ -59,7 +60,7 @@ STRANGERS_BYTES: Final = 60_000
 """What each stranger may have, and all of them, where hosting is limited: any bomb has less."""
 
 WORK: Final = WORK_LIMITS._replace(start=2_000)
-CHARGES: Final = CHARGE_LIMITS._replace(per_s=62_500, credit=10_000)
+CHARGES: Final = CHARGE_LIMITS._replace(per_s=62_500, credit=10_000, wanted_credit=60_000)
 """A quarter of what a merge may cost in the product: whoever wants to exceed it, does so sooner."""
 
 EPOCH_MS: Final = 1_800_000_000_000
@@ -372,11 +373,13 @@ class SimNode:
         """Take up a connection."""
         self._buffers[connection] = FrameBuffer(MESSAGE_BYTES_MAX)
         self._peers[connection] = peer
-        if isinstance(self.replica, LatticeReplica) and self.replica.hosting is not None:
-            self.replica.hosting.introduce(connection, is_known=peer in self._world.names)
+        known = peer in self._world.names  # operators name one another's nodes
+        if isinstance(self.replica, LatticeReplica):
+            self.replica.introduce(connection, peer, is_wanted=known, is_known=known)
+        now_ms = self.steady_ms()
         self._do(
             f"opens {connection}",
-            partial(self.replicator.open, connection, self.steady_ms(), outbound=outbound),
+            partial(self.replicator.open, connection, now_ms, outbound=outbound, wanted=known),
         )
 
     def arrived(self, connection: str, data: bytes) -> None:
@@ -408,6 +411,8 @@ class SimNode:
     def ended(self, connection: str) -> None:
         """Forget a connection."""
         if self._buffers.pop(connection, None) is not None:
+            if isinstance(self.replica, LatticeReplica):
+                self.replica.leave(connection)
             self._do(
                 f"forgets {connection}",
                 partial(self.replicator.closed, connection, self.steady_ms()),
@@ -462,6 +467,9 @@ class SimNode:
             for send_hook in world.send_hooks:
                 send_hook(self, payload)
             world.network.send(connection, self.name, encode_frame(payload))
+        for connection, _reason in effects.suspects:
+            for note_hook in world.note_hooks:
+                note_hook(self, UNSOUND, self._peers.get(connection, ""))
         for connection, reason in effects.closes:
             for close_hook in world.close_hooks:
                 close_hook(self, self._peers.get(connection, ""), reason)

@@ -68,9 +68,9 @@ REFUSALS: Final = frozenset(
 LEAVES: Final = (Left().reason, "the peer refused")
 """How the reasons begin for which a connection ends by the peer's own will."""
 
-TICKS_TURN_MAX: Final = 100_000
-"""What merges may pay while a node takes in one message: about 0.1 s. Several values may complete
-at once, and a peer may have credit."""
+TICKS_TURN_MAX: Final = 200_000
+"""What merges may pay while a node takes in one message: about 0.2 s. A wanted peer has a credit of
+60,000 for each value here, and several values may complete at once."""
 
 
 class Soundness(Checker):
