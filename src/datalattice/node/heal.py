@@ -4,7 +4,8 @@ Whoever meets damage tells the healer, on whatever thread: the store when a cell
 hash, the replica when a cell below its root is not here. The node is degraded until the cells are
 back. They are asked of all joined peers by hash, with what is below them in turn, and again from
 time to time as long as nobody had them. A check of the whole store looks for damage that nobody has
-met: when it is asked for, when the store was opened with damage, and at intervals if configured.
+met: when it is asked for, when the store was opened with damage, and at intervals if configured. A
+store of an earlier version, which may have taken in malformed cells, is checked once at its start.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from datalattice.cells import references
 from datalattice.errors import Corruption, MissingData, StoreClosed, StoreError, UsageError
 from datalattice.node.observe import WRITES, Observer
 from datalattice.node.worker import Worker
-from datalattice.store import CellStore, Damage, Fetch, Fetching, Healing, Store, heal_store
+from datalattice.store import CellStore, Damage, Fetch, Fetching, Healing, Report, Store, heal_store
 from datalattice.sync import Effects, Replicator
 
 RETRY_S: Final = 2.0
@@ -30,6 +31,9 @@ ANSWER_S: Final = 60.0
 
 MISSING: Final = "missing"
 """Key of the trouble that cells below the root are not here."""
+
+UNCHECKED: Final = "unchecked"
+"""Key of the trouble that the store is of a version which did not check what peers sent."""
 
 
 class Healer:
@@ -181,7 +185,20 @@ class Healer:
             places, cells = len(report.damage), len(report.missing)
             text = f"the store has {places} damaged places and lacks {cells} cells"
             self._observer.degrade(MISSING, text)
+        if not store.is_checked:
+            self._judge(store, report)
         return healing
+
+    def _judge(self, store: CellStore, report: Report) -> None:
+        """Take note of whether a store of an earlier version has malformed cells."""
+        count = len(report.unsound)
+        if count:
+            self._observer.degrade(
+                UNCHECKED, f"{count} cells are malformed; `lattice store check` says where they are"
+            )
+        elif report.is_clean:
+            store.mark_checked()
+            self._observer.recover(UNCHECKED)
 
     def acquire(self, wanted: Sequence[bytes]) -> int:
         """Wait until peers gave these cells, with all below them, or have them not; count them."""
@@ -206,6 +223,11 @@ class Healer:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         is_due = bool(self._store.damage)
+        if isinstance(self._store, CellStore) and not self._store.is_checked:
+            is_due = True
+            self._observer.degrade(
+                UNCHECKED, "an earlier version made the store; it is checked now"
+            )
         checked_s = loop.time()
         while True:
             if is_due and isinstance(self._store, CellStore):

@@ -31,7 +31,7 @@ from datalattice.store.caretaker import Caretaker
 from datalattice.store.collecting import GRACE_MS, Collected, note_collection
 from datalattice.store.committer import Cells, Committer, batches_of
 from datalattice.store.disk import Disk, RealDisk, write_error
-from datalattice.store.folder import mark_index
+from datalattice.store.folder import mark_checked, mark_index
 from datalattice.store.hashindex import RECENT_ENTRIES_MAX, STAGED
 from datalattice.store.history import RETENTION, Retention
 from datalattice.store.logend import remove_loss, write_loss
@@ -227,6 +227,25 @@ class CellStore(Reading):
         except OSError as error:
             raise write_error(error, self._folder) from error
         self._opened.loss = None
+
+    # --- cells of earlier versions ---
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether every cell is known to be well formed: False of what an earlier version made."""
+        return self._opened.is_checked
+
+    def mark_checked(self) -> None:
+        """Write down that a check of the whole store found no malformed cell.
+
+        Raises: StoreFull, StoreFailed: it cannot be written down. ReadOnly: a reader.
+        """
+        self._writer()
+        try:
+            mark_checked(self._disk, self._folder, self._opened.store_id)
+        except OSError as error:
+            raise write_error(error, self._folder) from error
+        self._opened.is_checked = True
 
     # --- writing ---
 

@@ -41,8 +41,13 @@ STATE_FILE: Final = "index.state"
 END_FILE: Final = "end"
 LOSS_FILE: Final = "loss"
 
-FOLDER_VERSION: Final = 2
-"""2: the folder has a file of pins, be it empty. 1 had none, and a writer makes it a 2."""
+FOLDER_VERSION: Final = 4
+"""4: every cell was checked on its way in. 2 may have malformed ones, and becomes a 4 when a check
+of the whole store finds none. 1 had no file of pins, and a writer makes it a 2. There is no 3: one
+flipped bit would make it a 1 or a 2."""
+
+_WITH_PINS: Final = 2
+_NO_VERSIONS: Final = (0, 3)
 
 _FIRST_LINE: Final = "datalattice cell store"
 _TEXT_BYTES_MAX: Final = 4_096
@@ -122,7 +127,17 @@ def renew_store(disk: Disk, folder: str, store_id: bytes) -> None:
     """Give the folder of an earlier version what this one expects; the caller has the lock."""
     if not keeps_pins(disk, folder):
         write_pins(disk, folder, [])
-        write_text(disk, folder, STORE_FILE, _description(FOLDER_VERSION, store_id))
+        write_text(disk, folder, STORE_FILE, _description(_WITH_PINS, store_id))
+
+
+def mark_checked(disk: Disk, folder: str, store_id: bytes) -> None:
+    """Write down that every cell of the store is well formed; the caller has the lock."""
+    write_text(disk, folder, STORE_FILE, _description(FOLDER_VERSION, store_id))
+
+
+def is_checked(disk: Disk, folder: str) -> bool:
+    """Return whether every cell of the store is known to be well formed."""
+    return f"\nversion {FOLDER_VERSION}\n" in (read_text(disk, folder, STORE_FILE) or "")
 
 
 def keeps_pins(disk: Disk, folder: str) -> bool:
@@ -144,8 +159,8 @@ def read_store_id(disk: Disk, folder: str) -> bytes:
     version = fields.get("version", "")
     if not text.startswith(_FIRST_LINE + "\n") or not version.isdecimal():
         raise Corruption(f"{folder}/{STORE_FILE} at byte 0: not the description of a store")
-    if not int(version):
-        raise Corruption(f"{folder}/{STORE_FILE}: there is no format version 0")
+    if int(version) in _NO_VERSIONS:
+        raise Corruption(f"{folder}/{STORE_FILE}: there is no format version {version}")
     if int(version) > FOLDER_VERSION:
         raise StoreVersion(
             f"{folder}: a store of format version {version}; "

@@ -16,6 +16,7 @@ from datalattice.store.folder import (
     STORE_FILE,
     check_folder,
     index_is_believable,
+    is_checked,
     make_store,
     mark_index,
     read_store_id,
@@ -59,6 +60,7 @@ class Opened:
         "damage",
         "end",
         "index",
+        "is_checked",
         "keeps_root",
         "lock",
         "loss",
@@ -82,6 +84,8 @@ class Opened:
         self.end: EndRecord | None = None
         self.loss: Loss | None = None
         """Acknowledged commits that are gone."""
+        self.is_checked = True
+        """Whether every cell is known to be well formed."""
         self.was_cut = False
         """Whether the log has no pack behind them yet."""
         self.keeps_root = False
@@ -196,6 +200,7 @@ def _open_locked(
     try:
         opened = Opened(store_id, index, LogState(index, index.watermark(), removed), removed)
         opened.lock = lock
+        opened.is_checked = is_checked(disk, folder)
         opened.end = end
         opened.loss = read_loss(disk, folder)
         opened.writer = SegmentWriter(disk, folder, store_id, segment_bytes)
