@@ -130,7 +130,10 @@ def fetch(
 
     still: asked when all is written and about to take the place of what is there; False: leave it.
     """
-    handle, name = tempfile.mkstemp(prefix=UNFINISHED[0], suffix=UNFINISHED[1], dir=target.parent)
+    try:
+        handle, name = tempfile.mkstemp(*reversed(UNFINISHED), target.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target)) from error
     written = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:

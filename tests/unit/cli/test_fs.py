@@ -185,3 +185,14 @@ def test_get_passes_over_names_that_no_local_file_can_have(
     assert ran.code == 1
     assert "locally it is the same as 'one'" in ran.err
     assert len(ran.document["skipped"]) == 5
+
+
+def test_a_target_that_cannot_be_written_to_is_named_as_it_was_given(
+    lattice: Any, tmp_path: Path, owner: str
+) -> None:
+    assert owner
+    source, target = tmp_path / "source", tmp_path / "none" / "target"
+    source.write_text("text")
+    assert lattice("fs", "put", source, "d:/file").code == 0
+    ran = lattice("fs", "get", "d:/file", target)
+    assert (ran.code, ran.line()) == (1, f"{target}: No such file or directory")
