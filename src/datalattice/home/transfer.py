@@ -131,7 +131,8 @@ def fetch(
     still: asked when all is written and about to take the place of what is there; False: leave it.
     """
     try:
-        handle, name = tempfile.mkstemp(*reversed(UNFINISHED), target.parent)
+        first, last = UNFINISHED
+        handle, name = tempfile.mkstemp(prefix=first, suffix=last, dir=target.parent)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from error
     written = Path(name)

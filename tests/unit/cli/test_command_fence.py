@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datalattice.home import Folder, offline, read_key
-from datalattice.node import Daemon, NodeConfig, ask_peers, connect
+from datalattice.node import ask_peers
 from datalattice.store import CellStore
+from datalattice.testing.folders import running
 
 NOWHERE = "127.0.0.1:1"
 COPIED = "this folder was copied, restored or moved"
-
-
-@contextmanager
-def running(folder: Path) -> Iterator[str]:
-    """Have a node without a key serve what is in a folder; give its address."""
-    ready = threading.Event()
-    addresses: list[str] = []
-
-    def told(one: Any, _: object) -> None:
-        addresses.append(one.address)
-        ready.set()
-
-    daemon = Daemon(folder, NodeConfig(port=0), ready=told)
-    thread = threading.Thread(target=daemon.run)
-    thread.start()
-    try:
-        assert ready.wait(60)
-        yield addresses[0]
-    finally:
-        client = connect(folder)
-        assert client is not None
-        with client:
-            client.call("node.stop")
-        thread.join()
 
 
 def begin(lattice: Any, tmp_path: Path) -> Path:
@@ -74,8 +48,8 @@ def values(lattice: Any) -> list[str]:
 def test_a_restored_folder_appends_behind_what_a_peer_has(lattice: Any, tmp_path: Path) -> None:
     home = begin(lattice, tmp_path)
     restore(home, tmp_path)
-    with running(tmp_path / "peer") as address:
-        peers(home, address)
+    with running(tmp_path / "peer", has_key=False) as peer:
+        peers(home, str(peer.address))
         offered = lattice("queue", "offer", "log", "f")
     assert (offered.code, offered.err) == (0, "")
     assert values(lattice) == list("abcdef")
@@ -155,8 +129,8 @@ def test_a_loss_is_accepted_once_a_peer_has_said_what_was_written(
         refused = lattice(*command)
         assert refused.code == 1
         assert refused.line().endswith("lattice store heal --accept-loss --offline")
-    with running(tmp_path / "peer") as address:
-        peers(home, address)
+    with running(tmp_path / "peer", has_key=False) as peer:
+        peers(home, str(peer.address))
         assert lattice("queue", "offer", "log", "f").code == 0
     assert values(lattice) == list("abcdef")
     with CellStore.open(home / "store") as store:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +11,9 @@ import pytest
 from datalattice.cells import Map, missing
 from datalattice.cli.garbage import duration_ms
 from datalattice.errors import UsageError
-from datalattice.home import read_key
-from datalattice.node import ControlClient, Daemon, NodeConfig, connect
+from datalattice.node import connect
 from datalattice.store import NOTHING, CellStore
+from datalattice.testing.folders import running
 from datalattice.testing.sweep_kit import make_sweep_list
 
 
@@ -100,28 +97,6 @@ def test_the_default_grace_keeps_what_is_young(tmp_path: Path, lattice: Any) -> 
     assert lattice("store", "gc", "--json").document["dropped"] == 0
 
 
-@contextmanager
-def running(home: Path) -> Iterator[ControlClient]:
-    """Have a node of the folder run."""
-    ready = threading.Event()
-    key_pair = read_key(home / "identity.key")
-    daemon = Daemon(home, NodeConfig(port=0), key_pair=key_pair, ready=lambda *_: ready.set())
-    thread = threading.Thread(target=daemon.run)
-    thread.start()
-    try:
-        assert ready.wait(20)
-        client = connect(home)
-        assert client is not None
-        with client:
-            yield client
-    finally:
-        client = connect(home)
-        assert client is not None
-        with client:
-            client.call("node.stop")
-        thread.join()
-
-
 def test_gc_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
     home = littered(tmp_path, lattice)
     with running(home):
@@ -163,13 +138,15 @@ def test_sweep_refuses_what_is_no_list_of_this_store(tmp_path: Path, lattice: An
 def test_sweep_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
     home = littered(tmp_path, lattice)
     make_sweep_list(home / "store", tmp_path / "list")
-    with running(home) as client:
+    with running(home):
         assert lattice("queue", "offer", "log", "since the mark").code == 0
         done = lattice("store", "sweep", str(tmp_path / "list"), "--json").document
         assert done["dropped"] == 1
         assert "since the mark" in lattice("queue", "range", "log").out
         assert lattice("store", "sweep", str(tmp_path / "list")).code == 2
-        with pytest.raises(UsageError, match="list is the path of a sweep list, got 5"):
+        client = connect(home)
+        assert client is not None
+        with client, pytest.raises(UsageError, match="list is the path of a sweep list, got 5"):
             client.call("store.gc", list=5, timeout_ms=1_000)
         os.mkfifo(tmp_path / "pipe")  # the node must not wait for somebody who writes to it
         assert "a sweep list is a file" in lattice("store", "sweep", str(tmp_path / "pipe")).line()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +10,8 @@ import pytest
 from datalattice.cells import Keyword, Map, value_hash
 from datalattice.home import Folder, read_key
 from datalattice.lattice import LOCAL_KEY, get_in, replicable, set_local
-from datalattice.node import Daemon, Node, NodeConfig, Running, connect
 from datalattice.store import CellStore, parse_time
+from datalattice.testing.folders import running
 
 
 @pytest.fixture
@@ -22,27 +19,6 @@ def filled(lattice: Any, owner: str) -> str:
     for number in range(3):
         assert lattice("queue", "offer", "t", f"a{number} ".ljust(300, "x")).code == 0
     return owner
-
-
-@contextmanager
-def running(home: Path) -> Iterator[None]:
-    """Run the node of a folder in a thread."""
-    ready = threading.Event()
-
-    def told(_running: Running, _node: Node) -> None:
-        ready.set()
-
-    thread = threading.Thread(target=Daemon(home, NodeConfig(port=0), ready=told).run)
-    thread.start()
-    try:
-        assert ready.wait(20)
-        yield
-    finally:
-        client = connect(home)
-        assert client is not None
-        with client:
-            client.call("node.stop")
-        thread.join(20)
 
 
 @pytest.mark.usefixtures("filled")
@@ -200,7 +176,7 @@ def test_beside_a_running_node(lattice: Any, filled: str, tmp_path: Path) -> Non
     lattice("key", "new", "-d", other)
     lattice("queue", "offer", "theirs", "one", "-d", other)
     lattice("store", "export", "HEAD", file, "-d", other)
-    with running(home):
+    with running(home, has_key=False):
         before = lattice("log", "--json").document
         assert lattice("store", "pin", "mine", "HEAD~1").code == 0
         done = lattice("store", "import", file, "--merge", "--pin", "got", "--json").document

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from datalattice.cells import Index, Keyword, Map, Signed, Value, encode, references, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.lattice import get_in
-from datalattice.node import Daemon, Node, NodeConfig, Running, connect
 from datalattice.store import CellStore
+from datalattice.testing.folders import running
 from datalattice.testing.malformed import cells_of, value_of, with_cell
 
 
@@ -40,31 +37,6 @@ def flip(home: Path, offset: int = 20_000) -> Path:
     with file.open("r+b") as handle:
         handle.write(data)
     return file
-
-
-@contextmanager
-def running(home: Path, *peers: str, allow: tuple[str, ...] = ()) -> Iterator[Running]:
-    """Run the node of a folder in a thread."""
-    ready = threading.Event()
-    found: list[Running] = []
-
-    def told(one: Running, _: Node) -> None:
-        found.append(one)
-        ready.set()
-
-    daemon = Daemon(home, NodeConfig(port=0, peers=peers, allow=allow), ready=told)
-    thread = threading.Thread(target=daemon.run)
-    thread.start()
-    try:
-        assert ready.wait(20)
-        yield found[0]
-    finally:
-        client = connect(home)
-        assert client is not None
-        with client:
-            client.call("node.stop")
-        thread.join(20)
-        assert not thread.is_alive()
 
 
 def test_a_whole_store_is_clean(lattice: Any, tmp_path: Path) -> None:
@@ -109,7 +81,7 @@ def test_a_lost_file_is_healed_from_a_node(lattice: Any, tmp_path: Path) -> None
     whole = root_of(home)
     (home / "store" / "segments" / "00000001.seg").unlink()
     assert lattice("store", "check").code == 1
-    with running(tmp_path / "whole") as node:
+    with running(tmp_path / "whole", has_key=False) as node:
         ran = lattice("store", "heal", "--from", "127.0.0.1:1", "--from", node.address)
         assert ran.code == 0, ran.err
         assert "not asked: 127.0.0.1:1: " in ran.out
@@ -181,7 +153,7 @@ def test_a_node_that_lets_only_some_keys_in_serves_tools_that_have_one(
     whole = root_of(home)
     (home / "store" / "segments" / "00000001.seg").unlink()
     key = lattice("key", "show", "--json").document["public_key"]
-    with running(tmp_path / "whole", allow=(key,)) as node:
+    with running(tmp_path / "whole", has_key=False, allow=(key,)) as node:
         asked = lattice("node", "status", node.address)
         assert asked.code == 1
         assert asked.line().endswith("; does it let only some keys in (`allow`)?")
@@ -195,7 +167,7 @@ def test_a_node_that_lets_only_some_keys_in_serves_tools_that_have_one(
 def test_a_running_node_is_checked_and_heals_itself(lattice: Any, tmp_path: Path) -> None:
     home = filled(lattice, tmp_path)
     flip(home)
-    with running(home):
+    with running(home, has_key=False):
         assert lattice("store", "check").code == 1
         alone = lattice("store", "heal", "--json")
         assert alone.code == 1
@@ -207,7 +179,7 @@ def test_a_running_node_is_checked_and_heals_itself(lattice: Any, tmp_path: Path
         assert lattice("store", "check").code == 0
     assert lattice("store", "check").code == 0
     flip(home, 30_000)
-    with running(tmp_path / "whole") as other, running(home):
+    with running(tmp_path / "whole", has_key=False) as other, running(home, has_key=False):
         assert lattice("store", "heal", "--from", other.address).code == 0
         assert lattice("store", "check").code == 0
 
@@ -302,7 +274,7 @@ def test_a_repair_waits_for_the_node_to_stop_and_for_a_damaged_store_to_be_heale
     lattice: Any, tmp_path: Path
 ) -> None:
     home = filled(lattice, tmp_path)
-    with running(home):
+    with running(home, has_key=False):
         ran = lattice("store", "repair", "--apply")
         assert ran.code == 2
         assert "stop it before the root is repaired" in ran.line()
