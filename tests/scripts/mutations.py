@@ -364,6 +364,37 @@ MUTATIONS: Final = (
         ),
     ),
     Mutation(
+        "wait for a silent stranger alone",
+        "sync/wants.py",
+        "want.in_flight is None or want.in_flight not in self._prompt\n",
+        "want.in_flight is None\n",
+        (
+            UNIT + "sync/test_wants.py"
+            "::test_what_is_asked_of_a_peer_that_never_delivered_is_asked_of_the_next_that_states_it",
+        ),
+    ),
+    Mutation(
+        "ask only a stranger for what it left open",
+        "sync/incomplete.py",
+        "        progress.missing += self._open_below(held)\n",
+        "",
+        (
+            UNIT + "sync/test_incomplete.py"
+            "::test_whoever_states_what_another_left_open_is_asked_for_it_too",
+        ),
+    ),
+    Mutation(
+        "fetch the upper cells of a value again and again",
+        "sync/approach.py",
+        '        """Wait for upper cells of a value; return those to be asked for. Fetched ones are kept."""\n'
+        "        self._leave(claim)\n",
+        "        self.forget(claim)\n",
+        (
+            UNIT + "sync/test_approach.py"
+            "::test_a_value_that_wants_further_upper_cells_keeps_those_that_came",
+        ),
+    ),
+    Mutation(
         "run timers by the wall clock",
         "node/worker.py",
         "        return time.monotonic_ns() // 1_000_000\n",
