@@ -386,9 +386,8 @@ MUTATIONS: Final = (
     Mutation(
         "fetch the upper cells of a value again and again",
         "sync/approach.py",
-        '        """Wait for upper cells of a value; return those to be asked for. Fetched ones are kept."""\n'
-        "        self._leave(claim)\n",
-        "        self.forget(claim)\n",
+        "        self._leave(claim)\n        self._counts",
+        "        self.forget(claim)\n        self._counts",
         (
             UNIT + "sync/test_approach.py"
             "::test_a_value_that_wants_further_upper_cells_keeps_those_that_came",
