@@ -6,6 +6,7 @@ the same is known and costs nothing.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterator
 
@@ -16,6 +17,7 @@ from datalattice.cells import (
     Index,
     Keyword,
     Map,
+    Set,
     Signed,
     Value,
     Vector,
@@ -26,7 +28,7 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.clock import SystemClock
-from datalattice.crypto import KeyPair
+from datalattice.crypto import KeyPair, sha3_256
 from datalattice.lattice import root_lattice
 from datalattice.lattice.identity import did_of
 from datalattice.store import MemoryStore
@@ -40,13 +42,22 @@ from datalattice.testing.bombs import (
     topics,
 )
 from datalattice.testing.malformed import cells_of, value_of, with_cell
-from datalattice.wire import encode_announcement, encode_ping, encode_query
+from datalattice.wire import (
+    encode_announcement,
+    encode_length,
+    encode_patched,
+    encode_ping,
+    encode_query,
+)
 from datalattice.wire.identity import encode_challenge
 from datalattice.wire.lattice import encode_request
 
 KV, QUEUE, FS, DATA, GRID = (Keyword(name) for name in ("kv", "queue", "fs", "data", "grid"))
 PLANTED = 3_000
 """Entries of the databases that are here before an attack begins."""
+
+CROWD = 1_500
+"""Owners, and false entries of content, that are here before an attack begins."""
 
 Kind = Callable[[random.Random, list[bytes]], Iterator[bytes]]
 """Yields payloads; given dice, and hashes of cells that the node has."""
@@ -78,11 +89,36 @@ def database(tag: str, time: int) -> Index:
 
 
 def planted() -> list[bytes]:
-    """Return what the attacker has sent long ago, by another key: two databases."""
+    """Return what the attacker has sent long ago, by another key.
+
+    Two databases; slots of many owners, as the section has them and as mere content; false content.
+    """
     return [
         said(KV, FIRST, Map.of([("d", database("a", 1))])),
         said(KV, SECOND, Map.of([("d", database("b", 2))])),
+        *(content(crowd(first)) for first in (10_000, 20_000)),
+        announced([KV], crowd(10_000)),
+        content(strays()),
     ]
+
+
+def content(value: Value) -> bytes:
+    """Return the announcement of a value as unsigned content."""
+    return announced([DATA], Index.of([(value_hash(value), value)]))
+
+
+@functools.cache
+def crowd(first: int) -> Map:
+    """Return slots of many owners."""
+    keys = [KeyPair(number.to_bytes(32, "big")) for number in range(first, first + CROWD)]
+    return Map.of([(key.public_key, Signed.sign(key, EMPTY_MAP)) for key in keys])
+
+
+@functools.cache
+def strays() -> Index:
+    """Return content under hashes that are not its own."""
+    dice = random.Random(5)
+    return Index.of([(dice.randbytes(32), number) for number in range(CROWD)])
 
 
 def pings(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
@@ -222,6 +258,152 @@ def zeros(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
         yield announced([GRID, Keyword("venues")], venues)
 
 
+def crowds(_dice: random.Random, known: list[bytes]) -> Iterator[bytes]:
+    """State again and again, in a few bytes, slots that are here as mere content."""
+    one = announced([KV], crowd(20_000), frozenset(known))
+    while True:
+        yield one
+
+
+def grown_crowds(dice: random.Random, known: list[bytes]) -> Iterator[bytes]:
+    """State such slots and one that is no slot, which makes other cells each time."""
+    have = frozenset(known)
+    for number in range(10**6):
+        yield announced([KV], crowd(20_000).put(dice.randbytes(32), number), have)
+
+
+def stray_content(dice: random.Random, known: list[bytes]) -> Iterator[bytes]:
+    """State content under hashes that are not its own, most of it planted."""
+    have = frozenset(known)
+    for number in range(10**6):
+        yield announced([DATA], strays().put(dice.randbytes(32), number), have)
+
+
+def single_entries(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """Write one small value of unsigned content at a time: each is merged and committed."""
+    while True:
+        value = dice.getrandbits(40)
+        yield announced([DATA], Index.of([(value_hash(value), value)]))
+
+
+def single_writes(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """Write one entry of a small database at a time."""
+    for number in range(10**6):
+        entry = Vector.of((number, 0, 5 + number, None))
+        yield said(KV, OWNER, Map.of([("d", Index.of([("n", entry)]))]))
+
+
+def single_slots(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """Sign one empty slot of a new key at a time, where there are many."""
+    while True:
+        yield said(KV, key_of(dice), EMPTY_MAP)
+
+
+def strange_sections(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """State values of a section that nobody has."""
+    for number in range(10**6):
+        yield announced([Keyword("zz")], number)
+
+
+def empty_roots(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """State nothing at all, in the fewest bytes that are a statement."""
+    while True:
+        yield announced([], Index())
+
+
+def absent_roots(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """State roots by their hashes alone."""
+    while True:
+        yield b"\x80\x03" + encode(Keyword("LV")) + b"\x00\x20" + dice.randbytes(32)
+
+
+def hellos(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """Join again and again."""
+    return (encode_ping(number, Keyword("PEER"), Keyword("LP")) for number in range(10**6))
+
+
+def long_paths(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """Ask for places at paths of a thousand keys, and state values there."""
+    path = repeated_log("value", 2).take(992)
+    for number in range(10**6):
+        yield encode_message(Vector.of((Keyword("LQ" if number % 2 else "LV"), number, path)))
+        yield encode_message(Vector.of((Keyword("LV"), path, number)))
+
+
+def same_requests(_dice: random.Random, known: list[bytes]) -> Iterator[bytes]:
+    """Ask for one cell 254 times in a message."""
+    for number in range(10**6):
+        yield encode_message(Vector.of((Keyword("DR"), number, *[known[number % 64]] * 254)))
+
+
+def fork_queries(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """Ask for branches of owners that have none."""
+    return (encode_query(number, [Keyword("forks"), dice.randbytes(32)]) for number in range(10**6))
+
+
+def small_keys(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """Send sets of short elements, each of which is hashed to check the order."""
+    while True:
+        yield content(Set.of([dice.getrandbits(16) for _ in range(3_000)]))
+
+
+def large_integers(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """Write counters as large as integers may be."""
+    for number in range(10**6):
+        entry = Vector.of((dice.getrandbits(32_000), 0, 5 + number, None))
+        yield said(KV, OWNER, Map.of([("d", Index.of([("n", entry)]))]))
+
+
+def long_names(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """Name owners by texts that look like identifiers, and are as long as a cell."""
+    while True:
+        name = "did:web:" + "a" * 4_000 + str(dice.random())
+        slot = Signed.sign(OWNER, EMPTY_MAP)
+        yield announced([GRID, Keyword("venues")], Index.of([(name, slot)]))
+
+
+def deep_trees(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """Send values nested thousands of levels deep."""
+    while True:
+        value: Value = dice.random()
+        for _ in range(2_000):
+            value = Vector.of([value, "x" * 110])
+        yield content(value)
+
+
+def dense_patches(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """Patch what is here into thousands of cells of many edits, in a few that repeat."""
+    unknown = b"\x20" + sha3_256(b"a hash to be computed")
+    row = b"\x80\x10" + (b"\x80\x04" + unknown * 4) * 16
+    many = encode_length(64 * 4 + 2) + bytes(64) + encode_length(len(row)) + row
+    edits = b"\x01" + encode_length(251) + b"\x01\x01\x01x" * 250
+    leaf = edits + b"\x01\x01" + encode_length(17) + b"y" * 17
+    unit = (many + leaf * 63 + leaf).ljust(-(-len(many + leaf * 64) // 4_096) * 4_096, b"\x00")
+    for number in range(10**6):
+        yield encode_patched(Vector.of((number,)), bytes(32), many + unit * 60)
+
+
+def idle_patches(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """Patch a database that is here into itself, cell by cell, below another top each time."""
+    base = Index.of([(DATA, Index.of([(value_hash(crowd(20_000)), crowd(20_000))]))])
+    cells = {hash: data for hash, data, _ in novelty(base)}
+    for number in range(10**6):
+        made = base.put(Keyword("kv"), Map.of([(bytes(32), number)]))
+        yield encode_patched(base, value_hash(made), _unchanged(encode(base), cells))
+
+
+def _unchanged(top: bytes, cells: dict[bytes, bytes]) -> bytes:
+    """Return the patch in which all cells below a top stay as they are."""
+    out = bytearray()
+    stack, seen = [top], set[bytes]()
+    while stack:
+        below = [one for one in references(stack.pop()) if one in cells and one not in seen]
+        seen.update(below)
+        out += encode_length(len(below) * 4) + bytes(len(below))
+        stack += [cells[one] for one in reversed(below)]
+    return bytes(out)
+
+
 KINDS: tuple[Kind, ...] = (
     pings,
     queries,
@@ -241,4 +423,23 @@ KINDS: tuple[Kind, ...] = (
     pills,
     forks,
     zeros,
+    crowds,
+    grown_crowds,
+    stray_content,
+    single_entries,
+    single_writes,
+    single_slots,
+    strange_sections,
+    empty_roots,
+    absent_roots,
+    hellos,
+    long_paths,
+    same_requests,
+    fork_queries,
+    small_keys,
+    large_integers,
+    long_names,
+    deep_trees,
+    dense_patches,
+    idle_patches,
 )

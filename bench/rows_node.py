@@ -42,7 +42,7 @@ from datalattice.lattice import (
 from datalattice.node import Node
 from datalattice.store import CellStore, MemoryStore
 from datalattice.sync import LatticeCodec, LatticeReplica, Replicator
-from datalattice.wire import encode_frame
+from datalattice.wire import encode_frame, encode_ping
 
 COMPILED = not kernel.__file__.endswith(".py")
 BATCH = 1_000
@@ -58,7 +58,8 @@ def pushes(batches: int) -> list[bytes]:
     keys = KeyPair(b"q" * 32)
     replica = LatticeReplica(MemoryStore(), root_lattice(), MergeContext(key_pair=keys))
     node = Replicator(replica, LatticeCodec(replica, SystemClock()))
-    node.open("peer", 0, outbound=True)
+    node.open("peer", 0, outbound=False)
+    node.receive("peer", encode_ping(1, Keyword("PEER")), 0)  # from now on it is told what changes
     node.take_effects()
     queue = LatticeMQ.at(replica.cursor, keys.public_key).partition("bench", 0)
     frames: list[bytes] = []

@@ -109,7 +109,7 @@ MUTATIONS: Final = (
     Mutation(
         "fetch what policy refuses",
         "sync/lattice_replica.py",
-        "            value = self.hosting.cut(value, self._root, peer)\n            if path",
+        "            value = self.hosting.cut(value, self._root, peer, work)\n            if path",
         "            if path",
         (
             UNIT + "sync/test_hosting.py"
@@ -182,7 +182,7 @@ MUTATIONS: Final = (
     Mutation(
         "store cells without checking that they are sound",
         "sync/incomplete.py",
-        "                self._facts.add(hash, check_cell(cell.encoding, self._facts))\n",
+        "                learn_cell(hash, cell.encoding, self._facts)\n",
         "                pass\n",
         (
             UNIT + "sync/test_holes.py"

@@ -33,7 +33,7 @@ from datalattice.cells.cell import (
     value_hash,
 )
 from datalattice.cells.columnar import columns
-from datalattice.cells.comparing import Change, changes, differing_entries
+from datalattice.cells.comparing import Change, arrivals, arriving_names, changes
 from datalattice.cells.convert import to_cell, to_python
 from datalattice.cells.facts import FACTS_MAX, Fact, Facts, KnownFacts
 from datalattice.cells.holes import NO_HOLES, Hole, Holes
@@ -79,7 +79,7 @@ from datalattice.cells.shapes import (
     cell_as_kid,
     shape_of,
 )
-from datalattice.cells.sound import check_cell
+from datalattice.cells.sound import check_cell, learn_cell
 from datalattice.cells.tagged import Coded, Record, Signed, Syntax
 from datalattice.cells.text import brief, to_json, to_text
 from datalattice.cells.textreader import from_text
@@ -169,6 +169,8 @@ __all__ = [
     "Value",
     "Vector",
     "Work",
+    "arrivals",
+    "arriving_names",
     "as_kid",
     "blob_from",
     "blob_length",
@@ -189,7 +191,6 @@ __all__ = [
     "decode_parts",
     "decode_trusted",
     "difference",
-    "differing_entries",
     "encode",
     "encode_message",
     "from_json",
@@ -202,6 +203,7 @@ __all__ = [
     "inline_signed",
     "is_embedded",
     "key_bytes",
+    "learn_cell",
     "make_blob",
     "make_extension",
     "make_text",

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from datalattice.cells.cell import Ref, Value, deref, encode, kid_hash, same
+from datalattice.cells.cell import Ref, Value, deref, encode, same
 from datalattice.cells.index import Index, differing_nodes
 from datalattice.cells.indexparts import IndexPart
 from datalattice.cells.maps import Map, Set
 from datalattice.cells.message import references
 from datalattice.cells.scalars import Keyword
 from datalattice.cells.tagged import Record, Signed
-from datalattice.cells.triejoin import ABSENT, differing
+from datalattice.cells.triejoin import ABSENT, arriving
 from datalattice.cells.vectors import Vector
+from datalattice.cells.work import Work
 
 Change = tuple[tuple[Value, ...], object, object]
 """(path, value before, value after); `ABSENT` where there is none."""
@@ -93,41 +94,44 @@ def _signed(path: tuple[Value, ...], a: Signed, b: Signed) -> Iterator[Change]:
         yield (*path, SIGNED_SIGNATURE), a.signature, b.signature
 
 
-def differing_entries(
-    own: Map | Index, other: Map | Index
-) -> Iterator[tuple[Value, bytes | None, bytes | None, list[bytes]]]:
-    """Yield (key, hash of own value, hash of the other's, names) where two containers differ.
+def arrivals(
+    own: Map | Index, other: Map | Index, work: Work | None = None
+) -> Iterator[tuple[Value, Value, Value]]:
+    """Yield (key, own value, other value) of what other has and own has not, or has otherwise.
 
-    A hash is nil where there is no entry. `names` are the hashes that lead to the cells of the
-    other's value: its own, or those it refers to when it stands inside its parent. Values are not
-    loaded.
-    Raises: MissingData: a node of a container, or a long key, is not at hand.
-            BadFormat: the other is malformed.
-    Cost:   as `Map.differences`.
-    Source: docs/history.md "Differences".
+    What own alone has is neither loaded nor entered; nil where own has nothing.
+    Raises: MissingData: a cell known by hash only is not at hand. BadFormat: other is malformed.
+            WorkExceeded: `work`, when given, is used up.
+    Cost:   what differs in other; paid from `work`.
+    Source: docs/design/foreign-data.md "Work".
     """
+    for key, held, kid in _arriving(own, other, work):
+        yield key, None if held is ABSENT else deref(held), deref(kid)
+
+
+def arriving_names(
+    own: Map | Index, other: Map | Index, work: Work | None = None
+) -> Iterator[tuple[Value, list[bytes]]]:
+    """Yield (key, names) of what other has and own has not, or has otherwise.
+
+    Names are the hashes that lead to the cells of other's value: its own, or those it refers to
+    when it stands inside its parent. Values are not loaded.
+    Raises, Cost: as `arrivals`.
+    Source: docs/design/foreign-data.md "Work".
+    """
+    for key, _, kid in _arriving(own, other, work):
+        yield key, [kid.hash] if isinstance(kid, Ref) else references(encode(kid))
+
+
+def _arriving(
+    own: Map | Index, other: Map | Index, work: Work | None
+) -> Iterator[tuple[Value, object, object]]:
     if isinstance(other, Map):
-        for _, key, has, mine, had, theirs in differing(
-            own if isinstance(own, Map) else Map(), other
-        ):
-            yield (
-                deref(key),
-                kid_hash(mine) if has else None,
-                kid_hash(theirs) if had else None,
-                _names(theirs) if had else [],
-            )
+        for key, held, kid in arriving(own if isinstance(own, Map) else Map(), other, work):
+            yield deref(key), held, kid
         return
-    for _, own_node, node in differing_nodes(own if isinstance(own, Index) else Index(), other):
-        shown = own_node if node is None else node
-        assert shown is not None
-        kid = None if node is None else node._open()[1]
-        yield (
-            deref(shown._open()[0]),
-            None if own_node is None else kid_hash(own_node._open()[1]),
-            None if node is None else kid_hash(kid),
-            [] if node is None else _names(kid),
-        )
-
-
-def _names(kid: object) -> list[bytes]:
-    return [kid.hash] if isinstance(kid, Ref) else references(encode(kid))
+    base = own if isinstance(own, Index) else Index()
+    for _, own_node, node in differing_nodes(base, other, own_alone=False, work=work):
+        if node is not None:
+            entry = node._open()
+            yield deref(entry[0]), ABSENT if own_node is None else own_node._open()[1], entry[1]

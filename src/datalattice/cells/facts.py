@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
@@ -81,7 +82,8 @@ class KnownFacts(Facts):
     def __init__(self, load: Load, facts_max: int = FACTS_MAX) -> None:
         self._load: Final = load
         self._max: Final = facts_max
-        self._facts: Final[dict[bytes, Fact]] = {}
+        self._facts: dict[bytes, Fact] = {}
+        self._leaves: dict[bytes, bytes] = {}  # encodings of leaves, whose facts are read from them
 
     def of(self, hash: bytes) -> Fact:
         """Return the fact of a cell: remembered, else read from the stored encoding.
@@ -90,8 +92,11 @@ class KnownFacts(Facts):
         Cost:   one cell for vectors and blobs; of tries the chain of first and last children.
         """
         fact = self._facts.get(hash)
-        if fact is None:
-            fact = self._facts[hash] = self._stored(hash)
+        if fact is not None:
+            return fact
+        leaf = self._leaves.get(hash)
+        fact = self._stored(hash) if leaf is None else self._read(leaf)
+        self._facts[hash] = fact
         return fact
 
     def add(self, hash: bytes, fact: Fact) -> None:
@@ -99,17 +104,30 @@ class KnownFacts(Facts):
         if fact.count >= 0:  # others are no structure of anything
             self._facts[hash] = fact
 
+    def add_leaf(self, hash: bytes, encoding: bytes) -> None:
+        """Remember a sound cell without children until it is stored, which is before `trim`.
+
+        Most leaves are never asked about, so their facts are made for those that are.
+        """
+        self._leaves[hash] = encoding
+
     def trim(self) -> None:
-        """Forget the oldest facts beyond the bound."""
+        """Forget leaves, and the older facts beyond half the bound when there are more than it."""
+        if self._leaves:
+            self._leaves = {}
         facts = self._facts
-        while len(facts) > self._max:
-            del facts[next(iter(facts))]
+        if len(facts) > self._max:
+            # One by one from the front of a dict, each would cost a look at those that went before.
+            self._facts = dict(islice(facts.items(), len(facts) - self._max // 2, None))
 
     def __len__(self) -> int:
         return len(self._facts)
 
     def _stored(self, hash: bytes) -> Fact:
-        data = self._encoding(hash)
+        return self._read(self._encoding(hash))
+
+    def _read(self, data: bytes) -> Fact:
+        """Return the fact of a sound cell."""
         kind: i64 = data[0]
         is_counted = _TEXT <= kind <= _BLOB or 0x80 <= kind <= _INDEX
         if not is_counted and (kind & 0xF0) != 0xD0:

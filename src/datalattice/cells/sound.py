@@ -21,12 +21,13 @@ from typing import Final
 from mypy_extensions import i64
 
 from datalattice.cells.cell import broken
-from datalattice.cells.facts import Fact, Facts, name_at
+from datalattice.cells.facts import Fact, Facts, KnownFacts, name_at
 from datalattice.cells.scan import (
     block_size,
     branch_hashes,
     chunk_span,
     key_hash_at,
+    may_refer,
     read_vlq,
     skip,
 )
@@ -59,6 +60,29 @@ def check_cell(encoding: bytes, facts: Facts, short: AbstractSet[bytes] = NOTHIN
     if absent:
         raise MissingData(absent)
     return fact
+
+
+def learn_cell(hash: bytes, encoding: bytes, facts: KnownFacts) -> None:
+    """Check a cell as `check_cell` does, and remember its fact.
+
+    Raises: BadFormat, MissingData: as `check_cell`.
+    Source: docs/design/foreign-data.md "Structure".
+    """
+    if _is_plain_leaf(encoding):
+        facts.add_leaf(hash, encoding)
+    else:
+        facts.add(hash, check_cell(encoding, facts))
+
+
+def _is_plain_leaf(data: bytes) -> bool:
+    """Return whether a cell is a leaf that is sound as it was scanned.
+
+    Most cells are: blobs of one chunk, and vectors of plain values without references.
+    """
+    kind: i64 = data[0]
+    if kind in (_BLOB, _TEXT):
+        return read_vlq(data, 1, len(data))[0] <= CHUNK_BYTES
+    return kind == _VECTOR and data[1] <= 16 and not may_refer(data)
 
 
 def examine(

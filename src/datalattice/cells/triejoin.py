@@ -72,6 +72,43 @@ def differing(own: Trie, other: Trie, work: Work | None = None) -> Iterator[Entr
             _pair_children(a, b, path, stack)
 
 
+def arriving(
+    own: Trie, other: Trie, work: Work | None = None
+) -> Iterator[tuple[object, object, object]]:
+    """Yield (key kid, own value kid or ABSENT, other's) where other has what own has not.
+
+    That is another entry, or another value. Of own only what stands where other differs is loaded,
+    however much more it has.
+    """
+    last = [b"", b""]
+    stack: list[tuple[object, object, bytes]] = [(own, other, b"")]
+    while stack:
+        a_kid, b_kid, path = stack.pop()
+        if b_kid is None or surely_same(a_kid, b_kid):
+            continue
+        a = own if a_kid is own else _node_at(a_kid, own._tag, len(path))
+        b = other if b_kid is other else _node_at(b_kid, own._tag, len(path))
+        assert b is not None
+        if work is not None:
+            if a is not None:
+                work.enter(a)
+            work.enter(b)
+        if a is not None and a._count > MAP_LEAF_MAX and b._count > MAP_LEAF_MAX:
+            _pair_children(a, b, path, stack)
+            continue
+        _check_order(b, last, 1, path)
+        for digest, key, value in _entries(b, work):
+            found: object = ABSENT
+            if a is not None:
+                leaf, at = a._find(digest)
+                if work is not None and a._count > MAP_LEAF_MAX:
+                    work.spend(work.limits.joined)
+                if leaf is not None:
+                    found = leaf._open()[2 * at + 1] if leaf._tag == TAG_MAP else None
+            if found is ABSENT or not same_kid(found, value):
+                yield key, found, value
+
+
 def _check_order(node: Trie | None, last: list[bytes], side: int, path: bytes) -> None:
     """Check that the keys of `node` are where they belong, after the last ones of their side."""
     if node is None or not node._count:

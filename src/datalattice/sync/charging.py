@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from datalattice.cells import SlotPairs, Work
@@ -23,6 +24,13 @@ from datalattice.limits import CHARGE_LIMITS, WORK_LIMITS, ChargeLimits, WorkLim
 
 Sender = bytes | str
 """A public key, or an address."""
+
+
+@lru_cache(1_024)
+def _beginning(limits: WorkLimits, start: int, grants_max: int | None = None) -> WorkLimits:
+    """Return limits with another beginning; most merges have one of a few."""
+    grants = limits.grants_max if grants_max is None else grants_max
+    return limits._replace(start=start, grants_max=grants)
 
 
 @dataclass(slots=True)
@@ -90,14 +98,15 @@ class Charges:
         limits, work = self.limits, self._work_limits
         if peer in self._wanted:
             start = max(work.start, limits.wanted_credit)
-            return Work(work._replace(start=start), pairs=self.pairs)
+            return Work(_beginning(work, start), pairs=self.pairs)
         account = self._account(peer)
         if self._is_in_standing(account):
             start = max(work.start, min(limits.credit, int(account.ticks)))
-            made = work._replace(start=start)
-        else:
-            made = work._replace(start=min(work.start, limits.exceeded_start), grants_max=0)
-        return Work(made, earn_max=account.brought, pairs=self.pairs)
+            return Work(_beginning(work, start), earn_max=account.brought, pairs=self.pairs)
+        # A tick for each byte, and no more: what it begins with is a part of what it may earn.
+        start = min(work.start, limits.exceeded_start, account.brought)
+        made = _beginning(work, start, 0)
+        return Work(made, earn_max=account.brought - start, pairs=self.pairs)
 
     def close(self, peer: str, work: Work) -> None:
         """Charge what a merge spent: to the bytes that its sender brought, then to its bucket."""

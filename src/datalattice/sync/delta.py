@@ -76,7 +76,7 @@ def growth(
         fresh = [name for name in names if name not in front.have and name not in seen]
         seen.update(fresh)
         names = {}
-        for name, encoding in _fetched(fresh, fetch):
+        for name, encoding in _fetched(fresh, fetch, work):
             if encoding is not None:
                 if work is not None:
                     work.earn(name, len(encoding))
@@ -118,7 +118,7 @@ class _Front:
             hash for hash, above in self._cells.items() if hash not in met and above not in met
         ]
         self._cells = {}
-        self._enter(_fetched(entered, self._fetch))
+        self._enter(_fetched(entered, self._fetch, self._work))
 
     def _enter(self, cells: Iterable[tuple[bytes, bytes | None]]) -> None:
         for hash, encoding in cells:
@@ -142,7 +142,13 @@ def _pay(work: Work, encoding: bytes) -> None:
     work.spend(work.limits.counted + scanned // work.limits.counted_bytes)
 
 
-def _fetched(hashes: Sequence[bytes], fetch: Fetch) -> Iterator[tuple[bytes, bytes | None]]:
-    for begin in range(0, len(hashes), FETCH_MAX):
-        some = hashes[begin : begin + FETCH_MAX]
+def _fetched(
+    hashes: Sequence[bytes], fetch: Fetch, work: Work | None = None
+) -> Iterator[tuple[bytes, bytes | None]]:
+    begin = 0
+    while begin < len(hashes):
+        # Little more than what is left can be paid for.
+        count = FETCH_MAX if work is None else min(FETCH_MAX, 1 + work.left // work.limits.counted)
+        some = hashes[begin : begin + max(count, 1)]
         yield from zip(some, fetch(some), strict=True)
+        begin += len(some)

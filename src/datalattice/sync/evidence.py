@@ -142,6 +142,7 @@ class Evidence:
         self._cells: Index = EMPTY_INDEX  # the records as they are stored
         self._dropped: tuple[bytes, ...] = ()
         self._checked: dict[bytes, bytes] = {}  # id -> hash of the slot it was last compared with
+        self._apart: dict[bytes, bytes] = {}  # id -> hash of that slot, if it lacks the branch
         self._examined: dict[bytes, tuple[int, int]] = {}  # path hash -> (minute, forks in it)
         self._is_new = False  # whether there is something to be written
         self._work = Work()  # of the message whose forks are looked at just now
@@ -257,6 +258,7 @@ class Evidence:
             del self._owners[key]
         self._fresh.pop(id, None)
         self._checked.pop(id, None)
+        self._apart.pop(id, None)
         self._cells = self._cells.remove(id)
         self._is_new = True
 
@@ -294,8 +296,8 @@ class Evidence:
         # "A branch that writes on is one record."
         earlier: list[bytes] = []
         for other in self._slots.get(_path_hash(fork.path), {}).values():
-            if other.loser is None:
-                continue
+            if other.loser is None or self._apart.get(other.id) == value_hash(loser):
+                continue  # neither has the other, as was found when this one was in the slot
             kept, left = self._joined(fork.path, fork.owner, other.loser, loser)
             if left is None and kept is not loser:
                 return
@@ -385,8 +387,11 @@ class Evidence:
         now = replace(record, branch=left.branch, logs=losses_of(left))
         if now.branch == LOG_BRANCH and _all_appended(slot.value, now):
             self._take(record.id)
-        elif now.branch != record.branch or now.logs != record.logs:
+            return
+        if now.branch != record.branch or now.logs != record.logs:
             self._put(now)
+        if kept is slot:
+            self._apart[record.id] = value_hash(slot)
 
     # --- bounds ---------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar, Final, Protocol
 
 from datalattice.cells import (
@@ -21,7 +22,8 @@ from datalattice.cells import (
     Signed,
     Value,
     Work,
-    differing_entries,
+    arrivals,
+    arriving_names,
     same,
     to_text,
     value_hash,
@@ -37,6 +39,7 @@ from datalattice.lattice import (
     Lattice,
     MergeContext,
     OwnerLattice,
+    SectionDropped,
     assoc_in,
     get_in,
 )
@@ -103,10 +106,10 @@ class _Short:
 class Areas:
     """Where a lattice has owners, and where what nobody signs: paths from the root."""
 
-    owned: list[tuple[Value, ...]] = field(default_factory=list)
-    unsigned: list[tuple[Value, ...]] = field(default_factory=list)
+    owned: list[Path] = field(default_factory=list)
+    unsigned: list[Path] = field(default_factory=list)
 
-    def collect(self, path: tuple[Value, ...], lattice: Lattice) -> None:
+    def collect(self, path: Path, lattice: Lattice) -> None:
         """Add the paths below one, at which this lattice is."""
         if isinstance(lattice, KeyedLattice):
             for key, child in lattice.children().items():
@@ -120,9 +123,19 @@ class Areas:
             self.unsigned.append(path)
 
 
-def section_name(path: tuple[Value, ...]) -> str:
+def section_name(path: Path) -> str:
     """Return the name of the section that a path leads into, without its colon."""
-    return to_text(path[0]).removeprefix(":")
+    return _name_of(path[0])
+
+
+@lru_cache(256)
+def _name_of(key: Value) -> str:
+    return to_text(key).removeprefix(":")
+
+
+def _within(paths: list[Path], value: Value) -> list[Path]:
+    """Return those of some paths whose section a root has: of a small message, most are not."""
+    return [path for path in paths if path[0] in value] if isinstance(value, Index) else []
 
 
 class OwnersEvidence(Protocol):
@@ -220,10 +233,11 @@ class Hosting:
 
     # --- before a claim -----------------------------------------------------------------------
 
-    def cut(self, value: Value, root: Value, peer: str) -> Value:
+    def cut(self, value: Value, root: Value, peer: str, work: Work | None = None) -> Value:
         """Return a foreign root without what is refused; where `root` has the same, it may stay.
 
         Raises: MissingData: an owner's entry cannot be judged before its cell is here.
+                WorkExceeded: to look whose data it has costs more than `work` has.
         """
         if not isinstance(value, Index):
             return value
@@ -232,7 +246,7 @@ class Hosting:
             for key in [key for key, _ in value.entries()]:
                 if to_text(key).removeprefix(":") not in sections:
                     value = value.remove(key)
-        for path in self._areas.unsigned:
+        for path in _within(self._areas.unsigned, value):
             section = section_name(path)
             sender = self.policy.unsigned_of(section).sender
             is_known = peer in self._acquainted
@@ -240,7 +254,7 @@ class Hosting:
             if sender == "none" or (sender == "known" and not is_known) or is_over:
                 value = _without(value, path[:-1], path[-1], self._lattice)
         if self._has_rules or self._over:
-            for path, owner, _ in list(self._differing(root, value)):
+            for path, owner, _ in list(self._differing(root, value, work)):
                 slot = Slot(section_name(path), owner)
                 if self.refuses(slot.section, owner) or self._is_over(slot):
                     value = _without(value, path, owner, self._lattice)
@@ -259,7 +273,7 @@ class Hosting:
             for path in self._areas.unsigned
             if get_in(value, path) is not None and get_in(left, path) is None
         ]
-        paths += [(*path, owner) for path, owner, _ in self._differing(left, value)]
+        paths += [(*path, owner) for path, owner, _ in self._differing(left, value, None)]
         return [" ".join(map(owner_text, path)) for path in paths]
 
     @property
@@ -280,40 +294,38 @@ class Hosting:
         return False
 
     def _differing(
-        self, root: Value, other: Value
-    ) -> Iterator[tuple[tuple[Value, ...], Value, list[bytes]]]:
+        self, root: Value, other: Value, work: Work | None
+    ) -> Iterator[tuple[Path, Value, list[bytes]]]:
         """Yield (path, owner, names) where the other has something else; slots are not loaded."""
-        for path in self._areas.owned:
-            mine, theirs = get_in(root, path), get_in(other, path)
-            if not isinstance(theirs, (Map, Index)):
+        for path in _within(self._areas.owned, other):
+            own, theirs = _containers(root, other, path)
+            if theirs is None:
                 continue
-            own = mine if isinstance(mine, (Map, Index)) else Map()
             try:
-                found = list(differing_entries(own, theirs))
+                found = list(arriving_names(own, theirs, work))
             except BadFormat:
                 continue  # as in `_slots`
-            for owner, _, after, names in found:
-                if after is not None:
-                    yield path, owner, names
+            for owner, names in found:
+                yield path, owner, names
 
-    def limited(self, root: Value, other: Value, peer: str) -> list[tuple[Slot, list[bytes]]]:
+    def limited(
+        self, root: Value, other: Value, peer: str, work: Work | None = None
+    ) -> list[tuple[Slot, list[bytes]]]:
         """Return (slot, hashes that lead into it) of what differs in a foreign root and has limits.
 
         Raises: MissingData: a node of a container that leads there is not here.
+                WorkExceeded: to look whose data it has costs more than `work` has.
         """
         found = [
             (Slot(section_name(path), owner), names)
-            for path, owner, names in self._differing(root, other)
+            for path, owner, names in self._differing(root, other, work)
             if names and not (self.is_own(owner) or self.is_allowed(owner))
         ]
-        if peer not in self._acquainted and isinstance(other, Index):
-            for path in self._areas.unsigned:
-                mine, theirs = get_in(root, path[:-1]), get_in(other, path[:-1])
-                if not isinstance(theirs, (Map, Index)):
-                    continue
-                own = mine if isinstance(mine, (Map, Index)) else Index()
-                for key, _, after, names in differing_entries(own, theirs):
-                    if after is not None and names and same(key, path[-1]):
+        if peer not in self._acquainted:
+            for path in _within(self._areas.unsigned, other):
+                own, theirs = _containers(root, other, path[:-1])
+                for key, names in () if theirs is None else arriving_names(own, theirs, work):
+                    if names and same(key, path[-1]):
                         found.append((Slot(section_name(path), None), names))
         return found
 
@@ -383,24 +395,16 @@ class Hosting:
         return min(limits, key=lambda one: one[0] - one[1])
 
     def _slots(
-        self, root: Value, other: Value
-    ) -> Iterator[tuple[tuple[Value, ...], Value, Value, Value]]:
-        """Yield (path, owner, own slot, other's) where the other has something else."""
-        for path in self._areas.owned:
-            mine, theirs = get_in(root, path), get_in(other, path)
-            if isinstance(theirs, Map):
-                own: Map = mine if isinstance(mine, Map) else Map()
-                found = own.differences(theirs)
-            elif isinstance(theirs, Index):
-                found = (mine if isinstance(mine, Index) else Index()).differences(theirs)
-            else:
-                continue
-            try:
-                slots = [(owner, mine, theirs) for owner, _, mine, there, theirs in found if there]
-            except BadFormat:
-                continue  # the merge leaves out what cannot be walked, and reports it
-            for owner, before, after in slots:
-                yield path, owner, before, after
+        self, path: Path, root: Value, other: Value, work: Work
+    ) -> list[tuple[Value, Value, Value]]:
+        """Return (owner, own slot, other's) where the other has something else at a path."""
+        own, theirs = _containers(root, other, path)
+        if theirs is None:
+            return []
+        try:
+            return list(arrivals(own, theirs, work))
+        except BadFormat:
+            return []  # the merge leaves out what cannot be walked, and reports it
 
     # --- before a merge -----------------------------------------------------------------------
 
@@ -413,9 +417,7 @@ class Hosting:
         """
         work = work or Work()
         admitted = Admitted(other, is_short=bool(self._over))
-        if not isinstance(other, Index):
-            return admitted
-        for path in self._areas.unsigned:
+        for path in _within(self._areas.unsigned, other):
             mine, theirs = get_in(root, path), get_in(other, path)
             if theirs is None or same(mine, theirs) or peer in self._acquainted:
                 continue
@@ -424,24 +426,50 @@ class Hosting:
                 self._weigh_unsigned(path, mine, theirs, admitted, outcome, peer, work)
                 return None
 
-            self._afford(path[:-1], path[-1], mine, theirs, weigh, admitted, outcome, work)
-        for path, owner, mine, theirs in list(self._slots(root, other)):
+            try:
+                self._afford(path[:-1], path[-1], mine, theirs, weigh, admitted, outcome, work)
+            except WorkExceeded:
+                self._end(path, admitted, outcome)
+        for path in _within(self._areas.owned, other):
+            try:
+                self._weigh_owners(path, root, other, admitted, peer, outcome, work)
+            except WorkExceeded:
+                self._end(path, admitted, outcome)
+        return admitted
+
+    def _end(self, path: Path, admitted: Admitted, outcome: Outcome) -> None:
+        """Leave out all at a path, since the account ended there: nothing is left to merge it."""
+        outcome.remark(TOO_COSTLY, SectionDropped(path, TOO_COSTLY))
+        admitted.leave_out(path[:-1], path[-1], self._lattice)
+
+    def _weigh_owners(
+        self,
+        path: Path,
+        root: Value,
+        other: Value,
+        admitted: Admitted,
+        peer: str,
+        outcome: Outcome,
+        work: Work,
+    ) -> None:
+        """Weigh what differs in the owners' slots at a path.
+
+        Raises: WorkExceeded: the account is at its end.
+        """
+        for owner, mine, theirs in self._slots(path, root, other, work):
             if self.is_own(owner) or self.is_allowed(owner):
                 continue
             # Who is not the owner cannot use up the owner's room.
             if not isinstance(theirs, Signed):
                 continue
 
-            def weigh_slot(
-                path: Path = path, owner: Value = owner, mine: Value = mine, theirs: Signed = theirs
-            ) -> Value:
+            def weigh(owner: Value = owner, mine: Value = mine, theirs: Signed = theirs) -> Value:
                 work.verify(value_hash(theirs))
                 if theirs.verify() and self._context.verify_owner(owner, theirs.public_key):
                     self._weigh(path, owner, mine, theirs, admitted, outcome, peer, work)
                 return None
 
-            self._afford(path, owner, mine, theirs, weigh_slot, admitted, outcome, work)
-        return admitted
+            self._afford(path, owner, mine, theirs, weigh, admitted, outcome, work)
 
     def _afford(
         self,
@@ -454,13 +482,17 @@ class Hosting:
         outcome: Outcome,
         work: Work,
     ) -> None:
-        """Weigh what is at a key of the container at a path, or leave it out: it costs too much."""
+        """Weigh what is at a key of the container at a path, or leave it out: it costs too much.
+
+        Raises: WorkExceeded: it does, and the account is at its end.
+        """
         try:
             work.attempt(mine, theirs, weigh)
         except WorkExceeded:
+            if work.left < 0:
+                raise
             outcome.remark(TOO_COSTLY, EntryDropped((*path, key), TOO_COSTLY))
-            admitted.value = _without(admitted.value, path, key, self._lattice)
-            admitted.is_short = True
+            admitted.leave_out(path, key, self._lattice)
 
     def _weigh(
         self,
@@ -491,8 +523,7 @@ class Hosting:
             report = QuotaExceeded(slot.section, text, used, quota, setting)
             self._refuse(slot, report, outcome)
             self.blame(slot, (peer,))
-            admitted.value = _without(admitted.value, path, owner, self._lattice)
-            admitted.is_short = True
+            admitted.leave_out(path, owner, self._lattice)
         else:
             admitted.counts.append((path, owner, mine, count))
 
@@ -513,8 +544,7 @@ class Hosting:
             report = QuotaExceeded(slot.section, "", used, quota, setting)
             self._refuse(slot, report, outcome)
             self.blame(slot, (peer,))
-            admitted.value = _without(admitted.value, path[:-1], path[-1], self._lattice)
-            admitted.is_short = True
+            admitted.leave_out(path[:-1], path[-1], self._lattice)
         else:
             admitted.added.append((path, mine, slot, grown))
 
@@ -645,12 +675,25 @@ class Admitted:
     """What of a foreign root is merged, and what is to be counted when it was."""
 
     value: Value
-    counts: list[tuple[tuple[Value, ...], Value, Value, Count]] = field(default_factory=list)
-    added: list[tuple[tuple[Value, ...], Value, Slot, tuple[int, int]]] = field(
-        default_factory=list
-    )
+    counts: list[tuple[Path, Value, Value, Count]] = field(default_factory=list)
+    added: list[tuple[Path, Value, Slot, tuple[int, int]]] = field(default_factory=list)
     is_short: bool = False
     """Whether something was left out that had no room just now."""
+
+    def leave_out(self, path: Path, key: Value, lattice: Lattice) -> None:
+        """Leave out what is at a key of the container at a path."""
+        self.value = _without(self.value, path, key, lattice)
+        self.is_short = True
+
+
+def _containers(root: Value, other: Value, path: Path) -> tuple[Map | Index, Map | Index | None]:
+    """Return what two roots have at a path: an empty container, and nil, where it is none."""
+    mine, theirs = get_in(root, path), get_in(other, path)
+    if not isinstance(theirs, (Map, Index)):
+        return Map(), None
+    if isinstance(theirs, Map):
+        return mine if isinstance(mine, Map) else Map(), theirs
+    return mine if isinstance(mine, Index) else Index(), theirs
 
 
 def _without(value: Value, path: tuple[Value, ...], key: Value, lattice: Lattice) -> Value:

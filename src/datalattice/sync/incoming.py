@@ -14,6 +14,7 @@ class Incoming:
     """What a message brought: a value at a path, or its hash when its own cell was left out.
 
     is_branch: it is evidence that the peer keeps of a fork, and not what the peer has at the path.
+    sent: the bytes that came, where they are fewer than those of the cells: the length of a patch.
     """
 
     path: tuple[Value, ...]
@@ -21,6 +22,7 @@ class Incoming:
     cells: Parts
     absent: bytes | None = None
     is_branch: bool = False
+    sent: int | None = None
 
     @property
     def place(self) -> bytes:
@@ -33,7 +35,9 @@ class Incoming:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the cells that came."""
+        """Bytes that came for the cells."""
+        if self.sent is not None:
+            return self.sent
         top = 0 if self.absent is not None else len(encode(self.value))
         return top + sum(map(len, self.cells.encodings().values()))
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from datalattice.cells import FACTS_MAX, Holes, KnownFacts, check_cell, references
+from datalattice.cells import FACTS_MAX, Holes, KnownFacts, check_cell, learn_cell, references
 from datalattice.errors import BadFormat, Corruption, MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
@@ -385,7 +385,7 @@ class IncompleteCells:
         reason = self._bad.get(hash, REFERENCED_SHORT if cell.names_short else "")
         if not reason:
             try:
-                self._facts.add(hash, check_cell(cell.encoding, self._facts))
+                learn_cell(hash, cell.encoding, self._facts)
             except BadFormat as error:
                 reason = str(error)
         if not reason:

@@ -34,13 +34,13 @@ from datalattice.cells import (
 )
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair, sha3_256
-from datalattice.errors import MissingData, NoSuchPath, ProtocolViolation, UsageError
+from datalattice.errors import LimitExceeded, MissingData, NoSuchPath, ProtocolViolation, UsageError
 from datalattice.lattice import LOCAL_KEY, KeyedLattice
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.sync.handover import HANDED_BYTES, fork_queries, is_fork_query, one_handed
 from datalattice.sync.incoming import Incoming
 from datalattice.sync.lattice_replica import LatticeReplica
-from datalattice.sync.patch import PATCH_CELLS_MAX, read_patch, write_patch
+from datalattice.sync.patch import PATCH_CELLS_MAX, cells_worth, read_patch, write_patch
 from datalattice.sync.plain import PlainUpdate
 from datalattice.sync.replica import Offer, Part, Probe
 from datalattice.sync.session import (
@@ -149,7 +149,7 @@ class LatticeCodec:
             case Announcement(path, value, absent):
                 return Offered(self._offer(path, value, parts, absent))
             case Patched():
-                return Offered(self._unpatched(message))
+                return Offered(self._unpatched(message, len(payload)))
             case Request(id, hashes, fault):
                 if fault is not None:
                     return Replied(encode_failure(id, ErrorCode.ARGUMENT, fault))
@@ -229,28 +229,32 @@ class LatticeCodec:
             key = sha3_256(encode(Vector.of(path)) + key)
         return Offer(Probe(key, Incoming(path, value, parts, absent, is_branch)))
 
-    def _unpatched(self, message: Patched) -> Offer:
-        """Return what a patch says, or its hash alone where the base is not here or not the one.
+    def _unpatched(self, message: Patched, size: int) -> Offer:
+        """Return what a patch says, or its hash alone where it is known or cannot be read.
 
-        Raises: BadFormat: it is no patch. LimitExceeded: it stands for too much.
+        It brought the bytes of its message, whatever it stands for, and is read where it has as
+        many: a few cells that repeat are a blob of any length.
+        Raises: BadFormat: it is no patch.
         """
-        absent = message.absent
-        base = encode(message.base) if absent is None else self._replica.load_encoding(absent)
-        top = Incoming((), None, Parts(None), message.hash)
-        nothing = Offer(Probe(message.hash, top), unread=True)
-        if base is None:
+        load, patch = self._replica.load_encoding, message.patch
+        base = encode(message.base) if message.absent is None else load(message.absent)
+        top = Probe(message.hash, Incoming((), None, Parts(None), message.hash, sent=size))
+        if load(message.hash) is not None:
+            return Offer(top)
+        nothing = Offer(top, unread=True)
+        if base is None or len(patch) > size:
             return nothing
         limit = min(self._dialect.message_bytes_max, PATCH_BYTES_MAX)
         try:
-            cells = read_patch(message.patch, base, self._replica.load_encoding, limit)
-        except MissingData:
+            cells = read_patch(bytes(patch), base, load, limit, cells_worth(len(patch)))
+        except (MissingData, LimitExceeded):
             return nothing
         hash, cell = cells.popitem()
         if hash != message.hash:
             return nothing
         made = join_cells(cell, cells.values())
         value, parts = decode_parts(made, None, self._dialect.message_bytes_max, ordered=False)
-        return self._offer((), value, parts)
+        return Offer(Probe(hash, Incoming((), value, parts, sent=size)))
 
     def parts(self, content: object, hashes: Sequence[bytes]) -> list[Part | None]:
         """Return the cells in an answer, checked against the hashes that were asked for."""

@@ -52,6 +52,7 @@ from datalattice.errors import (
     StoreError,
     TypeMismatch,
     UsageError,
+    WorkExceeded,
 )
 from datalattice.lattice import (
     EMPTY_CONTEXT,
@@ -115,6 +116,10 @@ DIDS_MAX: Final = 64
 MADE_MAX: Final = 1_000
 """Cells remembered that exist only because something was cut off the root, for each view of it."""
 
+SECTIONS_MAX: Final = 256
+"""Sections of a foreign root, those among them that are unknown here. A huge root is named in a few
+bytes when all of it came before."""
+
 _SIGNED_FIELDS: Final = {"public-key", "signature", "value"}
 
 
@@ -137,6 +142,8 @@ class LatticeReplica:
         self._lattice = lattice
         self._areas = Areas()
         self._areas.collect((), lattice)
+        fixed = lattice.children() if isinstance(lattice, KeyedLattice) else ()
+        self._sections = {name_bytes(key) for key in fixed} - {name_bytes(LOCAL_KEY)}
         self._outcome = Outcome()  # of what is taken in just now
         # Owners that are no public key need a verifier; this one knows those that name their key.
         verifier = context.verifier or verify_did
@@ -581,10 +588,11 @@ class LatticeReplica:
         assert isinstance(incoming, Incoming)
         assert hosting is not None
         before = self._waiting.get(claim)
+        work = self.charges.open(claim.peer)
         try:
             value, loader = approach.open(incoming)
-            value = self._wrap(incoming.path, value, claim.peer)
-            limited = hosting.limited(self._root, value, claim.peer)
+            value = self._wrap(incoming.path, value, claim.peer, work)
+            limited = hosting.limited(self._root, value, claim.peer, work)
         except MissingData as error:
             is_new = claim not in approach or approach.probe_of(claim) is probe
             if before is None and is_new:
@@ -598,10 +606,15 @@ class LatticeReplica:
         except (BadFormat, Corruption):
             approach.forget(claim)
             return False
-        except UsageError as error:
+        except (UsageError, WorkExceeded) as error:
             approach.forget(claim)
             outcome.refuse(probe.key, f"value at {brief(incoming.path)} not taken: {error}")
             return True
+        finally:
+            self.charges.close(claim.peer, work)
+        if before is None and claim not in approach and same(value, self._lattice.zero()):
+            self._took(claim, probe.key, Probe(value_hash(value), value), outcome)
+            return True  # nothing of it concerns this node, so there is nothing to merge
         bare = encode(value) if is_embedded(value) else b""
         top = bare or value_hash(value)
         cells = approach.cells(incoming, {hash: data for hash, data, _ in novelty(value, loader)})
@@ -670,11 +683,14 @@ class LatticeReplica:
     def _claim_count(self, peer: str) -> int:
         return sum(claim.peer == peer for claim in self._waiting) + self._approach.count(peer)
 
-    def _wrap(self, path: tuple[Value, ...], value: Value, peer: str) -> Value:
+    def _wrap(
+        self, path: tuple[Value, ...], value: Value, peer: str, work: Work | None = None
+    ) -> Value:
         """Return a foreign value as a root: where it belongs, without what is not replicated.
 
         Raises: UsageError: the path leads nowhere, or through a signature; a wrong kind of value.
                 MissingData: it takes a look at a cell that is not here yet.
+                WorkExceeded: to look whose data it has costs more than `work` has.
         """
         lattice = self._lattice
         if path:
@@ -683,7 +699,9 @@ class LatticeReplica:
         if not lattice.check_foreign(value):
             raise TypeMismatch(f"not a value of this lattice: {type(value).__name__}")
         if isinstance(lattice, KeyedLattice) and isinstance(value, Index):
-            sections = {name_bytes(key) for key in lattice.children()} - {name_bytes(LOCAL_KEY)}
+            if len(value) > SECTIONS_MAX:
+                raise TypeMismatch(f"a root of {len(value)} sections, at most {SECTIONS_MAX}")
+            sections = self._sections
             for key in [key for key, _ in value.entries() if name_bytes(key) not in sections]:
                 value = value.remove(key)
             if path and not len(value):
@@ -694,7 +712,7 @@ class LatticeReplica:
             if value is None:
                 raise NoSuchPath("nothing of it is replicated with this peer")
         if self.hosting is not None:
-            value = self.hosting.cut(value, self._root, peer)
+            value = self.hosting.cut(value, self._root, peer, work)
             if path and get_in(value, path) is None:
                 raise NoSuchPath("this node does not host it")
         return value
@@ -754,11 +772,11 @@ class LatticeReplica:
         try:
             other = loader.load(waiting.top) if waiting.is_hash else decode(waiting.top, loader)
             if not waiting.is_wrapped:
-                other = self._wrap(waiting.path, other, peer)
+                other = self._wrap(waiting.path, other, peer, work)
             admitted = self._admit(other, peer, work)
             other = other if admitted is None else admitted.value
             merged = self._merged(other, holes, work)
-        except (BadFormat, Corruption, MissingData, UsageError) as error:
+        except (BadFormat, Corruption, MissingData, UsageError, WorkExceeded) as error:
             if isinstance(error, MissingData) and self.on_loss is not None:
                 self.on_loss(error.hashes)  # the foreign value is complete: it is ours
             # Parts that do not fit together show only when they are looked at.
@@ -812,10 +830,14 @@ class LatticeReplica:
             return False
         if claim in self._waiting or claim in self._approach or epoch != self.hosting.epoch:
             return False
-        outcome.finished.append(probe.key)
+        self._took(claim, probe.key, taken, outcome)
+        return True
+
+    def _took(self, claim: Claim, key: bytes, taken: Probe, outcome: Outcome) -> None:
+        """Note that all of what a peer stated is here, as `taken`."""
+        outcome.finished.append(key)
         outcome.holds.append((claim.peer, taken))
         outcome.ended.append((claim.peer, True))
-        return True
 
     def _merged(self, other: Value, holes: Holes, work: Work) -> Value:
         """Return the root with a foreign one merged into it.
@@ -845,7 +867,7 @@ class LatticeReplica:
         if hosting is None:
             return None
         # Once more: it may have been decided while the value waited for its cells.
-        other = hosting.cut(other, self._root, peer)
+        other = hosting.cut(other, self._root, peer, work)
         return hosting.within(self._root, other, peer, self._outcome, work)
 
     def repair(self, parts: Sequence[Part]) -> None:

@@ -48,6 +48,25 @@ HUNKS_MAX: Final = 256
 PATCH_CELLS_MAX: Final = 4_096
 """Most cells of a patch below its top: that takes a look at as many old ones."""
 
+PATCH_HUNKS_MAX: Final = 8_192
+"""Most hunks of a patch that are looked for; cells after them are written whole."""
+
+CELL_PATCH_BYTES: Final = 3
+"""Bytes of a patch for each of its cells that a reader insists on: two name a cell, and what is
+below it has to change."""
+
+FREE_CELLS: Final = 64
+"""Cells of a patch, however short it is: what leads to a single change."""
+
+
+def cells_worth(patch_bytes: int) -> int:
+    """Return how many cells a patch of this length may have below its top for a stranger.
+
+    A few bytes that name thousands of cells cost a reader far more than their sender.
+    """
+    return min(PATCH_CELLS_MAX, FREE_CELLS + patch_bytes // CELL_PATCH_BYTES)
+
+
 _UNKNOWN: Final = sha3_256(b"a hash to be computed")
 
 Load = Callable[[bytes], "bytes | None"]
@@ -61,6 +80,7 @@ def write_patch(top: bytes, cells: Mapping[bytes, bytes], base: bytes, load: Loa
     Cost:   a load and two scans for each cell.
     """
     out = bytearray()
+    hunks_room = PATCH_HUNKS_MAX
     stack: list[tuple[bytes, bytes]] = [(top, base)]
     written = {sha3_256(top)}
     while stack:
@@ -71,15 +91,16 @@ def write_patch(top: bytes, cells: Mapping[bytes, bytes], base: bytes, load: Loa
         gaps = b""
         next_index = 0
         for index, (place, ref) in enumerate(_places(cell)):
-            if ref not in cells or ref in written:
+            old_ref = old_refs[index] if index < len(old_refs) else None
+            if ref not in cells or ref in written or ref == old_ref:
                 continue
             written.add(ref)
-            old_ref = old_refs[index] if index < len(old_refs) else None
             draft[place : place + HASH_BYTES] = old_ref or _UNKNOWN
             below.append((cells[ref], (None if old_ref is None else load(old_ref)) or b""))
             gaps += encode_length(index - next_index)
             next_index = index + 1
-        kind, edit = _edit(bytes(draft), old)
+        kind, edit, hunks = _edit(bytes(draft), old, min(hunks_room, HUNKS_MAX))
+        hunks_room -= hunks
         out += encode_length(len(below) * 4 + kind) + gaps + edit
         stack.extend(reversed(below))
     return bytes(out)
@@ -90,14 +111,14 @@ def _places(cell: bytes) -> list[tuple[int, bytes]]:
     return [(at, cell[at : at + HASH_BYTES]) for at in branch_places(cell)]
 
 
-def _edit(draft: bytes, old: bytes) -> tuple[int, bytes]:
-    """Return (kind, bytes) of a short way from `old` to `draft`."""
+def _edit(draft: bytes, old: bytes, hunks_max: int) -> tuple[int, bytes, int]:
+    """Return (kind, bytes, hunks looked for) of a short way from `old` to `draft`."""
     if draft == old:
-        return SAME, b""
+        return SAME, b"", 0
     whole = encode_length(len(draft)) + draft
     hunks: list[bytes] = []
     size = at = new_at = 0
-    while old and len(hunks) < HUNKS_MAX and size < len(whole):
+    while old and len(hunks) < hunks_max and size < len(whole):
         copied = _run(old, at, draft, new_at)
         at, new_at = at + copied, new_at + copied
         if at == len(old) and new_at == len(draft):
@@ -108,9 +129,11 @@ def _edit(draft: bytes, old: bytes) -> tuple[int, bytes]:
         size += len(hunks[-1])
         at, new_at = at + skipped, next_at
     else:
-        return WHOLE, whole
+        return WHOLE, whole, len(hunks)
     edit = encode_length(len(hunks)) + b"".join(hunks)
-    return (HUNKS, edit) if len(edit) < len(whole) else (WHOLE, whole)
+    if len(edit) < len(whole):
+        return HUNKS, edit, len(hunks)
+    return WHOLE, whole, len(hunks)
 
 
 def _run(old: bytes, at: int, new: bytes, new_at: int) -> int:
@@ -153,15 +176,18 @@ class _Frame:
     olds: list[bytes | None] = field(default_factory=list)
 
 
-def read_patch(patch: bytes, base: bytes, load: Load, bytes_max: int) -> dict[bytes, bytes]:
+def read_patch(
+    patch: bytes, base: bytes, load: Load, bytes_max: int, cells_max: int = PATCH_CELLS_MAX
+) -> dict[bytes, bytes]:
     """Return the cells of a patch by hash, children before parents; the last one is its top.
 
     Shapes: base: an encoding.
     Raises: BadFormat: not a patch, or not one of `base`. MissingData: not all of `base` is here.
-            LimitExceeded: the cells have more than `bytes_max` bytes.
+            LimitExceeded: the cells have more than `bytes_max` bytes, are more than `cells_max`
+            below the top, or one of them stays as it was.
     Cost:   a load, a scan and a hash for each cell; memory for `bytes_max` bytes at most.
     """
-    reader = _Reader(patch, bytes_max)
+    reader = _Reader(patch, bytes_max, cells_max)
     cells: dict[bytes, bytes] = {}
     frames = [reader.frame(_Old(None, load, base))]
     while True:
@@ -206,17 +232,18 @@ class _Old:
 class _Reader:
     """A patch and how far it is read."""
 
-    def __init__(self, patch: bytes, bytes_max: int) -> None:
+    def __init__(self, patch: bytes, bytes_max: int, cells_max: int) -> None:
         self._patch = patch
         self._room = bytes_max
-        self._cell_room = PATCH_CELLS_MAX + 1
+        self._cells_max = cells_max
+        self._cell_room = cells_max + 1
         self._at = 0
 
     def frame(self, old: _Old) -> _Frame:
         """Read a cell up to those below it."""
         self._cell_room -= 1
         if self._cell_room < 0:
-            raise LimitExceeded(f"a patch makes more than {PATCH_CELLS_MAX} cells below its top")
+            raise LimitExceeded(f"a patch makes more than {self._cells_max} cells below its top")
         count, kind = divmod(self._number(), 4)
         if count > CELL_BYTES_MAX // HASH_BYTES:
             raise BadFormat(f"a patch replaces {count} references of one cell")
@@ -227,6 +254,8 @@ class _Reader:
             indexes.append(index)
             index += 1
         draft = self._draft(kind, b"" if kind == WHOLE else old.encoding())
+        if kind == SAME and not count and old.hash is not None:
+            raise LimitExceeded("a patch names a cell that stays as it was")
         self._room -= len(draft)
         if self._room < 0:
             raise LimitExceeded("a patch stands for more bytes of cells than a message may have")

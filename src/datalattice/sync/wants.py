@@ -64,6 +64,7 @@ class WantList:
         self._alarms: list[tuple[int, bytes]] = []  # (end of a rest or of a wait in line, hash)
         self._lost: list[bytes] = []
         self._counts: dict[str, int] = {}  # source -> how many it made wanted
+        self._asked_of: dict[str, dict[bytes, None]] = {}  # peer -> what is in flight there
 
     def __len__(self) -> int:
         return len(self._wants)
@@ -86,7 +87,7 @@ class WantList:
         self._prompt.discard(peer)
         queue = self._queues.pop(peer, [])
         again = [hash for hash in queue if self._is_waiting(hash)]
-        again += [hash for hash, want in self._wants.items() if want.in_flight == peer]
+        again += self._asked_of.pop(peer, ())
         for hash in again:
             want = self._wants.get(hash)
             if want is not None:
@@ -117,6 +118,7 @@ class WantList:
                 continue
             want = self._wants[hash]
             want.in_flight = peer
+            self._asked_of.setdefault(peer, {})[hash] = None
             want.asked.add(peer)
             taken.append(hash)
         return taken
@@ -138,7 +140,7 @@ class WantList:
         """Note that `peer` did not deliver: ask the next one, or rest, or give up."""
         want = self._wants.get(hash)
         if want is not None and want.in_flight == peer:
-            want.in_flight = None
+            self._land(hash, want)
             self._pass_on(hash, now_ms)
 
     def wake(self, now_ms: int) -> None:
@@ -163,12 +165,20 @@ class WantList:
         return lost
 
     def _remove(self, hash: bytes) -> None:
-        source = self._wants.pop(hash).source
+        want = self._wants.pop(hash)
+        self._land(hash, want)
+        source = want.source
         left = self._counts[source] - 1
         if left:
             self._counts[source] = left
         else:
             del self._counts[source]
+
+    def _land(self, hash: bytes, want: _Want) -> None:
+        """Note that a part is in flight no more."""
+        if want.in_flight is not None:
+            self._asked_of.get(want.in_flight, {}).pop(hash, None)
+            want.in_flight = None
 
     def _is_waiting(self, hash: bytes) -> bool:
         want = self._wants.get(hash)

@@ -163,7 +163,7 @@ class Patched:
     """
 
     hash: bytes
-    patch: bytes
+    patch: bytes | Blob
     base: Value
     absent: bytes | None = None
 
@@ -295,7 +295,7 @@ def _read_patch(value: Vector) -> Message:
         return Unknown(value, "a LATTICE_PATCH whose patch is no blob")
     if len(patch) > PATCH_BYTES_MAX:
         return Unknown(value, f"a LATTICE_PATCH of more than {PATCH_BYTES_MAX} bytes")
-    return Patched(hash, bytes(patch), base, absent)
+    return Patched(hash, patch, base, absent)
 
 
 def _read_request(value: Vector) -> Message:

@@ -14,18 +14,24 @@ from datalattice.cells import (
     Signed,
     Value,
     Vector,
+    Work,
+    arrivals,
+    arriving_names,
     changes,
     decode,
-    differing_entries,
     encode,
     references,
     value_hash,
 )
 from datalattice.crypto import KeyPair
+from datalattice.errors import WorkExceeded
+from datalattice.limits import WORK_LIMITS
 from datalattice.store import MemoryStore
+from datalattice.testing.cells_kit import Cells
 
 KEYS = KeyPair(bytes(32))
 OTHER = KeyPair(bytes([1]) * 32)
+TINY = WORK_LIMITS._replace(start=500)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +112,7 @@ def test_long_chains_take_no_stack() -> None:
 
 
 @pytest.mark.parametrize("kind", [Map, Index])
-def test_differing_entries_name_what_leads_to_a_value_and_load_none(
-    kind: type[Map | Index],
-) -> None:
+def test_arriving_names_lead_to_values_and_load_none(kind: type[Map | Index]) -> None:
     long, longer = Vector.of(["x" * 200]), Vector.of(["y" * 200])
     entries: dict[str, Value] = {f"key {n}": "z" * 200 for n in range(40)}
     before = kind.of({**entries, "short": 1, "gone": long})
@@ -120,16 +124,49 @@ def test_differing_entries_name_what_leads_to_a_value_and_load_none(
         store._encodings.pop(hash, None)
     known = store.get_encoding(value_hash(after))
     assert known is not None
-    found = {
-        key: (own, other, names)
-        for key, own, other, names in differing_entries(before, kind_of(decode(known, store)))
-    }
-    short = Vector.of([long])
+    found = dict(arriving_names(before, kind_of(decode(known, store))))
     assert found == {
-        "short": (value_hash(1), value_hash(short), references(encode(short))),
-        "gone": (value_hash(long), None, []),
-        "new": (None, value_hash(longer), references(encode(longer))),
+        "short": references(encode(Vector.of([long]))),
+        "new": references(encode(longer)),
     }
+
+
+def database(kind: type[Map | Index], keys: range, value: int = 1) -> Map | Index:
+    return kind.of({f"key {n}": Vector.of([n, value]) for n in keys})
+
+
+@pytest.mark.parametrize("kind", [Map, Index])
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [(0, 0), (0, 5), (5, 0), (5, 9), (9, 40), (300, 3), (300, 200), (200, 900)],
+)
+def test_arrivals_are_what_the_other_has_and_own_has_not(
+    kind: type[Map | Index], own: int, other: int
+) -> None:
+    mine = database(kind, range(own))
+    theirs = kind_of(Cells().kept(database(kind, range(other // 2, other // 2 + other), other % 3)))
+    wanted = {key: (mine.get(key), value) for key, value in theirs.items()}
+    found = {key: (held, value) for key, held, value in arrivals(mine, theirs)}
+    assert found == {key: pair for key, pair in wanted.items() if pair[0] != pair[1]}
+
+
+@pytest.mark.parametrize("kind", [Map, Index])
+def test_arrivals_are_paid_for_by_what_the_other_has(kind: type[Map | Index]) -> None:
+    few = kind_of(Cells().kept(database(kind, range(3), 2)))
+    costs = []
+    for count in (100, 3_000):
+        work = Work()
+        assert (
+            len(list(arrivals(kind_of(Cells().kept(database(kind, range(count)))), few, work))) == 3
+        )
+        costs.append(work.spent)
+    assert 0 < costs[0] <= costs[1] < 2 * costs[0]
+    with pytest.raises(WorkExceeded):
+        list(
+            arrivals(
+                few, kind_of(Cells().kept(database(kind, range(3_000)))), Work(TINY, earn_max=0)
+            )
+        )
 
 
 def kind_of(value: Value) -> Map | Index:

@@ -119,6 +119,10 @@ def test_bytes_are_kept_up_to_a_bound(more: int) -> None:
 def test_who_exceeded_its_account_has_next_to_no_credit_for_a_while() -> None:
     clock, charges = account()
     spend(charges, "s", CHARGE_LIMITS.credit + 1)
+    assert charges.open("s").left == 0
+    charges.bring("s", CHARGE_LIMITS.exceeded_start - 1)
+    assert charges.open("s").left == CHARGE_LIMITS.exceeded_start - 1
+    charges.bring("s", 2)
     work = charges.open("s")
     assert (work.left, work.limits.grants_max) == (CHARGE_LIMITS.exceeded_start, 0)
     set_to(clock, START_MS + CHARGE_LIMITS.exceeded_ms - 1)

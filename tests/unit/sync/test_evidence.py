@@ -590,3 +590,24 @@ def test_records_are_compared_anew_when_the_former_root_was_collected(
 
 def test_limits_are_records_that_can_be_changed() -> None:
     assert dataclasses.replace(EvidenceLimits(), records=5).records == 5
+
+
+def test_branches_that_were_compared_in_the_slot_are_not_compared_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node, compared = relay(), 0
+    joined = Evidence._joined
+
+    def counted(*arguments: object) -> object:
+        nonlocal compared
+        compared += 1
+        return joined(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Evidence, "_joined", counted)
+    limit = EvidenceLimits().records_per_slot
+    for number in range(2 * limit):
+        compared = 0
+        # Each is newer than the one in the slot, which becomes evidence.
+        assert give(node, queue_root([f"only {number}"], 200 + number, COMMON))
+        assert compared <= limit + 1
+    assert len(kept(node)) == limit

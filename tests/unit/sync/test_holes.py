@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datalattice.cells import (
-    Facts,
     Index,
+    KnownFacts,
     Map,
     Value,
     Vector,
-    check_cell,
     encode,
+    learn_cell,
     references,
     validate,
     value_hash,
@@ -274,11 +274,11 @@ class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
 
-        def check(encoding: bytes, facts: Facts) -> object:
+        def learn(hash: bytes, encoding: bytes, facts: KnownFacts) -> None:
             self.count += 1
-            return check_cell(encoding, facts)
+            learn_cell(hash, encoding, facts)
 
-        monkeypatch.setattr(incomplete, "check_cell", check)
+        monkeypatch.setattr(incomplete, "learn_cell", learn)
 
     def during(self, action: Callable[[], object]) -> int:
         before = self.count

@@ -12,7 +12,9 @@ from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
     Index,
     Keyword,
+    Map,
     Parts,
+    Signed,
     Value,
     branch_hashes,
     decode_parts,
@@ -32,6 +34,7 @@ from datalattice.lattice import (
     get_in,
     root_lattice,
 )
+from datalattice.limits import CHARGE_LIMITS
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import (
     Absorbed,
@@ -44,13 +47,16 @@ from datalattice.sync import (
     owner_text,
 )
 from datalattice.sync.incoming import Incoming
+from datalattice.sync.lattice_replica import SECTIONS_MAX
 from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.steps import steps_of
 
 OWN = KeyPair(b"o" * 32)
 ANN = KeyPair(b"a" * 32)
 BOB = KeyPair(b"b" * 32)
 QUEUE = Keyword("queue")
 DATA = Keyword("data")
+KV = Keyword("kv")
 
 
 def writer(key_pair: KeyPair = ANN) -> LatticeReplica:
@@ -728,3 +734,73 @@ def test_a_policy_says_nothing_of_a_root_without_sections() -> None:
     value = Index.of([(b"a", 1), (b"b", 2)])
     assert absorb(replica, value).changed
     assert same(replica.root, value)
+
+
+# --- what a look at others' data costs ------------------------------------------------------------
+
+
+def crowd(first: int, count: int = 1_000) -> Map:
+    """Return the slots of many owners, each signed."""
+    keys = [KeyPair(number.to_bytes(32, "big")) for number in range(first, first + count)]
+    return Map.of([(key.public_key, Signed.sign(key, Map())) for key in keys])
+
+
+def stated(replica: LatticeReplica, slots: Map) -> Absorbed:
+    """Have a stranger state slots of `:kv` whose cells are here, but for the top."""
+    _, parts = decode_parts(encode_message(slots, lambda hash: hash != value_hash(slots)))
+    incoming = Incoming((KV,), slots, parts)
+    return replica.absorb(Offer(Probe(value_hash(slots), incoming)), "s")
+
+
+def crowded(slots: Map) -> LatticeReplica:
+    """Return a replica that has the slots of a crowd, and those of another as mere content."""
+    replica = host(HostingPolicy())
+    for peer in ("n", "s"):
+        replica.introduce(peer, peer, is_wanted=peer == "n", is_known=False)
+    absorb(replica, slots, "n", (KV,))
+    other = crowd(1_000)
+    absorb(replica, Index.of([(value_hash(other), other)]), "n", (DATA,))
+    return replica
+
+
+def test_a_small_statement_costs_the_same_among_many_owners_and_few() -> None:
+    costs = []
+    for replica in (crowded(crowd(3_000, 20)), crowded(crowd(3_000))):
+        assert stated(replica, crowd(1, 1)).changed
+        before = replica.charges.spent("s")
+        steps = steps_of(lambda: stated(replica, crowd(2, 1)))  # noqa: B023
+        costs.append((steps, replica.charges.spent("s") - before))
+    (few_steps, few_ticks), (many_steps, many_ticks) = costs
+    assert many_steps < 3 * few_steps
+    assert 0 < few_ticks <= many_ticks < 3 * few_ticks
+
+
+def test_to_state_what_is_here_as_content_is_paid_for_and_ends() -> None:
+    replica, planted = crowded(crowd(3_000)), crowd(1_000)
+    stated(replica, planted)
+    assert replica.charges.spent("s") > CHARGE_LIMITS.credit
+    stated(replica, planted)
+    before = replica.charges.spent("s")
+    outcome = stated(replica, planted)
+    assert not outcome.changed
+    assert [remark.kind for remark in outcome.reports] == ["value-refused"]
+    assert replica.charges.spent("s") - before <= 2 * len(encode(planted))
+
+
+def test_a_root_of_countless_sections_is_refused() -> None:
+    replica = host(HostingPolicy())
+    for count in (SECTIONS_MAX - 1, SECTIONS_MAX):
+        junk = Index.of([(DATA, Index()), *[(f"junk {n}", n) for n in range(count)]])
+        absorbed = absorb(replica, junk)
+        assert bool(absorbed.refused) is (count == SECTIONS_MAX)
+
+
+def test_a_peer_that_has_nothing_is_known_to_have_the_empty_root() -> None:
+    replica = host(HostingPolicy())
+    for value in (Index(), Index.of([("of nobody here", 1)])):
+        absorbed = absorb(replica, value)
+        assert absorbed.finished == (value_hash(value),)
+        assert absorbed.ended == (("peer", True),)
+        ((peer, held),) = absorbed.holds
+        assert (peer, held.key, held.data) == ("peer", value_hash(Index()), Index())
+        assert not absorbed.changed

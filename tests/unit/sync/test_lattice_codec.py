@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datalattice.cells import Text, Value, Vector, encode, value_hash
-from datalattice.errors import ProtocolViolation
+from datalattice.errors import BadFormat, ProtocolViolation
 from datalattice.lattice import SetLattice
 from datalattice.store import MemoryStore
 from datalattice.sync import Answered, LatticeCodec, LatticeReplica, Offered, Part, Replicator
@@ -98,7 +98,12 @@ def patched(hash: bytes) -> Incoming:
     """Return what a patch from a short value to a long one says, when it claims this hash."""
     base, value = Vector.of([1]), Vector.of([1, "x" * 50])
     patch = write_patch(encode(value), {}, encode(base), lambda _: None)
-    heard = codec().decode(encode_patched(base, hash, patch), "p")
+    return said(codec(), encode_patched(base, hash, patch))
+
+
+def said(codec: LatticeCodec, payload: bytes) -> Incoming:
+    """Return the value that a message carries."""
+    heard = codec.decode(payload, "p")
     assert isinstance(heard, Offered)
     assert heard.offer.probe is not None
     incoming = heard.offer.probe.data
@@ -112,3 +117,34 @@ def test_a_patch_that_makes_something_else_counts_as_its_hash_alone() -> None:
     claimed = value_hash(OTHER)
     incoming = patched(claimed)
     assert (incoming.value, incoming.absent) == (None, claimed)
+
+
+def test_a_patch_brings_the_bytes_of_its_message_and_none_that_it_stands_for() -> None:
+    base = Vector.of(["x" * 3_000, 1])
+    replica = LatticeReplica(MemoryStore(), SetLattice())
+    replica.store.commit(base)
+    text, changed = "x" * 2_999 + "y", "z" * 150
+    value = Vector.of([text, changed])
+    cells = {value_hash(one): encode(one) for one in (text, changed)}
+    load = replica.store.get_encoding
+    payload = encode_patched(
+        base, value_hash(value), write_patch(encode(value), cells, encode(base), load)
+    )
+    incoming = said(LatticeCodec(replica, StoppedClock(1)), payload)
+    assert incoming.value == value
+    assert incoming.size_bytes == len(payload) < 600
+    replica.store.commit(value)  # what is here already is not made once more
+    known = said(LatticeCodec(replica, StoppedClock(1)), payload)
+    assert (known.value, known.absent) == (None, value_hash(value))
+    assert known.size_bytes == len(payload)
+
+
+def test_a_patch_of_more_bytes_than_its_message_counts_as_its_hash_alone() -> None:
+    base, claimed = Vector.of([1]), value_hash(OTHER)
+    payload = encode_patched(base, claimed, b"\x02" * 4_096 * 300)
+    assert len(payload) < 10_000
+    incoming = said(codec(), payload)
+    assert (incoming.value, incoming.absent) == (None, claimed)
+    whole = encode_patched(base, claimed, b"\x02" * 100)
+    with pytest.raises(BadFormat):  # as long as the message has room for it, it is read
+        said(codec(), whole)

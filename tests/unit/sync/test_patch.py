@@ -25,7 +25,14 @@ from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store import MemoryStore
 from datalattice.sync.delta import beyond
-from datalattice.sync.patch import HUNKS_MAX, PATCH_CELLS_MAX, read_patch, write_patch
+from datalattice.sync.patch import (
+    HUNKS_MAX,
+    PATCH_CELLS_MAX,
+    PATCH_HUNKS_MAX,
+    cells_worth,
+    read_patch,
+    write_patch,
+)
 from datalattice.wire import encode_length
 
 ROOM = 10_000_000
@@ -256,3 +263,43 @@ def test_the_cells_of_a_patch_are_limited(more: int) -> None:
         return
     with pytest.raises(LimitExceeded, match="more than 4096 cells"):
         read_patch(patch, b"", MemoryStore().get_encoding, ROOM)
+
+
+def test_a_patch_that_names_what_stays_as_it_was_is_not_read() -> None:
+    store = MemoryStore()
+    store.commit(WIDE)
+    with pytest.raises(LimitExceeded, match="stays as it was"):
+        read_patch(head(1, 0) + b"\x00" + head(0, 0), encode(WIDE), store.get_encoding, ROOM)
+    # A writer names none, even when the cells to be written have it.
+    same = {value_hash("x" * 200): encode("x" * 200)}
+    after = to_cell(["x" * 200, "z" * 200])
+    cells = same | {value_hash("z" * 200): encode("z" * 200)}
+    patch = write_patch(encode(after), cells, encode(WIDE), store.get_encoding)
+    made = read_patch(patch, encode(WIDE), store.get_encoding, ROOM)
+    assert made.keys() == {value_hash("z" * 200), value_hash(after)}
+
+
+@pytest.mark.parametrize(
+    ("size", "cells"),
+    [
+        (0, 64),
+        (3, 65),
+        (3 * (PATCH_CELLS_MAX - 64) - 1, PATCH_CELLS_MAX - 1),
+        (10**6, PATCH_CELLS_MAX),
+    ],
+)
+def test_a_patch_is_worth_a_cell_for_some_of_its_bytes(size: int, cells: int) -> None:
+    assert cells_worth(size) == cells
+
+
+def test_the_hunks_that_a_writer_looks_for_are_bounded_for_all_cells_together() -> None:
+    # Every other byte differs, so no two places match.
+    count = PATCH_HUNKS_MAX // 8
+    befores = [bytes(n % 251 for n in range(k, k + 200)) for k in range(2 * count)]
+    afters = [b"".join(one[n : n + 12] + b"\xff" for n in range(0, 200, 12)) for one in befores]
+    before, after = Vector.of(befores), Vector.of(afters)
+    receiver, cells, patch, base = cells_and_patch(before, after)
+    made = read_patch(patch, base, receiver.get_encoding, ROOM)
+    assert made.keys() >= cells.keys()
+    _, few_cells, few, _ = cells_and_patch(Vector.of(befores[:64]), Vector.of(afters[:64]))
+    assert len(few) / len(few_cells) < 0.8 * len(patch) / len(cells)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from datalattice.sync import WantList
 from datalattice.sync.wants import LINE_MS
+from datalattice.testing.steps import steps_of
 
 A, B, C = (bytes([n]) * 32 for n in (1, 2, 3))
 
@@ -178,3 +181,17 @@ def test_wants_are_counted_by_who_made_them() -> None:
     assert wants.count("p") == 1
     wants.found(B)
     assert (wants.count("p"), wants.count("q")) == (0, 1)
+
+
+@pytest.mark.parametrize("others", [10, 1_000])
+def test_a_peer_that_leaves_costs_what_was_asked_of_it(others: int) -> None:
+    wants = WantList()
+    for peer in ("a", "b"):
+        wants.add_helper(peer)
+    wants.add([number.to_bytes(32, "big") for number in range(others)], "a")
+    wants.add([bytes(32 * [255 - number]) for number in range(3)], "b")
+    assert len(wants.take("a", 5)) == 5
+    assert len(wants.take("b", 2)) == 2
+    steps = steps_of(lambda: wants.remove_peer("b", 0))
+    assert steps < 200
+    assert len(wants.take("a", others + 3)) == others - 2

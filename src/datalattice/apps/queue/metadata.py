@@ -56,7 +56,7 @@ def is_metadata(value: Value) -> bool:
     """
     if not isinstance(value, Map):
         return False
-    return META_STAMPS not in value or _is_stamps(value.get(META_STAMPS))
+    return not len(value) or META_STAMPS not in value or _is_stamps(value.get(META_STAMPS))
 
 
 def _is_stamps(value: Value) -> bool:
@@ -68,7 +68,7 @@ def read_metadata(value: Value) -> Metadata:
 
     Source: docs/queue.md "Metadata"; docs/design/decisions.md "D2".
     """
-    if not isinstance(value, Map):
+    if not isinstance(value, Map) or not len(value):
         return EMPTY_METADATA
     if META_STAMPS not in value:
         return Metadata(value, EMPTY_MAP)
@@ -168,6 +168,8 @@ def latest_of_metadata(own: Metadata, other: Metadata, walk: Walk) -> Latest:
     Source: docs/design/forks.md "The order".
     """
     found = NOTHING
+    if own is other:
+        return found
     for key in _differing(own, other, walk.work):
         made = contrast(_element(_rank(own, key)), _element(_rank(other, key)))
         found = wider(found, below(step_of(key), made))

@@ -61,11 +61,12 @@ def is_foreign_state(value: Value) -> bool:
     """
     if not isinstance(value, Vector) or not STATE_COUNT <= len(value) <= STATE_COUNT_MAX:
         return False
+    entries, meta, stamp_ms, start = value.to_list(0, STATE_COUNT)
     return (
-        _is_offset(value[STAMP])
-        and _is_offset(value[START])
-        and (value[ENTRIES] is None or isinstance(value[ENTRIES], Vector))
-        and (value[META] is None or is_metadata(value[META]))
+        _is_offset(stamp_ms)
+        and _is_offset(start)
+        and (entries is None or isinstance(entries, Vector))
+        and (meta is None or is_metadata(meta))
     )
 
 
@@ -80,15 +81,15 @@ def read_state(value: Value) -> QueueState:
     """
     if not isinstance(value, Vector) or not STATE_COUNT <= len(value) <= STATE_COUNT_MAX:
         return EMPTY_STATE
-    entries, stamp_ms, start = value[ENTRIES], value[STAMP], value[START]
+    entries, meta, stamp_ms, start, *extra = value.to_list()
     if not (stamp_ms is None or _is_offset(stamp_ms)) or not (start is None or _is_offset(start)):
         return EMPTY_STATE
     return QueueState(
         entries if isinstance(entries, Vector) else EMPTY_VECTOR,
-        read_metadata(value[META]),
+        read_metadata(meta),
         stamp_ms if isinstance(stamp_ms, int) else 0,
         start if isinstance(start, int) else 0,
-        tuple(value.to_list(STATE_COUNT)),
+        tuple(extra),
     )
 
 
