@@ -1,4 +1,7 @@
-"""Join of tries: walking two maps or two sets together, touching only what differs."""
+"""Join of tries: walking two maps or two sets together, touching only what differs.
+
+Length: the walks over two tries share how nodes are paired.
+"""
 
 from __future__ import annotations
 

@@ -381,11 +381,8 @@ class Evidence:
         kept, left = self._joined(record.path, record.owner, slot, record.loser)
         if kept is not slot:  # it is the greater one of the two
             left = OwnerForked(record.owner, record.path, slot, record.loser)
-        if left is None:
-            self._take(record.id)
-            return
-        now = replace(record, branch=left.branch, logs=losses_of(left))
-        if now.branch == LOG_BRANCH and _all_appended(slot.value, now):
+        now = None if left is None else replace(record, branch=left.branch, logs=losses_of(left))
+        if now is None or (now.branch == LOG_BRANCH and _all_appended(slot.value, now)):
             self._take(record.id)
             return
         if now.branch != record.branch or now.logs != record.logs:

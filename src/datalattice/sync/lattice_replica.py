@@ -142,8 +142,7 @@ class LatticeReplica:
         self._lattice = lattice
         self._areas = Areas()
         self._areas.collect((), lattice)
-        fixed = lattice.children() if isinstance(lattice, KeyedLattice) else ()
-        self._sections = {name_bytes(key) for key in fixed} - {name_bytes(LOCAL_KEY)}
+        self._sections = _sections_of(lattice)
         self._outcome = Outcome()  # of what is taken in just now
         # Owners that are no public key need a verifier; this one knows those that name their key.
         verifier = context.verifier or verify_did
@@ -928,6 +927,12 @@ class LatticeReplica:
             if claim in self._next:
                 outcome.dropped.append(self._next.pop(claim).key)
         self._approach.leave(self._incomplete.drop(claims))
+
+
+def _sections_of(lattice: Lattice) -> set[bytes | None]:
+    """Return the names of the sections that a lattice replicates."""
+    fixed = lattice.children() if isinstance(lattice, KeyedLattice) else ()
+    return {name_bytes(key) for key in fixed} - {name_bytes(LOCAL_KEY)}
 
 
 def _field(signed: Signed, key: Value) -> Value:
