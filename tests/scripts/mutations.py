@@ -652,11 +652,31 @@ MUTATIONS: Final = (
     Mutation(
         "drop the evidence of a log when the slot covers it",
         "sync/evidence.py",
-        "        if now.branch == LOG_BRANCH and _all_appended(slot.value, now):\n",
-        "        if now.branch == LOG_BRANCH:\n",
+        "(now.branch == LOG_BRANCH and _all_appended(slot.value, now))",
+        "now.branch == LOG_BRANCH",
         (
             UNIT + "sync/test_evidence.py"
             "::test_the_owners_join_removes_it_and_a_log_leaves_the_records_that_lost",
+        ),
+    ),
+    Mutation(
+        "let a patch bring the bytes of all cells that it stands for",
+        "sync/incoming.py",
+        "        if self.sent is not None:\n",
+        "        if False:\n",
+        (
+            UNIT + "sync/test_lattice_codec.py"
+            "::test_a_patch_brings_the_bytes_of_its_message_and_none_that_it_stands_for",
+        ),
+    ),
+    Mutation(
+        "look at whose data a value has without an account",
+        "sync/hosting.py",
+        "                found = list(arriving_names(own, theirs, work))\n",
+        "                found = list(arriving_names(own, theirs))\n",
+        (
+            UNIT + "sync/test_hosting.py"
+            "::test_to_state_what_is_here_as_content_is_paid_for_and_ends",
         ),
     ),
     Mutation(
