@@ -13,7 +13,7 @@ from typing import Final
 
 from datalattice.cells import Index, Value, brief, decode
 from datalattice.errors import BadFormat, MissingData, StoreFull, UsageError
-from datalattice.lattice import EMPTY_CONTEXT, MergeContext, OwnerForked, root_lattice
+from datalattice.lattice import EMPTY_CONTEXT, MergeContext, root_lattice
 from datalattice.store import CellStore, Store, import_cells, store_in
 from datalattice.store.etch import EtchStore, copy_cells
 from datalattice.sync import DISK_LOW, Absorbed, LatticeReplica, Offer, bring, is_left_out, offer_of
@@ -24,8 +24,8 @@ Progress = Callable[[int], None]
 Bring = Callable[[Offer], Absorbed]
 """Has a replica take in what the operator brings."""
 
-FORKED: Final = OwnerForked.kind
-"""What slots are counted as of which one branch of two stands."""
+FORKED: Final = "owner-forked"
+"""What slots are counted as of which one branch of two stands: the kind of `OwnerForked`."""
 
 
 def trusting(store: Store, context: MergeContext = EMPTY_CONTEXT) -> Bring:
