@@ -650,6 +650,26 @@ MUTATIONS: Final = (
         ),
     ),
     Mutation(
+        "let a branch that a peer keeps take the place of what the peer has",
+        "sync/incoming.py",
+        "        path = (FORKS_KEY, *self.path) if self.is_branch else self.path\n",
+        "        path = self.path\n",
+        (
+            UNIT + "sync/test_handover.py"
+            "::test_a_branch_takes_not_the_place_of_what_its_peer_has_in_the_slot",
+        ),
+    ),
+    Mutation(
+        "skip forks of one's own beyond the rate",
+        "sync/evidence.py",
+        "        if self.is_mine(fork.owner):\n            return True\n        minute",
+        "        minute",
+        (
+            UNIT + "sync/test_evidence.py"
+            "::test_a_clone_that_forks_many_times_a_minute_loses_no_record_of_ones_own",
+        ),
+    ),
+    Mutation(
         "drop the evidence of a log when the slot covers it",
         "sync/evidence.py",
         "(now.branch == LOG_BRANCH and _all_appended(slot.value, now))",
