@@ -63,12 +63,15 @@ LOCK_FILE: Final = "lock.mdb"
 
 _FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
+_FULL_BYTES: Final = 1 << 20
+"""With less free room a write that fails, of 256 KiB at most, failed for want of room."""
+
 
 def _translate(error: lmdb.Error, where: str) -> StoreError:
     """Return the error that says who must act on `error`."""
     reason = str(error).removeprefix(f"{where}: ")
     text = f"{where}: {reason}"
-    if isinstance(error, lmdb.MapFullError) or getattr(error, "code", 0) in _FULL_CODES:
+    if isinstance(error, lmdb.MapFullError) or _is_full(error, where):
         return StoreFull(f"{where}: no room left: {reason}")
     if isinstance(error, lmdb.VersionMismatchError) or "data format" in reason:  # has no class
         return StoreVersion(f"{where}: written by another version of LMDB: {reason}")
@@ -79,6 +82,21 @@ def _translate(error: lmdb.Error, where: str) -> StoreError:
     if "ermission denied" in reason:
         text += f" (readers, too, have to write to {LOCK_FILE} there: they note what they read)"
     return StoreFailed(text)
+
+
+def _is_full(error: lmdb.Error, where: str) -> bool:
+    """Return whether there was no room.
+
+    LMDB says EIO when a file system took a part of what it wrote, and so does a disk that fails.
+    """
+    code = getattr(error, "code", 0)
+    if code != errno.EIO:
+        return code in _FULL_CODES
+    try:
+        status = os.statvfs(where)
+    except OSError:
+        return False
+    return status.f_bavail * status.f_frsize < _FULL_BYTES
 
 
 class _Environment:

@@ -17,7 +17,7 @@ from typing import Final
 from datalattice.cells import Part, Value, branch_hashes, may_refer, novelty, settle, value_hash
 from datalattice.clock import BoundedClock, Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
-from datalattice.errors import MissingData, ReadOnly, StoreError, UsageError
+from datalattice.errors import MissingData, ReadOnly, StoreError, StoreFull, UsageError
 from datalattice.store.base import (
     Any_,
     Commit,
@@ -31,7 +31,7 @@ from datalattice.store.caretaker import Caretaker
 from datalattice.store.collecting import GRACE_MS, Collected, note_collection
 from datalattice.store.committer import Cells, Committer, batches_of
 from datalattice.store.disk import Disk, RealDisk, write_error
-from datalattice.store.folder import mark_checked, mark_index
+from datalattice.store.folder import disown_index, mark_checked, mark_index
 from datalattice.store.hashindex import RECENT_ENTRIES_MAX, STAGED
 from datalattice.store.history import RETENTION, Retention
 from datalattice.store.logend import remove_loss, write_loss
@@ -118,6 +118,7 @@ class CellStore(Reading):
             self._caretaker.note()
             opened.index.ages = self._caretaker.ages.pack
             self.history.begin(opened.state.root, self.has)
+            room.wrote(0, opened.index.entries_max())
             room.ask()
             if opened.was_cut and not opened.keeps_root:
                 self._give_up(committer)
@@ -346,7 +347,7 @@ class CellStore(Reading):
 
     def _published(self, pack: Pack) -> None:
         self._caretaker.note()
-        self.room.wrote(pack.length)
+        self.room.wrote(pack.length, len(pack.hashes))
         if pack.root is not None:
             self.history.note(pack.root)
         if self._writing:
@@ -547,6 +548,7 @@ class CellStore(Reading):
     def close(self) -> None:
         """Make everything durable, bring the index up to date and give the folder back.
 
+        Without room for the index it stays as it is: the next opening reads more of the log.
         Raises: StoreFull, StoreFailed: something could not be written; the folder is given back all
                 the same.
         """
@@ -575,13 +577,22 @@ class CellStore(Reading):
         self.sync()
         committer.check()
         self._caretaker.note()
-        self._index.flush(self._state.watermark())
-        self._index.sync()
+        committer.trim()
         try:
-            committer.trim()
-            mark_index(self._disk, self._folder, clean=True)
+            self._index.flush(self._state.watermark())
+        except StoreError:
+            return  # nothing is lost: the tables are as they were, and marked as behind the log
+        try:
+            try:
+                self._index.sync()
+            except StoreError:  # what is read of them may never reach the disk
+                disown_index(self._disk, self._folder)
+            else:
+                mark_index(self._disk, self._folder, clean=True)
         except OSError as error:
-            raise write_error(error, self._folder) from error
+            failure = write_error(error, self._folder)
+            if not isinstance(failure, StoreFull):  # without room they stay marked as unsynced
+                raise failure from error
 
     def _writer(self) -> Committer:
         self._check_open()

@@ -185,6 +185,13 @@ def index_is_believable(disk: Disk, folder: str) -> bool:
     return words[0] == "clean" or (words[0] == "dirty" and boot != "" and words[1] == boot)
 
 
+def disown_index(disk: Disk, folder: str) -> None:
+    """Let nobody believe the tables of the index, so that they are made again."""
+    if disk.exists(f"{folder}/{STATE_FILE}"):
+        disk.remove(f"{folder}/{STATE_FILE}")
+        disk.sync_folder(folder)
+
+
 def mark_index(disk: Disk, folder: str, *, clean: bool) -> None:
     """Write down, durably, whether the tables on the disk are complete and synced."""
     identity = disk.engine_identity(f"{folder}/{INDEX}") or "-"

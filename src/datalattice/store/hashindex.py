@@ -178,6 +178,11 @@ class HashIndex:
             found = view.get_many("places", sorted(recent))
             return view.count("places") + found.count(None)
 
+    def entries_max(self) -> int:
+        """Return a number that `count` does not exceed, without looking anything up."""
+        with self._lock:
+            return self._view.count("places") + len(self._recent)
+
     def discard(self, hashes: Iterable[bytes]) -> None:
         """Remove entries for good, also from the tables on disk.
 

@@ -2,8 +2,8 @@
 
 A store on a full disk could neither start nor collect, since both write before they free anything.
 So it keeps a file, `reserve`, whose only use is its size. A start or a collection that finds no
-room removes it; it is made again when twice its size is free. It grows with the store, up to
-`spare_bytes`.
+room removes it; it is made again when twice its size is free. It grows with the log and with the
+index, up to `spare_bytes`.
 
 Before the disk is full, commits stop: below `spare_bytes` of free room they raise `StoreFull`,
 while collections, and the healing of damaged cells, go on.
@@ -28,7 +28,11 @@ SPARE_BYTES: Final = 64 * 1024 * 1024
 """Largest `reserve`, and the free room below which commits are refused."""
 
 SPARE_BYTES_MIN: Final = 1024 * 1024
-"""Size of `reserve` in a store of one segment: a start and the collection of it need no more."""
+"""Least size of `reserve`."""
+
+ENTRY_BYTES: Final = 150
+"""Room for each entry of the index. Tables that are made again take 57 to 80; entries that come
+between others also have the old pages copied."""
 
 ASK_BYTES: Final = 8 * 1024 * 1024
 """The disk is asked again how much is free after so many bytes were written ..."""
@@ -59,11 +63,13 @@ class Room:
         self._written = 0  # since the disk was asked
         self._asked_ms = 0
         self._free = -1
+        self._entries = 0
         self._is_held = False  # while a collection uses the room, the reserve is not made again
 
-    def wrote(self, size: int) -> None:
-        """Take note of bytes that were written."""
+    def wrote(self, size: int, entries: int) -> None:
+        """Take note of bytes that were written, with so many entries for the index."""
         self._written += size
+        self._entries += entries
 
     def free_bytes(self) -> int:
         """Return how much is free, as known since the last 8 MB or 30 s; exact when it is low."""
@@ -109,8 +115,8 @@ class Room:
 
     def _wanted_bytes(self) -> int:
         count = len(segment_numbers(self._disk, self._folder))
-        grown = max(SPARE_BYTES_MIN, (count - 1) * self._segment_bytes)
-        return min(self._spare_bytes, grown)
+        copies, index = (count - 1) * self._segment_bytes, self._entries * ENTRY_BYTES
+        return min(self._spare_bytes, max(SPARE_BYTES_MIN, copies, index))
 
     def _make_reserve(self) -> None:
         """Make the reserve, or a larger one; a disk that refuses is asked again later."""
