@@ -104,7 +104,7 @@ class WantList:
                 self._counts[source] = self._counts.get(source, 0) + 1
                 queue.append(hash)
             elif source not in want.asked and self._may_ask(want):
-                want.in_flight = None
+                self._land(hash, want)
                 queue.append(hash)
 
     def take(self, peer: str, count: int) -> list[bytes]:
