@@ -139,4 +139,4 @@ mutations: $(READY)
 laws: $(READY)
 	@path=src; \
 	if $(HAS_COMPILER); then $(MAKE) --no-print-directory build/compiled/.ready && path=build/compiled || exit 1; fi; \
-	DATALATTICE_PROFILE=long PYTHONPATH="$$PWD/$$path" $(PYTEST) -o timeout=7200 $(PYTEST_ARGS) $(LAWS)
+	DATALATTICE_PROFILE=long DATALATTICE_EXCHANGES=2000 PYTHONPATH="$$PWD/$$path" $(PYTEST) -o timeout=7200 $(PYTEST_ARGS) $(LAWS)

@@ -29,8 +29,11 @@ from datalattice.lattice import (
 from datalattice.testing.branches import WRITES, bad, grown
 from datalattice.testing.clocks import StoppedClock
 
-CASES = int(os.environ.get("DATALATTICE_EXCHANGES", "6"))
-"""Cases of each lattice and kind; 2,000 take a quarter of an hour."""
+IS_FULL = os.environ.get("DATALATTICE_PROFILE") == "full"
+IS_PURE = os.environ.get("DATALATTICE_EXPECT_COMPILED") == "0"
+USUAL = ("20" if IS_PURE else "200") if IS_FULL else "6"
+CASES = int(os.environ.get("DATALATTICE_EXCHANGES", USUAL))
+"""Cases of each lattice and kind; `make laws` has 2,000, which take a quarter of an hour."""
 
 OWNER = KeyPair(b"o" * 32)
 ROUNDS_MAX = 16

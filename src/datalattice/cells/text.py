@@ -17,6 +17,7 @@ from datalattice.cells.tagged import Record, Signed, Syntax
 from datalattice.cells.vectors import List, Vector
 from datalattice.errors import BadFormat, LimitExceeded, UsageError
 from datalattice.limits import (
+    HASH_BYTES,
     INTEGER_BYTES_MAX,
     INTEGER_TEXT_DIGITS_MAX,
     TEXT_DEPTH_MAX,
@@ -50,6 +51,8 @@ def brief(value: object) -> str:
         return "(" + ", ".join(shown) + ("," if len(value) == 1 else "") + ")"
     if isinstance(value, int) and value.bit_length() > BRIEF_BITS_MAX:
         return f"<Integer of {value.bit_length()} bits>"
+    if isinstance(value, bytes) and len(value) == HASH_BYTES:  # a hash, or a public key
+        return "0x" + value.hex()
     if isinstance(value, (str, bytes)) and len(value) > BRIEF_LENGTH_MAX:
         return f"{value[:BRIEF_LENGTH_MAX]!r}... of {len(value)}"
     return repr(value)

@@ -172,7 +172,11 @@ class Lattice:
         return type(self), self._arguments()
 
     def __repr__(self) -> str:
-        return type(self).__name__ + "(" + ", ".join([repr(a) for a in self._arguments()]) + ")"
+        shown = [
+            str(getattr(one, "__name__", one)) if callable(one) else repr(one)
+            for one in self._arguments()
+        ]
+        return type(self).__name__ + "(" + ", ".join(shown) + ")"
 
 
 class ChildOrder(EntryOrder):

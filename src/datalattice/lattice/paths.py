@@ -107,7 +107,7 @@ def canonical_path(lattice: Lattice, path: Sequence[object]) -> tuple[Value, ...
         key = key if below is None else below.canonical_key(key)
         below = None if below is None else below.child(key)
         if below is None:
-            raise NoSuchPath(f"the lattice has nothing at {given!r} of {path!r}")
+            raise NoSuchPath(f"the lattice has nothing at {brief(key)} of {brief(tuple(path))}")
         keys.append(key)
     return tuple(keys)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from itertools import count
 
@@ -586,10 +585,6 @@ def test_records_are_compared_anew_when_the_former_root_was_collected(
     assert len(node.evidence.records) == 1
     give(node, device.announced)
     assert node.evidence.records == {}
-
-
-def test_limits_are_records_that_can_be_changed() -> None:
-    assert dataclasses.replace(EvidenceLimits(), records=5).records == 5
 
 
 def test_branches_that_were_compared_in_the_slot_are_not_compared_again(
