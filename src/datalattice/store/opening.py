@@ -183,7 +183,7 @@ def _open_locked(
 ) -> Opened:
     if not check_folder(disk, folder, must_exist=False):
         make_store(disk, folder, entropy)
-        room.ask()  # it makes the reserve
+    room.begin()
     store_id = read_store_id(disk, folder)
     renew_store(disk, folder, store_id)
     try:

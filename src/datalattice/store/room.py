@@ -1,9 +1,9 @@
 """Room: how much is free on the disk, and a file that is removed when nothing is.
 
 A store on a full disk could neither start nor collect, since both write before they free anything.
-So it keeps a file, `reserve`, whose only use is its size. A start or a collection that finds no
-room removes it; it is made again when twice its size is free. It grows with the log and with the
-index, up to `spare_bytes`.
+So it keeps a file, `reserve`, whose only use is its size. A start that finds less than 1 MiB, or a
+collection that finds little, removes it; it is made again when twice its size is free. It grows
+with the log and with the index, up to `spare_bytes`.
 
 Before the disk is full, commits stop: below `spare_bytes` of free room they raise `StoreFull`,
 while collections, and the healing of damaged cells, go on.
@@ -87,6 +87,16 @@ class Room:
             if self._spare_bytes and not self._is_held:
                 self._make_reserve()
             return self._free
+
+    def begin(self) -> None:
+        """Remove the reserve where nearly nothing is free: who starts writes more than the store.
+
+        Raises: OSError: the disk refuses.
+        """
+        if self.ask() < SPARE_BYTES_MIN:
+            with self._lock:
+                self._release()
+                self._free = self._disk.free_bytes(self._folder)
 
     def check(self) -> None:
         """Check that there is room for a commit.
