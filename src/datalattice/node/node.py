@@ -31,6 +31,7 @@ from datalattice.errors import (
     NoSigningKey,
     PeerUnavailable,
     StoreError,
+    StoreFailed,
     StoreFull,
     Timeout,
     UsageError,
@@ -57,6 +58,7 @@ from datalattice.node.policyfile import parse_owner
 from datalattice.node.pulling import PullWaiters
 from datalattice.node.reading import Inside
 from datalattice.node.transport import TcpTransport, Transport
+from datalattice.node.unwritten import unwritten
 from datalattice.node.worker import Done, Worker
 from datalattice.store import CellStore, CheckedCells, Fetch, Healing, Store
 from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator, owner_text
@@ -291,11 +293,12 @@ class Node:
     async def close(self) -> None:
         """Make the last local writes durable, tell the peers, and end.
 
-        Raises: StoreError: the last writes could not be made durable.
+        Raises: StoreError: the last writes could not be made durable; the text says what is lost.
         """
         if self._closing:
             return
         self._closing = True
+        failure: StoreError | TimeoutError | None = None
         log_event(logging.INFO, "stopping", root_hash=self.root_hash)
         try:
             await self._guard.close()
@@ -303,20 +306,38 @@ class Node:
                 await self._authority.close()
             await self.monitor.close()
             await asyncio.to_thread(self._worker.publish, CLOSE_TIMEOUT_S)
+        except (StoreError, TimeoutError) as error:
+            failure = error
         finally:
             await self._farewell()
             await self._network.close()
             await self._healer.close()
             await self.house.close()
             await asyncio.to_thread(self._worker.stop)
+            lost = [] if failure is None else await asyncio.to_thread(self._unwritten)
             with contextlib.suppress(StoreError):  # it is counted again
                 await asyncio.to_thread(self.house.save)
             await self._end_backups()
             for backup in self._backing:
                 if not backup.is_current:
                     log_event(logging.ERROR, "backup-behind", backup=backup.name)
-            if self._owned is not None:
-                await asyncio.to_thread(self._owned.close)
+            try:
+                if self._owned is not None:
+                    await asyncio.to_thread(self._owned.close)
+            finally:
+                if lost:
+                    text = f"{failure}; lost with this stop: {'; '.join(lost)}"
+                    kind = StoreFull if isinstance(failure, StoreFull) else StoreFailed
+                    raise kind(text) from failure
+                if failure is not None:
+                    raise failure
+
+    def _unwritten(self) -> list[str]:
+        """Return what was never stored, and log it."""
+        lost = unwritten(self._lattice, self._replica.root, self.cursor.get())
+        for what in lost:
+            log_event(logging.ERROR, "lost-unwritten", what=what)
+        return lost
 
     async def _end_backups(self) -> None:
         await asyncio.gather(*(asyncio.to_thread(one.close) for one in self._backing))

@@ -91,10 +91,16 @@ NO_KEY: Final = (
     "make one with `lattice key new` if there is none, and start the node again"
 )
 
-KEPT: Final = "the node keeps the records and stores them once it can, so do not offer them again"
+KEPT: Final = (
+    "the records are not acknowledged: while it runs the node keeps them and stores them once it "
+    "can, so make room and do not offer them again; if it stops before, they are lost"
+)
 """What is true of an offer whose sync failed: it is in the live value (docs/node.md)."""
 
-KEPT_EDIT: Final = "the node keeps the edit and stores it once it can, so do not make it again"
+KEPT_EDIT: Final = (
+    "the edit is not acknowledged: while it runs the node keeps it and stores it once it can, so "
+    "make room and do not make it again; if it stops before, it is lost"
+)
 """What is true of an edit whose sync failed, likewise."""
 
 FENCE_WAIT_S: Final = 45.0

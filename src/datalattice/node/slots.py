@@ -66,11 +66,16 @@ def changed_slots(lattice: Lattice, before: Value, after: Value) -> list[Slot]:
     Raises: UsageError: more than an edit may change.
     """
     slots: list[Slot] = []
-    for slot in _differing(lattice, (), before, after):
+    for slot in differing(lattice, before, after):
         if len(slots) == SLOTS_MAX:
             raise UsageError(f"one edit changes at most {SLOTS_MAX} places; make several")
         slots.append(slot)
     return slots
+
+
+def differing(lattice: Lattice, before: Value, after: Value) -> Iterator[Slot]:
+    """Yield what differs between two roots, however much it is."""
+    return _differing(lattice, (), before, after)
 
 
 def _differing(

@@ -17,6 +17,7 @@ import pytest
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Value
 from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
 from datalattice.errors import (
     NoSigningKey,
     StoreError,
@@ -26,6 +27,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.home import write_key
+from datalattice.lattice import root_lattice
 from datalattice.node import Daemon, Node, NodeConfig, Running, connect, control, running
 from datalattice.node.daemon import SIGNAL_REST_S
 from datalattice.store import CellStore
@@ -216,7 +218,7 @@ def test_a_fault_in_an_operation_is_told_and_degrades_the_node(
     serving(tmp_path, work)
 
 
-def test_records_that_wait_for_room_on_the_disk_are_not_to_be_offered_again(
+def test_records_that_wait_for_room_on_the_disk_are_not_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(_daemon: Daemon, node: Node) -> None:
@@ -225,11 +227,48 @@ def test_records_that_wait_for_room_on_the_disk_are_not_to_be_offered_again(
 
         monkeypatch.setattr(type(node.cursor), "sync", full)
         offer = {"topic": "t", "partition": 0, "values": ["one"]}
-        with pytest.raises(StoreFull, match="no room; the node keeps the records"):
+        with pytest.raises(StoreFull, match="no room; the records are not acknowledged"):
             await asyncio.to_thread(asked, tmp_path, "queue.offer_many", **offer)
         monkeypatch.undo()  # the end needs it
 
     serving(tmp_path, work, key_pair=KeyPair.generate())
+
+
+def test_an_end_with_records_that_were_never_stored_says_which_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = KeyPair.generate()
+
+    async def work(_daemon: Daemon, _node: Node) -> None:
+        def offer(topic: str, partition: int, values: list[str]) -> object:
+            return asked(
+                tmp_path, "queue.offer_many", topic=topic, partition=partition, values=values
+            )
+
+        await asyncio.to_thread(offer, "t", 0, ["stored"])
+
+        def full(*_arguments: object, **_more: object) -> None:
+            raise StoreFull("no room")
+
+        monkeypatch.setattr(CellStore, "commit", full)
+        for topic, partition, values in (("t", 0, ["one", "two"]), ("other", 3, ["three"])):
+            with pytest.raises(StoreFull, match="if it stops before, they are lost"):
+                await asyncio.to_thread(offer, topic, partition, values)
+
+    with (
+        pytest.raises(StoreFull) as raised,
+        caplog.at_level("ERROR", logger="datalattice.node"),
+    ):
+        serving(tmp_path, work, key_pair=key)
+    assert "no room; lost with this stop: " in str(raised.value)
+    lost = ("2 records of t 0 from offset 1 on", "1 record of other 3 from offset 0 on")
+    for what in lost:
+        assert what in str(raised.value)
+        assert what in caplog.text
+    monkeypatch.undo()
+    with CellStore.open(tmp_path / "store") as store:
+        root = RootLattice(root_lattice(), store.root())
+        assert LatticeMQ.at(root, key.public_key).partition("t", 0).end_offset() == 1
 
 
 def test_signals_that_come_together_are_one_and_a_later_one_ends_it_at_once(
