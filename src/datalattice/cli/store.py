@@ -22,7 +22,7 @@ from datalattice.cli.render import (
 from datalattice.cli.running import size_text
 from datalattice.cli.values import value_json
 from datalattice.cursors import without_malformed
-from datalattice.errors import BadFormat, StoreFailed, UsageError
+from datalattice.errors import BadFormat, Corruption, StoreFailed, UsageError
 from datalattice.home import ask_first
 from datalattice.store import CellStore, time_text
 
@@ -41,7 +41,7 @@ LINES_MAX: Final = 20
 def check(dir: DirOption = None, json: JsonOption = False) -> None:
     """Verify every byte of the store: checksums, encodings, hashes, index, and that all is here.
 
-    Works beside a running node. Exit code 1 when anything is damaged or missing.
+    Works beside a running node. Exit code 1 when anything is damaged, missing or lost.
     """
     from datalattice.cli.access import open_reader
     from datalattice.node import report_document
@@ -53,7 +53,9 @@ def check(dir: DirOption = None, json: JsonOption = False) -> None:
         document = report_document(report)
         unsound = {hash for hash, _ in report.unsound}
         document["malformed"] = malformed_parts(store, unsound) if unsound else []
-    show(json, document, lambda: _print_report(document))
+        document["lost"] = _loss_of(store)
+    verdict = "lost" if document["lost"] else "clean"
+    show(json, document, lambda: _print_report(document, whole=verdict))
     if not document["clean"]:
         print_notice("the store is damaged; `lattice store heal` repairs it from peers")
         raise Exit(EXIT_FAILED)
@@ -67,6 +69,18 @@ def check(dir: DirOption = None, json: JsonOption = False) -> None:
             )
         )
         raise Exit(EXIT_FAILED)
+    if document["lost"]:
+        print_notice(f"{document['lost']}; to go on without it: lattice store heal --accept-loss")
+        raise Exit(EXIT_FAILED)
+
+
+def _loss_of(store: CellStore) -> str:
+    """Return what is known to be lost and not accepted, in words."""
+    try:
+        loss = store.loss
+    except Corruption as error:
+        return str(error)
+    return "" if loss is None else str(loss)
 
 
 @app.command("heal")
@@ -243,7 +257,9 @@ def _heal_alone(
     return {**healing_document(healing, sources), "lost": "" if loss is None else str(loss)}
 
 
-def _print_report(document: dict[str, Any], done: Mapping[str, object] | None = None) -> None:
+def _print_report(
+    document: dict[str, Any], done: Mapping[str, object] | None = None, *, whole: str = "clean"
+) -> None:
     counts = {name: document[name] for name in ("segments", "packs", "cells")}
     print_pairs({**(done or {}), **counts, "size": size_text(document["bytes"])})
     _print_some("damaged", [_place(one) for one in document["damaged"]])
@@ -257,7 +273,7 @@ def _print_report(document: dict[str, Any], done: Mapping[str, object] | None = 
     _print_some("unsound", [f"{one['hash']}: {one['reason']}" for one in document["unsound"]])
     _print_some("malformed", document.get("malformed", []))
     _print_some("scar", [_place(one) for one in document["scars"]])
-    verdict = "malformed" if document["unsound"] else "clean"
+    verdict = "malformed" if document["unsound"] else whole
     print_lines([verdict if document["clean"] else "damaged"])
 
 

@@ -42,9 +42,9 @@ END_FILE: Final = "end"
 LOSS_FILE: Final = "loss"
 
 FOLDER_VERSION: Final = 4
-"""4: every cell was checked on its way in. 2 may have malformed ones, and becomes a 4 when a check
-of the whole store finds none. 1 had no file of pins, and a writer makes it a 2. There is no 3: one
-flipped bit would make it a 1 or a 2."""
+"""4: every cell was checked on its way in, and there is an `end` before the first segment. 2 may
+have malformed cells, and becomes a 4 when a check of the whole store finds none. 1 had no file of
+pins, and a writer makes it a 2. There is no 3: one flipped bit would make it a 1 or a 2."""
 
 _WITH_PINS: Final = 2
 _NO_VERSIONS: Final = (0, 3)

@@ -26,10 +26,10 @@ from typing import Final, NamedTuple
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.base import Damage
 from datalattice.store.disk import Disk, DiskFile
-from datalattice.store.folder import END_FILE, LOSS_FILE, read_text, write_text
+from datalattice.store.folder import END_FILE, LOSS_FILE, is_checked, read_text, write_text
 from datalattice.store.hashindex import Position
 from datalattice.store.packing import NO_ROOT, seed_of
-from datalattice.store.segments import segment_path
+from datalattice.store.segments import segment_numbers, segment_path
 
 END_VERSION: Final = 1
 
@@ -75,8 +75,15 @@ class Loss:
     """What is there instead."""
     is_given_up: bool = False
     """Whether the log goes on without them; False: they may still be healed."""
+    is_certain: bool = True
+    """False: nothing says how far the log went, so that a loss cannot be excluded."""
 
     def __str__(self) -> str:
+        if not self.is_certain:
+            return (
+                f"{self.file}: {self.reason}, so commits behind the last one that is here may have "
+                "been acknowledged and lost: that cannot be excluded"
+            )
         count = self.last - self.first + 1
         packs = f"pack {self.last} was" if count == 1 else f"packs {self.first} to {self.last} were"
         size = f"{'' if self.is_exact else 'at least '}{self.size_bytes:,} bytes"
@@ -190,12 +197,32 @@ def lost_packs(
     return Loss(good.sequence + 1, last, path, good.offset, size, is_exact, root, reason)
 
 
+def unknown_loss(disk: Disk, folder: str) -> Loss | None:
+    """Return the loss that cannot be excluded where the file `end` is gone or cut; None: it is not.
+
+    In a store of an earlier version it may never have been.
+    """
+    path = f"{folder}/{END_FILE}"
+    if not segment_numbers(disk, folder) or not is_checked(disk, folder):
+        return None
+    reason = "the record of the log's end is gone"
+    if disk.exists(path):
+        file = disk.open(path)
+        try:
+            if file.size() > (_SLOTS - 1) * SLOT_STRIDE:
+                return None
+        finally:
+            file.close()
+        reason = "the record of the log's end is cut"
+    return Loss(0, 0, path, 0, 0, False, None, reason, is_given_up=True, is_certain=False)
+
+
 def loss_of_reader(disk: Disk, folder: str, here: Position, end: LogEnd | None) -> Loss | None:
     """Return what a reader lacks that can read as far as `here` of what was acknowledged before.
 
     Raises: Corruption: the record of a loss is damaged.
     """
-    noted = read_loss(disk, folder)
+    noted = read_loss(disk, folder) or unknown_loss(disk, folder)
     if noted is not None or end is None or here.sequence >= end.position.sequence:
         return noted
     return lost_packs(disk, folder, here, end.position.sequence, end, "what can be read ends here")

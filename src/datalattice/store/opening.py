@@ -32,7 +32,14 @@ from datalattice.store.garbage import (
     remove_dropped,
 )
 from datalattice.store.hashindex import BEGINNING, TABLES, HashIndex, Position
-from datalattice.store.logend import EndRecord, Loss, lost_packs, read_loss, write_loss
+from datalattice.store.logend import (
+    EndRecord,
+    Loss,
+    lost_packs,
+    read_loss,
+    unknown_loss,
+    write_loss,
+)
 from datalattice.store.logstate import LogState
 from datalattice.store.packing import (
     PACK_TRAILER_BYTES,
@@ -193,6 +200,11 @@ def _open_locked(
         index = _open_index(disk, folder, recent_max, believe=False)
     try:
         removed, damage = _read_removed(disk, folder, store_id)
+        loss = read_loss(disk, folder)
+        unknown = unknown_loss(disk, folder) if loss is None else None
+        if unknown is not None:
+            loss = unknown
+            write_loss(disk, folder, unknown)  # before there is an `end` again
         end = EndRecord(disk, folder, store_id)
     except BaseException:
         index.close()
@@ -202,7 +214,7 @@ def _open_locked(
         opened.lock = lock
         opened.is_checked = is_checked(disk, folder)
         opened.end = end
-        opened.loss = read_loss(disk, folder)
+        opened.loss = loss
         opened.writer = SegmentWriter(disk, folder, store_id, segment_bytes)
         _recover(disk, folder, opened, opened.writer, repair=repair, keep_root=keep_root)
         opened.damage += [*damage, *end.damage]

@@ -105,8 +105,9 @@ class Room:
         """
         if self._spare_bytes and self.free_bytes() < self._spare_bytes:
             raise StoreFull(
-                f"{self._folder}: only {self._free} bytes are free on the disk, and the last "
-                f"{self._spare_bytes} are kept for collecting garbage: make room"
+                f"{self._folder}: only {self._free} bytes are free on the disk, and a store, even "
+                f"a new one, takes writes while {self._spare_bytes} are: starts and collections "
+                "need them; make room"
             )
 
     def hold(self) -> None:

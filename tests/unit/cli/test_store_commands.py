@@ -52,6 +52,21 @@ def test_a_whole_store_is_clean(lattice: Any, tmp_path: Path) -> None:
     assert lattice("store", "heal").code == 0
 
 
+def test_a_store_without_the_record_of_its_end_may_have_lost_commits(
+    lattice: Any, tmp_path: Path
+) -> None:
+    (filled(lattice, tmp_path) / "store" / "end").unlink()
+    for _ in range(2):  # whatever was opened meanwhile
+        ran = lattice("store", "check")
+        assert ran.code == 1
+        assert ran.out.splitlines()[-1] == "lost"
+        assert "the record of the log's end is gone" in ran.err
+        assert "that cannot be excluded" in ran.err
+        assert "lattice store heal --accept-loss" in lattice("queue", "offer", "log", "more").err
+    assert lattice("store", "heal", "--accept-loss", "--offline").code == 0
+    assert lattice("store", "check").code == 0
+
+
 def test_damage_is_named_and_healed_from_another_store(lattice: Any, tmp_path: Path) -> None:
     home = filled(lattice, tmp_path)
     whole = root_of(home)

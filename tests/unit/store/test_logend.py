@@ -268,6 +268,67 @@ def test_a_record_without_a_readable_slot_is_reported_and_made_again() -> None:
         assert store.damage == ()
 
 
+@pytest.mark.parametrize("kept", [None, 0, 2 * SLOT_STRIDE])
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_store_without_its_record_says_that_a_loss_cannot_be_excluded(
+    kept: int | None, is_cut: bool
+) -> None:
+    disk = filled("killed")
+    if is_cut:
+        disk.cut(FIRST, packs(disk)[-2])
+    if kept is None:
+        disk.drop(END)
+    else:
+        disk.cut(END, kept)
+    reason = "is gone" if kept is None else "is cut"
+    with opened(disk, read_only=True) as reader:
+        assert f"the record of the log's end {reason}" in str(reader.loss)
+        assert "cannot be excluded" in str(reader.loss)
+    for _ in range(2):  # it stays known until it is accepted
+        with opened(disk) as store:
+            assert same(store.root(), value(COMMITS - 1 - is_cut))
+            assert store.loss is not None
+            assert not store.loss.is_certain
+            assert f"{END}: the record of the log's end {reason}" in str(store.loss)
+    with opened(disk, read_only=True) as reader:
+        assert "cannot be excluded" in str(reader.loss)
+    with opened(disk) as store:
+        store.accept_loss()
+        store.commit(value(9))
+    with opened(disk) as store:
+        assert store.loss is None
+
+
+def test_what_the_index_knows_to_be_lost_is_told_without_the_record_too() -> None:
+    disk = filled("closed")
+    disk.drop(END)
+    disk.cut(FIRST, packs(disk)[-2] + 20)
+    with pytest.raises(Corruption, match="pack 5 was acknowledged"):
+        opened(disk)
+    with opened(disk, repair=True) as store:
+        assert store.loss is not None
+
+
+@pytest.mark.parametrize("version", [2, 4])
+def test_of_an_earlier_version_nobody_knows_whether_there_was_a_record(version: int) -> None:
+    disk = filled("closed")
+    text = disk.open(f"{FOLDER}/STORE").read(0, 200)
+    disk.drop(END)
+    disk.drop(f"{FOLDER}/STORE")
+    earlier = text.replace(b"version 4", b"version %d" % version)
+    disk.open(f"{FOLDER}/STORE", create=True, write=True).write(0, earlier)
+    with opened(disk) as store:
+        assert (store.loss is None) == (version == 2)
+
+
+def test_a_new_store_without_commits_needs_no_record() -> None:
+    disk = SimDisk(1)
+    opened(disk).close()
+    disk.drop(END)
+    with opened(disk) as store:
+        assert store.loss is None
+
+
 def test_a_record_of_a_newer_version_is_named() -> None:
     disk = filled("closed")
     assert logend.read_end(disk, FOLDER, b"") is None, "the id of the store is in the checksum"
