@@ -263,7 +263,7 @@ def test_a_node_whose_disk_is_full_keeps_the_edit(
             raise StoreFull("no room")
 
         monkeypatch.setattr(type(node.cursor), "sync", full)
-        with pytest.raises(StoreFull, match="no room; the node keeps the edit"):
+        with pytest.raises(StoreFull, match="no room; the edit is not acknowledged"):
             edit(folder, add_one)
         monkeypatch.undo()
         assert edit(folder, add_one) == 2
