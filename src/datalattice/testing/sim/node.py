@@ -286,11 +286,12 @@ class SimNode:
 
     @property
     def is_calm(self) -> bool:
-        """Whether every other node that is linked has been greeted, and nothing is asked of any."""
+        """Whether it is at work, has greeted every node that is linked, and asks nothing of any."""
         sessions = self.replicator._sessions
         known = [id for id, peer in self._peers.items() if peer in self._world.names]
         open_ones = [sessions[id] for id in known if id in sessions and id in self._buffers]
-        return self.is_up and all(one.greeted and not one.pending for one in open_ones)
+        is_at_work = self.is_up and self.idle_until_ms <= self._world.timeline.now_ms
+        return is_at_work and all(one.greeted and not one.pending for one in open_ones)
 
     @property
     def peers_count(self) -> int:

@@ -465,7 +465,6 @@ class Simulation:
         self.network.calm()
         self.timeline.record("", "faults stop")
         for node in self.nodes:
-            node.idle_until_ms = min(node.idle_until_ms, self.timeline.now_ms)
             node.disk.crash_at = node.disk.fail_at = None
 
     @property
