@@ -73,6 +73,52 @@ FENCING: Final = "tests/integration/test_fencing.py::"
 MUTATIONS: Final = (
     # --- durability -------------------------------------------------------------------------------
     Mutation(
+        "a close without room for the index fails",
+        "store/cellstore.py",
+        "            return  # nothing is lost: the tables are as they were",
+        "            raise  # nothing is lost: the tables are as they were",
+        (
+            UNIT + "store/test_real_full_disk.py::"
+            "test_a_store_whose_index_finds_no_room_at_the_end_closes_and_loses_nothing",
+        ),
+    ),
+    Mutation(
+        "the reserve has no room for the index",
+        "store/room.py",
+        "self._entries * ENTRY_BYTES",
+        "0",
+        ("tests/sim/test_full_disk.py::test_the_reserve_has_room_for_the_index_of_one_segment",),
+    ),
+    Mutation(
+        "a start on a full disk keeps the reserve",
+        "store/room.py",
+        "        if self.ask() < SPARE_BYTES_MIN:\n",
+        "        if self.ask() < 0:\n",
+        (
+            "tests/sim/test_full_disk.py::test_a_start_with_nearly_nothing_free_gives_the_reserve_up",
+        ),
+    ),
+    Mutation(
+        "a record of the end that is gone proves that nothing is lost",
+        "store/opening.py",
+        "unknown_loss(disk, folder) if loss is None else None",
+        "None",
+        (
+            UNIT + "store/test_logend.py::"
+            "test_a_store_without_its_record_says_that_a_loss_cannot_be_excluded",
+        ),
+    ),
+    Mutation(
+        "a stop keeps silent about what it loses",
+        "node/node.py",
+        "lost = [] if failure is None else await asyncio.to_thread(self._unwritten)",
+        "lost: list[str] = []",
+        (
+            UNIT + "node/test_daemon.py::"
+            "test_an_end_with_records_that_were_never_stored_says_which_are_lost",
+        ),
+    ),
+    Mutation(
         "acknowledge before the file is synced",
         "store/committer.py",
         "            if file is not None:\n                file.sync()\n",

@@ -11,7 +11,7 @@ from datalattice.crypto import SeededEntropy
 from datalattice.errors import StoreFailed, StoreFull
 from datalattice.store import CellStore, collecting, committer
 from datalattice.store.history import NOTHING
-from datalattice.store.room import RESERVE_FILE
+from datalattice.store.room import RESERVE_FILE, SPARE_BYTES_MIN
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
 
@@ -201,6 +201,31 @@ def test_the_reserve_grows_with_the_store_up_to_its_bound(
     opened().close()
     file = disk.open(f"{FOLDER}/{RESERVE_FILE}")
     assert file.size() == kept
+
+
+def test_the_reserve_has_room_for_the_index_of_one_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("datalattice.store.room.SPARE_BYTES_MIN", 3_000)
+    disk = SimDisk(1)
+    life = Life(disk)
+    for count, kept in ((20, 3_000), (21, 3_150), (22, 3_300)):
+        store = life.open()
+        while store.stats().cells < count:
+            store.commit(f"text {count} {store.stats().cells}")
+        store.room.ask()
+        assert disk.open(f"{FOLDER}/{RESERVE_FILE}").size() == kept
+        disk.restart(power_failure=False)  # nothing of it is in the tables
+
+
+@pytest.mark.parametrize(("free", "is_kept"), [(-1, False), (0, True), (1, True)])
+def test_a_start_with_nearly_nothing_free_gives_the_reserve_up(free: int, is_kept: bool) -> None:
+    disk = SimDisk(1)
+    life = Life(disk)
+    life.go()
+    disk.capacity = disk.used_bytes + SPARE_BYTES_MIN + free
+    life.open()
+    assert disk.exists(f"{FOLDER}/{RESERVE_FILE}") == is_kept
 
 
 def test_a_store_without_spare_room_has_no_reserve_and_fills_to_the_brim() -> None:
