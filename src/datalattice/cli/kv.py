@@ -244,7 +244,7 @@ def watch(
         told = 0
         with database.watch(prefix) as changes:
             while True:
-                cursor.set(store.root())
+                cursor.adopt(lambda _seen: store.root())
                 for change in changes.poll():
                     _print_change(change, json)
                     told += 1

@@ -11,6 +11,7 @@ from datalattice.cursors.lattices import (
     RootLattice,
     SignedCursor,
 )
+from datalattice.cursors.refusals import Refusal, refusals, restored
 from datalattice.cursors.repair import LeftOut, Repair, without_malformed
 from datalattice.cursors.stores import open_store
 from datalattice.cursors.views import TimeCache, Transformer, View, cached_transform, chain
@@ -25,6 +26,7 @@ __all__ = [
     "LatticeCursor",
     "LeftOut",
     "PathCursor",
+    "Refusal",
     "Repair",
     "Root",
     "RootLattice",
@@ -37,5 +39,7 @@ __all__ = [
     "chain",
     "collector_paused",
     "open_store",
+    "refusals",
+    "restored",
     "without_malformed",
 ]

@@ -101,8 +101,11 @@ class Cursor(ABC):
         """Return the current value."""
 
     @abstractmethod
-    def _apply(self, change: Change) -> tuple[Value, Value]:
-        """Replace the value by what `change` makes of it; return the value before and after."""
+    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
+        """Replace the value by what `change` makes of it; return the value before and after.
+
+        is_judged: `change` takes only what may be written here; nobody below looks again.
+        """
 
     @abstractmethod
     def _watched(self) -> Reference:
@@ -275,7 +278,7 @@ class Root(Cursor):
     def _read(self) -> Value:
         return self._reference.value
 
-    def _apply(self, change: Change) -> tuple[Value, Value]:
+    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
         return self._reference.apply(change)
 
 
@@ -310,7 +313,7 @@ class PathCursor(Cursor):
     def _read(self) -> Value:
         return get_in(self._base.get(), self._keys)
 
-    def _apply(self, change: Change) -> tuple[Value, Value]:
+    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
         before: Value = None
         after: Value = None
 
@@ -323,7 +326,7 @@ class PathCursor(Cursor):
                 return KEEP
             return assoc_in(whole, self._keys, after, self._lattice)
 
-        self._base._apply(rebuild)
+        self._base._apply(rebuild, is_judged=is_judged)
         return before, after
 
     def _seed(self, value: Value) -> Value:

@@ -16,7 +16,17 @@ from typing import Final
 
 from datalattice.cells import Signed, Value, brief, same, to_cell
 from datalattice.crypto import KeyPair
-from datalattice.cursors.base import KEEP, Change, Cursor, PathCursor, Reference, Root, cells
+from datalattice.cursors.base import (
+    KEEP,
+    Change,
+    Cursor,
+    PathCursor,
+    Reference,
+    Root,
+    Update,
+    cells,
+)
+from datalattice.cursors.refusals import is_guarded, refusals
 from datalattice.errors import BadSignature, NoSigningKey, TypeMismatch, UnsupportedOperation
 from datalattice.lattice import (
     EMPTY_CONTEXT,
@@ -122,7 +132,29 @@ class LatticeCursor(Cursor):
         if lattice is None or isinstance(value, Root):
             return super().merge(value)
         cell, context = to_cell(value), self._context
-        return self.update_and_get(lambda current: lattice.merge(current, cell, context))
+
+        def join(current: Value) -> Value:
+            given = self._seed(current)
+            joined = to_cell(lattice.merge(given, cell, context))
+            return KEEP if joined is given else joined
+
+        old, new = self._apply(join, is_judged=True)  # by the merge
+        return self._seed(old) if new is old else new
+
+    def _accepted(self, change: Change) -> Change:
+        """Return the change that raises where `change` writes what may not be written here."""
+        lattice, context = self._lattice, self._context
+        if lattice is None or not self._strict or context.is_signed or not is_guarded(lattice):
+            return change
+
+        def judged(current: Value) -> Value:
+            after = change(current)
+            if after is not KEEP:
+                for refused in refusals(lattice, current, after, context):
+                    raise refused.error
+            return after
+
+        return judged
 
     def _lattice_here(self) -> Lattice | None:
         return self._lattice
@@ -176,9 +208,16 @@ class RootLattice(LatticeCursor):
         if self._on_sync is None:
             return current
         synced = to_cell(self._on_sync(current))
-        if synced is current or self.compare_and_set(current, synced):
+        if synced is current or self._reference.swap(current, synced):
             return synced
         return self.merge(synced)
+
+    def adopt(self, function: Update) -> None:
+        """Replace the value by `function(value)` unseen: what was judged before, like a commit.
+
+        Source: docs/cursors.md "What is refused".
+        """
+        self._reference.apply(lambda current: to_cell(function(current)))
 
     def _watched(self) -> Reference:
         return self._reference
@@ -186,8 +225,8 @@ class RootLattice(LatticeCursor):
     def _read(self) -> Value:
         return self._reference.value
 
-    def _apply(self, change: Change) -> tuple[Value, Value]:
-        return self._reference.apply(change)
+    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
+        return self._reference.apply(change if is_judged else self._accepted(change))
 
 
 class ForkedLattice(LatticeCursor):
@@ -244,8 +283,8 @@ class ForkedLattice(LatticeCursor):
     def _read(self) -> Value:
         return self._reference.value
 
-    def _apply(self, change: Change) -> tuple[Value, Value]:
-        return self._reference.apply(change)
+    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
+        return self._reference.apply(change if is_judged else self._accepted(change))
 
 
 class Descended(LatticeCursor):
@@ -302,8 +341,8 @@ class Descended(LatticeCursor):
     def _read(self) -> Value:
         return self._path._read()
 
-    def _apply(self, change: Change) -> tuple[Value, Value]:
-        return self._path._apply(change)
+    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
+        return self._path._apply(change, is_judged=is_judged)
 
     def _seed(self, value: Value) -> Value:
         return self._lattice.zero() if value is None and self._lattice is not None else value
@@ -357,7 +396,7 @@ class SignedCursor(LatticeCursor):
     def _read(self) -> Value:
         return self._opened(self._base.get())
 
-    def _apply(self, change: Change) -> tuple[Value, Value]:
+    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
         before: Value = None
         after: Value = None
 
@@ -371,7 +410,9 @@ class SignedCursor(LatticeCursor):
             return self._sealed(cell, before, after)
 
         self._pass_gate()
-        self._base._apply(reseal)
+        # What a key of the owner signs here may stand in the slot.
+        is_judged = self._strict and self._context.owner is not None
+        self._base._apply(reseal, is_judged=is_judged)
         return before, after
 
     def _seed(self, value: Value) -> Value:
@@ -401,9 +442,18 @@ class SignedCursor(LatticeCursor):
 
     def _sealed(self, cell: Value, before: Value, after: Value) -> Value:
         """Return the cell to write for a new value: the present one when it says the same."""
-        if after is None:
+        if after is None and (cell is None or not self._strict):
             return None
         key_pair = self._signer()
+        if after is None:
+            return None
+        lattice = self._lattice
+        if self._strict and lattice is not None and type(before) is not type(after):
+            if not lattice.check_foreign(after):
+                raise TypeMismatch(
+                    f"a {type(after).__name__} is no value for {brief(self._context.path)}: "
+                    f"{lattice!r} takes another kind"
+                )
         if (
             isinstance(cell, Signed)
             and cell.public_key == key_pair.public_key

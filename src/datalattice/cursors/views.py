@@ -33,7 +33,7 @@ class View(Cursor):
     def _watched(self) -> Reference:
         return self._source._watched()
 
-    def _apply(self, change: Change) -> tuple[Value, Value]:
+    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
         raise self._refusal()
 
     def _refusal(self) -> ReadOnly:

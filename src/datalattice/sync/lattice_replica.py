@@ -19,6 +19,7 @@ Length: one replica; its parts (staging, private cells, hosting) have modules of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Final
 
@@ -43,12 +44,13 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.clock import Clock, SystemClock
-from datalattice.cursors import Gate, RootLattice
+from datalattice.cursors import Gate, RootLattice, refusals, restored
 from datalattice.errors import (
     BadFormat,
     Corruption,
     MissingData,
     NoSuchPath,
+    NotContained,
     StoreError,
     TypeMismatch,
     UsageError,
@@ -66,6 +68,7 @@ from datalattice.lattice import (
     assoc_in,
     canonical_path,
     did_of,
+    discard,
     get_in,
     is_bare_did,
     name_bytes,
@@ -370,17 +373,40 @@ class LatticeReplica:
     # --- the six methods ----------------------------------------------------------------------
 
     def publish(self) -> Change:
-        """Commit the live value and announce it."""
+        """Commit the live value and announce it.
+
+        Raises: UsageError, BadSignature: it has what this node may not write, or lacks what the
+                root has. Nothing is committed; the live value has these parts as they were, and
+                the rest of it is committed by the next call.
+        """
         self._join()
         if self.hosting is not None and self.hosting.table.has_refusals:
-            self.cursor.update(self._without_forgotten)  # forks of the live value may still have it
+            self.cursor.adopt(self._without_forgotten)  # forks of the live value may still have it
         value = self.cursor.get()
         changed = value is not self._root and not same(value, self._root)
         if changed:
+            self._refuse(value)
             forked = bool(self._forks)
             # A join of forked logs leaves records out: they are in the evidence of this commit.
-            self._commit(self._with_evidence(value), contains=not forked)
+            try:
+                self._commit(self._with_evidence(value), contains=not forked)
+            except NotContained:
+                silent = self._context.reporting(discard)
+                self.cursor.adopt(lambda live: self._lattice.merge(self._root, live, silent))
+                raise
         return Change(changed, self._probe())
+
+    def _refuse(self, value: Value) -> None:
+        """Take out of the live value what may not be written here, and raise, if `value` has any.
+
+        It must not stay: it would keep all that is written later from being committed.
+        """
+        before = self._without_forgotten(self._root)
+        refused = list(refusals(self._lattice, before, value, self._context))
+        for one in refused:
+            self.cursor.adopt(partial(restored, refused=one))
+        if refused:
+            raise refused[0].error
 
     def _publish_now(self, value: Value) -> Value:
         self.publish()
@@ -391,7 +417,7 @@ class LatticeReplica:
 
         Durable on return. Peers keep theirs; what they send of it is cut off at the door.
         """
-        self.cursor.update(self._without_forgotten)
+        self.cursor.adopt(self._without_forgotten)
         value = self._without_forgotten(self._root)
         if value is self._root or self.hosting is None:
             return False
@@ -897,7 +923,7 @@ class LatticeReplica:
         before, root, lattice = self._joined, self._root, self._lattice
         if before is not root and self.cursor.get() is not root:
             # Whatever is written from now on is written on top of it.
-            self.cursor.update(lambda live: overlaid(lattice, before, live, root, self._context))
+            self.cursor.adopt(lambda live: overlaid(lattice, before, live, root, self._context))
         self._joined = root
 
     def _announce(self) -> None:

@@ -1,0 +1,276 @@
+"""Refusals: what of a write this node may not write, part by part.
+
+The parts are those that a merge judges: a section, an owner's slot, an entry of a content store. In
+an owner's slot a node that holds a key of the owner writes what it signed. In the slot of another
+owner it puts what a merge could make of it: what the owner signed, and no less than is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from datalattice.cells import (
+    ABSENT,
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    Map,
+    Signed,
+    Value,
+    brief,
+    same,
+    value_hash,
+)
+from datalattice.errors import (
+    BadSignature,
+    DataLatticeError,
+    NoSigningKey,
+    NoSuchPath,
+    NotContained,
+    TypeMismatch,
+    UsageError,
+)
+from datalattice.lattice import (
+    DataLattice,
+    DIDOwnerLattice,
+    DIDVerifier,
+    KeyedLattice,
+    Lattice,
+    MergeContext,
+    OwnerLattice,
+    SignedLattice,
+    StringKeyedLattice,
+    discard,
+    shown_key,
+)
+
+_NAMED: Final = (KeyedLattice, StringKeyedLattice)
+_GUARDED: Final = (*_NAMED, OwnerLattice, SignedLattice, DataLattice)
+
+
+class Refusal(NamedTuple):
+    """A part of a write that is not accepted.
+
+    Shapes: path: the keys from the top of what was written. before, after: its values; ABSENT where
+            there is none.
+    """
+
+    path: tuple[Value, ...]
+    before: object
+    after: object
+    error: DataLatticeError
+
+
+def is_guarded(lattice: Lattice) -> bool:
+    """Return whether not every value of its kind may be written at this lattice or below it."""
+    return isinstance(lattice, _GUARDED) or any(is_guarded(one) for one in lattice.within())
+
+
+def refusals(
+    lattice: Lattice, before: Value, after: Value, context: MergeContext
+) -> Iterator[Refusal]:
+    """Yield what may not be written of `after` in the place of `before`.
+
+    Shapes: context: that of the place, with the keys that sign here and the verifier.
+    Cost:   what differs, down to the slots; for another owner's slot that differs, a merge.
+    Raises: MissingData: a differing cell is not at hand.
+    """
+    if before is after or not is_guarded(lattice):
+        return
+    context = context.reporting(discard)
+    if isinstance(lattice, SignedLattice) and lattice.whole:
+        context = context.verified_by(DIDVerifier(context.verifier))
+    yield from _Judge(context).place(lattice, before, after, ())
+
+
+def restored(value: Value, refused: Refusal) -> Value:
+    """Return `value` with the part as it was before, unless it has become another one since."""
+    return _put_back(value, refused.path, refused)
+
+
+def _put_back(value: Value, path: tuple[Value, ...], refused: Refusal) -> Value:
+    if not path:
+        before = None if refused.before is ABSENT else refused.before
+        return before if _is_same(value, refused.after) else value  # type: ignore[return-value]
+    if not isinstance(value, (Map, Index)):
+        return value
+    key = path[0]
+    below = value.get(key, ABSENT)
+    if len(path) == 1:
+        if not _is_same(below, refused.after):
+            return value
+        if refused.before is ABSENT:
+            return value.remove(key)
+        # An Index keeps the spelling of a key that is there, so that one goes first.
+        return value.remove(key).put(key, refused.before)
+    if below is ABSENT:
+        return value
+    return value.put(key, _put_back(below, path[1:], refused))  # type: ignore[arg-type]
+
+
+def _is_same(a: object, b: object) -> bool:
+    if a is ABSENT or b is ABSENT:
+        return a is b
+    return same(a, b)  # type: ignore[arg-type]
+
+
+class _Judge:
+    """Judges one write, with the keys and the verifier of a context."""
+
+    def __init__(self, context: MergeContext) -> None:
+        self._context: Final = context
+
+    def place(
+        self, lattice: Lattice, before: object, after: object, path: tuple[Value, ...]
+    ) -> Iterator[Refusal]:
+        """Yield what is refused at a place that differs, and below it."""
+        if isinstance(lattice, SignedLattice):
+            error = self._slot(lattice, before, after, path)
+            if error is not None:
+                yield Refusal(path, before, after, error)
+        elif _is_nothing(after) or _is_alike(before, after) or lattice.check_foreign(_value(after)):
+            if isinstance(lattice, _GUARDED) or is_guarded(lattice):
+                yield from self._entries(lattice, before, after, path)
+        else:
+            text = f"a {_kind(after)} is no value for {self._at(path)}: {lattice!r} takes "
+            zero = lattice.zero()
+            text += "another kind" if zero is None else f"a value like {brief(zero)}"
+            yield Refusal(path, before, after, TypeMismatch(text))
+
+    def _entries(
+        self, lattice: Lattice, before: object, after: object, path: tuple[Value, ...]
+    ) -> Iterator[Refusal]:
+        is_exact = isinstance(lattice, (DIDOwnerLattice, DataLattice))
+        for own, other in _pairs(before, after):
+            for key, has, mine, had, theirs in own.differences(other):  # type: ignore[arg-type]
+                old, new = mine if has else ABSENT, theirs if had else ABSENT
+                came = key
+                if is_exact and isinstance(other, Index) and had:
+                    came = other.key_cell(key)
+                    if has and not same(key, came):  # one owner's slot in the place of another's
+                        yield from self._entry(lattice, key, old, ABSENT, (*path, key))
+                        old = ABSENT
+                yield from self._entry(lattice, came, old, new, (*path, came))
+
+    def _entry(
+        self, lattice: Lattice, key: Value, before: object, after: object, path: tuple[Value, ...]
+    ) -> Iterator[Refusal]:
+        if isinstance(lattice, DataLattice):
+            error = self._content(key, after, path)
+            if error is not None:
+                yield Refusal(path, before, after, error)
+            return
+        child = lattice.child(key)
+        if child is not None:
+            judge = self._below(lattice, key, path)
+            yield from judge.place(child, before, after, path)
+        elif isinstance(lattice, _NAMED):
+            text = f"nothing may be written at {self._at(path)}: {lattice!r} has no such part"
+            if isinstance(lattice, KeyedLattice):
+                known = ", ".join([name.text() for name in lattice.children()])
+                text = f"nothing may be written at {self._at(path)}: accepted here are {known}"
+            yield Refusal(path, before, after, NoSuchPath(text))
+
+    def _below(self, lattice: Lattice, key: Value, path: tuple[Value, ...]) -> _Judge:
+        """Return the judge of an entry: below an owner map, that of the owner."""
+        context = self._context
+        if not isinstance(lattice, OwnerLattice):
+            return self
+        owner = key
+        if isinstance(lattice, DIDOwnerLattice):
+            owner = shown_key(key)
+            context = context.verified_by(DIDVerifier(context.verifier))
+        return _Judge(context.at(context.path, owner))
+
+    def _content(self, key: Value, after: object, path: tuple[Value, ...]) -> UsageError | None:
+        if after is ABSENT:
+            return NotContained(f"{self._at(path)} cannot be taken away: content only grows")
+        hash = value_hash(after)  # type: ignore[arg-type]
+        if isinstance(key, bytes) and key == hash:
+            return None
+        return UsageError(
+            f"{self._at(path)} holds another value than its key says: "
+            f"accepted is this value under its hash 0x{hash.hex()}"
+        )
+
+    def _slot(
+        self, lattice: SignedLattice, before: object, after: object, path: tuple[Value, ...]
+    ) -> DataLatticeError | None:
+        """Return why a value may not be written into an owner's slot, None when it may."""
+        context, owner = self._context, self._context.owner
+        is_own = owner is None or context.signer(owner) is not None
+        if _is_nothing(after):
+            if is_own or _is_nothing(before):
+                return None
+            return NoSigningKey(f"{self._foreign(path)}, so it cannot be taken away")
+        if not isinstance(after, Signed):
+            error = f"got {_kind(after)} without a signature"
+            if is_own:
+                at = self._at(path)
+                return TypeMismatch(f"{at} takes a Signed value by a key of its owner, {error}")
+            return NoSigningKey(f"{self._foreign(path)}; {error}")
+        signer = after.public_key
+        if owner is not None and not context.verify_owner(owner, signer):
+            error = f"got one signed by 0x{signer.hex()}, which may not sign for its owner"
+            if is_own:
+                return BadSignature(f"{self._at(path)} takes what a key of its owner signed, {error}")
+            return NoSigningKey(f"{self._foreign(path)}; {error}")
+        if not after.verify():
+            return BadSignature(f"{self._at(path)} is not what 0x{signer.hex()} signed")
+        inner = lattice.inner
+        known = before.value if isinstance(before, Signed) else ABSENT
+        if not _is_alike(known, after.value) and not inner.check_foreign(after.value):
+            return TypeMismatch(
+                f"a signed {_kind(after.value)} is no value for {self._at(path)}: "
+                f"{inner!r} takes another kind"
+            )
+        if is_own and (owner is None or context.holds(signer)):
+            return None
+        place = context.at((*context.path, *path), owner)
+        if same(lattice.merge(_value(before), after, place), after):
+            return None
+        return NotContained(
+            f"{self._foreign(path)}; got an earlier or another state than the one that is there"
+        )
+
+    def _foreign(self, path: tuple[Value, ...]) -> str:
+        return (
+            f"no key here may sign for the owner of {self._at(path)}: "
+            "it takes what the owner signed and has all that is there"
+        )
+
+    def _at(self, path: tuple[Value, ...]) -> str:
+        return brief((*self._context.path, *path))
+
+
+def _pairs(before: object, after: object) -> Iterator[tuple[Map | Index, Map | Index]]:
+    """Yield what has to be compared, as containers of one kind."""
+    left = before if isinstance(before, (Map, Index)) else None
+    right = after if isinstance(after, (Map, Index)) else None
+    if left is not None and (right is None or isinstance(left, Map) != isinstance(right, Map)):
+        yield left, EMPTY_MAP if isinstance(left, Map) else EMPTY_INDEX
+        left = None
+    if right is not None:
+        empty = EMPTY_MAP if isinstance(right, Map) else EMPTY_INDEX
+        yield empty if left is None else left, right
+
+
+def _value(value: object) -> Value:
+    return None if value is ABSENT else value  # type: ignore[return-value]
+
+
+def _is_nothing(value: object) -> bool:
+    return value is None or value is ABSENT
+
+
+def _is_alike(before: object, after: object) -> bool:
+    """Return whether a value is of the type of the one before, so that its kind need not be asked.
+
+    A look at all of a large value would cost more than what was written.
+    """
+    return type(before) is type(after)
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
