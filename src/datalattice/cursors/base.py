@@ -220,7 +220,7 @@ class Cursor(ABC):
         cell = to_cell(value)
         return self._update(lambda current: function(current, cell))[1]
 
-    def _update(self, function: Update) -> tuple[Value, Value]:
+    def _update(self, function: Update, *, is_judged: bool = False) -> tuple[Value, Value]:
         """Replace the value by `function` of it; return the value before and the result.
 
         A function that returns the object it was given changes nothing.
@@ -233,7 +233,7 @@ class Cursor(ABC):
             result = to_cell(function(given))
             return KEEP if result is given else result
 
-        old = self._apply(change)[0]
+        old = self._apply(change, is_judged=is_judged)[0]
         return old, result
 
     # --- merging ---

@@ -132,14 +132,15 @@ class LatticeCursor(Cursor):
         if lattice is None or isinstance(value, Root):
             return super().merge(value)
         cell, context = to_cell(value), self._context
+        return self.adopt(lambda current: lattice.merge(current, cell, context))
 
-        def join(current: Value) -> Value:
-            given = self._seed(current)
-            joined = to_cell(lattice.merge(given, cell, context))
-            return KEEP if joined is given else joined
+    def adopt(self, function: Update) -> Value:
+        """Replace the value by `function(value)`, which was judged elsewhere; return it.
 
-        old, new = self._apply(join, is_judged=True)  # by the merge
-        return self._seed(old) if new is old else new
+        It serves merges and values that are durable already; nothing is refused here.
+        Source: docs/cursors.md "What is refused".
+        """
+        return self._update(function, is_judged=True)[1]
 
     def _accepted(self, change: Change) -> Change:
         """Return the change that raises where `change` writes what may not be written here."""
@@ -211,13 +212,6 @@ class RootLattice(LatticeCursor):
         if synced is current or self._reference.swap(current, synced):
             return synced
         return self.merge(synced)
-
-    def adopt(self, function: Update) -> None:
-        """Replace the value by `function(value)` unseen: what was judged before, like a commit.
-
-        Source: docs/cursors.md "What is refused".
-        """
-        self._reference.apply(lambda current: to_cell(function(current)))
 
     def _watched(self) -> Reference:
         return self._reference
@@ -448,12 +442,12 @@ class SignedCursor(LatticeCursor):
         if after is None:
             return None
         lattice = self._lattice
-        if self._strict and lattice is not None and type(before) is not type(after):
-            if not lattice.check_foreign(after):
-                raise TypeMismatch(
-                    f"a {type(after).__name__} is no value for {brief(self._context.path)}: "
-                    f"{lattice!r} takes another kind"
-                )
+        is_new_kind = self._strict and type(before) is not type(after)
+        if is_new_kind and lattice is not None and not lattice.check_foreign(after):
+            raise TypeMismatch(
+                f"a {type(after).__name__} is no value for {brief(self._context.path)}: "
+                f"{lattice!r} takes another kind"
+            )
         if (
             isinstance(cell, Signed)
             and cell.public_key == key_pair.public_key

@@ -356,9 +356,10 @@ def test_a_venue_writes_with_its_own_key_only() -> None:
 
 
 def test_a_state_that_the_key_did_not_sign_is_not_written_over() -> None:
-    venue = venue_of()
     good = Signed.sign(KEYS[0], VENUE.zero())
-    venue.cursor.assoc_in(Signed(good.public_key, bytes(64), good.value), VENUES, venue.did)
+    bad = Signed(good.public_key, bytes(64), good.value)
+    grid = Index.of([(GRID_SECTION, Index.of([(VENUES, Index.of([(DIDS[0], bad)]))]))])
+    venue = Venue.at(RootLattice(root_lattice(), grid), KEYS[0])
     with pytest.raises(BadSignature):
         venue.register("{}")
     with pytest.raises(BadSignature):

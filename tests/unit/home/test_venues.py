@@ -17,7 +17,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError
 from datalattice.home import Folder, edit, reading, write_key
-from datalattice.lattice import did_of, root_lattice
+from datalattice.lattice import assoc_in, did_of, root_lattice
 from datalattice.node import Daemon, Node, NodeConfig
 
 KEY = KeyPair(b"v" * 32)
@@ -59,7 +59,8 @@ def test_a_venue_is_edited_through_its_running_node(tmp_path: Path) -> None:
 
     def forge(cursor: RootLattice, keys: KeyPair) -> None:
         signed = Signed.sign(keys, VENUE.zero())
-        cursor.assoc_in(signed, Keyword("grid"), Keyword("venues"), did_of(OTHER.public_key))
+        path = (Keyword("grid"), Keyword("venues"), did_of(OTHER.public_key))
+        cursor.adopt(lambda root: assoc_in(root, path, signed, root_lattice()))
 
     def work(node: Node) -> None:
         asset = edit(folder, change)

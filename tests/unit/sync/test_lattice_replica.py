@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import pytest
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
+    Index,
+    Keyword,
     Map,
     Parts,
+    Signed,
     Value,
     decode_parts,
     encode,
@@ -20,12 +24,16 @@ from datalattice.cells import (
 )
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import Corruption, StoreFull
+from datalattice.errors import Corruption, NotContained, StoreFull, UsageError
 from datalattice.lattice import (
+    LOCAL_KEY,
     MapLattice,
     MaxLattice,
     MergeContext,
+    assoc_in,
     did_of,
+    get_in,
+    root_contains,
     root_lattice,
 )
 from datalattice.store import MemoryStore
@@ -60,6 +68,54 @@ def test_a_change_is_told_against_what_a_new_peer_was_given_not_its_beginning() 
     offer = replica.answer((zero, given), "peer")
     assert offer is not None
     assert offer.base is given
+
+
+def test_what_got_into_the_live_value_unseen_is_refused_and_the_rest_is_published() -> None:
+    stranger = KeyPair(b"s" * 32)
+    replica = LatticeReplica(MemoryStore(), root_lattice(), MergeContext(key_pair=KEYS))
+    theirs = Index.of([(LOCAL_KEY, Map.of([(stranger.public_key, Signed.sign(stranger, Map()))]))])
+    replica.cursor.merge(theirs)
+    replica.publish()
+    queues = LatticeMQ.at(replica.cursor, KEYS.public_key)
+    queues.partition("mine", 0).offer("before")
+    wrong: list[tuple[tuple[Value, ...], Value]] = [
+        ((LOCAL_KEY, KEYS.public_key), Map()),
+        ((LOCAL_KEY, stranger.public_key), None),
+        ((LOCAL_KEY, KeyPair(b"t" * 32).public_key), Signed.sign(KEYS, Map())),
+        ((Keyword("kv"),), 5),
+        ((Keyword("nosuch"),), 5),
+        ((Keyword("data"),), Index.of([(b"x" * 32, b"y")])),
+    ]
+    for path, value in wrong:
+        before = replica.root
+        replica.cursor.adopt(partial(assoc_in, keys=path, new=value, lattice=replica.lattice))
+        with pytest.raises(UsageError):
+            replica.publish()
+        assert replica.root is before
+    for path, value in wrong:  # and all at once
+        replica.cursor.adopt(partial(assoc_in, keys=path, new=value, lattice=replica.lattice))
+    with pytest.raises(UsageError):
+        replica.publish()
+    queues.partition("mine", 0).offer("after")
+    assert replica.publish().changed
+    assert list(queues.partition("mine", 0)) == ["before", "after"]
+    queue = get_in(replica.root, (Keyword("queue"),))
+    assert same(replica.root, theirs.put(Keyword("queue"), queue))
+
+
+def test_a_store_that_keeps_what_it_has_goes_on_after_a_write_that_takes_it_away() -> None:
+    store = MemoryStore()
+    store.root_contains = root_contains
+    replica = LatticeReplica(store, root_lattice(), MergeContext(key_pair=KEYS))
+    queues = LatticeMQ.at(replica.cursor, KEYS.public_key)
+    queues.partition("mine", 0).offer("first")
+    replica.publish()
+    replica.cursor.path("queue", KEYS.public_key).set(None)
+    with pytest.raises(NotContained):
+        replica.publish()
+    queues.partition("mine", 0).offer("second")
+    assert replica.publish().changed
+    assert list(queues.partition("mine", 0)) == ["first", "second"]
 
 
 # --- what others say ------------------------------------------------------------------------------
@@ -239,7 +295,7 @@ def test_what_was_taken_in_is_not_lost_when_the_live_value_cannot_have_it_at_onc
     replica = LatticeReplica(MemoryStore(), NUMBERS)
     replica.cursor.path("mine").set(1)
     with monkeypatch.context() as patch:
-        patch.setattr(RootLattice, "update", fail)
+        patch.setattr(RootLattice, "adopt", fail)
         with pytest.raises(Corruption):
             replica.absorb(whole(Map.of([("theirs", 2)])), "peer")
     replica.publish()

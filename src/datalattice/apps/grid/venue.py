@@ -146,7 +146,13 @@ class Venue:
 
         Source: COG-4 "Venue"; docs/grid.md "Venues".
         """
-        root = RootLattice(STANDALONE, STANDALONE.zero(), MergeContext(key_pair=key_pair))
+
+        def is_own(owner: Value, signer: bytes) -> bool:
+            return owner == did and signer == key_pair.public_key
+
+        # What the key signs for a DID of another method is for others to believe.
+        context = MergeContext(key_pair=key_pair, verifier=is_own)
+        root = RootLattice(STANDALONE, STANDALONE.zero(), context)
         return cls.at(root, key_pair, did, storage=storage, keys=keys, clock=clock, entropy=entropy)
 
     @property
@@ -426,7 +432,7 @@ class Venue:
             before = grid
             return GRID.merge(grid, other, context)
 
-        after = self._grid.update_and_get(joined)
+        after = self._grid.adopt(joined)
         changed = changes_of(before, after)
         rejected = tuple((report.path, report.kind) for report in reports)
         return MergeReport(tuple(changed), changed, rejected)
