@@ -82,7 +82,7 @@ class WrongType(UsageError):
 
 
 class NotContained(UsageError):
-    """A commit would drop what the present root of the store has, without `contains=False`."""
+    """A commit would drop what the root of the store has, or a write what another owner signed."""
 
     code = "not-contained"
 

@@ -35,10 +35,9 @@ WRONG: tuple[Callable[[LatticeCursor], None], ...] = (
 
 def test_nodes_are_equal_after_all_that_their_users_may_not_write() -> None:
     async def run() -> None:
-        store = MemoryStore()
         async with (
-            open_node(store, key_pair=ANN, port=0) as ann,
-            open_node(MemoryStore(), key_pair=BEN, port=-1, peers=[ann.address]) as ben,
+            open_node(MemoryStore(), key_pair=ANN, port=0) as ann,
+            open_node(MemoryStore(), key_pair=BEN, port=-1, peers=[str(ann.address)]) as ben,
         ):
             Database.at(ben.cursor, B, "x")["a"] = 1
             Database.at(ann.cursor, A, "x")["a"] = 1

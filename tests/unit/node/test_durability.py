@@ -14,6 +14,7 @@ import pytest
 from datalattice.cells import (
     Map,
     Set,
+    Signed,
     Value,
     encode,
     missing,
@@ -22,7 +23,7 @@ from datalattice.cells import (
     same,
     value_hash,
 )
-from datalattice.crypto import SeededEntropy, sha3_256
+from datalattice.crypto import KeyPair, SeededEntropy, sha3_256
 from datalattice.errors import BadFormat, Corruption, StoreError, StoreFull, UsageError
 from datalattice.lattice import LOCAL_KEY, SetLattice, replicable
 from datalattice.node import Backup, MemoryTransport, Node, NodeConfig, open_node
@@ -578,7 +579,9 @@ def test_a_filter_keeps_private_parts_out(tmp_path: Path) -> None:
     async def work() -> None:
         backups = (Backup(tmp_path / "all"), Backup(tmp_path / "public", public))
         async with open_node(tmp_path / "s", port=-1, backups=backups) as node:
-            node.cursor.path(LOCAL_KEY).set(Map.of([("secret", secret)]))
+            owner = KeyPair(bytes(32))
+            slot = Signed.sign(owner, Map.of([("secret", secret)]))
+            node.cursor.path(LOCAL_KEY, owner.public_key).set(slot)
             await node.sync()
             for backup in backups:
                 assert await asyncio.to_thread(backup.wait, 20)

@@ -99,8 +99,9 @@ def test_what_got_into_the_live_value_unseen_is_refused_and_the_rest_is_publishe
     queues.partition("mine", 0).offer("after")
     assert replica.publish().changed
     assert list(queues.partition("mine", 0)) == ["before", "after"]
-    queue = get_in(replica.root, (Keyword("queue"),))
-    assert same(replica.root, theirs.put(Keyword("queue"), queue))
+    assert same(get_in(replica.root, (LOCAL_KEY,)), theirs.get(LOCAL_KEY))
+    assert [get_in(replica.root, (Keyword(name),)) for name in ("kv", "nosuch")] == [None, None]
+    assert not get_in(replica.root, (Keyword("data"), b"x" * 32))
 
 
 def test_a_store_that_keeps_what_it_has_goes_on_after_a_write_that_takes_it_away() -> None:
