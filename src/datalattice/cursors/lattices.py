@@ -5,8 +5,6 @@ Handles that know how their value is joined, so they can create, merge, fork and
 A fork is a working copy. Its `sync` brings its edits into the parent and the parent's news into the
 fork; it goes one level up and fires nothing. Only the `sync` of a root calls out, to store and to
 replicate.
-
-Length: the kinds make one another, so they stand together; what they refuse is in `refusals`.
 """
 
 from __future__ import annotations

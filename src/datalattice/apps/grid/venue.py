@@ -146,12 +146,8 @@ class Venue:
 
         Source: COG-4 "Venue"; docs/grid.md "Venues".
         """
-
-        def is_own(owner: Value, signer: bytes) -> bool:
-            return owner == did and signer == key_pair.public_key
-
-        # What the key signs for a DID of another method is for others to believe.
-        context = MergeContext(key_pair=key_pair, verifier=is_own)
+        own = did, key_pair.public_key  # for a DID of another method others decide themselves
+        context = MergeContext(key_pair=key_pair, verifier=lambda *asked: asked == own)
         root = RootLattice(STANDALONE, STANDALONE.zero(), context)
         return cls.at(root, key_pair, did, storage=storage, keys=keys, clock=clock, entropy=entropy)
 
