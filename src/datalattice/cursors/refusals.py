@@ -42,6 +42,8 @@ from datalattice.lattice import (
     SignedLattice,
     StringKeyedLattice,
     discard,
+    is_bare_did,
+    public_key_of,
     shown_key,
 )
 
@@ -211,7 +213,8 @@ class _Judge:
                 return TypeMismatch(f"{at} takes a Signed value by a key of its owner, {error}")
             return NoSigningKey(f"{self._foreign(path)}; {error}")
         signer = after.public_key
-        if owner is not None and not context.verify_owner(owner, signer):
+        is_claimed = self._is_claimed(before, signer)
+        if owner is not None and not is_claimed and not context.verify_owner(owner, signer):
             error = f"got one signed by 0x{signer.hex()}, which may not sign for its owner"
             if is_own:
                 return BadSignature(
@@ -227,7 +230,7 @@ class _Judge:
                 f"a signed {_kind(after.value)} is no value for {self._at(path)}: "
                 f"{inner!r} takes another kind"
             )
-        if is_own and (owner is None or context.holds(signer)):
+        if is_claimed or (is_own and (owner is None or context.holds(signer))):
             return None
         place = context.at((*context.path, *path), owner)
         if same(lattice.merge(_value(before), after, place), after):
@@ -235,6 +238,20 @@ class _Judge:
         return NotContained(
             f"{self._foreign(path)}; got an earlier or another state than the one that is there"
         )
+
+    def _is_claimed(self, before: object, signer: bytes) -> bool:
+        """Return whether a key here speaks for a DID that others may have to look up.
+
+        A verifier that has not read its document yet knows no key of it. Where another key's value
+        is, it decides.
+        """
+        owner = self._context.owner
+        is_remote = is_bare_did(owner) and public_key_of(owner) is None
+        if not is_remote or not self._context.holds(signer):
+            return False
+        if isinstance(before, Signed):
+            return before.public_key == signer
+        return _is_nothing(before)
 
     def _foreign(self, path: tuple[Value, ...]) -> str:
         return (

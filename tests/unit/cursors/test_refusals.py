@@ -259,6 +259,17 @@ def test_owners_named_by_dids_are_judged_by_the_verifier_and_told_apart_by_every
     assert root.get() is held
 
 
+def test_a_key_here_speaks_for_a_did_whose_document_is_not_known_where_no_other_key_does() -> None:
+    lattice = KeyedLattice({"d": DIDS})
+    root = RootLattice(lattice, None, MergeContext(key_pair=ANN, verifier=verify_did))
+    for count in (1, 2):
+        root.path("d", SITE).set(Signed.sign(ANN, {"n": count}))
+    root.adopt(lambda held: assoc_in(held, [Keyword("d"), SITE], Signed.sign(BEN, {"n": 1})))
+    for keys in (ANN, EVE):  # it is another's, and EVE's key is not here
+        with pytest.raises(NoSigningKey, match="which may not sign for its owner"):
+            root.path("d", SITE).set(Signed.sign(keys, {"n": 3}))
+
+
 def test_slots_below_unsigned_containers_are_found() -> None:
     lattice = MapLattice(OwnerLattice(MaxLattice()))
     root = RootLattice(lattice, None, MergeContext(key_pair=ANN))

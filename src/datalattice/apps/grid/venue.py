@@ -146,9 +146,7 @@ class Venue:
 
         Source: COG-4 "Venue"; docs/grid.md "Venues".
         """
-        own = did, key_pair.public_key  # for a DID of another method others decide themselves
-        context = MergeContext(key_pair=key_pair, verifier=lambda *asked: asked == own)
-        root = RootLattice(STANDALONE, STANDALONE.zero(), context)
+        root = RootLattice(STANDALONE, STANDALONE.zero(), MergeContext(key_pair=key_pair))
         return cls.at(root, key_pair, did, storage=storage, keys=keys, clock=clock, entropy=entropy)
 
     @property
