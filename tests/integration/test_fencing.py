@@ -13,7 +13,7 @@ import pytest
 
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ, Queue
-from datalattice.cells import Keyword, Map, Signed, to_cell
+from datalattice.cells import Index, Keyword, Map, Signed, to_cell
 from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLoss, IdentityCloned, Unfenced
@@ -203,26 +203,25 @@ def test_a_peer_with_an_old_value_changes_nothing_and_counts_as_asked() -> None:
     run(work)
 
 
-def forging(cursor: RootLattice) -> None:
-    """Put a log into the owner's slot that somebody else has signed."""
-    lattice = cursor.lattice
-    assert lattice is not None
+def forged_store() -> MemoryStore:
+    """Return a store with a log in the owner's slot that somebody else has signed."""
+    lattice = root_lattice()
     elsewhere = RootLattice(lattice, lattice.zero(), MergeContext(key_pair=THREE))
     LatticeMQ.at(elsewhere, THREE.public_key).partition("orders", 0).offer("forged")
     forged = elsewhere.get(Keyword("queue"), THREE.public_key)
     assert isinstance(forged, Signed)
-    cursor.path(Keyword("queue")).set(Map.of([(OWNER.public_key, forged)]))
+    store = MemoryStore()
+    store.commit(Index.of([(Keyword("queue"), Map.of([(OWNER.public_key, forged)]))]))
+    return store
 
 
 def test_a_peer_with_a_forged_value_does_not_count_as_asked() -> None:
     async def work() -> None:
-        async with device(TWO) as liar:
-            forging(liar.cursor)
-            await liar.sync()
-            async with device(ONE, None, liar, fence_wait_ms=300) as node:
-                assert not node.is_fenced
-                assert log_of(node).size() == 0
-                assert await offer(node, 0, 1) == range(1)
+        liar = device(TWO, forged_store())
+        async with liar, device(ONE, None, liar, fence_wait_ms=300) as node:
+            assert not node.is_fenced
+            assert log_of(node).size() == 0
+            assert await offer(node, 0, 1) == range(1)
 
     run(work)
 

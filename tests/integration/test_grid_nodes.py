@@ -25,7 +25,8 @@ from datalattice.apps.grid import (
 from datalattice.apps.grid.states import part_of
 from datalattice.cells import Index, Keyword, Signed, value_hash
 from datalattice.crypto import KeyPair, SeededEntropy
-from datalattice.lattice import did_of
+from datalattice.cursors import RootLattice
+from datalattice.lattice import MergeContext, did_of, root_lattice
 from datalattice.node import Node, NodeConfig, open_node
 from datalattice.node.grids import AuthorityWatch
 from datalattice.node.metrics import exposition
@@ -110,7 +111,13 @@ def test_three_venues_apart_then_joined_hold_one_grid(tmp_path: Path) -> None:
 
 def test_what_is_tampered_or_forged_is_refused_and_counted() -> None:
     async def work() -> None:
-        good, bad = node_of(0, MemoryStore()), node_of(3, MemoryStore())
+        store = MemoryStore()
+        root = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS[3]), strict=False)
+        hostile = Venue.at(root, KEYS[3])
+        honest = hostile.register('{"name":"honest"}')
+        spoil(hostile)
+        store.commit(root.get())
+        good, bad = node_of(0, MemoryStore()), node_of(3, store)
         async with good, bad:
             venue = Venue.at(good.cursor, KEYS[0])
             asset = venue.register(artifact("mine", b"mine"))
@@ -118,10 +125,6 @@ def test_what_is_tampered_or_forged_is_refused_and_counted() -> None:
             await good.sync()
             before = venue.grid[VENUES]
 
-            hostile = Venue.at(bad.cursor, KEYS[3])
-            honest = hostile.register('{"name":"honest"}')
-            spoil(hostile)
-            await bad.sync()
             bad.add_peer(good.address)
             await good.wait_until(lambda _: honest in part_of(venue.grid, META))
 

@@ -19,7 +19,7 @@ from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.cursors import RootLattice
 from datalattice.errors import LimitExceeded
 from datalattice.home import Folder
-from datalattice.lattice import did_of, root_lattice
+from datalattice.lattice import MergeContext, did_of, root_lattice
 from datalattice.store import CellStore
 
 CONTENT = b"iris data\n"
@@ -204,7 +204,7 @@ def test_venues_of_the_web_are_verified_when_that_is_wanted(
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         did = f"did:web:127.0.0.1%3A{server.server_port}"
         with CellStore.open(tmp_path / "home" / "store") as store:
-            cursor = RootLattice(root_lattice(), store.root())
+            cursor = RootLattice(root_lattice(), store.root(), MergeContext(key_pair=keys))
             Venue.at(cursor, keys, did).register('{"a":1}')
             store.commit(cursor.get())
         assert "not-owner" in lattice("venue", "verify").out
