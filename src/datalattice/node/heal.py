@@ -6,6 +6,9 @@ back. They are asked of all joined peers by hash, with what is below them in tur
 time to time as long as nobody had them. A check of the whole store looks for damage that nobody has
 met: when it is asked for, when the store was opened with damage, and at intervals if configured. A
 store of an earlier version, which may have taken in malformed cells, is checked once at its start.
+
+A cell that no peer has may be one that nobody needs: what strangers sent and was never taken can go
+with a collection while another value leans on it. A check of the store tells.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ from datalattice.sync import Effects, Replicator
 
 RETRY_S: Final = 2.0
 """How often cells that nobody had are asked for again, and a store that failed is tried."""
+
+DOUBT_S: Final = 600.0
+"""Time between checks of the store that are made because no peer has a cell."""
 
 ANSWER_S: Final = 60.0
 """How long a healing waits for peers while nothing comes."""
@@ -49,6 +55,7 @@ class Healer:
         self._changed = threading.Condition()
         self._wanted: dict[bytes, bool] = {}  # hash -> whether peers are asked for it just now
         self._healed_count = 0
+        self._doubted = False  # whether some of them may not be needed
         self._healing = threading.Lock()
         self._others: Fetching | None = None
         self._closed = threading.Event()
@@ -149,6 +156,7 @@ class Healer:
             for hash in set(effects.healed) - lost:
                 self._wanted.pop(hash, None)
             self._healed_count += len(effects.healed)
+            self._doubted = self._doubted or bool(effects.unhealed)
             is_done = not self._wanted
             self._changed.notify_all()
         self._observer.count("cells-healed", len(effects.healed))
@@ -229,7 +237,11 @@ class Healer:
                 UNCHECKED, "an earlier version made the store; it is checked now"
             )
         checked_s = loop.time()
+        doubt_after_s = checked_s
         while True:
+            if self._doubted and self._wanted and loop.time() >= doubt_after_s:
+                is_due, doubt_after_s = True, loop.time() + DOUBT_S
+            self._doubted = False
             if is_due and isinstance(self._store, CellStore):
                 # What a check cannot do, it says by degrading the node.
                 with contextlib.suppress(StoreError, OSError):

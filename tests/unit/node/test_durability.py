@@ -254,6 +254,39 @@ def test_a_node_heals_from_its_peers() -> None:
         assert same(again.root(), Set.of(elements(0, 200)))
 
 
+def test_a_cell_that_nobody_has_and_nobody_needs_is_no_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stranger's value may lean on one that a collection has just removed."""
+    monkeypatch.setattr("datalattice.node.heal.RETRY_S", 0.01)
+    asked: list[Healer] = []
+    ask = Healer._ask
+
+    def noted(healer: Healer) -> None:
+        asked.append(healer)
+        ask(healer)
+
+    monkeypatch.setattr(Healer, "_ask", noted)
+    disk = SimDisk(6)
+    with open_sim(disk) as store:
+        store.commit(Set.of(elements(0, 50)))
+
+    async def work(store: CellStore) -> None:
+        async with set_node(MemoryTransport(), store) as node:
+            node._healer.note([sha3_256(b"what a stranger sent")])
+            assert "1 cells of this node are damaged or missing" in node.observer.health
+            await until(node, is_well(node))
+            assert node.observer.counters["checks"] == 1
+            node._healer.note([sha3_256(b"and once more")])
+            asked.clear()
+            await until(node, lambda: len(asked) >= 5)
+            assert node.observer.counters["checks"] == 1, "not over and over"
+            assert not is_well(node)()
+
+    with open_sim(disk) as store:
+        run(lambda: work(store))
+
+
 def of_an_earlier_version(disk: SimDisk) -> CellStore:
     file = disk.open("store/STORE", write=True)
     file.write(0, file.read(0, 1_000).replace(b"version 4", b"version 2"))
