@@ -53,6 +53,7 @@ class Doubles:
         self._restores += 1
         node = self._original
         self._world.timeline.record(node.name, "is restored from its backup")
+        self._world.counts["restores"] += 1
         if node.is_up:
             self._end(node)
         node.disk = _copy_of(self._backup)
