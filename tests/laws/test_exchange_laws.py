@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
-from itertools import combinations
+from itertools import combinations, permutations
 
 import pytest
 
-from datalattice.cells import Signed, Value, same, value_hash
+from datalattice.cells import Set, Signed, Value, same, value_hash
 from datalattice.conformance.forks import FORK_LATTICES
 from datalattice.crypto import KeyPair
 from datalattice.lattice import (
@@ -22,6 +22,7 @@ from datalattice.lattice import (
     MergeContext,
     OwnerForked,
     Report,
+    SetLattice,
     SignedLattice,
     Walk,
     is_greater,
@@ -191,3 +192,13 @@ def test_a_ring_in_step_settles_and_a_stranger_cannot_keep_it_going(name: str) -
             ):  # from the start, too, a slot changes at most as often as cells are
                 world.tell(0, chance.choice(branches))
             assert world.changes - before <= len(branches)  # each new one once at most
+
+
+def test_three_states_that_a_rule_of_containment_and_hashes_goes_round_in_settle() -> None:
+    """Take what contains one's own, else the greater hash: from 1 to 1 7, to 3, and to 1 again."""
+    one, more, other = (Signed.sign(OWNER, Set.of(of)) for of in ([1], [1, 7], [3]))
+    assert value_hash(more) < value_hash(other) < value_hash(one)
+    for order in permutations([one, more, other]):
+        world = World(SetLattice(), list(order))
+        assert world.settle(ring, random.Random(0), in_step=True) <= 3
+        assert len({value_hash(cell) for cell in world.cells}) == 1

@@ -487,7 +487,7 @@ class Node:
 
     @property
     def peers(self) -> list[PeerInfo]:
-        """The peers this node wants to be connected to."""
+        """The peers this node wants to be connected to; `guests` are those that only came."""
         return self._network.peers.infos
 
     @property
