@@ -306,7 +306,7 @@ def import_(
 ) -> None:
     """Take the root of an Etch file, and all below it, into the node's folder.
 
-    It is merged into the root as what a peer sends, and what is left out is told with exit code 1:
+    It is merged into the root like the state of a peer. Exit code 1 when parts are left out:
     as `lattice store import --merge`. No node may run.
     """
     with _open(file) as etch, progress_bars(quiet=json) as bars:

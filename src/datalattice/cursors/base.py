@@ -104,7 +104,7 @@ class Cursor(ABC):
     def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
         """Replace the value by what `change` makes of it; return the value before and after.
 
-        is_judged: `change` takes only what may be written here; nobody below looks again.
+        is_judged: `change` writes only what may be written here; the levels below do not check it.
         """
 
     @abstractmethod

@@ -7,8 +7,8 @@ time to time as long as nobody had them. A check of the whole store looks for da
 met: when it is asked for, when the store was opened with damage, and at intervals if configured. A
 store of an earlier version, which may have taken in malformed cells, is checked once at its start.
 
-A cell that no peer has may be one that nobody needs: what strangers sent and was never taken can go
-with a collection while another value leans on it. A check of the store tells.
+A cell that no peer has may be superfluous: a collection may remove what strangers sent and this
+node never took, while another value refers to it. A check of the store finds out.
 """
 
 from __future__ import annotations

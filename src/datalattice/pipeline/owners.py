@@ -61,5 +61,5 @@ def _is_did(text: str) -> bool:
 
 
 def signer_of(keys: KeyRing, owner: Value) -> KeyPair | None:
-    """Return the pair that may sign for an owner, None when there is none."""
+    """Return the pair that may sign for an owner, or None."""
     return MergeContext(keys=keys, verifier=verify_did).signer(owner)

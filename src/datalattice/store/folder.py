@@ -186,7 +186,7 @@ def index_is_believable(disk: Disk, folder: str) -> bool:
 
 
 def disown_index(disk: Disk, folder: str) -> None:
-    """Let nobody believe the tables of the index, so that they are made again."""
+    """Mark the tables of the index as not to be trusted: the next start makes them again."""
     if disk.exists(f"{folder}/{STATE_FILE}"):
         disk.remove(f"{folder}/{STATE_FILE}")
         disk.sync_folder(folder)

@@ -1,8 +1,8 @@
 """Bringing: what the operator of a node brings passes the same gate as what a peer states.
 
 The cells come first, staged in the node's store; those that are not sound, and those above them,
-come with the offer. Then the value is merged as the state of a peer that nobody knows: around its
-holes, under the hosting policy, with evidence of forks, and everything that is left out is told.
+come with the offer. Then the value is merged as the state of an unknown peer: around its holes,
+under the hosting policy, with evidence of forks, and the report names everything left out.
 
 Source: docs/design/foreign-data.md "Structure".
 """

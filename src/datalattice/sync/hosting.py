@@ -59,10 +59,10 @@ Path = tuple[Value, ...]
 _OVER_MAX: Final = 65_536
 
 SHORT_MS: Final = 2 * RECOUNT_MS
-"""How long it is told that a slot had no room for a value; whoever has one offers it more often."""
+"""How long health names a slot that had no room for a value; peers offer it again sooner."""
 
 SHORT_MAX: Final = 1_024
-"""Slots of which that is told."""
+"""Slots that health names for this reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ TOLD_MAX: Final = 64
 """States of which it is remembered that a peer was told them."""
 
 RETELL_MS: Final = 1_000
-"""A stranger is told again no more often than this what it could not read: it may be much."""
+"""Least time between two repeats, to a stranger, of a state that it could not read."""
 
 
 # --- what a peer said ---------------------------------------------------------------------------
