@@ -187,7 +187,7 @@ class _Judge:
 
     def _content(self, key: Value, after: object, path: tuple[Value, ...]) -> UsageError | None:
         if after is ABSENT:
-            return None  # it is nobody's; whoever else has it brings it back
+            return None  # it has no owner; another holder brings it back
         hash = value_hash(after)
         if isinstance(key, bytes) and key == hash:
             return None

@@ -54,7 +54,7 @@ def _replica_on(folder: Folder, store: CellStore) -> LatticeReplica:
 def taking(folder: Folder, store: CellStore, *, is_known: bool = False) -> Bring:
     """Return what takes in what is brought to a folder's store, as its node would.
 
-    is_known: what nobody signed in it comes from somebody known, so that it has no quota.
+    is_known: its unsigned data comes from a known sender, so that it has no quota.
     """
     from datalattice.sync import bring
 

@@ -42,7 +42,7 @@ def offer_of(top: bytes, apart: Mapping[bytes, bytes]) -> Offer:
 def bring(replica: LatticeReplica, offer: Offer, *, is_known: bool = False) -> Absorbed:
     """Take in what the operator brings; return what became of it. Durable on return.
 
-    is_known: what nobody signed comes from somebody known, so that it has no quota.
+    is_known: its unsigned data comes from a known sender, so that it has no quota.
     Raises: as `LatticeReplica.absorb`.
     """
     # The operator waits for it, so it may cost what the values of wanted peers may.

@@ -687,7 +687,7 @@ class Admitted:
 
 
 def _containers(root: Value, other: Value, path: Path) -> tuple[Map | Index, Map | Index | None]:
-    """Return what two roots have at a path: an empty container, and nil, where it is none."""
+    """Return the containers of two roots at a path; (an empty one, nil) if the other lacks it."""
     mine, theirs = get_in(root, path), get_in(other, path)
     if not isinstance(theirs, (Map, Index)):
         return Map(), None

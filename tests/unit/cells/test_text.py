@@ -300,6 +300,9 @@ def test_nesting_costs_python_objects_no_stack() -> None:
         ("x" * 100, repr("x" * 100)),
         ("x" * 101, repr("x" * 100) + "... of 101"),
         (b"x" * 101, repr(b"x" * 100) + "... of 101"),
+        (b"\x80" * 31, repr(b"\x80" * 31)),
+        (b"\x80" * 32, "0x" + "80" * 32),  # a hash or a key
+        (b"\x80" * 33, repr(b"\x80" * 33)),
         (2**256 - 1, str(2**256 - 1)),
         (-(2**256), "<Integer of 257 bits>"),
         ((), "()"),

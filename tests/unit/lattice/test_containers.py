@@ -295,3 +295,7 @@ def test_a_vector_of_more_elements_than_a_join_may_visit_is_dropped_and_reported
     own = Vector.of([1])
     assert VECTOR.merge(own, huge, MergeContext(report=seen.append)) is own
     assert seen == [EntryDropped(())]
+
+
+def test_a_lattice_is_printed_with_the_name_of_its_function() -> None:
+    assert repr(MapLattice(LWWLattice())) == "MapLattice(LWWLattice(map_timestamp))"
