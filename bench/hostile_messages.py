@@ -27,12 +27,8 @@ from datalattice.cells import (
     references,
     value_hash,
 )
-from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, sha3_256
-from datalattice.lattice import root_lattice
 from datalattice.lattice.identity import did_of
-from datalattice.store import MemoryStore
-from datalattice.sync import LatticeCodec, LatticeReplica
 from datalattice.testing.bombs import (
     database_bomb,
     drive_bomb,
@@ -58,6 +54,9 @@ PLANTED = 3_000
 
 CROWD = 1_500
 """Owners, and false entries of content, that are here before an attack begins."""
+
+AWAITED = 61_440
+"""Cells of one value that are asked for and never come."""
 
 Kind = Callable[[random.Random, list[bytes]], Iterator[bytes]]
 """Yields payloads; given dice, and hashes of cells that the node has."""
@@ -168,8 +167,7 @@ def hashes(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
 
 def backward(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
     """Join, and state next to nothing again and again: each time it is told what it lacks."""
-    other = LatticeReplica(MemoryStore(), root_lattice())
-    yield LatticeCodec(other, SystemClock()).hello(1)
+    yield encode_ping(1, Keyword("PEER"), Keyword("LP"))
     while True:
         yield said(KV, key_of(dice), EMPTY_MAP)
 
@@ -311,6 +309,54 @@ def empty_roots(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
         yield announced([], Index())
 
 
+def tiny_statements(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """State values of the wrong kind for their section, in the fewest bytes that are looked at."""
+    for number in range(10**6):
+        yield encode_message(Vector.of((Keyword("LV"), (KV, QUEUE, FS)[number % 3], number % 100)))
+
+
+def tiny_roots(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """State roots of the wrong kind."""
+    return (encode_message(Vector.of((Keyword("LV"), None, number))) for number in range(10**6))
+
+
+def empty_sections(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """State sections without anything in them."""
+    empty = [(KV, EMPTY_MAP), (DATA, Index()), (QUEUE, EMPTY_MAP), (GRID, Index())]
+    while True:
+        for section, value in empty:
+            yield encode_message(Vector.of((Keyword("LV"), section, value)))
+
+
+def tiny_content(_dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """State content under short keys that are no hashes."""
+    for number in range(10**6):
+        content = Index.of([(number.to_bytes(4, "big"), number)])
+        yield encode_message(Vector.of((Keyword("LV"), DATA, content)))
+
+
+def awaited(dice: random.Random) -> bytes:
+    """Return the announcement of content of which many cells are not here, and awaited then."""
+    rows = Vector.of([Blob.of(dice.randbytes(200)) for _ in range(AWAITED)])
+    held = Index.of([(value_hash(rows), rows)])
+    nodes = [encoding for _, encoding, _ in novelty(held) if references(encoding)]
+    return encode_announcement([DATA], held, nodes)
+
+
+def given_up(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """State values that lack a cell, one instead of the other, while many cells are awaited."""
+    yield awaited(dice)
+    while True:
+        yield encode_announcement([KV], Map.of([(dice.randbytes(32), b"x" * 200)]), [])
+
+
+def merged_meanwhile(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
+    """Sign one empty slot of a new key at a time, while many cells are awaited."""
+    yield awaited(dice)
+    while True:
+        yield said(KV, key_of(dice), EMPTY_MAP)
+
+
 def absent_roots(dice: random.Random, _known: list[bytes]) -> Iterator[bytes]:
     """State roots by their hashes alone."""
     while True:
@@ -431,6 +477,12 @@ KINDS: tuple[Kind, ...] = (
     single_slots,
     strange_sections,
     empty_roots,
+    tiny_statements,
+    tiny_roots,
+    empty_sections,
+    tiny_content,
+    given_up,
+    merged_meanwhile,
     absent_roots,
     hellos,
     long_paths,

@@ -24,9 +24,9 @@ from rows_spark import session
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import make_blob
+from datalattice.client import Folder, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.home import Folder, reading, write_key
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline import end_session
 from datalattice.store import CellStore

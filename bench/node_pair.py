@@ -18,9 +18,10 @@ from typing import Self
 from unittest import mock
 
 from datalattice.cells import value_hash
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.lattice import Lattice, SetLattice, root_lattice
-from datalattice.node import Node, NodeConfig, open_node
+from datalattice.node import Node, open_node
 from datalattice.node.transport.tcp import TcpLink
 from datalattice.store import MemoryStore
 

@@ -41,7 +41,7 @@ from datalattice.lattice import (
 )
 from datalattice.node import Node
 from datalattice.store import CellStore, MemoryStore
-from datalattice.sync import LatticeCodec, LatticeReplica, Replicator
+from datalattice.sync import LatticeProtocol, LatticeReplica, Replicator
 from datalattice.wire import encode_frame, encode_ping
 
 COMPILED = not kernel.__file__.endswith(".py")
@@ -57,7 +57,7 @@ def pushes(batches: int) -> list[bytes]:
     """Return the frames by which a leader tells a peer of signed batches, one frame a batch."""
     keys = KeyPair(b"q" * 32)
     replica = LatticeReplica(MemoryStore(), root_lattice(), MergeContext(key_pair=keys))
-    node = Replicator(replica, LatticeCodec(replica, SystemClock()))
+    node = Replicator(replica, LatticeProtocol(SystemClock()))
     node.open("peer", 0, outbound=False)
     node.receive("peer", encode_ping(1, Keyword("PEER")), 0)  # from now on it is told what changes
     node.take_effects()
@@ -76,7 +76,7 @@ def apply_rate(frames: list[bytes]) -> float:
     """Return records a second at which a replica on disk takes them in, each frame durable."""
     with tempfile.TemporaryDirectory() as folder, CellStore.open(folder) as store:
         replica = LatticeReplica(store, root_lattice())
-        node = Replicator(replica, LatticeCodec(replica, SystemClock()))
+        node = Replicator(replica, LatticeProtocol(SystemClock()))
         node.open("leader", 0, outbound=False)
         begin = time.perf_counter()
         for now_ms, frame in enumerate(frames):
@@ -234,7 +234,7 @@ def change_bytes(lattice: Lattice, path: tuple[object, ...], keys: list[str]) ->
     """Return the bytes that two replicas exchange for 100 changed keys."""
     context = MergeContext(key_pair=OWNER)
     replicas = [LatticeReplica(MemoryStore(), lattice, context) for _ in range(2)]
-    nodes = [Replicator(one, LatticeCodec(one, SystemClock())) for one in replicas]
+    nodes = [Replicator(one, LatticeProtocol(SystemClock())) for one in replicas]
     cursor = replicas[0].cursor.path(*path)
     cursor.set(Map.of([(key, i) for i, key in enumerate(keys)]))
     nodes[0].publish(0)

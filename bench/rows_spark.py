@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datalattice.apps.queue import LatticeMQ
+from datalattice.client import write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.home import write_key
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline import end_session, register, spark_session
 from datalattice.pipeline.queue import leaves

@@ -21,9 +21,9 @@ from rows_spark import cpu_seconds
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import branch_hashes, cell, value_hash
+from datalattice.client import write_key
 from datalattice.crypto import KeyPair, sha3_256
 from datalattice.cursors import RootLattice
-from datalattice.home import write_key
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline.jobs import audit, gc, load
 from datalattice.pipeline.jobs.audit import FACTS, Work, examine, read_facts

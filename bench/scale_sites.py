@@ -21,7 +21,7 @@ from datalattice.crypto import KeyPair
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.limits import FAN_OUT, HASH_BYTES
 from datalattice.store import CellStore, MemoryStore
-from datalattice.sync import LatticeCodec, LatticeReplica, Replicator
+from datalattice.sync import LatticeProtocol, LatticeReplica, Replicator
 
 SITES = 10
 GROWTH = (4, 16)
@@ -55,7 +55,7 @@ class _Site:
         self.replica = LatticeReplica(
             MemoryStore(), root_lattice(), MergeContext(key_pair=self.keys)
         )
-        self.replicator = Replicator(self.replica, LatticeCodec(self.replica, SystemClock()))
+        self.replicator = Replicator(self.replica, LatticeProtocol(SystemClock()))
         self.replicator.open("hub", 0, outbound=True)
         self.replicator.take_effects()
 
@@ -92,7 +92,7 @@ def _run(sites: int, syncs: int) -> Push:
     with tempfile.TemporaryDirectory() as folder:
         with CellStore.open(folder) as store:
             hub = LatticeReplica(store, root_lattice())
-            replicator = Replicator(hub, LatticeCodec(hub, SystemClock()))
+            replicator = Replicator(hub, LatticeProtocol(SystemClock()))
             members = [_Site(number) for number in range(sites)]
             for site in members:
                 replicator.open(f"{site.number}", 0, outbound=False)

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 from datalattice.apps.kv import Database
 from datalattice.cells import Value, value_hash
+from datalattice.client import Folder, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.home import Folder, write_key
 from datalattice.lattice import MergeContext, root_lattice, verify_did
 from datalattice.pipeline import end_session, register, spark_session
 from datalattice.pipeline.jobs import merge

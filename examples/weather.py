@@ -34,8 +34,8 @@ from pyspark.sql import functions as f
 
 from datalattice import KeyPair, LatticeMQ, Map, Value, open_node
 from datalattice.apps.kv import Database, Watch
-from datalattice.home import Folder, read_key, write_key
-from datalattice.node import Node, connect, follow
+from datalattice.client import Folder, connect, read_key, write_key
+from datalattice.node import Node, follow
 from datalattice.pipeline import clear_errors, end_session, read_queue, register, spark_session
 
 if TYPE_CHECKING:

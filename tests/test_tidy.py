@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from datalattice.cli.main import COMMANDS
+
 pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -293,6 +295,7 @@ def test_every_module_is_used() -> None:
         for path in [*source_modules(), *(ROOT / "tests").rglob("*.py")]
         for dotted, _ in imported_modules(parse(path))
     }
+    used |= {module_path(f"datalattice.cli.{module}") for module, _ in COMMANDS.values()}
     fail_with(
         [
             f"{name_of(path)}: nothing imports it"

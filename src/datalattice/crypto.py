@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, Protocol
 
 from nacl import bindings
@@ -139,8 +140,9 @@ NO_KEYS: Final = KeyRing()
 """The ring of whoever writes for no owner."""
 
 
+@lru_cache(1_024)  # a slot is read several times on its way in, and each time as another object
 def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Return whether `signature` is that of `message` by `public_key`."""
+    """Return whether `signature` is that of `message`, a few bytes, by `public_key`."""
     if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:

@@ -167,12 +167,6 @@ class Unauthorized(DataLatticeError):
     code = "unauthorized"
 
 
-class NotOwner(Unauthorized):
-    """The signer is neither the owner nor a key its owner authorised."""
-
-    code = "not-owner"
-
-
 # --- the operator ---------------------------------------------------------------------------
 
 

@@ -124,7 +124,7 @@ WORK_LIMITS: Final = WorkLimits()
 
 
 class ChargeLimits(NamedTuple):
-    """What the merges of one sender may cost over time, in ticks of `WorkLimits`.
+    """What one sender may cost over time, in ticks of `WorkLimits`.
 
     Source: docs/design/foreign-data.md "Charges".
     """
@@ -144,6 +144,10 @@ class ChargeLimits(NamedTuple):
     """How long that lasts."""
     brought_max: int = 25_000_000
     """Ticks for bytes that are kept until something is merged: those of 100 MB of short entries."""
+    message: int = 40
+    """Ticks for a message, whatever it says; the smallest cost nothing else."""
+    commit: int = 100
+    """Ticks for a commit: what a merge made is stored and announced."""
     unsound_max: int = 8
     """Cells that do not fit together that a sender may bring."""
     senders_max: int = 16_384

@@ -25,7 +25,7 @@ from datalattice import (
     Venue,
     root_lattice,
 )
-from datalattice.home import Folder, edit, folder_of, reading, write_key
+from datalattice.client import Folder, edit, folder_of, reading, write_key
 
 PATIENCE_S = 50.0
 POLL_S = 0.2

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -121,6 +122,24 @@ def test_a_node_ends_in_order_when_told_to(home: Path, start: Start, number: int
     assert not (home / "running.json").exists()
     assert not (home / "control.sock").exists()
     assert records(home, "t") == ["a"]
+
+
+def test_two_copies_of_a_folder_that_know_only_each_other_are_told_of(
+    home: Path, start: Start, tmp_path: Path
+) -> None:
+    lattice(home, "queue", "offer", "t", "a")
+    copy = shutil.copytree(home, tmp_path / "copy")
+    _, address = node(start, home)
+    node(start, copy, "--peer", address, "--accept-unfenced")
+    deadline_s = time.monotonic() + PATIENCE_S
+    for folder in (home, copy):
+        health = ""
+        while "another node runs with the identity" not in health:
+            assert time.monotonic() < deadline_s, health
+            health = lattice(folder, "node", "status").stdout
+        refused = lattice(folder, "queue", "offer", "t", "b")
+        assert refused.returncode != 0
+        assert "lattice key identity new" in refused.stderr
 
 
 @pytest.mark.parametrize("beside", ["a node", "nothing"])
@@ -265,7 +284,7 @@ def test_a_writer_that_does_not_end_is_one_line(home: Path) -> None:
         program = (
             "import sys\n"
             "from datalattice.cli import start\n"
-            "from datalattice.home import opening\n"
+            "from datalattice.client import opening\n"
             "opening.LOCK_WAIT_S = 0.1\n"
             "start()\n"
         )

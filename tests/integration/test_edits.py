@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from datalattice.apps.queue import LatticeMQ
+from datalattice.client import Folder, edit, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.home import Folder, edit, reading, write_key
 from datalattice.lattice import root_lattice
 
 PATIENCE_S = 50.0
@@ -23,7 +23,7 @@ ADD = """
 import sys
 from pathlib import Path
 from datalattice.apps.queue import LatticeMQ
-from datalattice.home import Folder, edit
+from datalattice.client import Folder, edit
 
 def add_one(cursor, keys):
     queue = LatticeMQ.at(cursor, keys.public_key).partition("t", 0)

@@ -14,6 +14,8 @@ import pytest
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ, Queue
 from datalattice.cells import Index, Keyword, Map, Signed, to_cell
+from datalattice.client.fence.rules import PATHS_MAX, owned_paths
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLoss, IdentityCloned, Unfenced
@@ -24,8 +26,8 @@ from datalattice.lattice import (
     SetLattice,
     root_lattice,
 )
-from datalattice.node import Node, NodeConfig, open_node
-from datalattice.node.fencing import PATHS_MAX, UNFENCED, owned_paths
+from datalattice.node import Node, open_node
+from datalattice.node.fencing import UNFENCED
 from datalattice.node.guarding import CLONED
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import sign_start
@@ -478,6 +480,28 @@ def test_two_live_nodes_with_one_identity_refuse_to_write_until_one_gets_another
             await until(lambda: one.root_hash == two.root_hash == relay.root_hash)
             assert one.observer.health == two.observer.health == "ok"
             assert await offer(one, 5, 6) == range(5, 6)
+
+    run(work)
+
+
+@pytest.mark.parametrize("scheme", ["", "tcp://"], ids=["tls", "plain"])
+def test_two_copies_that_know_only_each_other_refuse_to_write(tmp_path: Path, scheme: str) -> None:
+    """No third node tells them: the one that dials and the one that is dialled find out."""
+
+    async def work() -> None:
+        is_plain = bool(scheme)
+        async with device(ONE, tmp_path / "a") as node:
+            await offer(node, 0, 5)
+        copy = copied(tmp_path / "a", tmp_path / "copy")
+        async with device(ONE, tmp_path / "a", plain=is_plain) as one:
+            address = f"{scheme}{one.address}"
+            quickly = {"accept_unfenced": True, "fence_moved_wait_ms": 20}
+            async with device(ONE, copy, address, **quickly) as two:
+                await until(lambda: all(node.observer.has(CLONED) for node in (one, two)))
+                for node in (one, two):
+                    with pytest.raises(IdentityCloned, match="lattice key identity new"):
+                        log_of(node).offer("x")
+                await until(lambda: one.connection_count == two.connection_count == 0)
 
     run(work)
 

@@ -24,10 +24,11 @@ from datalattice.apps.grid import (
 )
 from datalattice.apps.grid.states import part_of
 from datalattice.cells import Index, Keyword, Signed, value_hash
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, did_of, root_lattice
-from datalattice.node import Node, NodeConfig, open_node
+from datalattice.node import Node, open_node
 from datalattice.node.grids import AuthorityWatch
 from datalattice.node.metrics import exposition
 from datalattice.store import MemoryStore

@@ -14,10 +14,12 @@ import datalattice.node.peers as peers_module
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Keyword
+from datalattice.client.network import probe
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import NoSigningKey, UsageError
 from datalattice.lattice import NODES_KEY, P2P_KEY, get_in
-from datalattice.node import MemoryTransport, Node, NodeConfig, TcpTransport, open_node, probe
+from datalattice.node import MemoryTransport, Node, TcpTransport, open_node
 from datalattice.node.peers import OWN_KEY
 from datalattice.store import MemoryStore
 from datalattice.wire import FrameBuffer, Result, decode_payload, encode_frame, encode_ping
@@ -72,7 +74,7 @@ def test_nodes_converge_over_tls_and_know_each_other(second: KeyPair | None) -> 
             await converge(one, two)
             (peer,) = two.peers
             assert peer.connected
-            assert peer.trusted
+            assert peer.proved
             assert peer.public_key == ONE.public_key
             assert peer.address == one.address
 
@@ -86,7 +88,7 @@ def test_two_devices_of_one_owner_are_two_nodes_and_join_what_both_write() -> No
 
     async def work() -> None:
         async with device(ONE) as one, device(TWO, str(one.address)) as two:
-            await until(lambda: two.peers[0].trusted)
+            await until(lambda: two.peers[0].proved)
             assert two.peers[0].public_key == ONE.public_key
             for name, node in (("one", one), ("two", two)):
                 Database.at(node.cursor, THREE.public_key, "shop")[name] = 1
@@ -160,7 +162,7 @@ def test_plain_streams_are_refused_unless_they_are_wanted() -> None:
                 await opened.sync()
                 await converge(opened, dialler)
                 await until(lambda: dialler.peers[0].public_key == TWO.public_key)
-                assert dialler.peers[0].trusted
+                assert dialler.peers[0].proved
 
     run(work)
 
@@ -309,7 +311,7 @@ def test_links_in_memory_have_no_keys() -> None:
             dialling = NodeConfig(bind="memory", port=0, peers=(str(one.address),))
             async with open_node(MemoryStore(), config=dialling, transport=net) as two:
                 await until(lambda: two.peers[0].connected)
-                assert not two.peers[0].trusted
+                assert not two.peers[0].proved
                 assert two.peers[0].public_key is None
 
     run(work)

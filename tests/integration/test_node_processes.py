@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from datalattice.apps.queue import LatticeMQ
+from datalattice.client import NodeWriter, connect, running
+from datalattice.client.network import probe
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import StoreLocked, UsageError
 from datalattice.lattice import root_lattice
-from datalattice.node import NodeWriter, connect, probe, running
 from datalattice.store import CellStore
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "node_process.py"

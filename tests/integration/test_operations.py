@@ -20,8 +20,8 @@ import pytest
 from datalattice.cli.folder import write_key
 from datalattice.cli.main import run
 from datalattice.cli.running import status_of
+from datalattice.client import connect
 from datalattice.crypto import KeyPair
-from datalattice.node import connect
 
 PATIENCE_S = 50.0
 POLL_S = 0.1

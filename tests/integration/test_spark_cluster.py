@@ -19,9 +19,9 @@ import datalattice
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import to_json
+from datalattice.client import Folder, edit, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.home import Folder, edit, reading, write_key
 from datalattice.lattice import MergeContext, root_lattice
 
 pytest.importorskip("pyspark")

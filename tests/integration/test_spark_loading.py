@@ -28,10 +28,10 @@ from datalattice.cells import (
     to_cell,
     to_json,
 )
+from datalattice.client import Folder, edit, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.home import Folder, edit, reading, write_key
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline import clear_errors
 

@@ -11,8 +11,8 @@ import pytest
 
 from datalattice.cells import value_hash
 from datalattice.cli.main import run
+from datalattice.client import Folder, write_key
 from datalattice.errors import BadFormat
-from datalattice.home import Folder, write_key
 from datalattice.pipeline import clear_errors
 from datalattice.pipeline.jobs import diff, merge
 from datalattice.store import CellStore

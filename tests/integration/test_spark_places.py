@@ -15,9 +15,9 @@ import pytest
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import value_hash
+from datalattice.client import edit, folder_of, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.home import edit, folder_of, reading, write_key
 from datalattice.pipeline.jobs import audit, gc, merge
 from datalattice.testing.replicas import ALICE, BOB, Replica, merged
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from datalattice.apps.queue import LatticeMQ
+from datalattice.client import Folder, edit, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.home import Folder, edit, reading, write_key
 from datalattice.lattice import root_lattice
 from datalattice.pipeline import clear_errors
 

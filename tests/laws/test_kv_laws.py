@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import permutations
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -120,7 +120,13 @@ def test_entries_of_any_kind_join_in_any_order(values: list[Value]) -> None:
     assert_join(ENTRY, values)
 
 
+def hash_of(name: str, time: int) -> Vector:
+    """Return an entry with one field, written at a time."""
+    return Vector.of((Index.of([(name, Vector.of((0, time)))]), 1, time, None))
+
+
 @given(entries(), entries(), entries())
+@example(hash_of("a", 5), Vector.of(("x", 0, 3, None)), hash_of("b", 1))
 def test_entries_join_in_any_grouping(a: Value, b: Value, c: Value) -> None:
     left = ENTRY.merge(ENTRY.merge(a, b), c)
     right = ENTRY.merge(a, ENTRY.merge(b, c))

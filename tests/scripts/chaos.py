@@ -41,11 +41,13 @@ from faulty_proxy import BACKWARD, FORWARD, FaultyProxy
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Map, missing
 from datalattice.cells import cell as kernel
+from datalattice.client import NodeWriter, Running, connect
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError
 from datalattice.lattice import root_lattice
-from datalattice.node import Daemon, Node, NodeConfig, NodeWriter, Running, connect
+from datalattice.node import Daemon, Node
 from datalattice.store import CellStore
 
 NODES: Final = 5

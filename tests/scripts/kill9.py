@@ -24,11 +24,12 @@ from typing import IO, Any
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Value, missing
+from datalattice.client.network import probe
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError
 from datalattice.lattice import root_lattice
-from datalattice.node import open_node, probe
+from datalattice.node import open_node
 from datalattice.store import CellStore
 
 TOPIC = "load"

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import sys
 
+from datalattice.client import Running
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
-from datalattice.node import Daemon, Node, NodeConfig, Running
+from datalattice.node import Daemon, Node
 
 
 def _ready(running: Running, _node: Node) -> None:

@@ -36,12 +36,12 @@ from datalattice.cells import (
     references,
     value_hash,
 )
+from datalattice.client.network import open_stream
 from datalattice.crypto import KeyPair, sha3_256
 from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, DataLatticeError
 from datalattice.lattice import MergeContext, get_in, root_lattice
 from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.node.transport.tcp import open_stream
 from datalattice.wire import (
     FrameBuffer,
     Result,

@@ -24,10 +24,12 @@ from typing import Any
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ, Queue
 from datalattice.cells import Keyword, Vector, value_hash
+from datalattice.client import Running
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import DataLatticeError
 from datalattice.lattice import get_in
-from datalattice.node import Daemon, Node, NodeConfig, Running
+from datalattice.node import Daemon, Node
 from datalattice.sync import HostingPolicy, Replicator, UnsignedPolicy
 
 TOPIC = "siege"
@@ -64,8 +66,8 @@ class Accounts:
         receive = Replicator.receive
 
         def counting(replicator: Replicator, id: str, payload: bytes, now_ms: int) -> None:
-            session = replicator._sessions.get(id)
-            key = None if session is None else session.public_key
+            partner = replicator._partners.get(id)
+            key = None if partner is None else partner.peer.public_key
             began_s = time.thread_time()
             try:
                 receive(replicator, id, payload, now_ms)

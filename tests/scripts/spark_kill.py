@@ -36,10 +36,10 @@ from typing import Any, Protocol
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Value
+from datalattice.client import Folder, edit, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError
-from datalattice.home import Folder, edit, reading, write_key
 from datalattice.lattice import root_lattice
 
 KINDS = ("worker", "driver", "node", "sink")

@@ -152,7 +152,7 @@ def test_a_value_that_never_completes_is_dropped_without_harm() -> None:
     node.open("mute", 0, outbound=False)
     node.receive("mute", encode(message), 0)
     assert node.missing_count > 0
-    while (deadline := node.next_deadline()) is not None and node.missing_count:
+    while (deadline := node.deadline_ms) is not None and node.missing_count:
         node.tick(deadline)
     assert simulated.state == before
     assert simulated.data.missing_count == 0

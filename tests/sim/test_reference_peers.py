@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from datalattice.sync import LatticeCodec
+from datalattice.sync.lattice.conversation import LatticeConversation
+from datalattice.sync.replica import FETCHES
 from datalattice.testing.sim import Faults, Simulation
 from datalattice.testing.sim.dice import Dice
 
@@ -27,7 +28,10 @@ def test_a_reference_peer_is_told_complete_values_among_hostile_ones() -> None:
 
 
 def test_a_root_alone_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LatticeCodec, "is_plain", lambda _codec, _content: False)
+    learn = LatticeConversation._learn
+    monkeypatch.setattr(
+        LatticeConversation, "_learn", lambda self, features: learn(self, features | {FETCHES})
+    )
     outcome = cluster(2).run()
     assert outcome.violation is not None
     assert outcome.violation.rule in ("complete values", "reference convergence")

@@ -12,8 +12,10 @@ import pytest
 
 from datalattice.cells import Cell, Index, Keyword, Map, Vector, references, value_hash
 from datalattice.lattice import MapLattice, MaxLattice, get_in
-from datalattice.sync import Replicator, incomplete, lattice_replica
-from datalattice.sync.session import Session
+from datalattice.sync import Pace, Probe, Replicator
+from datalattice.sync.lattice import incomplete
+from datalattice.sync.lattice import replica as lattice_replica
+from datalattice.sync.partner import Partner
 from datalattice.testing.disk import SimFile
 from datalattice.testing.sim import (
     NO_FAULTS,
@@ -109,23 +111,22 @@ def test_a_signature_that_is_not_checked_is_seen(monkeypatch: pytest.MonkeyPatch
 def test_an_update_lost_in_the_broadcast_window_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     flush = Replicator._flush
 
-    def forgetful(self: Replicator, session: Session, now_ms: int) -> None:
-        flush(self, session, now_ms)
-        session.dirty = False
+    def forgetful(self: Replicator, partner: Partner, now_ms: int) -> None:
+        flush(self, partner, now_ms)
+        partner.has_news = False
 
     monkeypatch.setattr(Replicator, "_flush", forgetful)
     assert first_violation() in {"convergence", "last update"}
 
 
 def test_a_timer_by_the_wall_clock_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = Replicator._state
+    told = Partner.told
 
-    def by_the_wall(self: Replicator, session: Session, now_ms: int) -> None:
-        if now_ms > node.EPOCH_MS:
-            state(self, session, now_ms)
-        session.sync_after_ms = node.EPOCH_MS
+    def by_the_wall(self: Partner, probe: Probe, now_ms: int, pace: Pace) -> None:
+        told(self, probe, now_ms, pace)
+        self.compare_after_ms = node.EPOCH_MS
 
-    monkeypatch.setattr(Replicator, "_state", by_the_wall)
+    monkeypatch.setattr(Partner, "told", by_the_wall)
     assert first_violation(Faults(loss=0.6)) == "convergence"
 
 

@@ -79,7 +79,7 @@ from datalattice.cells.shapes import (
     cell_as_kid,
     shape_of,
 )
-from datalattice.cells.sound import check_cell, learn_cell
+from datalattice.cells.sound import check_cell, learn_cell, learn_cells
 from datalattice.cells.tagged import Coded, Record, Signed, Syntax
 from datalattice.cells.text import brief, to_json, to_text
 from datalattice.cells.textreader import from_text
@@ -204,6 +204,7 @@ __all__ = [
     "is_embedded",
     "key_bytes",
     "learn_cell",
+    "learn_cells",
     "make_blob",
     "make_extension",
     "make_text",

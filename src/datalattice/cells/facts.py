@@ -105,7 +105,7 @@ class KnownFacts(Facts):
             self._facts[hash] = fact
 
     def add_leaf(self, hash: bytes, encoding: bytes) -> None:
-        """Remember a sound cell without children until it is stored, which is before `trim`.
+        """Remember a sound cell that no child gives structure, until it is stored: before `trim`.
 
         Most leaves are never asked about, so their facts are made for those that are.
         """

@@ -148,6 +148,23 @@ def may_refer(data: bytes) -> bool:
     return _past_plain(data, 0, len(data), 0) != len(data)
 
 
+def is_leaf_vector(data: bytes) -> bool:
+    """Return whether the encoding of one cell is a vector of up to 16 plain values and references.
+
+    The cell was scanned; of vectors with other values embedded the answer is False.
+    Cost: a byte looked at for each element, where all are references or short.
+    """
+    end: i64 = len(data)
+    if data[0] != 0x80 or data[1] > 16:
+        return False
+    at: i64 = 2
+    for _ in range(data[1]):
+        at = at + 33 if data[at] == 0x20 else _past_plain(data, at, end, 1)
+        if at < 0:
+            return False
+    return at == end
+
+
 def _past_plain(data: bytes, pos: i64, end: i64, depth: i64) -> i64:
     """Return the position after a value of plain kinds without references; -1 for any other."""
     if pos >= end:

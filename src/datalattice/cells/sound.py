@@ -26,13 +26,13 @@ from datalattice.cells.scan import (
     block_size,
     branch_hashes,
     chunk_span,
+    is_leaf_vector,
     key_hash_at,
-    may_refer,
     read_vlq,
     skip,
 )
 from datalattice.cells.trie import digit_at
-from datalattice.errors import MissingData
+from datalattice.errors import BadFormat, MissingData
 from datalattice.limits import CHUNK_BYTES, INDEX_KEY_BYTES, MAP_LEAF_MAX
 
 NOTHING_SHORT: Final[frozenset[bytes]] = frozenset()
@@ -74,15 +74,33 @@ def learn_cell(hash: bytes, encoding: bytes, facts: KnownFacts) -> None:
         facts.add(hash, check_cell(encoding, facts))
 
 
+def learn_cells(cells: list[tuple[bytes, bytes]], facts: KnownFacts) -> int:
+    """Check (hash, encoding) of cells, children first, as `learn_cell` does, up to a bad one.
+
+    Leaves are not remembered: few are asked about, and `facts` is to find these where it loads.
+    Returns: how many were checked and are sound; `learn_cell` tells what the next one lacks.
+    Source: docs/design/foreign-data.md "Structure".
+    """
+    found: i64 = 0
+    for hash, encoding in cells:
+        if not _is_plain_leaf(encoding):
+            try:
+                facts.add(hash, check_cell(encoding, facts))
+            except (BadFormat, MissingData):
+                break
+        found += 1
+    return found
+
+
 def _is_plain_leaf(data: bytes) -> bool:
     """Return whether a cell is a leaf that is sound as it was scanned.
 
-    Most cells are: blobs of one chunk, and vectors of plain values without references.
+    Most cells are: blobs of one chunk, and vectors of plain values and references.
     """
     kind: i64 = data[0]
     if kind in (_BLOB, _TEXT):
-        return read_vlq(data, 1, len(data))[0] <= CHUNK_BYTES
-    return kind == _VECTOR and data[1] <= 16 and not may_refer(data)
+        return data[1] < 0x80 or read_vlq(data, 1, len(data))[0] <= CHUNK_BYTES
+    return kind == _VECTOR and is_leaf_vector(data)
 
 
 def examine(

@@ -1,8 +1,9 @@
 """Work: what one merge may cost, so that a few foreign bytes cannot occupy a processor.
 
 A merge of foreign values pays for each step in ticks and earns by bytes it reads for the first
-time, as many as its sender brought. Legal work is linear in distinct cells, so it earns what it
-spends; a small tree that stands for a huge one does not. Local merges have no `Work` and no bound.
+time, as many as its sender brought; by what it made itself, no more than by what it was given.
+Legal work is linear in distinct cells, so it earns what it spends; a small tree that stands for a
+huge one does not. Local merges have no `Work` and no bound.
 
 Source: docs/design/foreign-data.md "Work".
 """
@@ -93,6 +94,7 @@ class Work:
         self.limits: Final = limits
         self.pairs: Final = SlotPairs(0) if pairs is None else pairs
         self._room: i64 = earn_max
+        self._made_room: i64 = 0  # what may still be earned by cells that the merge made
         self._left: i64 = limits.start
         self._spent: i64 = 0
         self._node: Final[i64] = limits.node
@@ -149,7 +151,7 @@ class Work:
         encoding = node._encoding
         # What stands inside its parent was earned with that.
         if encoding is not None and len(encoding) > EMBEDDED_BYTES_MAX:
-            self.earn(node.hash, len(encoding))
+            self._earn_by(node, len(encoding))
         self._pay(self._node)
 
     def meet(self, kid: object, value: Value) -> None:
@@ -161,7 +163,7 @@ class Work:
         elif isinstance(kid, Cell):
             encoding = kid._encoding
             if isinstance(encoding, bytes) and len(encoding) > EMBEDDED_BYTES_MAX:
-                self.earn(kid.hash, len(encoding))
+                self._earn_by(kid, len(encoding))
 
     def earn(self, hash: bytes, size: int) -> None:
         """Add one tick for each byte of a cell, the first time this merge reads it.
@@ -170,10 +172,26 @@ class Work:
         """
         if hash not in self._read:
             self._read.add(hash)
-            ticks: i64 = size
-            ticks = min(ticks, self._room)
-            self._room -= ticks
-            self._left += ticks
+            self._made_room += self._earn(size)
+
+    def _earn_by(self, cell: Cell, size: int) -> None:
+        """Earn by a cell at hand; by those that this merge made no more than by all others.
+
+        Two small trees may have a join of any size, and it is read when it is compared with what
+        stays. What was brought, and what is stored, is loaded.
+        """
+        hash = cell.hash
+        if cell._loader is not None:
+            self.earn(hash, size)
+        elif hash not in self._read:
+            self._read.add(hash)
+            self._made_room -= self._earn(min(size, self._made_room))
+
+    def _earn(self, size: i64) -> i64:
+        ticks = min(size, self._room)
+        self._room -= ticks
+        self._left += ticks
+        return ticks
 
     def verify(self, hash: bytes) -> None:
         """Pay for the signature of a cell, the first time this merge looks at it.

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-from datalattice import home
+from datalattice import client
 from datalattice.apps.queue import QUEUE_SECTION, LatticeMQ
 from datalattice.cells import Index, Map, Value
 from datalattice.cli.folder import Folder, read_key, read_keys
 from datalattice.cli.render import print_notice
+from datalattice.client import Change, Editor, OwnKeys, open_reader, reading
 from datalattice.clock import SystemClock
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.home import Change, Editor, OwnKeys, open_reader, reading
 from datalattice.lattice import root_lattice
 from datalattice.store import CellStore, Store
 
@@ -48,7 +48,7 @@ def editing(folder: Folder) -> Iterator[Editor]:
     Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
             writing.
     """
-    with home.editing(folder) as editor:
+    with client.editing(folder) as editor:
         _tell(editor.damage)
         yield editor
 
@@ -57,7 +57,7 @@ def edit(folder: Folder, change: Change[T]) -> T:
     """Make one change of the folder's data; return what it returned, when it is durable.
 
     It runs on a cursor over the present root, with the folder's key, and again when somebody else
-    changed the same places meanwhile: see `datalattice.home.edit`.
+    changed the same places meanwhile: see `datalattice.client.edit`.
     Raises: as `editing`; Backpressure: others were faster each time; and what the change raises,
             with nothing written.
     """
@@ -154,14 +154,14 @@ def writing(folder: Folder) -> Iterator[Writer]:
     Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
             writing.
     """
-    found = home.node_or_store(folder, fenced=True)
+    found = client.node_or_store(folder, fenced=True)
     if not isinstance(found, CellStore):
-        from datalattice.node import NodeWriter
+        from datalattice.client import NodeWriter
 
         with found:
             yield NodeWriter(found)
         return
-    with found as store, home.whole(folder):
+    with found as store, client.whole(folder):
         _tell(store.damage)
         yield StoreWriter(store, read_keys(folder))
 

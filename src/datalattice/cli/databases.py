@@ -12,10 +12,10 @@ from datalattice.cells import Index, Map, Signed, Value
 from datalattice.cli import access
 from datalattice.cli.folder import existing_folder, folder_of, read_key
 from datalattice.cli.values import parse_owner
+from datalattice.client import Folder
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.home import Folder
 from datalattice.lattice import root_lattice
 
 T = TypeVar("T")

@@ -41,8 +41,9 @@ from datalattice.cli.render import (
     show,
 )
 from datalattice.cli.running import size_text
+from datalattice.client import root_named
+from datalattice.client.replicas import taking
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
-from datalattice.home import root_named, taking
 from datalattice.store import CellStore
 from datalattice.store.etch import EtchRecord, EtchStore, check_etch, collect_etch
 
@@ -325,7 +326,7 @@ def import_(
 def _into_folder(
     etch: EtchStore, pin: str | None, dir: Path | None, progress: Any
 ) -> dict[str, Any]:
-    from datalattice.node import import_into
+    from datalattice.client.replicas import import_into
 
     if pin is None and not isinstance(etch.root(), Index):
         raise UsageError(

@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from datalattice.errors import UsageError
-from datalattice.home import (
+from datalattice.client import (
     DEFAULT_FOLDER,
     HOME_VARIABLE,
     Folder,
@@ -21,6 +20,7 @@ from datalattice.home import (
     read_keys_or_none,
     write_key,
 )
+from datalattice.errors import UsageError
 
 __all__ = [
     "DirOption",

@@ -36,9 +36,9 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.running import on_replica
 from datalattice.cli.values import value_json, value_text
+from datalattice.client import open_reader
 from datalattice.clock import SystemClock
 from datalattice.errors import UsageError
-from datalattice.home import open_reader
 from datalattice.lattice import LOG_BRANCH, MergeContext, get_in
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.store import time_text

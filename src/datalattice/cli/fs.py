@@ -36,8 +36,7 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.spots import Spot, goal_of, parse_place, parse_spot
 from datalattice.cli.values import parse_owner
-from datalattice.errors import UsageError
-from datalattice.home import (
+from datalattice.client.drives import (
     Direction,
     DriveOf,
     Drives,
@@ -47,6 +46,7 @@ from datalattice.home import (
     copy_tree,
     pieces_of,
 )
+from datalattice.errors import UsageError
 
 app = typer.Typer(help="The files of drives. A place is DRIVE:PATH; every write is on disk.")
 

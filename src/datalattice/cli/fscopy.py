@@ -17,8 +17,8 @@ from datalattice.cli.folder import existing_folder, folder_of
 from datalattice.cli.render import Step, counted, print_lines, print_notice, progress_bars, show
 from datalattice.cli.spots import Spot, goal_of
 from datalattice.cli.values import parse_owner
+from datalattice.client.drives import DriveOf, Drives, copy_tree, fetch, pieces, walk_local
 from datalattice.errors import IsADirectory, NoSuchPath
-from datalattice.home import DriveOf, Drives, copy_tree, fetch, pieces, walk_local
 
 EXIT_SKIPPED = 1
 """Exit code where names were passed over."""

@@ -82,7 +82,7 @@ def gc(
 
 def collect(folder: Folder, bar: Step, grace_ms: int, *, dry_run: bool = False) -> dict[str, Any]:
     """Collect the garbage of a folder's store, through the running node if there is one."""
-    from datalattice.node import connect
+    from datalattice.client import connect
 
     client = connect(folder.path)
     if client is None:
@@ -106,7 +106,8 @@ def sweep(
     What is needed again since stays. A list of another store, or made before another collection,
     is refused. Works through the running node, which goes on meanwhile, or without one.
     """
-    from datalattice.node import collected_document, connect, sweep_by
+    from datalattice.client import connect
+    from datalattice.node import collected_document, sweep_by
     from datalattice.store import CellStore
 
     path = str(plan.absolute())
@@ -154,7 +155,7 @@ def _collect_alone(folder: Folder, grace_ms: int, is_dry: bool, bar: Step) -> di
 
 
 def _collect_through(client: object, bar: Step, **arguments: object) -> dict[str, Any]:
-    from datalattice.node import ControlClient
+    from datalattice.client import ControlClient
 
     assert isinstance(client, ControlClient)
     while True:

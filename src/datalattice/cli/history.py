@@ -30,8 +30,8 @@ from datalattice.cli.render import (
     table,
 )
 from datalattice.cli.values import value_json
+from datalattice.client import begin_folder, root_named
 from datalattice.errors import MissingData, NoSuchPath, UsageError
-from datalattice.home import begin_folder, root_named
 from datalattice.lattice import slot_changes
 from datalattice.store import Moment, parse_time, time_text
 

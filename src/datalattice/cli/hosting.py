@@ -82,7 +82,7 @@ def limit(
     json: JsonOption = False,
 ) -> None:
     """Let an owner have so much room here, over all sections."""
-    from datalattice.node import parse_size
+    from datalattice.client.settings import parse_size
 
     number = int(size) if size.isdecimal() else size
     _decide(dir, json, "limit", owner, limit=None if size == "default" else parse_size(number))
@@ -119,7 +119,7 @@ def forget(
 
     def alone(replica: LatticeReplica) -> dict[str, object]:
         document = refuse_for_good(replica, owner, section, own=own, reason=reason)
-        replica.forget()
+        replica.drop_refused()
         return document
 
     arguments = {"owner": owner, "section": section, "own": own, "reason": reason}

@@ -10,9 +10,9 @@ import typer
 
 from datalattice.cli.folder import DirOption, Folder, JsonOption, folder_of, read_key, write_key
 from datalattice.cli.render import print_lines, print_pairs, results, show, table
+from datalattice.client import OwnKeys, begin_folder, renew_identity
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
-from datalattice.home import OwnKeys, begin_folder, renew_identity
 
 app = typer.Typer(help="Make and show key pairs. A public key names an owner in the lattice.")
 identity_app = typer.Typer(help="The key that proves this node to others, and tells it apart.")

@@ -13,39 +13,21 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import Abort, Exit, TyperException
-from typer.main import get_command
+from typer.main import get_command, get_command_name, get_group
+from typer.models import CommandInfo
 
-from datalattice.cli import (
-    demo,
-    etch,
-    forks,
-    fs,
-    garbage,
-    get,
-    history,
-    hosting,
-    key,
-    kv,
-    missing_package,
-    node,
-    pins,
-    put,
-    queue,
-    spark,
-    store,
-    venue,
-)
-from datalattice.cli.conformance import conformance
-from datalattice.cli.offline import add_offline
+from datalattice.cli import missing_package
+from datalattice.cli.offline import OFFLINE_COMMANDS, offline_option
 from datalattice.cli.render import print_error
 from datalattice.errors import DataLatticeError, UsageError
 
@@ -74,46 +56,115 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo)
-app.command("init")(key.init)
-app.add_typer(key.app, name="key", no_args_is_help=True)
-app.add_typer(node.app, name="node", no_args_is_help=True)
-app.add_typer(kv.app, name="kv", no_args_is_help=True)
-app.add_typer(queue.app, name="queue", no_args_is_help=True)
-for name, command in (
-    ("stats", garbage.stats),
-    ("gc", garbage.gc),
-    ("sweep", garbage.sweep),
-    ("pin", pins.pin),
-    ("unpin", pins.unpin),
-    ("pins", pins.pins),
-    ("forget", pins.forget),
-    ("export", pins.export),
-    ("import", pins.import_),
-):
-    store.app.command(name)(command)
-app.add_typer(store.app, name="store", no_args_is_help=True)
-app.add_typer(hosting.app, name="hosting")
-app.command("forget")(hosting.forget)
-app.command("host")(hosting.host)
-app.add_typer(forks.app, name="forks", no_args_is_help=True)
-app.add_typer(fs.app, name="fs", no_args_is_help=True)
-app.add_typer(etch.app, name="etch", no_args_is_help=True)
-app.add_typer(venue.app, name="venue", no_args_is_help=True)
-app.add_typer(spark.app, name="spark", no_args_is_help=True)
-app.command("get")(get.get)
-app.command("put")(put.put)
-app.command("log")(history.log)
-app.command("show")(history.show_root)
-app.command("diff")(history.diff)
-app.command("checkout")(history.checkout)
-app.command("audit")(history.audit)
-app.command("conformance")(conformance)
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "demo": ("demo", "demo"),
+    "init": ("key", "init"),
+    "key": ("key", "app"),
+    "node": ("node", "app"),
+    "kv": ("kv", "app"),
+    "queue": ("queue", "app"),
+    "store": ("store", "app"),
+    "hosting": ("hosting", "app"),
+    "forget": ("hosting", "forget"),
+    "host": ("hosting", "host"),
+    "forks": ("forks", "app"),
+    "fs": ("fs", "app"),
+    "etch": ("etch", "app"),
+    "venue": ("venue", "app"),
+    "spark": ("spark", "app"),
+    "get": ("get", "get"),
+    "put": ("put", "put"),
+    "log": ("history", "log"),
+    "show": ("history", "show_root"),
+    "diff": ("history", "diff"),
+    "checkout": ("history", "checkout"),
+    "audit": ("history", "audit"),
+    "conformance": ("conformance", "conformance"),
+}
+"""Each command or group: the module of this package that has it, and its name there."""
+
+
+class _Commands(MutableMapping[str, Any]):
+    """Commands by name, each made when it is first looked up."""
+
+    def __init__(self, names: Iterable[str], make: Callable[[str], Any]) -> None:
+        self._names = list(names)
+        self._make = make
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            if name not in self._names:
+                raise KeyError(name)
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._made[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _load(name: str) -> Any:
+    """Import the module that has a command or group, and return that as typer runs it."""
+    module, attribute = COMMANDS[name]
+    return _as_command(name, getattr(import_module(f"datalattice.cli.{module}"), attribute))
+
+
+def _as_command(name: str, found: typer.Typer | Callable[..., Any]) -> Any:
+    """Return a group or function as typer runs it; those that write for owners get `--offline`."""
+    parent = typer.Typer()
+    if not isinstance(found, typer.Typer):
+        parent.command(name)(found)
+        command = get_group(parent).commands[name]
+        if name == "put":
+            command.params.append(offline_option())
+        return command
+    empty = copy(found)
+    infos = {_name_of(info): info for info in found.registered_commands}
+    empty.registered_commands = []
+    parent.add_typer(empty, name=name, no_args_is_help=name != "hosting")
+    group = get_group(parent).commands[name]
+    assert isinstance(group, TyperGroup)
+    groups = group.commands
+    writers = OFFLINE_COMMANDS.get(name, "").split()
+
+    def make(below: str) -> Any:
+        if below in groups:
+            return groups[below]
+        made = typer.Typer()
+        made.registered_commands = [infos[below]]
+        made.callback()(_nothing)
+        command = get_group(made).commands[below]
+        if below in writers:
+            command.params.append(offline_option())
+        return command
+
+    group.commands = _Commands([*infos, *groups], make)
+    return group
+
+
+def _nothing() -> None:
+    """Keep typer from taking the only command of a group for the group."""
+
+
+def _name_of(info: CommandInfo) -> str:
+    assert info.callback is not None
+    return info.name or get_command_name(info.callback.__name__)
 
 
 def _print_version(wanted: bool) -> None:
     if not wanted:
         return
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         print(f"lattice {version('datalattice')}")
     except PackageNotFoundError:
@@ -134,18 +185,19 @@ def options(
 
 
 @cache
-def _built() -> Callable[..., Any]:
-    """Return the commands as typer runs them; a process that runs many builds them once."""
-    commands = get_command(app)
-    assert isinstance(commands, TyperGroup)
-    return add_offline(commands)
+def built() -> TyperGroup:
+    """Return the command `lattice` as typer runs it; a process that runs many builds it once."""
+    group = get_command(app)  # with completion, which a group alone does not have
+    assert isinstance(group, TyperGroup)
+    group.commands = _Commands(COMMANDS, _load)
+    return group
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. Every error ends in one line on standard error."""
     as_json = "--json" in arguments
     try:
-        code = _built()(list(arguments), prog_name="lattice", standalone_mode=False)
+        code = built()(list(arguments), prog_name="lattice", standalone_mode=False)
     except (Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except _Terminated:

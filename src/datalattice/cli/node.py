@@ -39,12 +39,14 @@ from datalattice.cli.render import (
 from datalattice.cli.running import peers_table, size_text, status_of
 from datalattice.cli.values import value_json
 from datalattice.cli.watch import watch
+from datalattice.client import take_turn
 from datalattice.errors import PeerUnavailable, StoreLocked, UsageError
-from datalattice.home import take_turn
 from datalattice.store import RealDisk
 
 if TYPE_CHECKING:
-    from datalattice.node import Node, Running, Settings
+    from datalattice.client import Running
+    from datalattice.client.settings import Settings
+    from datalattice.node import Node
 
 app = typer.Typer(help="Run a node in a folder, ask how it is, take over what its peers have.")
 
@@ -116,7 +118,7 @@ def settings_of(
 
     Raises: UsageError: one of them is wrong, or the named file is not there.
     """
-    from datalattice.node import load_settings
+    from datalattice.client.settings import load_settings
 
     if file is not None and not file.is_file():
         raise UsageError(f"there is no file {file}")
@@ -143,7 +145,9 @@ def start(
     from `node.toml` in the folder; `lattice node config` shows all settings.
     Prints where it listens once it serves.
     """
-    from datalattice.node import Daemon, NodeConfig, running
+    from datalattice.client import running
+    from datalattice.client.settings import NodeConfig
+    from datalattice.node import Daemon
 
     folder = folder_of(dir)
     other = running(folder.path)
@@ -269,7 +273,7 @@ def status(
 ) -> None:
     """Print how a node is: the one of this folder, or any one by its address."""
     if address is not None:
-        from datalattice.node import probe
+        from datalattice.client.network import probe
 
         report = probe(address)
         document: dict[str, object] = {
@@ -314,7 +318,7 @@ def _shown(name: str, value: object) -> object:
 
 
 def _status_of(folder: Folder) -> dict[str, Any]:
-    from datalattice.node import connect
+    from datalattice.client import connect
 
     client = connect(folder.path)
     if client is not None:
@@ -354,7 +358,7 @@ def pull(
     Works through the running node of the folder, or without one: then the folder's store is
     brought up to date and closed again.
     """
-    from datalattice.node import connect, parse_address
+    from datalattice.client import connect, parse_address
 
     folder = folder_of(dir)
     address = None if address is None else str(parse_address(address))
@@ -372,7 +376,7 @@ def pull(
 
 
 def _pull_through(client: object, address: str | None) -> str:
-    from datalattice.node import ControlClient
+    from datalattice.client import ControlClient
 
     assert isinstance(client, ControlClient)
     if address is not None:
@@ -394,7 +398,8 @@ def _pull_through(client: object, address: str | None) -> str:
 def _pull_alone(folder: Folder, address: str | None) -> str:
     import asyncio
 
-    from datalattice.node import open_node, probe
+    from datalattice.client.network import probe
+    from datalattice.node import open_node
 
     if address is None:
         raise UsageError("no node runs in this folder; name the node to pull from: host:port")

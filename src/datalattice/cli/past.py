@@ -10,8 +10,8 @@ from datalattice.cells import Value, encode, novelty, to_text, value_hash
 from datalattice.cli.access import open_reader
 from datalattice.cli.folder import Folder
 from datalattice.cli.render import print_notice
+from datalattice.client import root_named
 from datalattice.errors import Corruption, MissingData
-from datalattice.home import root_named
 from datalattice.store import CellStore, Moment, time_text
 
 HOLD_SECONDS: Final = 24 * 60 * 60

@@ -35,13 +35,14 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.running import size_text
 from datalattice.cli.values import value_json
+from datalattice.client import root_named
+from datalattice.client.replicas import taking
 from datalattice.clock import SystemClock
 from datalattice.errors import BadFormat, UsageError
-from datalattice.home import root_named, taking
 from datalattice.store import Pin, parse_time, time_text
 
 if TYPE_CHECKING:
-    from datalattice.node import ControlClient
+    from datalattice.client import ControlClient
 
 IMPORT_WAIT_MS: Final = 20_000
 """How long the running node is asked to wait with its answer; it is asked again."""
@@ -144,7 +145,7 @@ def forget(
 
     Pins and the present root stay. Works through the running node, or without one.
     """
-    from datalattice.node import connect
+    from datalattice.client import connect
     from datalattice.store import CellStore
 
     folder = existing_folder(dir)
@@ -228,7 +229,7 @@ def import_(
     sends: one part that is malformed, not signed, not hosted or over a quota is left out and told,
     and exit code 1 says so. Works through the running node, or without one.
     """
-    from datalattice.node import connect
+    from datalattice.client import connect
 
     if not name and not merge:
         raise UsageError("say what becomes of it: --pin NAME, --merge, or both")
@@ -248,7 +249,7 @@ def import_(
 def _import_alone(
     folder: Folder, source: Path, arguments: dict[str, Any], bar: Step
 ) -> dict[str, Any]:
-    from datalattice.node import import_into
+    from datalattice.client.replicas import import_into
     from datalattice.store import CellStore
 
     with CellStore.open(folder.store_path) as store, _opened(source) as where:

@@ -9,19 +9,12 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
 
 WIDTH_MAX: Final = 1_000
 """Columns of tables that go to a file or pipe: enough for any row."""
@@ -48,12 +41,16 @@ class Step(Protocol):
 
 def results() -> Console:
     """Return the console for results: standard output, only as narrow as a terminal makes it."""
+    from rich.console import Console
+
     width = None if sys.stdout.isatty() else WIDTH_MAX
     return Console(file=sys.stdout, width=width, highlight=False)
 
 
 def notices() -> Console:
     """Return the console for progress and notices: standard error."""
+    from rich.console import Console
+
     return Console(file=sys.stderr, highlight=False)
 
 
@@ -113,6 +110,9 @@ def show(as_json: bool, document: Jsonable, text: Callable[[], None]) -> None:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> Table:
     """Return a table; numbers stand to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
     rows = [list(row) for row in rows]
     made = Table(title=title or None, title_justify="left", title_style="bold")
     for position, column in enumerate(columns):
@@ -183,10 +183,19 @@ def progress_bars(quiet: bool = False, transient: bool = False) -> Iterator[Bars
 
     `transient` bars are gone when the block ends.
     """
-    console = notices()
-    if quiet or not console.is_terminal:
+    console = None if quiet else notices()
+    if console is None or not console.is_terminal:
         yield Bars(None)
         return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
     columns = (
         SpinnerColumn(finished_text=" "),
         TextColumn("{task.description}"),

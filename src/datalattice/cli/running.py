@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.table import Table
-
 from datalattice.cells import to_cell
 from datalattice.cli.folder import Folder
 from datalattice.cli.render import table
 from datalattice.cli.values import value_json
+from datalattice.client import replica_of
 from datalattice.errors import UsageError
-from datalattice.home import replica_of
 
 if TYPE_CHECKING:
-    from datalattice.node import ControlClient
+    from rich.table import Table
+
+    from datalattice.client import ControlClient
     from datalattice.sync import LatticeReplica
 
 KEY_DIGITS_SHOWN: Final = 16
@@ -31,7 +31,7 @@ def running_node(folder: Folder, remedy: str) -> Iterator[ControlClient]:
 
     Raises: UsageError: none does; the text ends with what can be done then.
     """
-    from datalattice.node import connect
+    from datalattice.client import connect
 
     client = connect(folder.path)
     if client is None:
@@ -59,7 +59,7 @@ def on_replica(
 
     fenced: it writes for owners, so peers are asked first.
     """
-    from datalattice.node import connect
+    from datalattice.client import connect
 
     client = connect(folder.path)
     if client is None:
@@ -74,7 +74,7 @@ def on_replica(
 
 def peers_table(peers: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of peers."""
-    columns = ("peer", "key", "source", "trusted", "failures", "in", "out", "state")
+    columns = ("peer", "key", "source", "proved", "failures", "in", "out", "state")
     return table(columns, [_row(one) for one in peers])
 
 
@@ -84,7 +84,7 @@ def _row(peer: Mapping[str, Any]) -> tuple[object, ...]:
         _KEY_BEFORE.sub("", peer.get("address") or ""),  # it has a column of its own
         key[:KEY_DIGITS_SHOWN],
         peer.get("source") or "",
-        peer.get("trusted", False),
+        peer.get("proved", False),
         peer.get("failures", 0),
         size_text(peer.get("bytes_in", 0)),
         size_text(peer.get("bytes_out", 0)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from datalattice.client.drives import inside
 from datalattice.errors import NotADirectory, UsageError
-from datalattice.home import inside
 
 
 @dataclass(frozen=True, slots=True)

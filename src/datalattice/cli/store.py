@@ -10,6 +10,7 @@ import typer
 from typer.exceptions import Exit
 
 from datalattice.cells import Index, Map, Value, encode, references, to_text, value_hash
+from datalattice.cli import garbage, pins
 from datalattice.cli.folder import DirOption, Folder, JsonOption, existing_folder, read_keys_or_none
 from datalattice.cli.render import (
     Step,
@@ -21,12 +22,21 @@ from datalattice.cli.render import (
 )
 from datalattice.cli.running import size_text
 from datalattice.cli.values import value_json
+from datalattice.client import ask_first
 from datalattice.cursors import without_malformed
 from datalattice.errors import BadFormat, Corruption, StoreFailed, UsageError
-from datalattice.home import ask_first
 from datalattice.store import CellStore, time_text
 
 app = typer.Typer(help="Check a folder's store byte by byte, and heal what is damaged.")
+app.command("stats")(garbage.stats)
+app.command("gc")(garbage.gc)
+app.command("sweep")(garbage.sweep)
+app.command("pin")(pins.pin)
+app.command("unpin")(pins.unpin)
+app.command("pins")(pins.pins)
+app.command("forget")(pins.forget)
+app.command("export")(pins.export)
+app.command("import")(pins.import_)
 
 EXIT_FAILED: Final = 1
 
@@ -44,7 +54,7 @@ def check(dir: DirOption = None, json: JsonOption = False) -> None:
     Works beside a running node. Exit code 1 when anything is damaged, missing or lost.
     """
     from datalattice.cli.access import open_reader
-    from datalattice.node import report_document
+    from datalattice.client.network import report_document
 
     folder = existing_folder(dir)
     with progress_bars(quiet=json) as bars, open_reader(folder) as store:
@@ -109,7 +119,7 @@ def heal(
     something could not be had. With --accept-loss the store goes on at its last good root: let its
     node meet its peers before you write, as new records take the offsets of lost ones.
     """
-    from datalattice.node import connect
+    from datalattice.client import connect
 
     folder = existing_folder(dir)
     other = None if store is None else _store_in(store)
@@ -149,7 +159,7 @@ def repair(
     are malformed parts and --apply is not given.
     """
     from datalattice.cli.access import open_reader
-    from datalattice.node import connect
+    from datalattice.client import connect
 
     folder = existing_folder(dir)
     client = connect(folder.path) if apply else None
@@ -215,7 +225,7 @@ def _store_in(path: Path) -> Path:
 
 
 def _heal_through(client: object, addresses: list[str], other: Path | None) -> dict[str, Any]:
-    from datalattice.node import ControlClient
+    from datalattice.client import ControlClient
 
     assert isinstance(client, ControlClient)
     where = None if other is None else str(other)
@@ -230,7 +240,7 @@ def _heal_through(client: object, addresses: list[str], other: Path | None) -> d
 def _heal_alone(
     folder: Folder, addresses: list[str], other: Path | None, bar: Step, *, accept_loss: bool
 ) -> dict[str, Any]:
-    from datalattice.node import HealingSources, healing_document
+    from datalattice.client.network import HealingSources, healing_document
     from datalattice.store import Fetching, heal_store, open_damaged
 
     where = None if other is None else str(other)

@@ -20,7 +20,7 @@ from datalattice.cli.render import print_json_line, print_lines, results, table,
 from datalattice.cli.running import peers_table, running_node, size_text, status_of
 
 if TYPE_CHECKING:
-    from datalattice.node import ControlClient
+    from datalattice.client import ControlClient
 
 INTERVAL_S: Final = 1.0
 """Without a change there is a sight this often."""

@@ -13,6 +13,7 @@ import time
 from typing import Final
 
 from datalattice.cells import Value, decode_message, value_hash
+from datalattice.client.settings import NodeConfig
 from datalattice.conformance.checks import (
     as_int,
     expect,
@@ -60,7 +61,7 @@ from datalattice.lattice import (
     SetLattice,
     root_lattice,
 )
-from datalattice.node import Node, NodeConfig, open_node
+from datalattice.node import Node, open_node
 from datalattice.store import MemoryStore
 from datalattice.wire import FrameBuffer, Request, decode_payload, encode_frame, encode_supply
 

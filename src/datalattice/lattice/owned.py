@@ -109,6 +109,16 @@ class SignedLattice(Lattice):
             return greater(own, other)
         return _SlotMerge(self, context).joined(own, other)
 
+    def left_out(self, high: Signed, low: Signed, context: MergeContext) -> OwnerForked | None:
+        """Return how a cell leaves a lesser one of its slot out; None: it contains that one.
+
+        Both are taken as judged, and as compared by the order: neither is done again.
+        Cost:   the merge.
+        Raises: MissingData: a differing cell is not at hand.
+        Source: docs/design/forks.md "Evidence".
+        """
+        return _SlotMerge(self, context).left_out(high, low)
+
     def _first(self, own: Value, other: Signed, context: MergeContext) -> Value:
         """Return the first sound value of a slot, which is taken as its signer made it."""
         if self.whole:
@@ -205,10 +215,7 @@ class _SlotMerge:
             return own
         own_greater = self._is_greater(own, other)
         high, low = (own, other) if own_greater else (other, own)
-        # "merge(greater, lesser)": the same cell on every node, whatever is malformed inside.
-        value = self._inner.merge(high.value, low.value, self._below)
-        logs = [report for report in self._reports if isinstance(report, QueueForked)]
-        contained = self._says_the_same(value, high.value)
+        value, contained, logs = self._join(high, low)
         if contained and not logs:
             self._tell(own_greater)
             return high
@@ -217,8 +224,22 @@ class _SlotMerge:
             # The join was made only to see what is missing; nothing of it was taken.
             self._reports[:] = [r for r in self._reports if not isinstance(r, WriteSuperseded)]
         self._tell(own_greater)
-        self._tell_forks(high, low, signed, contained, logs)
+        for fork in self._forks(high, low, signed, contained, logs):
+            self._context.report(fork)
         return signed
+
+    def _join(self, high: Signed, low: Signed) -> tuple[Value, bool, list[QueueForked]]:
+        """Return the join, whether `high` contains all of it, and the logs that do not join."""
+        # "merge(greater, lesser)": the same cell on every node, whatever is malformed inside.
+        value = self._inner.merge(high.value, low.value, self._below)
+        logs = [report for report in self._reports if isinstance(report, QueueForked)]
+        return value, self._says_the_same(value, high.value), logs
+
+    def left_out(self, high: Signed, low: Signed) -> OwnerForked | None:
+        """Return how the greater of two cells leaves the lesser one out; None: it does not."""
+        _, contained, logs = self._join(high, low)
+        found = self._forks(high, low, high, contained, logs)
+        return found[0] if found else None
 
     def _is_greater(self, own: Signed, other: Signed) -> bool:
         """Return whether `own` is the greater of two cells with different values."""
@@ -274,20 +295,21 @@ class _SlotMerge:
             else:
                 self._context.report(report)
 
-    def _tell_forks(
+    def _forks(
         self, high: Signed, low: Signed, kept: Signed, contained: bool, logs: list[QueueForked]
-    ) -> None:
-        """Report each side that the kept value leaves out."""
+    ) -> list[OwnerForked]:
+        """Return a report of each side that the kept value leaves out."""
         context = self._context
         owner = high.public_key if context.owner is None else context.owner
         path = context.path
         if kept is high and not contained:
-            context.report(OwnerForked(owner, path, high, low))
-            return
+            return [OwnerForked(owner, path, high, low)]
+        found: list[OwnerForked] = []
         for side, cell in ((OTHER, low), (OWN, high)):
             lost = tuple([report for report in logs if report.lost == side])
             if lost and cell is not kept:
-                context.report(OwnerForked(owner, path, kept, cell, LOG_BRANCH, lost))
+                found.append(OwnerForked(owner, path, kept, cell, LOG_BRANCH, lost))
+        return found
 
 
 class OwnerLattice(Lattice):

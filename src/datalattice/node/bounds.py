@@ -7,28 +7,15 @@ no honest peer does: frames that do not go on, and answers that pile up unread.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from typing import Final
-
-MESSAGES_PER_S_MAX: Final = 10_000
-"""Messages of one peer that are taken in a second, in the long run."""
-
-BYTES_PER_S_MAX: Final = 100_000_000
-"""Bytes of one peer that are taken in a second, in the long run."""
 
 BURST_S: Final = 4
 """Seconds' worth of either that a peer may send at once after a pause."""
-
-PEER_BYTES_MAX: Final = 128_000_000
-"""Bytes of one peer that wait here to be received, handled or sent: two of the largest messages."""
 
 PROGRESS_BYTES: Final = 1_000
 """Bytes of a begun frame that have to come in every `PROGRESS_S`, unless it ends before."""
 
 PROGRESS_S: Final = 10.0
-
-ADDRESS_CONNECTIONS_MAX: Final = 64
-"""Inbound connections from one address."""
 
 _IPV6_PREFIX: Final = 64
 """Leading bits of an IPv6 address that count: one customer has all addresses behind them."""
@@ -38,17 +25,6 @@ _IPV6_SITE_PREFIX: Final = 48
 
 SITE_FACTOR: Final = 4
 """So many times the connections of one network may come from the site it belongs to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What one connection may do."""
-
-    message_bytes_max: int
-    read_timeout_s: float
-    messages_per_s_max: int = MESSAGES_PER_S_MAX
-    bytes_per_s_max: int = BYTES_PER_S_MAX
-    peer_bytes_max: int = PEER_BYTES_MAX
 
 
 class Bucket:

@@ -17,8 +17,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from datalattice.client.settings import Bounds
 from datalattice.errors import PeerError
-from datalattice.node.bounds import Bounds, Bucket, Progress
+from datalattice.node.bounds import Bucket, Progress
 from datalattice.node.transport import Link
 from datalattice.wire import FrameBuffer, encode_frame
 

@@ -13,27 +13,20 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from datalattice import errors
-from datalattice.cells import Keyword, Loader, Map, Value, Vector, encode, novelty, to_cell
+from datalattice.cells import Keyword, Map, Value, Vector
+from datalattice.client import KIND
 from datalattice.errors import (
     BadFormat,
     DataLatticeError,
-    LimitExceeded,
     PeerError,
-    PeerUnavailable,
-    ProtocolViolation,
-    Timeout,
-    Unavailable,
     UsageError,
 )
-from datalattice.limits import MESSAGE_BYTES_MAX
-from datalattice.node.operations import KIND, NO_KEY, Operations
-from datalattice.node.transport.base import READ_BYTES
+from datalattice.node.operations import Operations
 from datalattice.wire import (
+    READ_BYTES,
     FrameBuffer,
     Result,
     Unknown,
@@ -41,7 +34,6 @@ from datalattice.wire import (
     encode_failure,
     encode_frame,
     encode_result,
-    join_cells,
 )
 
 SOCKET_NAME: Final = "control.sock"
@@ -49,9 +41,6 @@ SOCKET_PATH_BYTES_MAX: Final = 100
 """The systems' limit for a socket's path is 104 to 108 bytes."""
 
 SOCKET_MODE: Final = 0o600
-CALL_TIMEOUT_S: Final = 60.0
-REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1_000_000
-"""Cells of one request, with room for their lengths."""
 
 
 class ControlServer:
@@ -184,136 +173,3 @@ async def _answer(payload: bytes, operations: Operations) -> bytes:
         return encode_result(Result(id, await operations.perform(name, arguments)))
     except DataLatticeError as error:
         return encode_failure(id, Keyword(error.code), str(error))
-
-
-class ControlClient:
-    """The calling side: blocking, for tools. One call at a time."""
-
-    def __init__(self, path: str, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        self._timeout_s = timeout_s
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(timeout_s)
-        self._buffer = FrameBuffer()
-        self._last_id = 0
-        self.home: Loader | None = None
-        """A reader of the node's store. What is behind it is not sent along."""
-        try:
-            self._socket.connect(path)
-        except OSError as error:
-            self._socket.close()
-            raise PeerUnavailable(f"no node answers at {path}: {error.strerror}") from error
-
-    def call(self, operation: str, **arguments: object) -> Value:
-        """Have the node do something; return its result, durable where it writes.
-
-        Raises: the node's error, as the same class. PeerUnavailable: it went away. Timeout: it did
-                not answer; the operation may have happened.
-        """
-        self._last_id += 1
-        request = Vector.of((KIND, self._last_id, operation, to_cell(arguments)))
-        try:
-            self._socket.sendall(encode_frame(self._payload(request)))
-            payload = self._receive()
-        except TimeoutError as error:
-            raise Timeout(f"the node did not answer {operation} in {self._timeout_s} s") from error
-        except OSError as error:
-            raise PeerUnavailable(f"the node went away during {operation}") from error
-        message, _ = decode_payload(payload)
-        if not isinstance(message, Result) or message.id != self._last_id:
-            raise ProtocolViolation(f"the node's answer to {operation} is not a Result")
-        if message.error is not None:
-            raise _error(message.error.name, str(message.value))
-        return message.value
-
-    def _payload(self, request: Vector) -> bytes:
-        top = encode(request)
-        cells = [cell for _, cell, value in novelty(request, self.home) if value is not request]
-        if len(top) + sum(map(len, cells)) > REQUEST_BYTES_MAX:
-            raise LimitExceeded(f"a request has at most {REQUEST_BYTES_MAX} bytes of cells")
-        return join_cells(top, cells)
-
-    def _receive(self) -> bytes:
-        while (payload := self._buffer.next_payload()) is None:
-            data = self._socket.recv(READ_BYTES)
-            if not data:
-                raise ConnectionResetError("end of stream")
-            self._buffer.feed(data)
-        return payload
-
-    def close(self) -> None:
-        """End the connection."""
-        self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-def _error(code: str, text: str) -> DataLatticeError:
-    """Return the error that has this code; an unknown one is a plain failure."""
-    for kind in _kinds(DataLatticeError):
-        if kind.code == code and kind is not errors.MissingData:
-            return kind(text)
-    return Unavailable(f"{code}: {text}")
-
-
-def _kinds(base: type[DataLatticeError]) -> Iterator[type[DataLatticeError]]:
-    yield base
-    for kind in base.__subclasses__():
-        yield from _kinds(kind)
-
-
-class NodeWriter:
-    """Writes to the queues of a running node's owner, through its control socket."""
-
-    def __init__(self, client: ControlClient) -> None:
-        self._client = client
-
-    @property
-    def owner(self) -> bytes:
-        """The owner of the queues: the key that signs.
-
-        Raises: NoSigningKey: the node runs without a key.
-        """
-        status = self._client.call("node.status")
-        key = status.get("owner") if isinstance(status, Map) else None
-        if not isinstance(key, str):
-            raise errors.NoSigningKey(NO_KEY)
-        return bytes.fromhex(key)
-
-    def offer_many(
-        self,
-        topic: Value,
-        partition: Value,
-        values: object,
-        keys: object = None,
-        headers: object = None,
-    ) -> range:
-        """Append records and return their offsets; durable on return."""
-        found = self._client.call(
-            "queue.offer_many",
-            topic=topic,
-            partition=partition,
-            values=values,
-            keys=keys,
-            headers=headers,
-        )
-        if not isinstance(found, Vector) or len(found) != 2:
-            raise ProtocolViolation("the node's answer to an offer is not [first count]")
-        first, count = found
-        assert type(first) is int
-        assert type(count) is int
-        return range(first, first + count)
-
-    def truncate(self, topic: Value, partition: Value, start: int) -> int:
-        """Remove the records before `start` and return how many; durable on return."""
-        removed = self._client.call("queue.truncate", topic=topic, partition=partition, start=start)
-        return removed if type(removed) is int else 0
-
-    def num_partitions(self, topic: Value) -> int:
-        """Return how many partitions keys of a topic are spread over; 0 when not set."""
-        meta = self._client.call("queue.meta", topic=topic)
-        count = meta.get(Keyword("num-partitions")) if isinstance(meta, Map) else None
-        return count if type(count) is int else 0

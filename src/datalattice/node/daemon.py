@@ -20,43 +20,28 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import datalattice
+from datalattice.client import RUNNING_NAME, Running, folder_id, parse_address
+from datalattice.client.settings import NodeConfig
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy, KeyPair
-from datalattice.errors import DataLatticeError, PeerUnavailable, UsageError
-from datalattice.node.config import NodeConfig
-from datalattice.node.control import ControlClient, ControlServer
+from datalattice.errors import DataLatticeError, UsageError
+from datalattice.node.control import ControlServer
 from datalattice.node.files import FILES_RESERVED, allow_files
 from datalattice.node.logs import log_event, logging_to, set_level
 from datalattice.node.node import Node
 from datalattice.node.operations import Operations
-from datalattice.node.transport import Transport, parse_address
+from datalattice.node.transport import Transport
 from datalattice.store import FILE_MODE, RealDisk
 
 STORE_NAME: Final = "store"
-RUNNING_NAME: Final = "running.json"
 
 SIGNAL_REST_S: Final = 1.0
 """Signals to end that come closer together are one: a shell and a supervisor may both send it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A running node: its process, where peers reach it, where its owner reaches it."""
-
-    pid: int
-    address: str | None
-    http: str | None
-    control: str
-    public_key: str | None
-    started_ms: int
-    version: str
-    folder: str = ""
-    """Which folder it runs in (`folder_id`): the file means nothing in a copy of that."""
 
 
 class Daemon:
@@ -202,12 +187,6 @@ class Daemon:
         )
 
 
-def folder_id(folder: Path) -> str:
-    """Return what a folder keeps when it is renamed, and a copy of it does not have."""
-    found = folder.stat()
-    return f"{found.st_dev}:{found.st_ino}"
-
-
 def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log in one line what asyncio would print with a traceback, again and again."""
     text = f"{context.get('message')}: {context.get('exception')}"
@@ -221,40 +200,3 @@ def _write(path: Path, running: Running) -> None:
     with os.fdopen(os.open(fresh, flags, FILE_MODE), "w", encoding="utf-8") as file:
         file.write(json.dumps(asdict(running), indent=1) + "\n")
     fresh.replace(path)
-
-
-def running(folder: str | os.PathLike[str]) -> Running | None:
-    """Return the node that runs in a folder, None when none does.
-
-    A file left by a killed node does not count: somebody must answer.
-    """
-    found = _read(Path(folder) / RUNNING_NAME)
-    if found is None:
-        return None
-    try:
-        ControlClient(found.control).close()
-    except PeerUnavailable:
-        return None
-    return found
-
-
-def connect(folder: str | os.PathLike[str]) -> ControlClient | None:
-    """Return a client of the node that runs in a folder, None when none does."""
-    found = _read(Path(folder) / RUNNING_NAME)
-    if found is None:
-        return None
-    try:
-        return ControlClient(found.control)
-    except PeerUnavailable:
-        return None
-
-
-def _read(path: Path) -> Running | None:
-    try:
-        found = Running(**json.loads(path.read_text("utf-8")))
-        is_copy = found.folder not in ("", folder_id(path.parent))
-    except (OSError, ValueError, TypeError):
-        # No file, or none of ours: then no node of ours is running.
-        return None
-    # In a copy of a folder the file names the node of the original: commands would write there.
-    return None if is_copy else found

@@ -21,12 +21,12 @@ from typing import Final, TypeGuard
 
 import datalattice
 from datalattice.cells import Keyword, Map, Signed, Value, Vector, value_hash
+from datalattice.client import Address, parse_address
 from datalattice.clock import Clock
 from datalattice.crypto import PUBLIC_KEY_BYTES, sha3_256
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.lattice import NODES_KEY, P2P_KEY, get_in, node_info
-from datalattice.node.transport import Address, parse_address
 
 NODES_READ_MAX: Final = 10_000
 """Entries among which those to read through are chosen."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
+from datalattice.client.settings import NodeConfig
 from datalattice.clock import Clock
-from datalattice.node.config import NodeConfig
 from datalattice.node.directory import Changed, Directory, Found, Look, is_near
 from datalattice.node.mdns import Mdns
 

@@ -22,15 +22,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from datalattice.cells import Value
+from datalattice.client.fence import WITHOUT_ASKING, Path
 from datalattice.errors import DataLatticeError, Unfenced
 from datalattice.lattice import (
     LOCAL_KEY,
     P2P_KEY,
-    KeyedLattice,
-    Lattice,
     MergeContext,
-    OwnerLattice,
 )
 from datalattice.node.connection import Connection
 from datalattice.node.logs import log_event
@@ -40,21 +37,9 @@ from datalattice.node.peers import PeerInfo
 UNFENCED: Final = "unfenced"
 """Key of the reason to be degraded, and name of the event."""
 
-WITHOUT_ASKING: Final = "writing without having asked a peer"
 WROTE_UNASKED: Final = "this folder was written to without having asked a peer; no answer since"
-MOVED: Final = (
-    "this folder was copied, restored or moved, and no peer has said what was written since; let a "
-    "peer be reached, or accept that: a node with --accept-unfenced (accept_unfenced = true), a "
-    "command with --offline"
-)
-
-PATHS_MAX: Final = 32
-"""Slots that are asked for one by one; of more the root as a whole is."""
-
 SLACK_S: Final = 1.0
 """How much longer a write waits than the fence may take: the event loop may be busy."""
-
-Path = tuple[Value, ...]
 
 _LOCAL: Final[Path] = (LOCAL_KEY,)
 _P2P: Final[Path] = (P2P_KEY,)
@@ -73,13 +58,11 @@ class Pace:
     """wait_s: time for an answer. again_s: time without a peer after which it is asked again.
 
     refusal:  why writes are refused when nobody has answered in time, at the start; None: accepted.
-    hurries:  whether to wait no longer when every peer has failed to be reached once.
     """
 
     wait_s: float
     again_s: float
     refusal: DataLatticeError | None = None
-    hurries: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +76,6 @@ class Links:
     wanted: Callable[[], Sequence[PeerInfo]]
     connected: Callable[[], Sequence[Connection]]
     ask: Callable[[Connection, Path], Awaitable[str | None]]
-
-
-def owned_paths(lattice: Lattice, context: MergeContext) -> list[Path]:
-    """Return the paths of the slots of the owners whose keys a context has.
-
-    These are asked for before they are written to. What lies deeper, as the states of venues do,
-    joins whatever was written elsewhere, and no log is among it.
-    """
-    pairs = context.keys if context.key_pair is None else [*context.keys, context.key_pair]
-    owners = sorted({pair.public_key for pair in pairs})
-    sections = lattice.children() if isinstance(lattice, KeyedLattice) else ()
-    paths: list[Path] = [
-        (key, owner)
-        for key in sections
-        if key != LOCAL_KEY and isinstance(lattice.child(key), OwnerLattice)
-        for owner in owners
-    ]
-    return paths if len(paths) <= PATHS_MAX else [()]
 
 
 class Fence:
@@ -225,7 +190,7 @@ class Fence:
         is_late = False
         try:
             while not self._is_fenced(is_late=is_late):
-                if not is_late and (self._left_s() <= 0 or (pace.hurries and self._is_hopeless())):
+                if not is_late and self._left_s() <= 0:
                     is_late = True
                     if not any(self._answered()):
                         self._give_up(pace, is_start=is_start)
@@ -273,10 +238,6 @@ class Fence:
         return bool(answered) and (
             is_late or all(one.id in answered for one in self._links.connected())
         )
-
-    def _is_hopeless(self) -> bool:
-        """Return whether every wanted peer has failed to be reached, and none is connected."""
-        return not self._links.connected() and all(one.failures for one in self._links.wanted())
 
     def _give_up(self, pace: Pace, *, is_start: bool) -> None:
         reasons = {one.address or "": one.reason for one in self._links.wanted()} | self._reasons

@@ -122,7 +122,7 @@ class Healer:
             idle = [hash for hash, is_asked in self._wanted.items() if not is_asked]
             self._wanted.update(dict.fromkeys(idle, True))
         if idle:
-            self._worker.submit(lambda replicator, now_ms: replicator.heal(idle, now_ms))
+            self._worker.submit(lambda replicator, now_ms: replicator.acquire(idle, now_ms))
 
     def failed(self, error: Exception) -> None:
         """Take note of what failed; cells that are missing or damaged are a matter for peers."""

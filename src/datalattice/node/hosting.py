@@ -11,9 +11,9 @@ from dataclasses import asdict
 from typing import Final
 
 from datalattice.cells import Map, Value, to_cell
+from datalattice.client.settings import parse_owner, policy_document
 from datalattice.errors import Corruption, MissingData, UsageError
 from datalattice.node.node import Node
-from datalattice.node.policyfile import parse_owner, policy_document
 from datalattice.store import CellStore
 from datalattice.sync import Hosting, LatticeReplica, owner_text, section_name
 
@@ -82,7 +82,7 @@ def refuse_for_good(
 ) -> dict[str, object]:
     """Decide that the data of an owner is forgotten, durably; return what will go, for tools.
 
-    The root still has it: see `LatticeReplica.forget`.
+    The root still has it: see `LatticeReplica.drop_refused`.
     Raises: UsageError: a section that there is none of, or one's own key without `own`.
     """
     hosting = hosting_of(replica)

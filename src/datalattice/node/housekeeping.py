@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from datalattice.cells import Value, Vector, decode, encode
+from datalattice.client.settings import NodeConfig
 from datalattice.errors import BadFormat, DataLatticeError, StoreClosed, UsageError
-from datalattice.node.config import NodeConfig
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
 from datalattice.node.worker import Worker
@@ -105,9 +105,9 @@ class Housekeeper:
         """Have the root leave out what was decided to be forgotten, and the peers told."""
 
         def forget(replicator: Replicator, now_ms: int) -> bool:
-            is_changed = self._replica.forget()
+            is_changed = self._replica.drop_refused()
             if is_changed:
-                replicator.replaced(now_ms)
+                replicator.settle(Absorbed(changed=True), "", now_ms)
             return is_changed
 
         return await self._on_worker(forget)
@@ -120,7 +120,7 @@ class Housekeeper:
 
         def take_in(replicator: Replicator, now_ms: int) -> Absorbed:
             absorbed = bring(self._replica, offer, is_known=is_known)
-            replicator.brought(absorbed, BROUGHT, now_ms)
+            replicator.settle(absorbed, BROUGHT, now_ms)
             return absorbed
 
         return await self._on_worker(take_in)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
+from datalattice.client import system_reason
 from datalattice.errors import UsageError
 from datalattice.node.bounds import source_of
-from datalattice.node.transport import system_reason
 
 REQUEST_BYTES_MAX: Final = 8_192
 """Request line and headers together."""

@@ -14,13 +14,9 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, TextIO
-
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
-LOG_FORMATS: Final = ("text", "json")
 
 REPEATS_MAX: Final = 5
 """Records of one kind about one peer in `REPEAT_S`; what follows is counted."""
@@ -33,7 +29,6 @@ REPEATED_MAX: Final = 256
 _PLAIN: Final = re.compile(r"[\w.:/\[\]@+-]+", re.ASCII)
 
 _log = logging.getLogger("datalattice.node")
-_is_quiet: Final[ContextVar[bool]] = ContextVar("is_quiet", default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +55,8 @@ def _plain(value: object) -> object:
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Log events of this task at the level DEBUG: its caller says what matters of them."""
-    token = _is_quiet.set(True)
-    try:
-        yield
-    finally:
-        _is_quiet.reset(token)
-
-
 def log_event(level: int, name: str, **fields: object) -> None:
     """Log an event; fields that are None are left out."""
-    level = logging.DEBUG if _is_quiet.get() else level
     if _log.isEnabledFor(level):
         kept = {key: _plain(value) for key, value in fields.items() if value is not None}
         _log.log(level, "%s", Event(name, kept))

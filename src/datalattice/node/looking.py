@@ -42,7 +42,7 @@ async def _look(worker: Worker, replica: LatticeReplica) -> Inside:
             told.set_result(inside)
 
     def look(replicator: Replicator, _now_ms: int) -> None:
-        standings = tuple(replicator.standings(replica.view_hash))
+        standings = tuple(replicator.standings)
         forks = forks_of(replica.evidence)
         short = () if replica.hosting is None else tuple(replica.hosting.short_of())
         inside = Inside(standings, replicator.missing_count, replica.staged_bytes, forks, short)

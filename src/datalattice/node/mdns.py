@@ -13,10 +13,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import datalattice
+from datalattice.client import TLS, Address, parse_key
 from datalattice.clock import Clock
 from datalattice.errors import UsageError
 from datalattice.node.directory import Found, is_near, is_usable
-from datalattice.node.transport import TLS, Address, parse_key
 
 if TYPE_CHECKING:
     from zeroconf.asyncio import AsyncServiceInfo

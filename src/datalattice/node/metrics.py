@@ -167,7 +167,7 @@ def _traffic(reading: Reading) -> Iterator[Family]:
 
 def _peers(reading: Reading) -> Iterator[Family]:
     peers = reading.peers
-    for state in ("connected", "trusted"):
+    for state in ("connected", "proved"):
         count = sum(one.info.get(state) is True for one in peers)
         yield _gauge(f"peers_{state}", f"Wanted peers that are {state}.", count)
     yield _gauge("peers_wanted", "Peers that this node wants to be connected to.", len(peers))

@@ -18,8 +18,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Protocol
 
+from datalattice.client.settings import NodeConfig
 from datalattice.clock import Clock
-from datalattice.node.config import NodeConfig
 from datalattice.node.connection import Connection, Traffic
 from datalattice.node.http import HttpListener, Response
 from datalattice.node.metrics import CONTENT_TYPE, exposition

@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from datalattice.cells import Value
+from datalattice.client import Address, parse_key
+from datalattice.client.settings import DEFAULT_PORT, NodeConfig
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy
 from datalattice.errors import UsageError
 from datalattice.node.admission import Admission, Guest, NotAdmitted
 from datalattice.node.bounds import source_of_remote
-from datalattice.node.config import DEFAULT_PORT, NodeConfig
 from datalattice.node.connection import WANTED_FRAMES_MAX, Connection, Traffic
 from datalattice.node.directory import Changed, Found, Look
 from datalattice.node.discovery import Discovery
@@ -28,7 +29,7 @@ from datalattice.node.files import FILES_RESERVED, files_max
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
 from datalattice.node.peers import INBOUND, Call, PeerInfo, Peers
-from datalattice.node.transport import Address, Link, Listener, Transport, parse_key
+from datalattice.node.transport import Link, Listener, Transport
 from datalattice.node.worker import Action, Done, Worker
 from datalattice.sync import Effects, Note, Replicator, Sender
 from datalattice.wire import ErrorCode, encode_failure, encode_frame
@@ -195,7 +196,7 @@ class Network:
                     guest.remote,
                     key,
                     connected=True,
-                    trusted=key is not None,
+                    proved=key is not None,
                     reason="connected",
                     source=INBOUND,
                     connected_since_ms=guest.since_ms,
@@ -215,11 +216,10 @@ class Network:
             link.abort()
             return
         key = link.public_key
-        if key == self.own_key:
-            self._turned_away("own-key-refused", link.remote)
-            link.abort()
-            return
-        if self._allowed and key not in self._allowed:
+        is_own = key == self.own_key
+        if is_own:
+            self._turned_away("own-key-refused", link.remote)  # once both have told their starts
+        elif self._allowed and key not in self._allowed:
             who = "no key" if key is None else key.hex()
             self._turned_away("peers-not-allowed", f"{link.remote} with {who}")
             link.abort()
@@ -234,12 +234,12 @@ class Network:
         guest.since_ms = self._clock.now_ms()
         self._guests[id] = guest
         try:
-            if key is not None:
+            if key is not None and not is_own:
                 self.peers.arrived(id, key)
             await self._serve(id, link.remote, link)
         finally:
             self._admission.release(self._guests.pop(id))
-            if key is not None:
+            if key is not None and not is_own:
                 self.peers.gone(id, key)
 
     async def _refuse(self, link: Link, text: str) -> None:
@@ -297,12 +297,12 @@ class Network:
         self._choose(id)
         is_wanted = self.peers.is_added(public_key)
 
-        def want(replicator: Replicator, _now_ms: int) -> None:
-            self.ledger.introduce(id, public_key, is_wanted=is_wanted, is_known=True)
-            if is_wanted:
-                replicator.want(id)
-
-        self._submit(id, want)
+        self._submit(
+            id,
+            lambda _replicator, _now: self.ledger.introduce(
+                id, public_key, is_wanted=is_wanted, is_known=True
+            ),
+        )
 
     def name_of(self, id: str) -> str:
         """Return what stays of the peer at the other end: its key, else where it is."""
@@ -371,7 +371,7 @@ class Network:
         self._submit(
             id,
             lambda replicator, now: replicator.open(
-                id, now, outbound=outbound, public_key=key, pinned=pinned, wanted=is_wanted
+                id, now, outbound=outbound, public_key=key, pinned=pinned
             ),
         )
         try:
@@ -416,9 +416,9 @@ class Network:
         self._submit(connection.id, receive, handled)
 
     def _hold_back(self, connection: Connection, wait_ms: int) -> None:
-        """Read a peer later whose merges cost more than its share."""
+        """Read a peer later whose messages cost more than its share."""
         connection.rest(wait_ms / 1e3)
-        text = f"its values cost more than its share; it is read again in {wait_ms} ms"
+        text = f"its messages cost more than its share; it is read again in {wait_ms} ms"
         self._observer.note(Note("work-slowed", connection.id, text))
 
     def written(self, connection: Connection, count: int) -> None:

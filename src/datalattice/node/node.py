@@ -18,12 +18,14 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
-from datalattice.cells import Value, novelty
+from datalattice.cells import Value
+from datalattice.client.fence import owned_paths
+from datalattice.client.settings import NodeConfig, parse_owner, partial_paths
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, KeyPair, SystemEntropy
 from datalattice.cursors import RootLattice
@@ -36,12 +38,11 @@ from datalattice.errors import (
     Timeout,
     UsageError,
 )
-from datalattice.lattice import Lattice, MergeContext, canonical_path, root_lattice
+from datalattice.lattice import Lattice, MergeContext, root_lattice
 from datalattice.node.backup import Backup
-from datalattice.node.config import NodeConfig, split_partial
 from datalattice.node.connection import Connection, Traffic
 from datalattice.node.directory import publish
-from datalattice.node.fencing import Links, owned_paths
+from datalattice.node.fencing import Links
 from datalattice.node.forkhealth import FORKS, fork_trouble
 from datalattice.node.grids import AuthorityWatch, web_keys
 from datalattice.node.guarding import Guard
@@ -54,14 +55,20 @@ from datalattice.node.monitor import Monitor
 from datalattice.node.network import Network
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
-from datalattice.node.policyfile import parse_owner
 from datalattice.node.pulling import PullWaiters
 from datalattice.node.reading import Inside
 from datalattice.node.transport import TcpTransport, Transport
 from datalattice.node.unwritten import unwritten
 from datalattice.node.worker import Done, Worker
 from datalattice.store import CellStore, CheckedCells, Fetch, Healing, Store
-from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator, owner_text
+from datalattice.sync import (
+    Effects,
+    LatticeProtocol,
+    LatticeReplica,
+    Replicator,
+    Start,
+    owner_text,
+)
 
 PULL_TIMEOUT_S: Final = 30.0
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -143,9 +150,7 @@ class Node:
         entropy: Entropy | None = None,
         transport: Transport | None = None,
         backups: Iterable[Backup] = (),
-        is_brief: bool = False,
     ) -> None:
-        """Set up a node; `is_brief`: one that ends soon waits for no peer that is out of reach."""
         self.identity, self.owner, ring = node_keys(key_pair, identity, keys)
         if config.url is not None and self.identity is None:
             raise NoSigningKey("a node signs the url it publishes, so it needs a key pair")
@@ -158,11 +163,6 @@ class Node:
         known = None if verifier is not None else web_keys(config.did_web, self.clock)
         self._authority = None if known is None else AuthorityWatch(self, known)
         self._context = MergeContext(key_pair=self.identity, verifier=verifier or known, keys=ring)
-        partial: dict[bytes, list[Sequence[Value]]] = {}
-        for text in config.partial:
-            key, names = split_partial(text)
-            path = canonical_path(self._lattice, self._lattice.resolve_path(names) or names)
-            partial.setdefault(key, []).append(path)
         # A node without a key encrypts with one that is gone at its end.
         proved = self.identity or KeyPair.generate()
         self._network = Network(
@@ -172,7 +172,7 @@ class Node:
             self.observer,
             self.clock,
             self._entropy,
-            partial,
+            partial_paths(config, self._lattice),
         )
         self.backups = tuple(backups)
         for one in self.backups:
@@ -189,7 +189,6 @@ class Node:
             self.identity,
             owned_paths(self._lattice, self._context),
             Links(lambda: self.peers, self._network.to_peers, self._ask_for),
-            is_brief,
         )
         self._network.peers.changed = self._guard.fence.woken
         self._changed = asyncio.Event()
@@ -240,6 +239,7 @@ class Node:
                 None,
                 self._watches,
                 self._guard.fence.check,
+                self.config.message_bytes_max,
             )
             self.observer.checks[FORKS] = lambda: fork_trouble(self._replica.evidence)
             self._worker = Worker(self._replicator(), self._deliver, self._failed)
@@ -287,8 +287,10 @@ class Node:
 
     def _replicator(self) -> Replicator:
         start, pace = self._guard.start, self.config.pace
-        codec = LatticeCodec(self._replica, self.clock, self.config.dialect, start)
-        return Replicator(self._replica, codec, pace, self.identity, self._entropy)
+        protocol = LatticeProtocol(
+            self.clock, self.config.dialect, pace, self.identity, self._entropy, start
+        )
+        return Replicator(self._replica, protocol, pace)
 
     async def close(self) -> None:
         """Make the last local writes durable, tell the peers, and end.
@@ -347,8 +349,10 @@ class Node:
         told = asyncio.Event()
 
         def hurry(replicator: Replicator, now_ms: int) -> None:
-            replicator.hurry(now_ms)
-            self._loop.call_soon_threadsafe(told.set)
+            try:
+                replicator.publish(now_ms, at_once=True)
+            finally:
+                self._loop.call_soon_threadsafe(told.set)
 
         self._worker.submit(hurry)
         with contextlib.suppress(TimeoutError):
@@ -417,12 +421,9 @@ class Node:
         door = CheckedCells(self._store, scanned=True)
         for value in values:
             door.check_value(value)
-        cells = [encoding for value in values for _, encoding, _ in novelty(value, self._store)]
         self._healer.make_writable()
         self._store.put(*values)
         self._store.sync()
-        # They may refer to what was private, as cells of a peer may.
-        self._worker.submit(lambda _replicator, _now_ms: self._replica._private.admit(cells))
 
     async def heal(self, others: Fetch | None = None) -> Healing:
         """Check the whole store, and repair it with the help of the peers, then of `others`.
@@ -608,6 +609,7 @@ class Node:
             self._pulls.finished(token, error)
         self._network.heard(effects)
         for twin in effects.twins:
+            assert isinstance(twin, Start)
             self._guard.cloned(twin)
         if effects.changed:
             self._changed.set()

@@ -45,7 +45,6 @@ import datalattice
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
     Index,
-    Keyword,
     Loader,
     Map,
     Value,
@@ -54,6 +53,16 @@ from datalattice.cells import (
     to_text,
     value_hash,
 )
+from datalattice.client import (
+    NO_KEY,
+    SlotMoved,
+    parse_key,
+    present_slots,
+    read_slots,
+    with_slots,
+)
+from datalattice.client.network import HealingSources, healing_document
+from datalattice.client.replicas import import_into
 from datalattice.crypto import KeyPair
 from datalattice.errors import (
     Corruption,
@@ -69,27 +78,12 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.node import forks, hosting
-from datalattice.node.fetching import HealingSources, healing_document
 from datalattice.node.garbage import Collection
-from datalattice.node.importing import import_into
 from datalattice.node.node import Node
-from datalattice.node.slots import (
-    SlotMoved,
-    check_slot,
-    present_slots,
-    read_slots,
-    with_slots,
-)
-from datalattice.node.transport import parse_key
 from datalattice.store import CellStore, CheckedCells
 from datalattice.sync import Absorbed, Offer
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
-
-NO_KEY: Final = (
-    "the running node started without a key, so it cannot write below owners; "
-    "make one with `lattice key new` if there is none, and start the node again"
-)
 
 KEPT: Final = (
     "the records are not acknowledged: while it runs the node keeps them and stores them once it "
@@ -175,8 +169,6 @@ class Operations:
                 door = CheckedCells(node.store, scanned=True)
                 for _, _, after in wanted:
                     door.check_value(after)  # all of it is at hand, and sound
-                for slot in present_slots(cursor.get(), wanted):
-                    check_slot(lattice, slot, cursor.context)
                 cursor.update(lambda live: with_slots(lattice, live, present_slots(live, wanted)))
             except (SlotMoved, MissingData):
                 # Whoever is ahead in the live value may not be durable yet, and what an edit is
@@ -480,5 +472,4 @@ def _optional_vector(arguments: Map, name: str) -> Vector | None:
     return None if arguments.get(name) is None else _vector(arguments, name)
 
 
-KIND: Final = Keyword("DO")
 """First element of a control request: [:DO id name arguments]."""

@@ -4,9 +4,8 @@ A peer is a node, and a node is its key. It is wanted by an address, by its key,
 not given is learnt: the key when it is proved on connecting, an address from those who publish it.
 Two addresses at which the same key answers are one peer with two addresses.
 
-A wanted peer stays wanted when its connection dies: it is dialled again, after one second at first
-and up to thirty when it stays away, each time a random part of that, so that many nodes do not
-knock at a returning one together.
+A wanted peer stays wanted when its connection dies: it is dialled again, after one second at first,
+later up to thirty, each time a random part of that, so that many nodes do not dial it together.
 
 Two nodes that want each other need one connection, not two. The one dialled by the smaller key
 stays; its other end, knowing both keys as well, ends its own and dials no more while that lives.
@@ -22,10 +21,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from datalattice.client import Address, parse_address
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import PUBLIC_KEY_BYTES, Entropy, SystemEntropy
 from datalattice.errors import UsageError
-from datalattice.node.transport import Address, Link, Transport, parse_address
+from datalattice.node.transport import Link, Transport
 
 BACKOFF_MS_MIN: Final = 1_000
 BACKOFF_MS_MAX: Final = 30_000
@@ -65,7 +65,7 @@ class PeerInfo:
 
     address:            where it is dialled, None while no address is known.
     public_key:         its key, None until it was proved or given.
-    connected, trusted: whether there is a connection in either direction, and its key was proved.
+    connected, proved: whether there is a connection in either direction, and its key was proved.
     failures:           attempts in a row that came to nothing.
     reason:             how the last attempt went, in words.
     source:             `added`, who told of it: `p2p`, `mdns`; or `inbound`: it is not wanted.
@@ -78,7 +78,7 @@ class PeerInfo:
     address: str | None
     public_key: bytes | None = None
     connected: bool = False
-    trusted: bool = False
+    proved: bool = False
     failures: int = 0
     reason: str = "not dialled yet"
     source: str = ADDED
@@ -296,7 +296,7 @@ class Peers:
         peer = self._with_key(public_key)
         if peer is None:
             return
-        self._seen(peer, trusted=True)
+        self._seen(peer, proved=True)
         if peer.connection_id is not None and self._theirs_stays(public_key):
             self._drop(peer.connection_id, THEIRS_STAYS)
 
@@ -320,7 +320,7 @@ class Peers:
         place = next((one for one in peer.places if str(one) == peer.info.address), None)
         reason = self._proved(peer, place, public_key)
         if reason is None:
-            self._seen(peer, trusted=True)
+            self._seen(peer, proved=True)
         else:
             self._drop(id, reason)
 
@@ -368,7 +368,7 @@ class Peers:
         while peer in self._peers:
             peer.news.clear()
             if self._inbound.get(peer.info.public_key or b""):
-                self._seen(peer, trusted=True)
+                self._seen(peer, proved=True)
                 peer.info.reason, peer.info.failures = "it is connected to us", 0
                 await peer.news.wait()
                 await asyncio.sleep(backoff_ms(0, self._entropy) / 1_000)
@@ -407,14 +407,15 @@ class Peers:
         reason = None if key is None else self._proved(peer, place, key)
         if reason is not None:
             peer.info.reason = reason
+            if reason == OWN_KEY:  # the two tell each other of their starts, and end it
+                await self._serve(Call(f"out {place} #{next(self._numbers)}", place, link, False))
             link.abort()
             return
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         id = peer.connection_id = f"out {place} #{next(self._numbers)}"
-        self._seen(peer, trusted=key is not None)
-        peer.info.reason = "connected"
-        reason = "ended"
+        self._seen(peer, proved=key is not None)
+        peer.info.reason, reason = "connected", "ended"
         try:
             reason = await self._serve(Call(id, place, link, peer.info.source == ADDED))
         finally:
@@ -476,13 +477,13 @@ class Peers:
         if self._close is not None:
             self._close(id, reason)
 
-    def _seen(self, peer: Peer, *, trusted: bool) -> None:
+    def _seen(self, peer: Peer, *, proved: bool) -> None:
         now_ms = self._clock.now_ms()
         info = peer.info
         if not info.connected:
             info.connected_since_ms = now_ms
         info.connected, info.last_seen_ms = True, now_ms
-        info.trusted = info.trusted or trusted
+        info.proved = info.proved or proved
         self.changed()
         asyncio.get_running_loop().call_soon(self.changed)  # and once the connection is listed
 
@@ -490,7 +491,7 @@ class Peers:
         info = peer.info
         if info.connected:
             info.last_seen_ms = self._clock.now_ms()
-        info.connected = info.trusted = False
+        info.connected = info.proved = False
         info.connected_since_ms, info.reason = None, reason
         self.changed()
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from datalattice.apps.queue import QUEUE_SECTION, LatticeMQ
 from datalattice.cells import Value, brief, same
+from datalattice.client import Slot, differing
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError
 from datalattice.lattice import Lattice
-from datalattice.node.slots import Slot, differing
 
 
 def unwritten(lattice: Lattice, durable: Value, live: Value) -> list[str]:

@@ -82,7 +82,7 @@ class Worker:
 
     def start(self) -> None:
         """Begin to work."""
-        self._deadline_ms = self._replicator.next_deadline()
+        self._deadline_ms = self._replicator.deadline_ms
         self._thread.start()
 
     def submit(self, action: Action, done: Done | None = None, *, stranger: bool = False) -> None:
@@ -145,7 +145,7 @@ class Worker:
         finally:
             self._excuse(began_ms)
             self._hand_out()
-            deadline_ms, sleeps_until_ms = self._replicator.next_deadline(), self._deadline_ms
+            deadline_ms, sleeps_until_ms = self._replicator.deadline_ms, self._deadline_ms
             if deadline_ms is not None and (
                 sleeps_until_ms is None or deadline_ms < sleeps_until_ms
             ):
@@ -159,7 +159,7 @@ class Worker:
     def _excuse(self, began_ms: int) -> None:
         busy_ms = self._clock.now_ms() - began_ms
         if busy_ms >= BUSY_MS_MIN:
-            self._replicator.excuse(busy_ms)
+            self._replicator.tick(self._clock.now_ms(), busy_ms)
 
     def _hand_out(self, done: Done | None = None) -> None:
         effects = self._replicator.take_effects()
@@ -232,10 +232,10 @@ class Worker:
             self._publish(waiting)
         self._serve_strangers(began_ms, everything=not running)
         self._excuse(began_ms)
-        deadline_ms = replicator.next_deadline()
+        deadline_ms = replicator.deadline_ms
         if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
             self._guard(_tick)
-            deadline_ms = replicator.next_deadline()
+            deadline_ms = replicator.deadline_ms
         self._deadline_ms = deadline_ms
         self._hand_out()
         return running

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from datalattice.cells import Value
+from datalattice.client import read_key, root_named
 from datalattice.clock import Clock, SystemClock
 from datalattice.errors import MissingData, StoreFailed, UsageError
-from datalattice.home import read_key, root_named
 from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.leasing import Keeper, Lease, NoLease, Snapshot, StreamLeases
 from datalattice.pipeline.options import (
@@ -112,7 +112,7 @@ def place_option(options: Given) -> Place:
 
 
 def _address_option(text: str) -> str:
-    from datalattice.node import parse_address
+    from datalattice.client import parse_address
 
     try:
         return str(parse_address(text))

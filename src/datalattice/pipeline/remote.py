@@ -26,10 +26,10 @@ from datalattice.cells import (
     encode,
     value_hash,
 )
+from datalattice.client.network import open_stream, receive_result, unreached
 from datalattice.crypto import KeyPair
 from datalattice.errors import MissingData, PeerError, PeerUnavailable
 from datalattice.limits import CELL_BYTES_MAX
-from datalattice.node import open_stream, receive_result, unreached
 from datalattice.wire import (
     REQUEST_HASHES_MAX,
     FrameBuffer,

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from pyspark.sql.datasource import WriterCommitMessage
 
 from datalattice.cells import Cell, Loader, Value, Vector, decode, encode
+from datalattice.client import Change, Editor, Folder, editing, read_key, take_turn
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.cursors import collector_paused
@@ -43,7 +44,6 @@ from datalattice.errors import (
     Timeout,
     UsageError,
 )
-from datalattice.home import Change, Editor, Folder, editing, read_key, take_turn
 from datalattice.limits import COUNT_MAX
 from datalattice.pipeline.leftovers import remove, remove_batches, remove_stale
 from datalattice.pipeline.options import (

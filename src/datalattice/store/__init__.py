@@ -9,7 +9,7 @@ from datalattice.store.archive import (
     place_at_opening,
     unsound_below,
 )
-from datalattice.store.base import ANY, Commit, Contains, Damage, Store
+from datalattice.store.base import ANY, PRIVATE_KEY, Commit, Contains, Damage, Store, public_part
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Missing, Report, Seen
@@ -77,6 +77,7 @@ __all__ = [
     "NOTHING",
     "PLACE_FILE",
     "PLACE_SHIFT",
+    "PRIVATE_KEY",
     "RETENTION",
     "STARTS_MAX",
     "START_BYTES",
@@ -140,6 +141,7 @@ __all__ = [
     "open_damaged",
     "parse_time",
     "place_at_opening",
+    "public_part",
     "record_damage",
     "store_in",
     "sweep_head",

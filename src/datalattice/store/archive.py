@@ -19,7 +19,7 @@ from typing import Final
 from datalattice.cells import branch_hashes, decode
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, StoreVersion
 from datalattice.limits import CELL_BYTES_MAX
-from datalattice.store.base import Store, check_hash
+from datalattice.store.base import Store, announced_tops, check_hash
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checking import Seen
 from datalattice.store.doors import CheckedCells
@@ -258,17 +258,17 @@ def unsound_below(store: Store, top: bytes, sound: Store | None = None) -> bool:
     return bool(apart)
 
 
-def announce_cells(store: CellStore, tops: Iterable[bytes]) -> None:
-    """Announce staged cells and all below them, children first, in steps.
+def announce_cells(store: CellStore, roots: Iterable[bytes]) -> None:
+    """Announce the staged cells that a commit of these roots announces, children first, in steps.
 
-    A commit that reaches them later has then nothing left to announce, however many they are. They
-    are durable on return.
+    Such a commit has then nothing left to announce, however many they are. They are durable on
+    return.
     Raises: MissingData: a cell is not here. StoreFull, StoreFailed: it cannot be written.
     Cost:   memory for `ANNOUNCED_MAX` cells.
     """
     store.sync()
     batch: dict[bytes, None] = {}
-    stack = [(top, False) for top in tops]
+    stack = [(top, False) for root in roots for top in announced_tops(store.load(root), store)]
     while stack:
         hash, is_done = stack.pop()
         place = store.place_of(hash)

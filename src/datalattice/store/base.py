@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self, overload
 
 from mypy_extensions import mypyc_attr
 
 from datalattice.cells import (
+    Index,
+    Keyword,
+    Loader,
     Part,
     Taking,
     Value,
@@ -17,6 +20,7 @@ from datalattice.cells import (
     decode,
     decode_trusted,
     encode,
+    novelty,
     value_hash,
 )
 from datalattice.crypto import sha3_256
@@ -44,6 +48,10 @@ Expected = bytes | None
 
 Contains = Callable[[Value, Value], bool]
 """(new root, present root) -> whether the new one holds all that the present one does."""
+
+
+PRIVATE_KEY: Final = Keyword("local")
+"""Where a root has what its node keeps for itself. Nothing below it is announced by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,32 @@ def with_top(parts: list[Part], value: Value, root: bytes) -> list[Part]:
     return [*parts, (root, encode(value), value)]
 
 
+def public_part(root: Value) -> Value:
+    """Return a root without what its node keeps for itself; the same object when that is all."""
+    if isinstance(root, Index) and PRIVATE_KEY in root:
+        return root.remove(PRIVATE_KEY)
+    return root
+
+
+def announced_parts(announced: Iterable[Value], home: Loader) -> list[Part]:
+    """Return the novelty of all values that a commit announces, their top cells with it."""
+    return [
+        part
+        for value in announced
+        for part in with_top(novelty(value, home), value, value_hash(value))
+    ]
+
+
+def announced_tops(root: Value, home: Loader) -> list[bytes]:
+    """Return the cells of `home` from which all that a root announces by default is reached."""
+    public = public_part(root)
+    if public is root:
+        return [value_hash(root)]
+    made = {hash: encoding for hash, encoding, _ in announced_parts([public], home)}
+    below = [hash for encoding in made.values() for hash in branch_hashes(encoding)]
+    return [hash for hash in dict.fromkeys(below) if hash not in made]
+
+
 def reachable(parts: Iterable[Part], inside: Callable[[bytes], bytes | None]) -> list[bytes]:
     """Return the hashes below `parts` that `inside` knows, and those below them, each once.
 
@@ -125,8 +159,10 @@ def reachable(parts: Iterable[Part], inside: Callable[[bytes], bytes | None]) ->
 class Store(Taking):
     """Cells by hash, and one root among them that moves by compare-and-set. It is a `Loader`.
 
-    A cell is *announced* when it is reachable from a root that was committed: only such cells may
-    be served to others. `put` stages cells without announcing them.
+    A cell is *announced* when it is reachable from what a commit announced, which is by default
+    the root without its `PRIVATE_KEY`: only such cells may be served to others. All other cells
+    are *staged*: what `put` brought, and what only the private part of a root has. A cell that was
+    announced stays so.
     """
 
     def __init__(self, cache_bytes: int = CACHE_BYTES_MAX) -> None:
@@ -167,15 +203,17 @@ class Store(Taking):
 
     @abstractmethod
     def announced(self, hash: bytes) -> bool:
-        """Return whether the cell may be served to others: a committed root reached it."""
+        """Return whether the cell may be served to others: what a commit announced reached it."""
 
     @abstractmethod
     def root_hash(self) -> bytes | None:
         """Return the hash of the last root that is durable, None when none was ever committed."""
 
     @abstractmethod
-    def _commit(self, value: Value, expected: Expected | Any_) -> Commit | None:
-        """Do the work of `commit`."""
+    def _commit(
+        self, value: Value, expected: Expected | Any_, announced: Sequence[Value] | None
+    ) -> Commit | None:
+        """Do the work of `commit`; None: all of `value` is announced."""
 
     @abstractmethod
     def put(self, *values: Value) -> int:
@@ -229,21 +267,40 @@ class Store(Taking):
     # --- shared ---
 
     @overload
-    def commit(self, value: Value, expected: Any_ = ANY, *, contains: bool = True) -> Commit: ...
+    def commit(
+        self,
+        value: Value,
+        expected: Any_ = ANY,
+        *,
+        contains: bool = True,
+        announced: Sequence[Value] | None = None,
+    ) -> Commit: ...
 
     @overload
     def commit(
-        self, value: Value, expected: Expected, *, contains: bool = True
+        self,
+        value: Value,
+        expected: Expected,
+        *,
+        contains: bool = True,
+        announced: Sequence[Value] | None = None,
     ) -> Commit | None: ...
 
     def commit(
-        self, value: Value, expected: Expected | Any_ = ANY, *, contains: bool = True
+        self,
+        value: Value,
+        expected: Expected | Any_ = ANY,
+        *,
+        contains: bool = True,
+        announced: Sequence[Value] | None = None,
     ) -> Commit | None:
         """Make `value` the root: store its novelty and move the root, all or nothing, durably.
 
         With `expected` nothing happens, and None is returned, when the root has another hash.
         In a store with `root_contains` the value must contain the present root; `contains=False`
         replaces the root by whatever the value is.
+        announced: what of it may be served to others, made of its parts; default: all but what it
+        has under `PRIVATE_KEY`. The rest is stored, and stays staged.
         Afterwards the cells of `value` load their children from this store.
         Raises: NotContained: the present root has what `value` lacks; nothing was written.
                 MissingData: a cell of `value` is not at hand. ReadOnly: the store was opened so.
@@ -252,13 +309,16 @@ class Store(Taking):
                 of `value` with the present root where they are compared.
         """
         check = self.root_contains
+        announced = (public_part(value),) if announced is None else announced
+        if len(announced) == 1 and announced[0] is value:
+            announced = None
         if not contains or check is None:
-            return self._commit(value, expected)
+            return self._commit(value, expected, announced)
         present = self.root_hash()
         while True:
             if isinstance(expected, Any_) or expected == present:
                 self._check_contained(value, present, check)
-                done = self._commit(value, present)
+                done = self._commit(value, present, announced)
                 if done is not None:
                     return done
             # Another thread's commit came between, or is on its way: look at what it leaves.

@@ -22,6 +22,7 @@ from datalattice.store.base import (
     Any_,
     Commit,
     Expected,
+    announced_parts,
     check_cells,
     reachable,
     with_top,
@@ -250,18 +251,22 @@ class CellStore(Reading):
 
     # --- writing ---
 
-    def _commit(self, value: Value, expected: Expected | Any_) -> Commit | None:
+    def _commit(
+        self, value: Value, expected: Expected | Any_, announced: Sequence[Value] | None
+    ) -> Commit | None:
         committer = self._writer()
         root = value_hash(value)
         if not isinstance(expected, Any_) and expected != committer.head:
             return None
         self.room.check()
         parts = novelty(value, self)
+        tops = with_top(parts, value, root)
+        shown = tops if announced is None else announced_parts(announced, self)
         with committer.lock:
             self._check_open()
             if not isinstance(expected, Any_) and expected != committer.head:
                 return None
-            sequence = self._write_commit(committer, value, root, parts)
+            sequence = self._write_commit(committer, tops, shown, root)
             epoch = committer.epoch
         committer.make_durable(sequence, epoch)
         self.history.flush()
@@ -270,9 +275,18 @@ class CellStore(Reading):
         return Commit(root, parts, sequence)
 
     def _write_commit(
-        self, committer: Committer, value: Value, root: bytes, parts: list[Part]
+        self, committer: Committer, tops: list[Part], shown: list[Part], root: bytes
     ) -> int:
-        tops = with_top(parts, value, root)
+        """Write the cells of a root, `tops`; those of `shown`, and all below them, are announced.
+
+        Other cells of `shown` are not stored: they stand above what the root keeps apart.
+        """
+        private: dict[bytes, bytes] = {}
+        if shown is not tops:
+            public = {hash for hash, _, _ in shown}
+            # Each is looked up: a second copy would be a staged one, of what may be announced.
+            private = {h: data for h, data, _ in tops if h not in public and not self.has(h)}
+            tops = [part for part in tops if part[0] in public]
         fresh, staged = self._index.sort_out(tops, self)
         if root in fresh:  # the one cell that is likely to come again
             place = self._index.find(root)
@@ -281,19 +295,22 @@ class CellStore(Reading):
                 staged += [root] if place & STAGED else []
         promoted = dict.fromkeys(staged)
         if self._pending or self._writing or self._state.staged:
-            reached = dict.fromkeys(reachable(tops, self._staged_encoding))
+            reached = dict.fromkeys(reachable(shown, self._staged_encoding))
             # Children first: a crash may leave the first packs of a commit that has several.
             fresh = {h: cell for h, cell in self._pending.items() if h in reached} | fresh
             promoted |= {hash: None for hash in reached if hash not in fresh}
-        if not fresh and not promoted and not self._pending and root == committer.head:
+        has_new = bool(fresh or private or promoted or self._pending)
+        if not has_new and root == committer.head:
             committer.check()
             return committer.sequence
-        self._check_below(fresh)
+        self._check_below(fresh | private)
         cells = Cells(list(fresh), list(fresh.values()))
         for hash in fresh.keys() & self._pending.keys():
             # Until they are durable nobody but this store has them.
             waiting = self._writing[hash] = self._pending.pop(hash)
             self._pending_bytes -= len(waiting)
+        self._pending |= private
+        self._pending_bytes += sum(map(len, private.values()))
         return self._write(committer, cells, list(promoted), root)
 
     def _staged_encoding(self, hash: bytes) -> bytes | None:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
-from datalattice.cells import KnownFacts, branch_hashes, check_cell, decode, references
+from datalattice.cells import KnownFacts, Value, branch_hashes, check_cell, decode, references
 from datalattice.errors import BadFormat, Corruption, MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.store.base import Damage
+from datalattice.store.base import Damage, announced_tops
 from datalattice.store.disk import Disk
 from datalattice.store.garbage import REMOVED_NOTHING, Removed, Sieve
 from datalattice.store.hashindex import BEGINNING, STAGED, HashIndex, Watermark
@@ -70,7 +71,7 @@ class Report:
     """Cells that are whole, by hash and place, though their pack is damaged or the index lacks
     them."""
     unserved: tuple[bytes, ...] = ()
-    """Cells that the root reaches, and that are not marked as announced."""
+    """Cells that the root announces, and that are not marked so."""
     useless: tuple[bytes, ...] = ()
     """Cells that the root does not reach, and that are damaged or miss something below them."""
     unsound: tuple[tuple[bytes, str], ...] = ()
@@ -321,6 +322,16 @@ class Checker:
         self._facts.trim()
         return True
 
+    def load(self, hash: bytes) -> Value:
+        """Return the value with this hash, as far as it is whole.
+
+        Raises: MissingData: it is not here, or damaged.
+        """
+        encoding = self._load(hash)
+        if encoding is None:
+            raise MissingData([hash])
+        return decode(encoding, self)
+
     def _load(self, hash: bytes) -> bytes | None:
         place = self._index.find(hash)
         try:
@@ -357,11 +368,18 @@ class Checker:
         missing: dict[bytes, Missing] = {}
         seen = Seen()
         if root is not None:
-            self._walk_from(root, seen, reached, missing, is_served=True)
+            self._walk_from(root, seen, reached, missing, self._announced_by(root))
         for pinned in self._pinned:
             if pinned != root:
-                self._walk_from(pinned, seen, reached, missing, is_served=False)
+                self._walk_from(pinned, seen, reached, missing, set())
         return reached, missing
+
+    def _announced_by(self, root: bytes) -> set[bytes]:
+        """Return the cells from which all that the root announces is reached, if it is whole."""
+        try:
+            return set(announced_tops(self.load(root), self))
+        except (MissingData, BadFormat):
+            return set()  # what is damaged or missing is told by the walk
 
     def _walk_from(
         self,
@@ -369,13 +387,12 @@ class Checker:
         seen: Seen,
         reached: set[bytes],
         missing: dict[bytes, Missing],
-        *,
-        is_served: bool,
+        announced: set[bytes],
     ) -> None:
-        stack: list[_Step] = [(root, None)]
+        stack: list[_Step] = [(root, None, root in announced)]
         while stack:
             step = stack.pop()
-            hash = step[0]
+            hash, _, is_served = step
             place = self._index.find(hash)
             if place < 0 and hash in self._unindexed:
                 place = self._endangered[hash] = self._unindexed[hash]
@@ -398,7 +415,9 @@ class Checker:
                 self._damaged[hash] = Damage(path, offset, str(error), hash)
                 reached.add(hash)
                 continue
-            stack.extend((ref, step) for ref in reversed(below))
+            # What is announced comes first: what else refers to it does not make it less so.
+            further = [(ref, step, is_served or ref in announced) for ref in reversed(below)]
+            stack.extend(sorted(further, key=itemgetter(2)))
 
     # --- the report ---------------------------------------------------------------------------
 
@@ -448,8 +467,8 @@ class Checker:
         return found
 
 
-_Step = tuple[bytes, "_Step | None"]
-"""A hash on the way down, and the step before it."""
+_Step = tuple[bytes, "_Step | None", bool]
+"""A hash on the way down, the step before it, and whether it is announced."""
 
 
 def _above(step: _Step) -> Iterator[bytes]:

@@ -154,19 +154,23 @@ class Committer:
         self.check()
         fresh.check()
         staged.check()
-        parts = _split(fresh)
+        nothing = Cells([], [])
+        parts = [(part, nothing) for part in _split(fresh)]
+        first, *rest = _split(staged)
+        parts[-1] = (parts[-1][0], first)
+        parts += [(nothing, part) for part in rest]
         if len(parts) - 1 > PARTS_MAX:
             raise UsageError(
                 f"a commit has at most {PARTS_MAX} packs of {PACK_BYTES_MAX} bytes: commit in steps"
             )
-        nothing = Cells([], [])
         flags = 0 if root is None else FLAG_ROOT | (len(parts) - 1) << PARTS_SHIFT
         # Without a root the packs need not come together: each of them counts by itself.
         part_flags = 0 if root is None else FLAG_PART
         try:
-            for part in parts[:-1]:
-                self._append(part_flags, part, nothing, [], NO_ROOT)
-            self._append(flags, parts[-1], staged, promoted, root or NO_ROOT)
+            for cells, apart in parts[:-1]:
+                self._append(part_flags, cells, apart, [], NO_ROOT)
+            cells, apart = parts[-1]
+            self._append(flags, cells, apart, promoted, root or NO_ROOT)
         except OSError as error:
             raise self._fail(write_error(error, self._where)) from error
         except StoreFull as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from datalattice.cells import Value, novelty, settle, value_hash
 from datalattice.errors import StoreClosed
@@ -12,6 +12,7 @@ from datalattice.store.base import (
     Commit,
     Expected,
     Store,
+    announced_parts,
     check_cells,
     check_hash,
     reachable,
@@ -53,7 +54,7 @@ class MemoryStore(Store):
         return {hash: len(cells[hash]) for hash in hashes if hash in cells}
 
     def announced(self, hash: bytes) -> bool:
-        """Return whether the cell may be served to others: a committed root reached it."""
+        """Return whether the cell may be served to others: what a commit announced reached it."""
         return self.has(hash) and hash not in self._staged
 
     def root_hash(self) -> bytes | None:
@@ -61,7 +62,9 @@ class MemoryStore(Store):
         self._check_open()
         return self._root
 
-    def _commit(self, value: Value, expected: Expected | Any_) -> Commit | None:
+    def _commit(
+        self, value: Value, expected: Expected | Any_, announced: Sequence[Value] | None
+    ) -> Commit | None:
         self._check_open()
         root = value_hash(value)
         with self._lock:
@@ -69,12 +72,16 @@ class MemoryStore(Store):
                 return None
             parts = novelty(value, self)
             tops = with_top(parts, value, root)
+            shown = tops if announced is None else announced_parts(announced, self)
             if self._staged:
-                below = reachable(tops, self._staged_encoding)
+                below = reachable(shown, self._staged_encoding)
                 self._staged.difference_update(below)
+            public = {hash for hash, _, _ in shown}
+            self._staged -= public
             for hash, encoding, _ in tops:
+                if hash not in public and hash not in self._encodings:
+                    self._staged.add(hash)
                 self._encodings[hash] = encoding
-                self._staged.discard(hash)
             if root != self._root:
                 self._sequence += 1
             self._root = root

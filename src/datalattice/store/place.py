@@ -49,7 +49,7 @@ class PlaceFile:
         except OSError:
             text = ""
         if text is None:
-            return  # no node has written here yet
+            return  # nobody has written here for an owner yet
         try:
             document = json.loads(text)
             noted, unfenced_ms = document["place"], document["unfenced_ms"]
@@ -61,6 +61,15 @@ class PlaceFile:
         self.unfenced_ms = unfenced_ms if type(unfenced_ms) is int else None
         if isinstance(starts, list):
             self._starts = [one for one in starts if type(one) is int]
+
+    def note(self) -> None:
+        """Note the place where none was noted.
+
+        Raises: StoreFull, StoreFailed: it cannot be written.
+        """
+        if self._noted is None:
+            self._noted = self._here
+            self._write()
 
     def begun(self, start: int) -> None:
         """Note the number of a start, and the place where none was noted.

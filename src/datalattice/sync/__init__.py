@@ -1,9 +1,16 @@
 """Sync: messages to replica effects and back. No input and no output; time is passed in."""
 
-from datalattice.sync.bringing import BROUGHT, bring, is_left_out, offer_of
-from datalattice.sync.charging import Charges, Sender
-from datalattice.sync.conduct import IGNORED_MAX, MALFORMED_MAX, REFUSED_MAX, UNASKED_MAX
+from datalattice.sync.conduct import (
+    IGNORED_MAX,
+    MALFORMED,
+    MALFORMED_MAX,
+    REFUSED_MAX,
+    UNASKED,
+    UNASKED_MAX,
+)
+from datalattice.sync.conversation import GOODBYE, PENDING_MAX, Conversation, WireProtocol
 from datalattice.sync.effects import (
+    ASK_TIMEOUT_MS,
     BROADCAST_DELAY_MS,
     REQUEST_TIMEOUT_MS,
     ROOT_SYNC_INTERVAL_MS,
@@ -13,8 +20,11 @@ from datalattice.sync.effects import (
     Pull,
     Standing,
 )
-from datalattice.sync.evidence import Evidence, EvidenceLimits
-from datalattice.sync.forkproof import (
+from datalattice.sync.lattice.bringing import BROUGHT, bring, is_left_out, offer_of
+from datalattice.sync.lattice.charging import Charges, Sender
+from datalattice.sync.lattice.conversation import PING_REPLIES, Dialect, LatticeProtocol
+from datalattice.sync.lattice.evidence import Evidence, EvidenceLimits
+from datalattice.sync.lattice.forkproof import (
     CHAIN,
     FORK,
     INVALID,
@@ -23,48 +33,66 @@ from datalattice.sync.forkproof import (
     is_descendant,
     write_proof,
 )
-from datalattice.sync.forkrecords import ForkRecord, LogLoss, partition_of_slot, stored_forks
-from datalattice.sync.hosting import DISK_LOW, Hosting, QuotaExceeded, owner_text, section_name
-from datalattice.sync.hostingtable import Decision, HostingTable
-from datalattice.sync.lattice_codec import PING_REPLIES, Dialect, LatticeCodec
-from datalattice.sync.lattice_replica import (
+from datalattice.sync.lattice.forkrecords import (
+    ForkRecord,
+    LogLoss,
+    partition_of_slot,
+    stored_forks,
+)
+from datalattice.sync.lattice.hosting import (
+    DISK_LOW,
+    Hosting,
+    QuotaExceeded,
+    owner_text,
+    section_name,
+)
+from datalattice.sync.lattice.hostingtable import Decision, HostingTable
+from datalattice.sync.lattice.outcome import QUOTA_EXCEEDED, REFUSED, UNSOUND
+from datalattice.sync.lattice.policy import HostingPolicy, UnsignedPolicy
+from datalattice.sync.lattice.replica import (
     CLAIMS_MAX,
     MADE_MAX,
     STAGED_BYTES_MAX,
     LatticeReplica,
 )
-from datalattice.sync.outcome import QUOTA_EXCEEDED, REFUSED, UNSOUND
-from datalattice.sync.policy import HostingPolicy, UnsignedPolicy
-from datalattice.sync.replica import Absorbed, Change, Offer, Part, Probe, Remark, Replica
-from datalattice.sync.replicator import Replicator
-from datalattice.sync.session import (
-    PENDING_MAX,
-    UNSENT_MAX,
-    Answered,
-    Challenged,
-    Codec,
-    Heard,
-    Ignored,
-    Joined,
-    Left,
-    Offered,
-    Replied,
-    Wanted,
+from datalattice.sync.lattice.starts import Start, sign_start
+from datalattice.sync.lattice.usage import Count, Slot, Usage
+from datalattice.sync.partner import UNSENT_MAX
+from datalattice.sync.replica import (
+    FETCHES,
+    Absorbed,
+    Change,
+    Comparison,
+    News,
+    Offer,
+    Part,
+    Peer,
+    Probe,
+    Regard,
+    Remark,
+    Replica,
+    Reply,
+    Step,
+    Want,
+    Why,
 )
-from datalattice.sync.starts import Start, sign_start
-from datalattice.sync.usage import Count, Slot, Usage
+from datalattice.sync.replicator import Replicator
 from datalattice.sync.wants import ROUNDS_MAX, WANTS_MAX, WantList
 
 __all__ = [
+    "ASK_TIMEOUT_MS",
     "BROADCAST_DELAY_MS",
     "BROUGHT",
     "CHAIN",
     "CLAIMS_MAX",
     "DISK_LOW",
+    "FETCHES",
     "FORK",
+    "GOODBYE",
     "IGNORED_MAX",
     "INVALID",
     "MADE_MAX",
+    "MALFORMED",
     "MALFORMED_MAX",
     "PENDING_MAX",
     "PING_REPLIES",
@@ -75,16 +103,16 @@ __all__ = [
     "ROOT_SYNC_INTERVAL_MS",
     "ROUNDS_MAX",
     "STAGED_BYTES_MAX",
+    "UNASKED",
     "UNASKED_MAX",
     "UNSENT_MAX",
     "UNSOUND",
     "WANTS_MAX",
     "Absorbed",
-    "Answered",
-    "Challenged",
     "Change",
     "Charges",
-    "Codec",
+    "Comparison",
+    "Conversation",
     "Count",
     "Decision",
     "Dialect",
@@ -92,37 +120,38 @@ __all__ = [
     "Evidence",
     "EvidenceLimits",
     "ForkRecord",
-    "Heard",
     "Hosting",
     "HostingPolicy",
     "HostingTable",
-    "Ignored",
-    "Joined",
-    "LatticeCodec",
+    "LatticeProtocol",
     "LatticeReplica",
-    "Left",
     "LogLoss",
+    "News",
     "Note",
     "Offer",
-    "Offered",
     "Pace",
     "Part",
+    "Peer",
     "Probe",
     "Pull",
     "QuotaExceeded",
+    "Regard",
     "Remark",
     "Replica",
     "Replicator",
-    "Replied",
+    "Reply",
     "Sender",
     "Slot",
     "Standing",
     "Start",
+    "Step",
     "UnsignedPolicy",
     "Usage",
     "Verdict",
+    "Want",
     "WantList",
-    "Wanted",
+    "Why",
+    "WireProtocol",
     "bring",
     "check_proof",
     "is_descendant",

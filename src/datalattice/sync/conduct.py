@@ -36,6 +36,11 @@ _LIMITS: Final = {
 }
 
 
+def is_charged(kind: str) -> bool:
+    """Return whether messages of this kind are counted against a peer."""
+    return kind in _LIMITS
+
+
 class Conduct:
     """What one peer has to its charge."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from datalattice.cells import Value
-from datalattice.sync.starts import Start
 from datalattice.sync.wants import ROUNDS_MAX
 
 BROADCAST_DELAY_MS: Final = 50
@@ -77,17 +75,8 @@ class Pull:
     """
 
     token: object
-    path: tuple[Value, ...] = ()
+    path: tuple[object, ...] = ()
     is_strict: bool = False
-
-
-@dataclass(slots=True)
-class Several:
-    """A token for a pull that takes several questions: it ends when all of them are answered."""
-
-    pull: Pull
-    left: int
-    error: str | None = None
 
 
 @dataclass(slots=True)
@@ -118,7 +107,7 @@ class Effects:
     healed: list[bytes] = field(default_factory=list)
     unhealed: list[bytes] = field(default_factory=list)
     push_count: int = 0
-    twins: list[Start] = field(default_factory=list)
+    twins: list[object] = field(default_factory=list)
     useful: set[str] = field(default_factory=set)
     taken: list[tuple[str, str | None]] = field(default_factory=list)
     breaches: list[str] = field(default_factory=list)
@@ -129,15 +118,9 @@ class Effects:
         self.notes.append(Note(kind, peer, text, count))
 
     def finish(self, pull: Pull | None, error: str | None) -> None:
-        """End a pull, if it is one; one of several questions, if it has more."""
-        token = None if pull is None else pull.token
-        if isinstance(token, Several):
-            token.left -= 1
-            token.error = token.error or error
-            if not token.left:
-                self.finish(token.pull, token.error)
-        elif pull is not None:
-            self.finished.append((token, error))
+        """End a pull, if it is one."""
+        if pull is not None:
+            self.finished.append((pull.token, error))
 
     @property
     def is_silent(self) -> bool:

@@ -1,88 +1,97 @@
-"""Replicator: drives one replica with many sessions. It decides what is sent to whom, and when.
+"""Replicator: drives one replica with many partners. It decides what is sent to whom, and when.
 
 It does no input and no output. Inputs are method calls with the time (a steady clock, in
 milliseconds); outputs collect in `Effects`, taken by the caller after each call: frames to send,
 connections to close, waiting callers to wake. Whatever an effect says is already durable in the
-replica, because the replica's calls return only then.
+replica, because the replica's calls return only then. What is said on a connection, and how, is the
+business of its `Conversation`; what is compared, that of the `Replica`.
 
 What keeps replicas equal, from fast to sure:
 
-* A change is pushed to every joined session at once, or at the end of the pace window (50 ms) when
-  one was sent in it; to a peer of our kind when the burst is over. What is sent is the difference
+* A change is pushed to every joined partner at once, or at the end of the pace window (50 ms) when
+  one was sent in it; to one that fetches when the burst is over. What is sent is the difference
   between what the peer is known to hold and the present state, made when it leaves: so the last
   update is never lost, however many fell into the window.
-* A session that opens greets the peer, states our root and asks for the peer's.
+* When a peer is met, the two states are compared.
 * Parts that an offer needs are fetched before it is taken in: first from the peer that made it,
   then from the others.
-* Every 30 s each joined session is told the root alone. A peer that missed anything finds out and
+* Every 30 s each joined partner is compared again. A peer that missed anything finds out and
   fetches it.
-* A peer without our extensions fetches nothing and states nothing: it is told complete values, and
-  asked for its root in place of being told ours (see `plain`).
 
-Length: one state machine; what it knows of each session, and of wanted parts, is in modules apart.
+Length: one state machine; what it knows of each partner, and of wanted parts, is in modules apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final, assert_never
 
-from datalattice.cells import Signed, Value
-from datalattice.crypto import Entropy, KeyPair
-from datalattice.errors import BadFormat, LimitExceeded, PeerError
-from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED, UNSOUND
-from datalattice.sync.effects import Effects, Pace, Pull, Several, Standing
-from datalattice.sync.handshake import Handshake
-from datalattice.sync.plain import PlainPeer
-from datalattice.sync.pulls import Pulls
-from datalattice.sync.repairs import Repairs
-from datalattice.sync.replica import Absorbed, Offer, Part, Replica
-from datalattice.sync.session import (
-    BATCHES_MAX,
-    NO_SUCH,
+from datalattice.errors import PeerError
+from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNSOUND, is_charged
+from datalattice.sync.conversation import (
     PENDING_MAX,
+    Answer,
     Answered,
+    Asked,
     Bare,
-    Challenged,
-    Codec,
-    Ignored,
+    Challenge,
+    Claimed,
+    Compare,
+    Continue,
+    Delivered,
+    Deny,
+    Ended,
+    Event,
+    Failed,
+    Fault,
+    Finish,
+    Greet,
     Joined,
     Left,
+    Met,
     Offered,
-    Pending,
-    Purpose,
-    Replied,
-    Session,
-    Twin,
-    Wanted,
+    Proved,
+    Push,
+    Refuse,
+    Request,
+    Round,
+    Saying,
+    TellTwin,
+    TwinMet,
+    WireProtocol,
 )
-from datalattice.sync.starts import Start, read_start
+from datalattice.sync.effects import Effects, Pace, Pull, Standing
+from datalattice.sync.partner import OpenComparison, Partner
+from datalattice.sync.pulls import Pulls
+from datalattice.sync.repairs import Repairs
+from datalattice.sync.replica import (
+    Absorbed,
+    Offer,
+    Peer,
+    Regard,
+    Replica,
+    Undecodable,
+    Want,
+    Why,
+)
 from datalattice.sync.wants import WANTS_MAX, WantList
 
-MYSELF: Final = "at the other end is this node itself, or a copy of its folder"
 TWINS: Final = "a folder was cloned: another live node has the identity of this one, it is"
+
+_OF_THE_REPLICA: Final = (Asked, Bare, Delivered, Offered, Round)
+"""Events that say or ask something of the replica, so that the peer must be admitted."""
 
 
 class Replicator:
-    """One replica, many sessions. Not thread-safe: one thread, or a simulation, owns it.
+    """One replica, many partners. Not thread-safe: one thread, or a simulation, owns it."""
 
-    identity: what this node proves to hold when it is challenged, and challenges others with.
-    """
-
-    def __init__(
-        self,
-        replica: Replica,
-        codec: Codec,
-        pace: Pace | None = None,
-        identity: KeyPair | None = None,
-        entropy: Entropy | None = None,
-    ) -> None:
+    def __init__(self, replica: Replica, protocol: WireProtocol, pace: Pace | None = None) -> None:
         self._replica = replica
-        self._codec = codec
+        self._protocol = protocol
         self._pace = pace or Pace()
-        self._handshake = Handshake(codec, identity, entropy)
         self._repairs = Repairs(replica)
-        self._sessions: dict[str, Session] = {}
+        self._partners: dict[str, Partner] = {}
         self._wants = WantList(self._pace.rounds_max)
         self._pulls = Pulls()
         self._effects = Effects()
@@ -99,148 +108,107 @@ class Replicator:
         outbound: bool,
         public_key: bytes | None = None,
         pinned: bytes | None = None,
-        wanted: bool = False,
     ) -> None:
         """Take up a new connection. Those we made ourselves are joined at once: we chose the peer.
 
         An inbound one stays silent until the peer asks to be told of changes: it may be a mere
         client. `public_key` is what the transport has proved, `pinned` what the peer has to prove
-        before anything else. `wanted`: the operator named it.
+        before anything else.
         """
-        session = Session(id, outbound, False, now_ms, public_key, pinned, wanted)
-        self._sessions[id] = session
-        if pinned is not None and public_key not in (None, pinned):
-            self._cut(session, "untrusted", "the peer has another key than the wanted one")
-        elif self._handshake.is_own(public_key):
-            self._cut(session, "myself", MYSELF)
-        elif self._handshake.is_due(session):
-            deadline_ms = now_ms + self._pace.ask_timeout_ms
-            self._send(session, self._handshake.ask(session, deadline_ms))
-        if not session.is_unproved and not session.closing:
-            self._greet(session, now_ms)
-
-    def want(self, id: str) -> None:
-        """Note that a peer, which has proved its key by now, is one that the operator named."""
-        session = self._sessions.get(id)
-        if session is not None:
-            session.wanted = True
-
-    def _greet(self, session: Session, now_ms: int) -> None:
-        """Begin to replicate with a peer that we chose."""
-        if session.outbound and not session.joined:
-            self._request(session, Purpose.HELLO, now_ms)
-            self._join(session, now_ms)
-
-    def _greeted(self, session: Session, content: object, now_ms: int) -> None:
-        """Take up a conversation in the way that the peer's answer to our hello asks for."""
-        if self._codec.is_plain(content) and not session.greeted:
-            session.plain = PlainPeer()
-            self._recognise(now_ms)
-        session.terse = session.terse or self._codec.welcomed(content)
-        self._started(session, self._codec.started(content), now_ms)
-        session.greeted = True
-        self._ask(session, now_ms)
-        if session.plain is None:
-            self._state(session, now_ms)
-            self._ask_more(session, now_ms)
+        conversation = self._protocol.converse(Peer(id, outbound, public_key), pinned)
+        self._partners[id] = partner = Partner(conversation)
+        self._say(partner, Greet(), now_ms)
+        self._hear(partner, now_ms)
 
     def closed(self, id: str, now_ms: int) -> None:
         """Forget a connection that is gone: its requests fail, and others are asked for parts."""
-        session = self._sessions.pop(id, None)
-        if session is None:
+        partner = self._partners.pop(id, None)
+        if partner is None:
             return
-        for pending in session.pending.values():
-            self._effects.finish(pending.pull, "the connection was closed")
+        partner.conversation.close()
+        self._hear(partner, now_ms)
+        self._replica.forget(partner.peer)
         self._wants.remove_peer(id, now_ms)
-        self._drop_lost(id, now_ms)
+        self._drop_lost(partner.peer, now_ms)
         self._fetch(now_ms)
 
     def receive(self, id: str, payload: bytes, now_ms: int) -> None:
         """Take in a frame of a peer."""
-        session = self._sessions.get(id)
-        if session is None or session.closing:
+        partner = self._partners.get(id)
+        if partner is None or partner.closing:
             return
-        try:
-            heard = self._codec.decode(payload, id)
-        except (BadFormat, LimitExceeded) as error:
-            self._send(session, self._codec.refuse(str(error)))
-            self._blame(session, error, MALFORMED)
-            return
-        if session.is_unproved and not isinstance(heard, Answered | Challenged | Left):
-            heard = Ignored("said before the wanted key is proved")
-        match heard:
-            case Offered(offer):
-                if offer.unread:
-                    self._disabuse(session, now_ms)
-                self._absorb(session, offer, now_ms)
-            case Wanted(request, hashes):
-                parts = self._replica.supply(hashes, id)
-                if any(part is not None for part in parts):
-                    self._was_useful(session)
-                if session.asked_for(hashes, now_ms):
-                    self._flush(session, now_ms)  # it may need no more of them then
-                self._send(session, self._codec.give(request, parts, hashes))
-            case Answered(request_id, content, error_text):
-                self._answered(session, request_id, content, error_text, now_ms)
-            case Replied(reply):
-                self._send(session, reply)
-            case Twin(reply, start):
-                self._send(session, reply)
-                self._told_of_twin(start)
-            case Joined(reply, terse, start):
-                session.terse, session.greeted, session.plain = terse, True, None
-                self._send(session, reply)
-                self._join(session, now_ms)
-                session.dirty = True
-                self._started(session, start, now_ms)
-                self._flush(session, now_ms)
-                self._ask_more(session, now_ms)
-            case Challenged(challenge):
-                self._send(session, self._handshake.answer(challenge))
-                session.claimed = self._codec.challenger(challenge)
-                self._recognise(now_ms)
-            case Bare(offer, reason):
-                self._absorb_bare(session, offer, reason, now_ms)
-            case Left(reason):
-                self._close(session, reason)
-            case Ignored(reason):
-                self._charge(session, IGNORED, reason)
+        self._replica.hear(partner.peer)
+        partner.conversation.receive(payload, now_ms)
+        self._hear(partner, now_ms)
 
-    def publish(self, now_ms: int) -> bool:
+    def publish(self, now_ms: int, *, at_once: bool = False) -> bool:
         """Make local writes durable and tell the others; return whether there were any.
 
+        at_once: without regard to the pace, since this node is about to close.
         Raises: StoreError: nothing was published.
         """
-        change = self._replica.publish()
-        if change.changed:
-            self._changed(now_ms)
+        try:
+            change = self._replica.publish()
+            if change.changed:
+                self._changed(now_ms)
+        finally:
+            for partner in self._partners.values() if at_once else ():
+                partner.push_after_ms = min(partner.push_after_ms, now_ms)
+                self._flush(partner, now_ms)
         return change.changed
 
-    def replaced(self, now_ms: int) -> None:
-        """Tell the others of a root that became another one by neither a write nor a peer."""
-        self._changed(now_ms)
+    def settle(self, absorbed: Absorbed, source: str, now_ms: int) -> None:
+        """Do what follows from what the replica absorbed, or from another change of its state.
 
-    def brought(self, absorbed: Absorbed, source: str, now_ms: int) -> None:
-        """Take note of what became of a value that no peer stated, but the operator brought."""
-        self._settle(absorbed, source, now_ms)
+        source: the connection that it came from, or a word for who brought it.
+        """
+        for remark in absorbed.reports:
+            self._effects.note(remark.kind, source, remark.text, remark.count)
+        partner = self._partners.get(source)
+        if partner is not None and absorbed.changed:
+            self._was_useful(partner)
+        elif partner is not None and any(one.is_refusal for one in absorbed.reports):
+            self._judge(partner, REFUSED)
+        for id, reason in absorbed.breaches:
+            self._part_with(id, reason)
+        for part, held in ((False, absorbed.holds), (True, absorbed.parts_of)):
+            for holder, probe in held:
+                if holder in self._partners:
+                    self._partners[holder].heard(probe, absorbed.finished, part=part)
+        lost = next((one.text for one in absorbed.reports if one.is_refusal or one.is_loss), "")
+        ended = dict(absorbed.ended)
+        if absorbed.refused:
+            ended.setdefault(source, False)  # it may not have come as far as a merge
+        self._effects.taken += ((id, None if full else lost) for id, full in ended.items())
+        for key in absorbed.dropped:
+            self._effects.note("dropped", source, f"value {key.hex()} never became complete")
+        self._pulls.settle(absorbed, self._effects)
+        if absorbed.changed:
+            self._changed(now_ms)
+        for id, hashes in absorbed.lacking:
+            able = [one for one in (id, source, *self._partners) if one in self._partners]
+            if able:
+                self._wants.add(hashes, able[0])
+        if absorbed.lacking:
+            self._fetch(now_ms)
 
     def pull(self, id: str, pull: Pull | None, now_ms: int) -> None:
         """Ask a peer for its state; the pull ends when all of it is contained here."""
-        session = self._sessions.get(id)
-        if session is None:
+        partner = self._partners.get(id)
+        if partner is None:
             self._effects.finish(pull, "not connected")
-        elif len(session.pending) >= PENDING_MAX:
+        elif partner.conversation.pending_count >= PENDING_MAX:
             self._effects.finish(pull, f"{PENDING_MAX} requests wait for this peer already")
         else:
-            self._ask(session, now_ms, pull)
+            self._compare(partner, Why.PULL, now_ms, pull)
 
-    def heal(self, hashes: Iterable[bytes], now_ms: int) -> None:
+    def acquire(self, hashes: Iterable[bytes], now_ms: int) -> None:
         """Ask every joined peer for these parts; what comes is for `Replica.repair`.
 
         Each is among the effects' `healed` or `unhealed` in the end: at once when nobody is joined.
         """
         wanted = tuple(dict.fromkeys(hashes))
-        helpers = [one.id for one in self._sessions.values() if one.joined and not one.closing]
+        helpers = [one.id for one in self._partners.values() if one.joined and not one.closing]
         for id in helpers:
             self._wants.add(wanted, id)
         if helpers:
@@ -251,33 +219,32 @@ class Replicator:
 
     def written(self, id: str, count: int, now_ms: int) -> None:
         """Note that so many frames to a peer have left."""
-        session = self._sessions.get(id)
-        if session is not None:
-            session.unsent_count = max(0, session.unsent_count - count)
-            self._flush(session, now_ms)
+        partner = self._partners.get(id)
+        if partner is not None:
+            partner.unsent_count = max(0, partner.unsent_count - count)
+            self._flush(partner, now_ms)
             self._fetch(now_ms)
 
-    def tick(self, now_ms: int) -> None:
-        """Do what is due. To be called at `next_deadline`, or more often."""
-        for session in list(self._sessions.values()):
-            self._expire(session, now_ms)
-            if session.joined and now_ms >= session.sync_after_ms and not session.is_full:
-                self._sync(session, now_ms)
-            self._flush(session, now_ms)
+    def tick(self, now_ms: int, busy_ms: int = 0) -> None:
+        """Do what is due. To be called at `deadline_ms`, or more often.
+
+        busy_ms: so long nobody was heard here; what was asked has that much more time.
+        """
+        for partner in list(self._partners.values()):
+            conversation = partner.conversation
+            if conversation.deadline_ms is not None:
+                conversation.excuse(busy_ms)
+                conversation.expire(now_ms)
+                self._hear(partner, now_ms)
+            if partner.joined and now_ms >= partner.compare_after_ms and not partner.is_full:
+                partner.compare_after_ms = now_ms + self._pace.root_sync_interval_ms
+                if partner.met:
+                    self._compare(partner, Why.DUE, now_ms)
+            self._flush(partner, now_ms)
         self._wants.wake(now_ms)
-        self._drop_lost("", now_ms)
+        self._drop_lost(Peer(""), now_ms)
+        self._finish_all(now_ms)
         self._fetch(now_ms)
-
-    def excuse(self, busy_ms: int) -> None:
-        """Grant more time to what was asked: this node was too busy to hear answers."""
-        for session in self._sessions.values():
-            session.excuse(busy_ms)
-
-    def hurry(self, now_ms: int) -> None:
-        """Push what is due without regard to the pace: this node is about to close."""
-        for session in self._sessions.values():
-            session.push_after_ms = min(session.push_after_ms, now_ms)
-            self._flush(session, now_ms)
 
     # --- outputs ------------------------------------------------------------------------------
 
@@ -286,457 +253,448 @@ class Replicator:
         effects, self._effects = self._effects, Effects()
         return effects
 
-    def next_deadline(self) -> int | None:
-        """Return when `tick` has something to do, nil when only an event can change that."""
-        times = [ms for session in self._sessions.values() for ms in session.deadlines()]
+    @property
+    def deadline_ms(self) -> int | None:
+        """Return when `tick` has something to do, None when only an event can change that."""
+        times = [ms for partner in self._partners.values() for ms in partner.deadlines()]
         wake_ms = self._wants.next_wake_ms()
         if wake_ms is not None:
             times.append(wake_ms)
         return min(times, default=None)
 
-    def standings(self, key_for: Callable[[str], bytes]) -> list[Standing]:
-        """Return how it stands with each connection; `key_for` is the key of what it is told."""
-        return [one.standing(key_for(one.id)) for one in self._sessions.values()]
+    @property
+    def standings(self) -> list[Standing]:
+        """Return how it stands with each connection."""
+        return [self._standing(one) for one in self._partners.values()]
+
+    def _standing(self, partner: Partner) -> Standing:
+        # That we sent it all says nothing of what it took: only its own word counts.
+        stated = partner.received if partner.is_settled else None
+        equal = self._replica.equals(partner.peer, stated)
+        pending = partner.conversation.pending_count
+        return Standing(partner.id, partner.joined, equal, pending, partner.peer.public_key)
 
     @property
     def missing_count(self) -> int:
         """Parts that are wanted and not here."""
         return len(self._wants)
 
+    # --- events -------------------------------------------------------------------------------
+
+    def _hear(self, partner: Partner, now_ms: int) -> None:
+        """Do what follows from all that a conversation has found out."""
+        self._send_frames(partner)
+        while events := partner.conversation.events():
+            for event in events:
+                self._heard(partner, event, now_ms)
+
+    def _heard(self, partner: Partner, event: Event, now_ms: int) -> None:
+        if isinstance(event, _OF_THE_REPLICA):
+            is_open = isinstance(event, Asked) and event.is_open
+            if not is_open and not self._admits(partner):
+                self._refuse(partner, event, now_ms)
+                return
+        match event:
+            case Offered(offer):
+                self._absorb(partner, offer, now_ms)
+            case Asked(exchange, request):
+                self._serve(partner, exchange, request, now_ms)
+            case Answered(saying):
+                self._was_useful(partner)
+                if isinstance(saying, TellTwin):
+                    self._is_alive(partner, saying.next, now_ms)
+            case Delivered(want, parts):
+                self._delivered(partner, want, Offer(None, parts), now_ms)
+            case Failed(want):
+                self._wants.timed_out(partner.id)
+                for hash in want.hashes:
+                    self._wants.failed(hash, partner.id, now_ms)
+            case Round(exchange, message):
+                self._round(partner, exchange, message, now_ms)
+            case Ended(exchange, error):
+                self._ended(partner, exchange, error, now_ms)
+            case Joined():
+                partner.joined = True
+                partner.compare_after_ms = now_ms + self._pace.root_sync_interval_ms
+                self._wants.add_helper(partner.id)
+            case Met(answered, start):
+                self._met(partner, start, now_ms, answered=answered)
+            case Proved(public_key):
+                self._effects.identified.append((partner.id, public_key))
+                self._recognise(now_ms)
+            case Claimed(public_key):
+                partner.claimed = public_key
+                self._recognise(now_ms)
+            case Bare(offer, reason):
+                self._absorb_bare(partner, offer, reason, now_ms)
+            case TwinMet(start):
+                self._effects.twins.append(start)
+            case Fault(kind, text, is_fatal):
+                self._fault(partner, kind, text, is_fatal=is_fatal)
+            case Left(reason):
+                self._close(partner, reason)
+            case _:
+                assert_never(event)
+
+    def _admits(self, partner: Partner) -> bool:
+        """Return whether a peer may be spoken to now."""
+        return self._replica.regard(partner.peer) is not Regard.REFUSED
+
+    def _refuse(self, partner: Partner, event: Event, now_ms: int) -> None:
+        """Leave aside what a peer says to which this node does not speak."""
+        self._effects.note("not-admitted", partner.id, f"{type(event).__name__.lower()} by it")
+        if isinstance(event, Asked | Round):
+            self._say(partner, Deny(event.exchange), now_ms)
+            self._hear(partner, now_ms)
+        elif isinstance(event, Delivered):
+            for hash in event.request.hashes:
+                self._wants.failed(hash, partner.id, now_ms)
+
+    def _met(self, partner: Partner, start: object, now_ms: int, *, answered: bool) -> None:
+        """Take up replication with a peer of which it is known now how it speaks."""
+        was_met, partner.met = partner.met, True
+        if partner.takes_lots:
+            self._recognise(now_ms)
+        if not answered:
+            partner.has_news = True
+        if start is not None:
+            self._started(partner, start, now_ms)
+        if not answered:
+            self._flush(partner, now_ms)
+        if answered or not was_met:  # who greets again and again is compared when that is due
+            self._compare(partner, Why.MEETING if answered else Why.WELCOMED, now_ms)
+
+    def _serve(self, partner: Partner, exchange: object, request: object, now_ms: int) -> None:
+        for reply in self._replica.serve(partner.peer, request):
+            if isinstance(request, Want):
+                parts = reply.body
+                if isinstance(parts, list) and any(part is not None for part in parts):
+                    self._was_useful(partner)
+                is_wanted = self._is_wanted(partner)
+                if partner.asked_for(request.hashes, now_ms, is_wanted=is_wanted):
+                    self._flush(partner, now_ms)  # it may need no more of them then
+            self._say(partner, Answer(exchange, reply), now_ms)
+
     # --- offers -------------------------------------------------------------------------------
 
     def _absorb(
         self,
-        session: Session,
+        partner: Partner,
         offer: Offer,
         now_ms: int,
-        pull: Pull | None = None,
         *,
-        states: bool = True,
-    ) -> Absorbed | None:
-        """Take in an offer; `states`: it is of the peer's state."""
-        if states and offer.probe is not None:
-            session.states(offer.probe.key)
+        asked: bool = False,
+        exchange: int | None = None,
+    ) -> None:
+        """Take in an offer. asked: it answers something of ours; `exchange`: a comparison."""
         try:
-            absorbed = self._replica.absorb(offer, session.id)
+            absorbed = self._replica.absorb(offer, partner.peer, asked=asked)
+        except Undecodable as error:
+            self._say(partner, Refuse(str(error)), now_ms)
+            error.peer = partner.id
+            self._charge(partner, MALFORMED, str(error))
+            return
         except PeerError as error:
-            self._blame(session, error)
-            self._effects.finish(pull, str(error))
-            return None
-        if pull is not None and offer.probe is not None:
-            self._pulls.wait(offer.probe.key, pull)
+            if offer.probe is not None and not offer.is_aside:
+                partner.states(offer.probe.key)
+            error.peer = partner.id
+            self._charge(partner, REFUSED, str(error))
+            if exchange is not None:
+                self._pulls.failed((partner.id, exchange), str(error))
+            return
+        if offer.probe is not None:
+            if not offer.is_aside:
+                partner.states(offer.probe.key)
+            if exchange is not None:
+                self._pulls.wait((partner.id, exchange), offer.probe.key)
+        if absorbed.unread:
+            self._disabuse(partner, now_ms)
         for hash in absorbed.unwanted:
             if hash not in self._repairs:
                 self._wants.found(hash)
-        self._wants.add(absorbed.missing, session.id)
-        if self._wants.count(session.id) > WANTS_MAX:
-            self._cut(session, "missing", f"more than {WANTS_MAX} parts are missing of its values")
+        self._wants.add(absorbed.missing, partner.id)
+        if self._wants.count(partner.id) > WANTS_MAX:
+            self._cut(partner, "missing", f"more than {WANTS_MAX} parts are missing of its values")
         # Whoever states something is told what it lacks, unless it was told already.
-        session.dirty = True
-        self._settle(absorbed, session.id, now_ms)
-        self._flush(session, now_ms)
+        partner.has_news = True
+        self.settle(absorbed, partner.id, now_ms)
+        self._flush(partner, now_ms)
         self._fetch(now_ms)
-        return absorbed
 
-    def _absorb_bare(self, session: Session, offer: Offer, reason: str, now_ms: int) -> None:
-        """Take in what a plain peer broadcasts, on whatever connection, as stated where it answers.
+    def _absorb_bare(self, partner: Partner, offer: Offer, reason: str, now_ms: int) -> None:
+        """Take in what a peer broadcasts, on whatever connection, as stated where it answers.
 
-        Cells that are missing are asked for there: on a connection that it made it hears answers
+        Parts that are missing are asked for there: on a connection that it made it hears answers
         only.
         """
-        home = self._home(session)
+        home = self._home(partner)
         if home is None:
-            self._charge(session, IGNORED, reason)
+            self._charge(partner, IGNORED, reason)
         else:
             self._absorb(home, offer, now_ms)
 
-    def _home(self, session: Session) -> Session | None:
-        """Return the session in which a plain peer answers, if this one is with a plain peer."""
-        if session.plain is not None or session.public_key is None:
-            return None if session.plain is None else session
-        return next(
-            (
-                one
-                for one in self._sessions.values()
-                if one.plain is not None and one.public_key == session.public_key
-            ),
-            None,
-        )
-
-    def _settle(self, absorbed: Absorbed, peer: str, now_ms: int) -> None:
-        for remark in absorbed.reports:
-            self._effects.note(remark.kind, peer, remark.text, remark.count)
-        session = self._sessions.get(peer)
-        if session is not None and absorbed.changed:
-            self._was_useful(session)
-        elif session is not None and any(one.is_refusal for one in absorbed.reports):
-            self._judge(session, REFUSED)
-        for id, reason in absorbed.breaches:
-            self._part_with(id, reason)
-        for part, held in ((False, absorbed.holds), (True, absorbed.parts_of)):
-            for holder, probe in held:
-                if holder in self._sessions:
-                    self._sessions[holder].heard(probe, absorbed.finished, part=part)
-        lost = next((one.text for one in absorbed.reports if one.is_refusal or one.is_loss), "")
-        ended = dict(absorbed.ended)
-        if absorbed.refused:
-            ended.setdefault(peer, False)  # it may not have come as far as a merge
-        self._effects.taken += ((id, None if full else lost) for id, full in ended.items())
-        for key in absorbed.dropped:
-            self._effects.note("dropped", peer, f"value {key.hex()} never became complete")
-        self._pulls.settle(absorbed, self._effects)
-        if absorbed.changed:
-            self._changed(now_ms)
+    def _home(self, partner: Partner) -> Partner | None:
+        """Return the partner on whose connection a peer answers that broadcasts on this one."""
+        if partner.takes_lots:
+            return partner
+        key = partner.peer.public_key
+        if key is None:
+            return None
+        others = (one for one in self._partners.values() if one.takes_lots)
+        return next((one for one in others if one.peer.public_key == key), None)
 
     def _changed(self, now_ms: int) -> None:
         self._effects.changed = True
-        for session in self._sessions.values():
-            session.changed(now_ms, crowded=self.crowded)
-        for session in self._sessions.values():
-            self._flush(session, now_ms)
+        for partner in self._partners.values():
+            partner.changed(now_ms, crowded=self.crowded)
+        for partner in self._partners.values():
+            self._flush(partner, now_ms)
 
-    def _flush(self, session: Session, now_ms: int) -> None:
+    def _flush(self, partner: Partner, now_ms: int) -> None:
         """Push the difference to a peer if there may be one, it reads, and its window is over."""
-        if not (session.dirty and session.may_push) or now_ms < session.push_after_ms:
+        if not (partner.has_news and partner.may_push) or now_ms < partner.push_after_ms:
             return
-        session.dirty = False
-        if session.plain is not None:
-            self._spell_out(session, session.plain, now_ms)
+        if not self._admits(partner):
             return
-        offer = self._replica.answer(session.known, session.id)
-        if offer is not None:
-            self._push(session, offer, now_ms)
+        partner.has_news = False
+        news = self._replica.news(partner.peer, partner.known)
+        if news is None:
+            return
+        for remark in news.reports:
+            self._effects.note(remark.kind, partner.id, remark.text, remark.count)
+        size = 0
+        for offer in news.offers:
+            told = replace(offer, patch=None) if partner.misread else offer
+            size += self._say(partner, Push(told), now_ms)
+            self._effects.push_count += 1
+            if offer.probe is not None and not partner.takes_lots:
+                partner.told(offer.probe, now_ms, self._pace)
+        if partner.takes_lots:
+            partner.has_news = news.more
+            partner.told_lot(size, now_ms, self._pace)
 
-    def _spell_out(self, session: Session, plain: PlainPeer, now_ms: int) -> None:
-        """Tell a plain peer what it lacks, in messages that are complete in themselves."""
-        before = plain.told
-        whole = self._codec.spell_out(plain.heard, before, session.id)
-        for payload in whole.payloads:
-            self._send(session, payload)
-        self._effects.push_count += len(whole.payloads)
-        for what in whole.too_large:
-            self._effects.note("too-large", session.id, f"{what} does not fit into a frame")
-        session.told_whole(whole, now_ms, self._pace)
-        # Only what it states itself proves what it has: nothing is left to tell, so it has it all.
-        has_all = whole.is_all and whole.told is None
-        mine = self._replica.begin(session.id).probe
-        plain.level = mine.key if has_all and mine is not None else None
+    # --- comparisons --------------------------------------------------------------------------
 
-    def _sync(self, session: Session, now_ms: int) -> None:
-        """Do what makes good for everything that was missed: tell our root, or ask for theirs."""
-        session.sync_after_ms = now_ms + self._pace.root_sync_interval_ms
-        if session.plain is None and session.greeted:
-            self._state(session, now_ms)
-            self._ask_more(session, now_ms)
-        elif session.plain is not None and not session.plain.open:
-            self._ask(session, now_ms)
+    def _compare(self, partner: Partner, why: Why, now_ms: int, pull: Pull | None = None) -> None:
+        """Begin to compare the two states; a pull ends when all is here that the peer offers."""
+        path = () if pull is None else pull.path
+        is_admitted = self._admits(partner)
+        comparison = self._replica.compare(partner.peer, why, path) if is_admitted else None
+        if comparison is None:
+            self._effects.finish(pull, None)
+            return
+        exchange = partner.conversation.send(Compare(comparison.start()), now_ms)
+        if exchange is not None:
+            partner.comparisons[exchange] = OpenComparison(comparison)
+            if pull is not None:
+                self._pulls.begin((partner.id, exchange), pull)
+        if comparison.probe is not None:
+            partner.has_news = False
+            partner.told(comparison.probe, now_ms, self._pace)
+            self._effects.push_count += 1
+        self._send_frames(partner)
 
-    def _state(self, session: Session, now_ms: int) -> None:
-        """Tell a peer our state, whatever it is taken to know."""
-        session.dirty = False
-        self._push(session, self._replica.begin(session.id), now_ms)
-
-    def _disabuse(self, session: Session, now_ms: int) -> None:
+    def _disabuse(self, partner: Partner, now_ms: int) -> None:
         """Tell a peer that takes us to hold a state which is not here what we do hold."""
-        mine = self._replica.begin(session.id)
-        assert mine.probe is not None
-        if session.may_push and mine.probe.key not in session.told_keys:
-            self._push(session, mine, now_ms)
-
-    def _push(self, session: Session, offer: Offer, now_ms: int) -> None:
-        assert offer.probe is not None
-        payload = self._codec.push(offer, terse=session.terse and not session.misread)
-        session.told(offer.probe, now_ms, self._pace)
-        self._effects.push_count += 1
-        self._send(session, payload)
-
-    def _join(self, session: Session, now_ms: int) -> None:
-        session.joined = True
-        session.sync_after_ms = now_ms + self._pace.root_sync_interval_ms
-        self._wants.add_helper(session.id)
-
-    # --- requests -----------------------------------------------------------------------------
-
-    def _request(
-        self,
-        session: Session,
-        purpose: Purpose,
-        now_ms: int,
-        pull: Pull | None = None,
-        path: tuple[Value, ...] = (),
-        *,
-        in_round: bool = False,
-    ) -> None:
-        id = session.next_id()
-        deadline_ms = now_ms + self._pace.ask_timeout_ms
-        counts = in_round and session.plain is not None
-        session.pending[id] = Pending(purpose, deadline_ms, (), pull, b"", path, counts)
-        is_hello = purpose is Purpose.HELLO
-        self._send(session, self._codec.hello(id) if is_hello else self._codec.ask(id, path))
-
-    def _ask(self, session: Session, now_ms: int, pull: Pull | None = None) -> None:
-        """Ask a peer for its state, or a part of it; the pull ends when that is contained here."""
-        if pull is not None and pull.path:
-            self._request(session, Purpose.ASK, now_ms, pull, pull.path)
+        comparison = self._replica.compare(partner.peer, Why.DOUBT)
+        if comparison is None or comparison.probe is None or not partner.may_push:
             return
-        paths = self._codec.questions(plain=session.plain is not None)
-        if session.plain is not None:
-            session.plain.asked(len(paths))
-        if pull is not None and len(paths) > 1:
-            pull = Pull(Several(pull, len(paths)), (), pull.is_strict)
-        for path in paths:
-            self._request(session, Purpose.ASK, now_ms, pull, path, in_round=True)
+        if comparison.probe.key not in partner.told_keys:
+            self._compare(partner, Why.DOUBT, now_ms)
 
-    def _ask_more(self, session: Session, now_ms: int) -> None:
-        """Ask a peer of our kind for what it keeps beside its state."""
-        if not session.terse:
+    def _round(self, partner: Partner, exchange: int, message: object, now_ms: int) -> None:
+        """Take in a message of a comparison."""
+        running = partner.comparisons.get(exchange)
+        if running is None:
+            comparison = self._replica.compare(partner.peer, Why.ASKED)
+            if comparison is None:
+                self._say(partner, Deny(exchange), now_ms)
+                return
+            running = partner.comparisons[exchange] = OpenComparison(comparison)
+        try:
+            step = running.comparison.receive(message)
+        except PeerError as error:
+            error.peer = partner.id
+            self._charge(partner, REFUSED, str(error))
+            self._pulls.failed((partner.id, exchange), str(error))
             return
-        for path in self._codec.more_questions(session.turn):
-            if len(session.pending) < PENDING_MAX:
-                self._request(session, Purpose.MORE, now_ms, None, path)
-        session.turn += 1
+        if step.error is not None:
+            self._pulls.failed((partner.id, exchange), step.error)
+        if step.say:
+            self._say(partner, Continue(exchange, step), now_ms)
+        running.needs.update(step.need)
+        running.is_done = running.is_done or step.is_done
+        self._wants.add(step.need, partner.id)
+        for offer in step.offers:
+            self._absorb(partner, offer, now_ms, asked=True, exchange=exchange)
+        self._finish(partner, now_ms)
+        if step.need:
+            self._fetch(now_ms)
+
+    def _finish(self, partner: Partner, now_ms: int) -> None:
+        """Finish the comparisons with a peer that need nothing more."""
+        for exchange, running in list(partner.comparisons.items()):
+            running.needs = {hash for hash in running.needs if hash in self._wants}
+            if running.is_done and not running.needs and not running.has_finished:
+                running.has_finished = True
+                self._say(partner, Finish(exchange), now_ms)
+                self._hear(partner, now_ms)  # it may be over by that
+
+    def _ended(self, partner: Partner, exchange: int, error: str | None, now_ms: int) -> None:
+        running = partner.comparisons.pop(exchange, None)
+        if running is None:
+            return
+        if error is not None:
+            self._pulls.failed((partner.id, exchange), error)
+            if partner.id in self._partners:
+                self._effects.note("comparison-failed", partner.id, error)
+        self._pulls.ended((partner.id, exchange), self._effects)
+        both = running.comparison.ended()
+        if both is not None and error is None:
+            partner.sent, partner.sent_last = both, True
+            partner.received, partner.stated, partner.is_settled = both, both.key, True
+        if partner.id in self._partners and (both is not None or partner.takes_lots):
+            partner.has_news = True  # what changed meanwhile
+            self._flush(partner, now_ms)
+
+    # --- parts --------------------------------------------------------------------------------
 
     def _fetch(self, now_ms: int) -> None:
         """Ask for missing parts, as many batches as may be in flight."""
         if not len(self._wants):
             return
-        for session in self._sessions.values():
-            room = BATCHES_MAX - session.batches_in_flight()
-            while room > 0 and not session.is_full and not session.closing:
-                hashes = tuple(self._wants.take(session.id, self._codec.batch_max))
+        for partner in self._partners.values():
+            room = partner.conversation.room
+            if not self._admits(partner):
+                continue
+            while room > 0 and not partner.is_full and not partner.closing:
+                hashes = tuple(self._wants.take(partner.id, partner.conversation.batch_max))
                 if not hashes:
                     break
-                id = session.next_id()
-                deadline_ms = now_ms + self._pace.request_timeout_ms
-                session.pending[id] = Pending(Purpose.WANT, deadline_ms, hashes)
-                self._send(session, self._codec.want(id, hashes))
+                self._say(partner, Request(Want(hashes)), now_ms)
                 room -= 1
 
-    def _answered(
-        self, session: Session, id: object, content: object, error: str | None, now_ms: int
-    ) -> None:
-        # `True` equals 1 in Python but is another value on the wire.
-        pending = session.pending.pop(id, None) if type(id) is int else None
-        late = session.late.pop(id, None) if type(id) is int else None
-        if pending is None and late is None:
-            self._charge(session, UNASKED, "an answer to nothing that was asked")
-            return
-        self._was_useful(session)
-        if pending is None:
-            self._delivered(session, late or (), content, error, now_ms)
-        elif pending.purpose is Purpose.CHALLENGE:
-            self._proved(session, pending, content, error, now_ms)
-        elif pending.purpose is Purpose.WANT:
-            self._delivered(session, pending.hashes, content, error, now_ms)
-        elif pending.purpose is Purpose.MORE:
-            # A peer that does not know the question answers an error, which costs nothing.
-            offer = None if error else self._codec.more(content, pending.path, session.turn)
-            if offer is not None:
-                self._absorb(session, offer, now_ms, states=False)
-        elif pending.purpose is Purpose.ASK:
-            self._stated(session, pending, content, error, now_ms)
-        elif pending.purpose is Purpose.TWIN:
-            self._is_alive(session, pending, now_ms)
-        elif error is None:
-            self._greeted(session, content, now_ms)
-
-    def _stated(
-        self, session: Session, pending: Pending, content: object, error: str | None, now_ms: int
-    ) -> None:
-        """Take in the answer to one question for a peer's state."""
-        offer = None if error is not None else self._codec.offer(content, pending.path)
-        is_complete = error is None
-        if offer is None or offer.probe is None:
-            # A peer whose lattice has no such section has nothing there.
-            is_absent = bool(pending.path) and (error or "").startswith(NO_SUCH)
-            text = None if error is None or is_absent else f"the peer answered {error}"
-            self._effects.finish(pending.pull, text)
-        elif session.plain is not None and session.plain.states_again(offer.probe.key):
-            self._effects.finish(pending.pull, None)
-        else:
-            absorbed = self._absorb(session, offer, now_ms, pending.pull)
-            is_complete = absorbed is not None and offer.probe.key in absorbed.finished
-        self._end_question(session, pending, now_ms, failed=not is_complete)
-
-    def _end_question(
-        self, session: Session, pending: Pending, now_ms: int, *, failed: bool
-    ) -> None:
-        """Tell a plain peer what it lacks when the last question of a round is answered."""
-        if session.plain is None or not pending.in_round:
-            return
-        if session.plain.answered(failed=failed):
-            session.dirty = True
-            self._flush(session, now_ms)
-
-    def _delivered(
-        self,
-        session: Session,
-        hashes: tuple[bytes, ...],
-        content: object,
-        error: str | None,
-        now_ms: int,
-    ) -> None:
-        parts: list[Part | None] = [None] * len(hashes)
-        try:
-            if error is None:
-                parts = self._codec.parts(content, hashes)
-        except PeerError as fault:
-            self._blame(session, fault)
-        here = tuple(part for part in parts if part is not None)
-        for hash, part in zip(hashes, parts, strict=True):
-            if part is None:
-                self._wants.failed(hash, session.id, now_ms)
-            else:
+    def _delivered(self, partner: Partner, want: Want, offer: Offer, now_ms: int) -> None:
+        here = {part.hash for part in offer.parts}
+        for hash in want.hashes:
+            if hash in here:
                 self._wants.found(hash)
-        if len(here) < len(hashes):
-            self._effects.note(
-                "undelivered", session.id, f"{len(hashes) - len(here)} of {len(hashes)} cells"
-            )
+            else:
+                self._wants.failed(hash, partner.id, now_ms)
+        if len(here) < len(want.hashes):
+            lacking = len(want.hashes) - len(here)
+            self._effects.note("undelivered", partner.id, f"{lacking} of {len(want.hashes)} cells")
         if here:
-            self._wants.delivered(session.id)
-            self._repairs.take(here, self._effects)
-            self._absorb(session, Offer(None, here), now_ms)
-        self._drop_lost(session.id, now_ms)
+            self._wants.delivered(partner.id)
+            self._repairs.take(offer.parts, self._effects)
+            self._absorb(partner, offer, now_ms, asked=True)
+        self._drop_lost(partner.peer, now_ms)
+        self._finish_all(now_ms)
         self._fetch(now_ms)
 
-    def _expire(self, session: Session, now_ms: int) -> None:
-        late = [id for id, pending in session.pending.items() if pending.deadline_ms <= now_ms]
-        for id in late:
-            pending = session.expire(id)
-            self._effects.note("timeout", session.id, f"no answer to {pending.purpose.value}")
-            self._effects.finish(pending.pull, "the peer did not answer in time")
-            if pending.purpose is Purpose.WANT:
-                self._wants.timed_out(session.id)
-            for hash in pending.hashes:
-                self._wants.failed(hash, session.id, now_ms)
-            if pending.purpose is Purpose.HELLO:
-                # Unless it is heard, the peer will not tell us of its changes.
-                self._request(session, Purpose.HELLO, now_ms)
-            elif pending.purpose is Purpose.CHALLENGE:
-                self._unproved(session, "the peer does not answer a challenge")
-            elif pending.purpose is Purpose.ASK:
-                self._end_question(session, pending, now_ms, failed=True)
+    def _finish_all(self, now_ms: int) -> None:
+        for partner in list(self._partners.values()):
+            if partner.comparisons:
+                self._finish(partner, now_ms)
 
-    def _drop_lost(self, peer: str, now_ms: int) -> None:
+    def _drop_lost(self, peer: Peer, now_ms: int) -> None:
         lost = self._wants.take_lost()
         if lost:
             self._repairs.lose(lost, self._effects)
-            self._settle(self._replica.absorb(Offer(None, (), lost), peer), peer, now_ms)
+            absorbed = self._replica.absorb(Offer(None, (), lost), peer)
+            self.settle(absorbed, peer.connection, now_ms)
 
     # --- who is there -------------------------------------------------------------------------
 
-    def _proved(
-        self, session: Session, pending: Pending, content: object, error: str | None, now_ms: int
-    ) -> None:
-        try:
-            public_key = self._handshake.check(session, pending, content, error)
-        except PeerError as fault:
-            self._unproved(session, str(fault))
-            return
-        if self._handshake.is_own(public_key):
-            self._cut(session, "myself", MYSELF)
-            return
-        session.public_key = public_key
-        self._effects.identified.append((session.id, public_key))
-        self._greet(session, now_ms)
-        self._recognise(now_ms)
-
     def _recognise(self, now_ms: int) -> None:
-        """Have inbound connections prove their key on which a plain peer of ours may broadcast.
+        """Have inbound connections prove their key on which a peer of ours may broadcast.
 
-        Such a peer proves who it is when it is asked to; its challenge tells that it may be worth
-        asking.
+        A peer that fetches nothing speaks on connections that it made, and answers on ours. It
+        proves who it is when it is asked to; the key it goes by tells that it may be worth asking.
         """
-        ours = {one.public_key for one in self._sessions.values() if one.plain is not None}
-        for session in self._sessions.values():
-            key, session.claimed = session.claimed, None
-            if key is None or session.outbound or session.public_key is not None:
+        ours = {one.peer.public_key for one in self._partners.values() if one.takes_lots}
+        for partner in self._partners.values():
+            key, partner.claimed = partner.claimed, None
+            if key is None or partner.peer.dialled or partner.peer.public_key is not None:
                 continue
             if key in ours:
-                deadline_ms = now_ms + self._pace.ask_timeout_ms
-                self._send(session, self._handshake.ask(session, deadline_ms))
+                self._say(partner, Challenge(), now_ms)
             else:
-                session.claimed = key
+                partner.claimed = key
 
-    def _started(self, session: Session, said: Value, now_ms: int) -> None:
-        """Note a peer's start; two live ones with one identity are told of each other."""
-        start = read_start(said) if session.start is None else None
-        if start is None or start.public_key != session.public_key:
-            return
-        session.start = start
-        for twin in session.twins(self._sessions.values()):
-            self._tell_of_twin(twin, start, now_ms, next=session.id)
+    def _started(self, partner: Partner, start: object, now_ms: int) -> None:
+        """Note a peer's start; two live ones with one identity are told of each other.
 
-    def _tell_of_twin(self, session: Session, other: Start, now_ms: int, next: str = "") -> None:
-        """Tell a peer of another node with its identity; `next` hears of it once it has answered.
-
-        Only an answer shows that the older connection is alive: that of a node which was killed and
-        started again may linger, and such a node has no twin.
+        The older one is told first, and the newer one when that is answered. Only an answer shows
+        that the older connection is alive: that of a node which was killed and started again may
+        linger, and such a node has no twin.
         """
-        id, deadline_ms = session.next_id(), now_ms + self._pace.ask_timeout_ms
-        session.pending[id] = Pending(Purpose.TWIN, deadline_ms, twin=next)
-        self._send(session, self._codec.twin(id, other))
+        partner.start = start
+        for twin in partner.twins(self._partners.values()):
+            self._say(twin, TellTwin(start, partner.id), now_ms)
 
-    def _is_alive(self, session: Session, pending: Pending, now_ms: int) -> None:
+    def _is_alive(self, partner: Partner, next: str, now_ms: int) -> None:
         """Tell the newer of two nodes with one identity of the older one, which has answered."""
-        twin = self._sessions.get(pending.twin)
-        if twin is not None and not twin.closing and session.start is not None:
-            self._effects.note("peer-cloned", session.id, f"{TWINS} {twin.id}")
-            self._tell_of_twin(twin, session.start, now_ms)
-
-    def _told_of_twin(self, said: Value) -> None:
-        """Pass on that another node has our identity, if that is signed with it."""
-        if isinstance(said, Signed) and self._handshake.is_own(said.public_key):
-            start = read_start(said)
-            if start is not None:
-                self._effects.twins.append(start)
-
-    def _unproved(self, session: Session, reason: str) -> None:
-        """Go on with a peer that proves nothing, unless we insist on its key."""
-        if session.is_unproved:
-            self._cut(session, "untrusted", reason)
-        else:
-            self._effects.note("unproved", session.id, reason)
+        twin = self._partners.get(next)
+        if twin is not None and not twin.closing and partner.start is not None:
+            self._effects.note("peer-cloned", partner.id, f"{TWINS} {twin.id}")
+            self._say(twin, TellTwin(partner.start), now_ms)
 
     # --- small things -------------------------------------------------------------------------
 
-    def _blame(self, session: Session, error: PeerError, kind: str = REFUSED) -> None:
-        error.peer = session.id
-        self._charge(session, kind, str(error))
+    def _say(self, partner: Partner, saying: Saying, now_ms: int) -> int:
+        """Say something to a peer; return how many bytes that takes."""
+        partner.conversation.send(saying, now_ms)
+        return self._send_frames(partner)
 
-    def _was_useful(self, session: Session) -> None:
-        session.conduct.forgive()
-        self._effects.useful.add(session.id)
+    def _send_frames(self, partner: Partner) -> int:
+        frames = partner.conversation.frames()
+        if not frames:
+            return 0
+        partner.unsent_count += len(frames)
+        self._effects.sends.extend((partner.id, frame) for frame in frames)
+        return sum(map(len, frames))
 
-    def _charge(self, session: Session, kind: str, text: str) -> None:
-        self._effects.note(kind, session.id, text)
-        self._judge(session, kind)
+    def _fault(self, partner: Partner, kind: str, text: str, *, is_fatal: bool) -> None:
+        if is_fatal:
+            self._cut(partner, kind, text)
+        elif is_charged(kind):
+            self._charge(partner, kind, text)
+        else:
+            self._effects.note(kind, partner.id, text)
 
-    def _judge(self, session: Session, kind: str) -> None:
+    def _was_useful(self, partner: Partner) -> None:
+        partner.conduct.forgive()
+        self._effects.useful.add(partner.id)
+
+    def _charge(self, partner: Partner, kind: str, text: str) -> None:
+        self._effects.note(kind, partner.id, text)
+        self._judge(partner, kind)
+
+    def _judge(self, partner: Partner, kind: str) -> None:
         """Charge a peer with a useless message, and part with it when that is one too many."""
-        reason = session.conduct.charge(kind)
+        reason = partner.conduct.charge(kind)
         if reason is not None:
-            self._cut(session, kind, reason)
+            self._cut(partner, kind, reason)
 
-    def _cut(self, session: Session, cause: str, reason: str) -> None:
-        if not session.closing:
-            self._effects.note(f"closed-{cause}", session.id, reason)
+    def _cut(self, partner: Partner, cause: str, reason: str) -> None:
+        if not partner.closing:
+            self._effects.note(f"closed-{cause}", partner.id, reason)
             if cause in (MALFORMED, UNSOUND):
-                self._effects.breaches.append(session.id)
-            self._close(session, reason)
+                self._effects.breaches.append(partner.id)
+            self._close(partner, reason)
+
+    def _is_wanted(self, partner: Partner) -> bool:
+        return self._replica.regard(partner.peer) is Regard.WANTED
 
     def _part_with(self, id: str, reason: str) -> None:
         """Cut who sends what no honest peer sends; a wanted peer may relay what others sent it."""
-        session = self._sessions.get(id)
-        if session is not None and session.wanted:
+        partner = self._partners.get(id)
+        if partner is not None and self._is_wanted(partner):
             self._effects.suspects.append((id, reason))
-        elif session is not None:
-            self._cut(session, UNSOUND, reason)
+        elif partner is not None:
+            self._cut(partner, UNSOUND, reason)
 
-    def _send(self, session: Session, payload: bytes) -> None:
-        session.unsent_count += 1
-        self._effects.sends.append((session.id, payload))
-
-    def _close(self, session: Session, reason: str) -> None:
-        session.closing = True
-        self._effects.closes.append((session.id, reason))
+    def _close(self, partner: Partner, reason: str) -> None:
+        partner.closing = True
+        self._effects.closes.append((partner.id, reason))

@@ -1,11 +1,14 @@
 """Wants: which parts are missing, whom to ask for each, and when to give up.
 
 Every hash is asked of one peer at a time. It goes first to the peer that made it wanted, and after
-a refusal or a time-out to the others in turn; when all were asked a round is over, and after a rest
-the next begins. A part that nobody delivered in `rounds_max` rounds is lost: the replica drops what
-depended on it, and nothing else suffers. A peer that answers nothing while it makes more and more
-wanted holds up only that: what others made wanted leaves its line after a while, and what is asked
-of a peer that did not deliver the last time, or never did, is asked of whoever states it next, too.
+a refusal or a time-out to those that stated it since, and to the others in turn; when all were
+asked a round is over, and after a rest the next begins. A part that nobody delivered in
+`rounds_max` rounds is lost: the replica drops what depended on it, and nothing else suffers.
+
+Who states a part has it by now, so it is asked although it lacked the part before. A peer that
+answers nothing while it makes more and more wanted holds up only that: what others made wanted
+leaves its line after a while, and what is asked of a peer that did not deliver the last time, or
+never did, is asked of whoever states it next, too.
 
 The newest wants are asked first. In a tree that means depth first, which keeps the list short: the
 children of a cell just received are fetched before its neighbours.
@@ -36,11 +39,13 @@ LINE_MS: Final = 5_000
 class _Want:
     """A missing part.
 
-    `source` made it wanted; `asked` are the peers already asked in this round. Passed on, it is in
-    line at `next_peer` until `line_until_ms`; in line at `slow` it was before.
+    `source` made it wanted, `later` stated it after that, in order; `asked` are the peers already
+    asked in this round. Passed on, it is in line at `next_peer` until `line_until_ms`; in line at
+    `slow` it was before.
     """
 
     source: str
+    later: tuple[str, ...] = ()
     asked: set[str] = field(default_factory=set)
     in_flight: str | None = None
     rounds: int = 0
@@ -103,7 +108,12 @@ class WantList:
                 self._wants[hash] = _Want(source)
                 self._counts[source] = self._counts.get(source, 0) + 1
                 queue.append(hash)
-            elif source not in want.asked and self._may_ask(want):
+                continue
+            if source != want.source and source not in want.later:
+                want.later += (source,)
+                if want.in_flight != source:  # what it answered before says nothing of now
+                    want.asked.discard(source)
+            if source not in want.asked and self._may_ask(want):
                 self._land(hash, want)
                 queue.append(hash)
 
@@ -188,9 +198,10 @@ class WantList:
         return want.in_flight is None or want.in_flight not in self._prompt
 
     def _able(self, want: _Want) -> list[str]:
-        """Return the peers that can be asked, in order."""
-        able = [want.source] if want.source in self._queues else []
-        return able + [peer for peer in self._helpers if peer != want.source]
+        """Return the peers that can be asked, in order: those that stated it come first."""
+        stated = (want.source, *want.later)
+        able = [peer for peer in stated if peer in self._queues]
+        return able + [peer for peer in self._helpers if peer not in stated]
 
     def _pass_on(self, hash: bytes, now_ms: int) -> None:
         want = self._wants[hash]

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.node import Node, NodeConfig, open_node
+from datalattice.node import Node, open_node
 
 T = TypeVar("T")
 

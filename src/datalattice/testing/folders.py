@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from datalattice.cells import Value, value_hash
-from datalattice.home import Folder, read_keys_or_none
+from datalattice.client import Folder, Running, connect, read_keys_or_none
+from datalattice.client.settings import NodeConfig
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.node import Daemon, Node, NodeConfig, Running, connect
+from datalattice.node import Daemon, Node
 from datalattice.store import CellStore
-from datalattice.sync import HostingPolicy, LatticeReplica, offer_of
+from datalattice.sync import HostingPolicy, LatticeReplica, Peer, offer_of
 from datalattice.testing.clocks import StoppedClock
 
 READY_S: Final = 60.0
@@ -64,7 +65,7 @@ def fill(
         )
         for root in roots:
             store.put(root)
-            taken = replica.absorb(offer_of(value_hash(root), {}), "peer")
+            taken = replica.absorb(offer_of(value_hash(root), {}), Peer("peer"))
             assert not taken.missing, "a root came without its cells"
             assert not taken.refused, taken.refused
         if replica.hosting is not None:

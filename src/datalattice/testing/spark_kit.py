@@ -75,7 +75,7 @@ def full_disk(room: int) -> Iterator[None]:
         return write(file, data, offset)
 
     stores = SimpleNamespace(open=partial(CellStore.open, pending_bytes=20_000))
-    with patch.object(os, "pwrite", refused), patch("datalattice.home.opening.CellStore", stores):
+    with patch.object(os, "pwrite", refused), patch("datalattice.client.opening.CellStore", stores):
         yield
 
 

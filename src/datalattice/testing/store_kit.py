@@ -5,16 +5,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from datalattice.cells import Map, Vector, decode, encode, missing, novelty, same, value_hash
+from datalattice.cells import (
+    Index,
+    Map,
+    Value,
+    Vector,
+    decode,
+    encode,
+    missing,
+    novelty,
+    same,
+    value_hash,
+)
 from datalattice.errors import MissingData, StoreClosed, UsageError
-from datalattice.store import Store
+from datalattice.store import PRIVATE_KEY, Store
 
 LONG = "a text that is too long to stand inside its parent " * 4
 
 
-def check_store(make: Callable[[], Store]) -> None:
+def check_store(make: Callable[[], Store], *, announces_all: bool = False) -> None:
     """Assert that stores keep the protocol. `make` returns a new, empty store.
 
+    announces_all: commits announce the whole root: such a store is no node's.
     Raises: AssertionError: it does not; the text says which rule.
     """
     for rule in (
@@ -34,6 +46,10 @@ def check_store(make: Callable[[], Store]) -> None:
             rule(store)
         finally:
             store.close()
+    if not announces_all:
+        store = make()
+        _keeps_the_private_part_of_a_root(store)
+        store.close()
     _refuses_use_after_close(make())
 
 
@@ -164,6 +180,37 @@ def _announces_what_a_root_reaches(store: Store) -> None:
     store.commit(Map.of([("all", value)]))
     assert all(store.announced(hash) for hash in hashes), "until a root does"
     assert not any(store.announced(hash) for hash in loose_hashes), "and only then"
+
+
+def _keeps_the_private_part_of_a_root(store: Store) -> None:
+    own, both, shared = records(0, 20), records(100, 20), records(200, 20)
+    hashes = {id(one): {hash for hash, _, _ in novelty(one)} for one in (own, both, shared)}
+    seen = records(300, 20)
+    seen_hashes = {hash for hash, _, _ in novelty(seen)}
+
+    def served(value: Value) -> set[bool]:
+        return {store.announced(hash) for hash in hashes[id(value)]}
+
+    store.commit(Index.of([(PRIVATE_KEY, Vector.of([own, both])), ("data", both)]))
+    root = store.root_hash() or b""
+    assert store.has(root), "the root is stored"
+    assert not store.announced(root), "and not announced: it refers to what is private"
+    assert served(own) == {False}, "nor is what only the private part has"
+    assert served(both) == {True}, "what the rest has, too, is"
+    store.commit(Index.of([(PRIVATE_KEY, shared), ("data", both)]))
+    assert served(own) == {False}, "it stays so when it is replaced"
+    present = store.root()
+    assert isinstance(present, Index), "the root is the value"
+    store.commit(Index.of([("data", Vector.of([present.get(PRIVATE_KEY)]))]))
+    assert served(shared) == {True}, "until the rest has it, with all below it"
+    store.commit(Index.of([(PRIVATE_KEY, both), ("data", 1)]))
+    assert served(both) == {True}, "what was announced stays so"
+    value = Index.of([(PRIVATE_KEY, seen)])
+    store.commit(value, announced=[value.remove(PRIVATE_KEY), seen[3]])
+    assert {hash for hash in seen_hashes if store.announced(hash)} == {value_hash(seen[3])}, "named"
+    store.commit(value, announced=[value])
+    assert store.announced(value_hash(value)), "all of it, when that is said"
+    assert all(map(store.announced, seen_hashes)), "and all below it"
 
 
 def _takes_commits_from_many_threads(store: Store) -> None:

@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from datalattice.client import parse_address
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.node import Transport
-from datalattice.node.transport import Link, Listener, parse_address
+from datalattice.node.transport import Link, Listener
 
 RULE_TIMEOUT_S: Final = 20.0
 SIZES: Final = (1, 2, 127, 16_383, 16_384, 16_385, 65_536, 300_000)

@@ -3,6 +3,7 @@
 from datalattice.wire.answers import encode_answer, encode_supply
 from datalattice.wire.framing import (
     LENGTH_OCTETS_MAX,
+    READ_BYTES,
     FrameBuffer,
     encode_frame,
     encode_length,
@@ -43,6 +44,7 @@ __all__ = [
     "LENGTH_OCTETS_MAX",
     "PATCH_BYTES_MAX",
     "PATH_KEYS_MAX",
+    "READ_BYTES",
     "REQUEST_HASHES_MAX",
     "Announcement",
     "Challenge",

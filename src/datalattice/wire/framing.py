@@ -20,6 +20,9 @@ from datalattice.limits import MESSAGE_BYTES_MAX
 LENGTH_OCTETS_MAX: Final = 5
 """Longest length that is read: five octets reach past 2^32, far above any limit."""
 
+READ_BYTES: Final = 1 << 18
+"""Most bytes that are taken from a stream at once."""
+
 _MORE: Final = 0x80
 _DIGIT: Final = 0x7F
 _COMPACT_BYTES: Final = 1 << 16

@@ -35,7 +35,7 @@ from datalattice.cells import (
     to_python,
     value_hash,
 )
-from datalattice.crypto import KeyPair
+from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
     NoSigningKey,
@@ -929,6 +929,21 @@ def test_below_a_root_it_is_signed_and_verified(clock: StoppedClock) -> None:
     assert db.owner == ALICE.public_key
     with pytest.raises(NoSigningKey):
         Database.at(RootLattice(root_lattice()), BOB.public_key, "d")["k"] = 1
+
+
+def test_devices_of_one_owner_count_in_a_column_each(clock: StoppedClock) -> None:
+    devices = []
+    for identity in (BOB, KeyPair(b"\x07" * 32)):
+        context = MergeContext(key_pair=identity, keys=KeyRing(ALICE))
+        devices.append(RootLattice(root_lattice(), None, context))
+    counters = [Database.at(one, ALICE.public_key, "d", clock) for one in devices]
+    for _ in range(10):
+        for counter in counters:
+            counter.incr("seen")
+    one, other = (device.get() for device in devices)
+    devices[0].merge(other)
+    devices[1].merge(one)
+    assert [counter.count("seen") for counter in counters] == [20, 20]
 
 
 def test_connect_makes_the_store(clock: StoppedClock) -> None:

@@ -12,7 +12,7 @@ from datalattice.apps.dlfs.node import make_directory, make_file
 from datalattice.apps.grid.lattice import STORAGE
 from datalattice.apps.kv.lattice import KVStoreLattice
 from datalattice.apps.queue.lattice import topic_map_lattice
-from datalattice.cells import Blob, Index, Keyword, Map, Signed, Value, Vector, Work, same
+from datalattice.cells import Blob, Index, Keyword, Map, Signed, Value, Vector, Work, novelty, same
 from datalattice.crypto import KeyPair
 from datalattice.errors import WorkExceeded
 from datalattice.lattice import Lattice, MergeContext, OwnerLattice, Report, discard
@@ -75,6 +75,24 @@ def test_a_bomb_of_directories_ends_as_own_and_as_other(
     for own, other in ((a, b), (b, a)):
         states = [kept(Map.of([("d", value)])) for value in (own, other)]
         assert spent_on(DRIVES, *states) < TICKS_MAX
+
+
+def test_a_merge_earns_by_what_it_makes_no_more_than_by_what_it_was_given() -> None:
+    """As many drives as one likes, whose joins are larger than both: they are read once made."""
+    sides: list[Value] = []
+    for side, width in (("a", 7), ("b", 9)):
+        slots: list[tuple[Value, Value]] = []
+        for number in range(2):
+            drive = Map.of([("d", pair_bomb(width, 4, 8, f"{side}{number}"))])
+            key = KeyPair(bytes([number]) * 32)
+            slots.append((key.public_key, Signed.sign(key, drive)))
+        sides.append(kept(Map.of(slots)))
+    given = sum({hash: len(cell) for one in sides for hash, cell, _ in novelty(one)}.values())
+    work = Work(WORK_LIMITS._replace(start=30_000))
+    own, other = sides
+    OwnerLattice(DRIVES).merge(own, other, MergeContext().for_foreign(discard, work))
+    granted = work.grants * work.limits.grant
+    assert given < work.spent < 30_000 + 2 * given + granted
 
 
 def test_a_bomb_that_was_planted_is_not_walked_at_later_statements() -> None:
@@ -146,8 +164,8 @@ def test_a_log_that_begins_at_the_joined_start_and_reaches_as_far_is_taken_uncut
 def test_logs_with_other_starts_are_compared_by_the_last_records_that_both_have() -> None:
     reports: list[Report] = []
     common = [f"record {n}" for n in range(10_000)]
-    own = topics({0: queue_state(Vector.of([*common, "one"]), 0, 5)})
-    other = topics({0: queue_state(Vector.of([*common[5:], "two"]), 5, 9)})
+    own = kept(topics({0: queue_state(Vector.of([*common, "one"]), 0, 5)}))
+    other = kept(topics({0: queue_state(Vector.of([*common[5:], "two"]), 5, 9)}))
     _, context = account(reports)
     QUEUES.merge(own, other, context)
     assert [(report.kind, getattr(report, "offset", None)) for report in reports] == [

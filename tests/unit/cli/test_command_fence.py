@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from datalattice.home import Folder, offline, read_key
-from datalattice.node import ask_peers
+from datalattice.client import Folder, offline, read_keys
+from datalattice.client.fence import ask_peers
+from datalattice.client.settings import load_settings
 from datalattice.store import CellStore
 from datalattice.testing.folders import running
 
@@ -73,6 +74,18 @@ def test_without_a_peer_a_restored_folder_is_written_to_only_offline(
         assert store.place().unfenced_ms is not None  # a node that starts here is degraded
 
 
+def test_a_copy_is_noticed_though_only_commands_without_peers_wrote_there(
+    lattice: Any, tmp_path: Path
+) -> None:
+    home = begin(lattice, tmp_path)
+    peers(home, NOWHERE)
+    assert lattice("queue", "offer", "log", "f").code == 0, "it lies where it was"
+    home.rename(tmp_path / "lost")  # not removed: the copy might get its inodes
+    shutil.copytree(tmp_path / "backup", home)
+    peers(home, NOWHERE)
+    assert lattice("queue", "offer", "log", "f").line().startswith(COPIED)
+
+
 def test_where_a_folder_lies_as_it_did_a_peer_out_of_reach_is_told_and_does_not_matter(
     lattice: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,9 +115,10 @@ def test_the_choice_to_be_offline_ends_with_its_command(lattice: Any, tmp_path: 
         peers(home, NOWHERE)
         assert lattice("kv", "set", "shop", "k", "1").code == 1
         assert lattice("kv", "set", "shop", "k", "1", "--offline").code == 0
-    own = read_key(Folder(home).identity_path)
+    config = load_settings(home / "node.toml", {}, {}).config
+    keys = read_keys(Folder(home))
     with offline(), CellStore.open(home / "store") as store:
-        assert ask_peers(store, home / "node.toml", own, [own]) is not None
+        assert ask_peers(Folder(home), store, keys, config) is not None
 
 
 # --- lost commits ---------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import pytest
 
 from datalattice.apps.dlfs import Drive, make_directory, make_file
 from datalattice.cells import Index
+from datalattice.client import Folder, editing
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.home import Folder, editing
 from datalattice.lattice import named
 
 

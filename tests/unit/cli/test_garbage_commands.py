@@ -10,8 +10,8 @@ import pytest
 
 from datalattice.cells import Map, missing
 from datalattice.cli.garbage import duration_ms
+from datalattice.client import connect
 from datalattice.errors import UsageError
-from datalattice.node import connect
 from datalattice.store import NOTHING, CellStore
 from datalattice.testing.folders import running
 from datalattice.testing.sweep_kit import make_sweep_list

@@ -10,9 +10,9 @@ import pytest
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Value
+from datalattice.client import read_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.home import read_key
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.sync import HostingPolicy
 from datalattice.testing.folders import alone, fill, running

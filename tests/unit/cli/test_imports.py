@@ -10,9 +10,9 @@ import pytest
 
 from datalattice.apps.kv import Database
 from datalattice.cells import Index, Keyword, Map, Value, value_hash
+from datalattice.client import read_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.home import read_key
 from datalattice.lattice import MergeContext, get_in, root_lattice
 from datalattice.store import CellStore, export_cells
 from datalattice.store.etch import EtchStore

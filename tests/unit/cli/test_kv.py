@@ -10,7 +10,7 @@ import pytest
 
 from datalattice.apps.kv import Database
 from datalattice.cli import kv as commands
-from datalattice.home import edit, folder_of
+from datalattice.client import edit, folder_of
 
 
 @pytest.mark.usefixtures("owner")

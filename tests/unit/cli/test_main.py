@@ -51,6 +51,10 @@ def test_every_command_has_help_and_json(lattice: Any, command: list[str]) -> No
     assert "--json" in ran.out
 
 
+def test_the_command_offers_completion(lattice: Any) -> None:
+    assert "--install-completion" in lattice("--help").out
+
+
 @pytest.mark.parametrize("group", [[], ["key"], ["node"], ["queue"]], ids=["all", "k", "n", "q"])
 def test_without_a_command_there_is_help_and_no_error_line(lattice: Any, group: list[str]) -> None:
     ran = lattice(*group)
@@ -117,13 +121,27 @@ def test_errors_become_codes_and_one_line_each(
     assert (ran.code, ran.out, ran.err) == (130, "", "")
 
 
-def test_the_command_line_starts_without_what_only_single_commands_need() -> None:
-    heavy = "asyncio cryptography ssl datalattice.node datalattice.conformance zeroconf pyspark"
+@pytest.mark.parametrize("command", ["kv get --help", "kv get shop k", "kv set shop k 1"])
+def test_a_command_imports_no_server_and_no_module_of_another_command(
+    lattice: Any, tmp_path: Path, command: str
+) -> None:
+    lattice("key", "new")
+    lattice("kv", "set", "shop", "k", "2")
+    heavy = (
+        "asyncio cryptography ssl datalattice.node datalattice.sync datalattice.conformance "
+        "datalattice.pipeline datalattice.cli.queue datalattice.cli.store zeroconf pyspark"
+    )
+    if "--help" not in command:
+        heavy += " rich"
     program = (
-        "import sys, datalattice.cli.main\n"
-        f"print(*(name for name in {heavy.split()!r} if name in sys.modules))"
+        "import sys\n"
+        "from datalattice.cli.main import run\n"
+        f"assert run({[*command.split(), '--dir', str(tmp_path / 'home')]!r}) == 0\n"
+        f"print(*(name for name in {heavy.split()!r} if name in sys.modules), file=sys.stderr)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True
     )
-    assert ran.stdout.split() == []
+    assert ran.stderr.split() == []
+    written = lattice("kv", "get", "shop", "k").out.strip()
+    assert written == ("1" if "set" in command else "2")

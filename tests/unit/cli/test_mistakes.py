@@ -190,7 +190,7 @@ def test_a_command_that_lacks_a_package_says_one_line(
     def fail(*_: object, **__: object) -> Callable[[], None]:
         raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
 
-    monkeypatch.setattr("datalattice.cli.main._built", fail)
+    monkeypatch.setattr("datalattice.cli.main.built", fail)
     ran = lattice("key", "list")
     assert ran.code == 1
     assert ran.line() == "this needs pyspark: pip install 'datalattice[spark]'"

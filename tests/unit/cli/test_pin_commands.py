@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from datalattice.cells import Keyword, Map, value_hash
-from datalattice.home import Folder, read_key
+from datalattice.client import Folder, read_key
 from datalattice.lattice import LOCAL_KEY, get_in, replicable, set_local
 from datalattice.store import CellStore, parse_time
 from datalattice.testing.folders import running

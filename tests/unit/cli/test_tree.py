@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from datalattice.cli.main import app
+from datalattice.cli.main import built
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "cli.md"
 
@@ -36,7 +35,7 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         yield from leaves(one, (*path, name))
 
 
-COMMANDS = dict(leaves(get_command(app)))
+COMMANDS = dict(leaves(built()))
 GROUPS = {path[:length] for path in COMMANDS for length in range(1, len(path))}
 
 

@@ -15,10 +15,10 @@ from datalattice.apps.grid import Venue, venue_document
 from datalattice.cells import Keyword
 from datalattice.cli import access
 from datalattice.cli import venue as commands
+from datalattice.client import Folder
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.cursors import RootLattice
 from datalattice.errors import LimitExceeded
-from datalattice.home import Folder
 from datalattice.lattice import MergeContext, did_of, root_lattice
 from datalattice.store import CellStore
 

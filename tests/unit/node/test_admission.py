@@ -17,9 +17,10 @@ from datalattice.cells import (
     references,
     value_hash,
 )
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.limits import CHARGE_LIMITS
-from datalattice.node import MemoryTransport, Node, NodeConfig, open_node
+from datalattice.node import MemoryTransport, Node, open_node
 from datalattice.node.admission import (
     BANNED_MAX,
     BANNED_S,

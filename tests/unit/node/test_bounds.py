@@ -8,17 +8,19 @@ from typing import TypeVar
 
 import pytest
 
-from datalattice.errors import UsageError
-from datalattice.node import NodeConfig
-from datalattice.node.bounds import (
+from datalattice.client.settings import (
     ADDRESS_CONNECTIONS_MAX,
-    BURST_S,
     PEER_BYTES_MAX,
+    Bounds,
+    NodeConfig,
+)
+from datalattice.errors import UsageError
+from datalattice.node.bounds import (
+    BURST_S,
     PROGRESS_BYTES,
     PROGRESS_S,
     SITE_FACTOR,
     Addresses,
-    Bounds,
     Bucket,
     Progress,
 )

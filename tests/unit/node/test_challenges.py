@@ -9,9 +9,10 @@ from typing import TypeVar
 import pytest
 
 from datalattice.cells import Set
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.lattice import SetLattice
-from datalattice.node import Node, NodeConfig, open_node
+from datalattice.node import Node, open_node
 from datalattice.node.peers import Peers
 from datalattice.store import MemoryStore
 from datalattice.sync import Note
@@ -64,9 +65,9 @@ def test_a_key_is_proved_and_the_nodes_converge(
             (info,) = here.peers
             if pinned or key_pair is not None:
                 await proved.wait()
-                assert (info.trusted, info.public_key) == (True, THERE.public_key)
+                assert (info.proved, info.public_key) == (True, THERE.public_key)
             else:
-                assert (info.trusted, info.public_key) == (False, None)
+                assert (info.proved, info.public_key) == (False, None)
 
     run(work)
 
@@ -94,7 +95,7 @@ def test_who_does_not_prove_the_pinned_key_is_told_nothing(
                 assert here.observer.counters["closed-untrusted"] >= 1
                 assert here.root_hash != there.root_hash
                 assert here.root == Set.of([])
-                assert not here.peers[0].trusted
+                assert not here.peers[0].proved
         assert {note.kind for note in notes} == {"closed-untrusted"}
 
     run(work)

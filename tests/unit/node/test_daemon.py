@@ -16,6 +16,8 @@ import pytest
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Value
+from datalattice.client import Running, connect, running, write_key
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -26,9 +28,8 @@ from datalattice.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from datalattice.home import write_key
 from datalattice.lattice import root_lattice
-from datalattice.node import Daemon, Node, NodeConfig, Running, connect, control, running
+from datalattice.node import Daemon, Node, control
 from datalattice.node.daemon import SIGNAL_REST_S
 from datalattice.store import CellStore
 

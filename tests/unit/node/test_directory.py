@@ -8,6 +8,7 @@ import pytest
 
 import datalattice.node.directory as directory_module
 from datalattice.cells import Keyword, Map, Signed, Value, Vector
+from datalattice.client import Address
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import (
@@ -28,7 +29,6 @@ from datalattice.node.directory import (
     publish,
     published,
 )
-from datalattice.node.transport import Address
 from datalattice.testing.clocks import StoppedClock
 
 OWN = b"m" * 32

@@ -23,10 +23,11 @@ from datalattice.cells import (
     same,
     value_hash,
 )
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair, SeededEntropy, sha3_256
 from datalattice.errors import BadFormat, Corruption, StoreError, StoreFull, UsageError
 from datalattice.lattice import LOCAL_KEY, SetLattice, replicable
-from datalattice.node import Backup, MemoryTransport, Node, NodeConfig, open_node
+from datalattice.node import Backup, MemoryTransport, Node, open_node
 from datalattice.node.backup import LACKING
 from datalattice.node.heal import Healer
 from datalattice.node.observe import Observer
@@ -662,7 +663,7 @@ def test_wrong_cells_of_peers_change_nothing() -> None:
         with pytest.raises(BadFormat):
             replica.repair([Part(lost, data)])
     assert store.check() == before
-    assert replica.supply([lost], "peer") == [None], "what is damaged is not served"
+    assert replica.supply([lost]) == [None], "what is damaged is not served"
     store.close()
 
 

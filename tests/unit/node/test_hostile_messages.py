@@ -20,10 +20,11 @@ from datalattice.cells import (
     novelty,
     value_hash,
 )
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair, sha3_256
 from datalattice.lattice import root_lattice
 from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.node import MemoryTransport, NodeConfig, open_node
+from datalattice.node import MemoryTransport, open_node
 from datalattice.node.transport import Link
 from datalattice.store import MemoryStore
 from datalattice.wire import (

@@ -25,10 +25,11 @@ from datalattice.cells import (
     encode_message,
     value_hash,
 )
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, SetLattice, get_in, root_lattice
-from datalattice.node import MemoryTransport, Node, NodeConfig, TcpTransport, open_node
+from datalattice.node import MemoryTransport, Node, TcpTransport, open_node
 from datalattice.node.transport import Accept, Link, Listener, Refused, Transport
 from datalattice.node.transport.memory import MemoryLink
 from datalattice.store import MemoryStore
@@ -309,7 +310,7 @@ def test_a_peer_that_asks_and_does_not_read_makes_us_hold_one_answer(
 
 
 def test_values_full_of_gaps_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datalattice.sync.lattice_replica.STAGED_BYTES_MAX", 300_000)
+    monkeypatch.setattr("datalattice.sync.lattice.replica.STAGED_BYTES_MAX", 300_000)
 
     async def work() -> None:
         chance = random.Random(5)

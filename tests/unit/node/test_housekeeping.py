@@ -11,10 +11,11 @@ import pytest
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Keyword, Map, Value, Vector, missing, same
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.lattice import get_in
-from datalattice.node import MemoryTransport, Node, NodeConfig, hosting, open_node
+from datalattice.node import MemoryTransport, Node, hosting, open_node
 from datalattice.store import NOTHING, CellStore, MemoryStore, Store
 from datalattice.sync import HostingPolicy, LatticeReplica, UnsignedPolicy
 from datalattice.testing.clocks import StoppedClock

@@ -9,13 +9,14 @@ import sys
 import pytest
 
 import datalattice.node.mdns as mdns_module
+from datalattice.client import Address
+from datalattice.client.settings import NodeConfig
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
-from datalattice.node import NodeConfig, open_node
+from datalattice.node import open_node
 from datalattice.node.directory import Found
 from datalattice.node.mdns import SERVICE, Mdns
-from datalattice.node.transport import Address
 from datalattice.store import MemoryStore
 
 KEY = KeyPair(b"k" * 32).public_key

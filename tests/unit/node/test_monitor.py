@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from datalattice.cells import Map, Set, Value
+from datalattice.client.settings import NodeConfig
 from datalattice.errors import StoreFull, UsageError
 from datalattice.lattice import MapLattice, MaxLattice, SetLattice
-from datalattice.node import MemoryTransport, Node, NodeConfig, metrics, open_node
+from datalattice.node import MemoryTransport, Node, metrics, open_node
 from datalattice.node.connection import Traffic
 from datalattice.node.metrics import PEER_SERIES_MAX, exposition
 from datalattice.node.monitor import ALONE_S, REFUSED_MS, Monitor
@@ -256,7 +257,7 @@ def reading(**other: Any) -> Reading:
 
 def test_any_name_of_a_counter_and_any_address_are_well_formed(parse: Parse) -> None:
     hostile = 'a"b\\c\nd\u2028'
-    info = {"address": hostile, "connected": True, "failures": 3, "trusted": True}
+    info = {"address": hostile, "connected": True, "failures": 3, "proved": True}
     counters = {"connections-cut": 2, "weird name!": 1, "Weird-name?": 2, "received-bytes": 9}
     families = parse(
         exposition(
@@ -272,7 +273,7 @@ def test_any_name_of_a_counter_and_any_address_are_well_formed(parse: Parse) -> 
     assert families["datalattice_received_bytes_total"].value == 0  # the fixed one
     assert families["datalattice_peer_failures"].by("peer") == {hostile: 3}
     assert families["datalattice_degraded"].by("reason") == {hostile: 1}
-    assert families["datalattice_peers_trusted"].value == 1
+    assert families["datalattice_peers_proved"].value == 1
     assert "process_open_fds" not in families
 
 

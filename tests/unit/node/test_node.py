@@ -12,6 +12,7 @@ import pytest
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import EMPTY_SET, Set, Value
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import (
     PeerUnavailable,
@@ -22,7 +23,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import SetLattice
-from datalattice.node import MemoryTransport, Node, NodeConfig, open_node
+from datalattice.node import MemoryTransport, Node, open_node
 from datalattice.node.transport import Link
 from datalattice.store import CellStore, Commit, MemoryStore
 from datalattice.sync import MALFORMED_MAX

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import datalattice.node.peers as peers_module
+from datalattice.client import parse_address
 from datalattice.crypto import Entropy, SeededEntropy
 from datalattice.errors import UsageError
 from datalattice.node import MemoryTransport
@@ -23,7 +24,7 @@ from datalattice.node.peers import (
     Peers,
     backoff_ms,
 )
-from datalattice.node.transport import Accept, Link, Listener, Refused, parse_address
+from datalattice.node.transport import Accept, Link, Listener, Refused
 
 OWN = b"m" * 32
 SMALL = b"a" * 32
@@ -228,7 +229,7 @@ def test_a_key_is_learnt_from_an_address_and_an_address_from_elsewhere() -> None
         world.peers.add("h:1")
         await world.until(lambda: world.one().connected)
         info = world.one()
-        assert (info.public_key, info.trusted, info.address) == (SMALL, True, "h:1")
+        assert (info.public_key, info.proved, info.address) == (SMALL, True, "h:1")
         assert info.connected_since_ms is not None
         world.peers.add(public_key=GREAT)
         waiting = world.peers.infos[1]
@@ -343,7 +344,10 @@ def test_the_own_key_at_an_address_is_left_alone() -> None:
     async def scene(world: World) -> None:
         world.nodes["h"] = OWN
         world.peers.add("h:1")
-        await world.until(lambda: world.one().reason == OWN_KEY)
+        await world.until(lambda: bool(world.calls))
+        assert world.one().reason == OWN_KEY
+        assert not world.one().connected
+        world.end_all()  # starts are told each other by then
         await world.pauses()
         assert world.dialled == ["h:1"]
         assert not world.one().connected
@@ -351,7 +355,7 @@ def test_the_own_key_at_an_address_is_left_alone() -> None:
         world.nodes["p"] = None
         world.peers.add("tcp://p:1")
         await world.until(lambda: bool(world.calls))
-        assert not world.peers.infos[1].trusted
+        assert not world.peers.infos[1].proved
         (id,) = world.calls
         world.peers.identified(id, OWN)
         await world.until(lambda: not world.calls)
@@ -368,7 +372,7 @@ def test_a_key_proved_on_a_plain_connection_counts() -> None:
         world.peers.add("tcp://p:1")
         await world.until(lambda: bool(world.calls))
         world.peers.identified(next(iter(world.calls)), SMALL)
-        assert world.one().trusted
+        assert world.one().proved
         assert world.one().public_key == SMALL
         world.peers.identified("out of nowhere", SMALL)
         world.nodes["h"] = SMALL
@@ -414,7 +418,7 @@ def test_who_is_connected_to_us_is_not_dialled_when_its_key_is_known() -> None:
         world.peers.add("great:1", public_key=GREAT)
         await world.until(lambda: "connected to us" in world.one().reason)
         assert world.one().connected
-        assert world.one().trusted
+        assert world.one().proved
         assert world.dialled == []
         assert world.peers.connection_ids() == ["in 1"]
         world.peers.gone("in 1", GREAT)

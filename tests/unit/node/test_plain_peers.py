@@ -9,10 +9,11 @@ import pytest
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Index, Keyword, Value, value_hash
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.node import Node, NodeConfig, open_node
+from datalattice.node import Node, open_node
 from datalattice.store import MemoryStore
 from datalattice.testing.reference_node import ReferenceNode
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Keyword
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import StoreFull
-from datalattice.node import MemoryTransport, Node, NodeConfig, TcpTransport, open_node
+from datalattice.node import MemoryTransport, Node, TcpTransport, open_node
 from datalattice.node.reading import PeerReading
 from datalattice.store import Commit, MemoryStore
 from datalattice.wire import FrameBuffer, encode_frame, encode_ping
@@ -115,7 +116,7 @@ def test_everybody_who_is_connected_is_listed() -> None:
             visitor = found.pop(KeyPair(b"c" * 32).public_key)
             assert (visitor.joined, visitor.info["source"]) == (False, "inbound")
             (listed,) = found.values()
-            assert (listed.joined, listed.equal, listed.info["trusted"]) == (True, True, True)
+            assert (listed.joined, listed.equal, listed.info["proved"]) == (True, True, True)
             assert listed.traffic.bytes_in > 0
             # One that is wanted as well is listed once, as wanted.
             hub.add_peer(public_key=SITE.public_key)

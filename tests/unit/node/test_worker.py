@@ -21,7 +21,7 @@ from datalattice.node.worker import (
     Worker,
 )
 from datalattice.store import MemoryStore
-from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
+from datalattice.sync import Effects, LatticeProtocol, LatticeReplica, Replicator
 from datalattice.sync.effects import ASK_TIMEOUT_MS
 
 
@@ -47,7 +47,7 @@ def test_the_time_a_node_was_busy_is_not_held_against_its_peers(
 ) -> None:
     clock = Clock()
     replica = LatticeReplica(MemoryStore(), root_lattice())
-    replicator = Replicator(replica, LatticeCodec(replica, clock))
+    replicator = Replicator(replica, LatticeProtocol(clock))
     seen: list[Effects] = []
     worker = Worker(
         replicator,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from datalattice.cells import Index, Value, Vector, encode, same, value_hash
+from datalattice.client import write_key
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import MissingData, NoSigningKey, PeerUnavailable, StoreFailed, UsageError
-from datalattice.home import write_key
 from datalattice.pipeline import places, remote
 from datalattice.pipeline.options import Given
 from datalattice.pipeline.places import (

@@ -18,6 +18,7 @@ pytest.importorskip("pyspark")
 
 from datalattice.apps.queue import LatticeMQ, Topic
 from datalattice.cells import decode, encode, value_hash
+from datalattice.client import Change, Editor, Folder, editing, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -30,7 +31,6 @@ from datalattice.errors import (
     Timeout,
     UsageError,
 )
-from datalattice.home import Change, Editor, Folder, editing, reading, write_key
 from datalattice.lattice import root_lattice
 from datalattice.pipeline import leftovers, parcels, staging
 from datalattice.pipeline.options import Given

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.cells import Vector, missing, novelty, same
+from datalattice.cells import Index, Value, Vector, missing, novelty, same
 from datalattice.errors import (
     ReadOnly,
     StoreClosed,
@@ -23,9 +23,17 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.limits import CELL_BYTES_MAX
-from datalattice.store import CellStore, Disk, DiskFile, RealDisk
+from datalattice.store import (
+    PRIVATE_KEY,
+    CellStore,
+    Disk,
+    DiskFile,
+    RealDisk,
+    announce_cells,
+)
 from datalattice.store.cellstore import PENDING_BYTES_MAX
 from datalattice.store.committer import Cells
+from datalattice.store.history import NOTHING
 
 
 def value(number: int, count: int = 10) -> Vector:
@@ -303,6 +311,59 @@ def test_large_commits_are_split_and_still_all_or_nothing(
         assert same(store.root(), value(1, 300))
         assert missing(store.root()) == []
         assert all(store.announced(hash) for hash, _, _ in done.novelty)
+
+
+def private_and_open(private: Value, shared: Value) -> Index:
+    return Index.of([(PRIVATE_KEY, private), ("data", shared)])
+
+
+def test_a_long_private_part_is_split_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datalattice.store.committer.PACK_BYTES_MAX", 5_000)
+    root = private_and_open(value(1, 300), value(2, 300))
+    own, shared = ([hash for hash, _, _ in novelty(value(n, 300))] for n in (1, 2))
+    with CellStore.open(tmp_path, segment_bytes=16_384) as store:
+        done = store.commit(root)
+        assert done.sequence > 20
+    (tmp_path / "index.state").unlink()
+    with CellStore.open(tmp_path) as store:
+        assert same(store.root(), root)
+        assert missing(store.root()) == []
+        assert not any(store.announced(hash) for hash in own)
+        assert all(store.announced(hash) for hash in shared)
+
+
+def test_what_is_private_stays_so_through_a_collection_and_a_new_index(tmp_path: Path) -> None:
+    own, shared = ([hash for hash, _, _ in novelty(value(n, 30))] for n in (1, 2))
+    with CellStore.open(tmp_path, segment_bytes=16_384, retention=NOTHING) as store:
+        store.commit(value(0, 100))
+        store.commit(private_and_open(value(1, 30), value(2, 30)))
+        assert store.collect(grace_ms=0).dropped > 0
+    shutil.rmtree(tmp_path / "index")
+    with CellStore.open(tmp_path) as store:
+        assert missing(store.root()) == []
+        assert not any(store.announced(hash) for hash in own)
+        assert all(store.announced(hash) for hash in shared)
+
+
+def test_a_private_cell_that_is_announced_already_is_not_written_again(tmp_path: Path) -> None:
+    (top, *_) = [hash for hash, _, _ in reversed(novelty(value(1)))]
+    with CellStore.open(tmp_path) as store:
+        store.commit(value(1))
+    with CellStore.open(tmp_path) as store:  # it is not among the recent ones any more
+        store.commit(private_and_open(value(1), 0))
+        assert store.announced(top)
+
+
+def test_announcing_a_root_ahead_leaves_its_private_part_out(tmp_path: Path) -> None:
+    root = private_and_open(value(1, 30), value(2, 30))
+    own, shared = ([hash for hash, _, _ in novelty(value(n, 30))] for n in (1, 2))
+    with CellStore.open(tmp_path) as store:
+        store.put(root)
+        announce_cells(store, [root.hash])
+        assert not any(store.announced(hash) for hash in [*own, root.hash])
+        assert all(store.announced(hash) for hash in shared)
 
 
 def test_staged_cells_beyond_the_bound_are_written_at_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from datalattice.cells import (
+    Index,
     Map,
     Value,
     Vector,
@@ -23,7 +24,16 @@ from datalattice.cells import (
 )
 from datalattice.crypto import SeededEntropy, sha3_256
 from datalattice.errors import BadFormat, Corruption, StoreError
-from datalattice.store import CellStore, Damage, Fetching, Healing, Report, heal_store, open_damaged
+from datalattice.store import (
+    PRIVATE_KEY,
+    CellStore,
+    Damage,
+    Fetching,
+    Healing,
+    Report,
+    heal_store,
+    open_damaged,
+)
 from datalattice.store.packing import locate
 from datalattice.testing.malformed import cells_of, value_of, with_cell
 
@@ -207,6 +217,23 @@ def test_a_cut_or_lost_segment_is_found_and_healed(
         assert same(store.root(), root)
         assert missing(store.root()) == []
         assert all(store.announced(hash) for hash, _, _ in novelty(value(0, 60)))
+
+
+def test_what_is_private_need_not_be_announced(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    own, shared, more = value(0), value(1_000), value(2_000)
+    root = Index.of([(PRIVATE_KEY, own), ("data", shared), ("more", more)])
+    with CellStore.open(path) as store:
+        unserved = {hash for hash, _, _ in novelty(shared)}
+        store.commit(root, announced=[more])
+        segment, offset, _ = locate(store.place_of(novelty(own)[0][0]))
+    with (path / "segments" / f"{segment:08d}.seg").open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\xff")  # so that the root is followed
+    with CellStore.open(path) as store:
+        report = store.check()
+        assert report.damage
+        assert set(report.unserved) == unserved
 
 
 def test_damage_is_told_where_it_is(pair: tuple[Path, Path, Value]) -> None:

@@ -7,8 +7,8 @@ from itertools import pairwise
 from datalattice.cells import Vector, encode, value_hash
 from datalattice.store import MemoryStore
 from datalattice.sync import Slot
-from datalattice.sync.approach import Approach
-from datalattice.sync.incoming import Claim
+from datalattice.sync.lattice.approach import Approach
+from datalattice.sync.lattice.incoming import Claim
 from datalattice.sync.replica import Part, Probe
 from datalattice.testing.steps import steps_of
 

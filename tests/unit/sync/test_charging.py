@@ -26,10 +26,21 @@ from datalattice.errors import WorkExceeded
 from datalattice.lattice import MergeContext, discard, root_lattice
 from datalattice.limits import CHARGE_LIMITS, WORK_LIMITS
 from datalattice.store import MemoryStore
-from datalattice.sync import Absorbed, Charges, LatticeReplica, Offer, Probe
-from datalattice.sync.incoming import Incoming
+from datalattice.sync import (
+    Absorbed,
+    Charges,
+    HostingPolicy,
+    LatticeProtocol,
+    LatticeReplica,
+    Offer,
+    Peer,
+    Probe,
+    Replicator,
+)
+from datalattice.sync.lattice.incoming import Incoming
 from datalattice.testing.cells_kit import Cells
 from datalattice.testing.clocks import StoppedClock
+from datalattice.wire import encode_announcement, encode_ping
 
 BURST = CHARGE_LIMITS.per_s * CHARGE_LIMITS.burst_s
 KV = Keyword("kv")
@@ -85,6 +96,40 @@ def test_a_key_has_one_share_on_all_its_connections_and_others_have_theirs() -> 
     charges.introduce("four", b"k" * 32, is_wanted=False)
     assert charges.wait_ms("two") == charges.wait_ms("four") > 0
     assert charges.wait_ms("three") == 0
+
+
+def test_messages_that_say_next_to_nothing_use_up_a_share() -> None:
+    clock, charges = account()
+    count, rest = divmod(BURST, CHARGE_LIMITS.message)
+    for _ in range(count):
+        charges.hear("s")
+    assert charges.wait_ms("s") == 0
+    assert charges.spent("s") == BURST - rest
+    for _ in range(100):
+        charges.hear("s")
+    wait_ms = charges.wait_ms("s")
+    assert wait_ms == (100 * CHARGE_LIMITS.message - rest) * 1_000 // CHARGE_LIMITS.per_s
+    set_to(clock, START_MS + wait_ms)
+    assert charges.wait_ms("s") == 0
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_of_each_message_and_commit_the_sender_is_charged(*, wanted: bool) -> None:
+    replica = LatticeReplica(MemoryStore(), root_lattice(), hosting=HostingPolicy())
+    protocol = LatticeProtocol(StoppedClock(START_MS))
+    node = Replicator(replica, protocol)
+    replica.introduce("s", "s", is_wanted=wanted, is_known=False)
+    node.open("s", 0, outbound=False)
+    message = 0 if wanted else CHARGE_LIMITS.message
+    before = replica.charges.spent("s")
+    for number in range(3):
+        node.receive("s", encode_ping(number), number)
+    assert replica.charges.spent("s") - before == 3 * message
+    content = Index.of([(value_hash("a"), "a")])
+    for times in (1, 2):  # what is here already is not committed again
+        node.receive("s", encode_announcement([Keyword("data")], content, []), times)
+        spent = replica.charges.spent("s") - before
+        assert CHARGE_LIMITS.commit <= spent - (3 + times) * message < 2 * CHARGE_LIMITS.commit
 
 
 def test_a_wanted_peer_never_waits() -> None:
@@ -187,26 +232,26 @@ COUNT = 900
 def test_what_was_planted_earns_nothing_for_a_message_of_few_bytes() -> None:
     replica = node()
     first, second = database(COUNT, "a"), database(COUNT, "b")
-    assert replica.absorb(stated(slots((OWNER, first), (OTHER, second))), "planter").changed
+    assert replica.absorb(stated(slots((OWNER, first), (OTHER, second))), Peer("planter")).changed
     swap = slots((OWNER, second))
     message = encode_message(swap, replica.store.has)
     assert len(message) < 1_000
     offer = Offer(Probe(value_hash(swap), Incoming((), *decode_parts(message, ordered=False))))
-    absorbed = replica.absorb(offer, "stranger")
+    absorbed = replica.absorb(offer, Peer("stranger"))
     assert kinds(absorbed) == {"too-costly": 1}
     limit = WORK_LIMITS.start + 1_000 + 2 * WORK_LIMITS.grant
     assert replica.charges.spent("stranger") < limit
     # The same again costs a look-up, whoever states it with no more.
-    assert kinds(replica.absorb(offer, "another")) == {"too-costly": 1}
+    assert kinds(replica.absorb(offer, Peer("another"))) == {"too-costly": 1}
     assert replica.charges.spent("another") < 500
     # A wanted peer is taken at its word, and so is whoever brings the bytes.
-    assert replica.absorb(offer, "friend").changed
+    assert replica.absorb(offer, Peer("friend")).changed
 
 
 def test_who_brings_the_bytes_of_a_large_merge_is_heard() -> None:
     replica = node()
-    assert replica.absorb(stated(slots((OWNER, database(COUNT, "a")))), "one").changed
-    absorbed = replica.absorb(stated(slots((OWNER, database(COUNT, "b")))), "two")
+    assert replica.absorb(stated(slots((OWNER, database(COUNT, "a")))), Peer("one")).changed
+    absorbed = replica.absorb(stated(slots((OWNER, database(COUNT, "b")))), Peer("two"))
     assert absorbed.changed
     assert "too-costly" not in kinds(absorbed)
     assert replica.charges.spent("two") > WORK_LIMITS.start

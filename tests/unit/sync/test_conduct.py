@@ -13,7 +13,7 @@ from datalattice.sync import (
     MALFORMED_MAX,
     REFUSED_MAX,
     UNASKED_MAX,
-    LatticeCodec,
+    LatticeProtocol,
     LatticeReplica,
     Replicator,
 )
@@ -54,7 +54,7 @@ def test_use_forgives_all_but_what_is_no_message() -> None:
 
 def node() -> Replicator:
     replica = LatticeReplica(MemoryStore(), OwnerLattice(SetLattice()))
-    made = Replicator(replica, LatticeCodec(replica, StoppedClock(1_800_000_000_000)))
+    made = Replicator(replica, LatticeProtocol(StoppedClock(1_800_000_000_000)))
     made.open("p", 0, outbound=False)
     return made
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datalattice.cells import Map, Value, Vector, encode, novelty, value_hash
-from datalattice.sync.delta import beyond
+from datalattice.sync.lattice.delta import beyond
 
 ENOUGH = 10**9
 

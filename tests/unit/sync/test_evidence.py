@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 from collections.abc import Iterator
 from itertools import count
 
 import pytest
 
-import datalattice.sync.evidence as evidence_module
+import datalattice.sync.lattice.evidence as evidence_module
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import (
     LatticeMQ,
+    QueueLattice,
     append_branch,
     entry_value,
     is_appended,
@@ -25,6 +28,7 @@ from datalattice.cells import (
     Signed,
     Value,
     Vector,
+    Work,
     decode_parts,
     encode_message,
     same,
@@ -35,9 +39,12 @@ from datalattice.cursors import RootLattice, open_store
 from datalattice.errors import MissingData
 from datalattice.lattice import (
     LOCAL_KEY,
+    Latest,
     MergeContext,
     OwnerForked,
+    Report,
     SlotChange,
+    Walk,
     assoc_in,
     get_in,
     local_value,
@@ -45,15 +52,21 @@ from datalattice.lattice import (
     set_local,
 )
 from datalattice.store import CellStore, MemoryStore, Store
-from datalattice.sync import EvidenceLimits, LatticeReplica, Offer, Probe, stored_forks
-from datalattice.sync.evidence import Evidence
-from datalattice.sync.incoming import Incoming
+from datalattice.sync import EvidenceLimits, LatticeReplica, Offer, Peer, Probe, stored_forks
+from datalattice.sync.lattice.branches import Branches
+from datalattice.sync.lattice.evidence import Evidence
+from datalattice.sync.lattice.forkrecords import fork_id, losses_of
+from datalattice.sync.lattice.incoming import Incoming
 from datalattice.testing.bombs import queue_state, repeated_log, topics
+from datalattice.testing.cells_kit import Cells
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 
 OWNER, RELAY = KeyPair(b"o" * 32), KeyPair(b"r" * 32)
 SLOT = (Keyword("queue"), OWNER.public_key)
+IS_PURE = os.environ.get("DATALATTICE_EXPECT_COMPILED") == "0"
+EQUIVOCATIONS = 2_500 if IS_PURE else 10_000
+OWNERS = 500 if IS_PURE else 2_000
 _numbers = count()
 
 
@@ -84,7 +97,7 @@ def give(replica: LatticeReplica, value: Value, path: tuple[Value, ...] = ()) ->
     """Have a replica absorb a value that comes with all its cells."""
     made, parts = decode_parts(encode_message(value), None)
     probe = Probe(str(next(_numbers)).encode() * 8, Incoming(path, made, parts))
-    return replica.absorb(Offer(probe), "peer").changed
+    return replica.absorb(Offer(probe), Peer("peer")).changed
 
 
 def queue_root(values: list[str], stamp: int, base: Value = None, key: KeyPair = OWNER) -> Value:
@@ -489,7 +502,7 @@ def test_what_a_message_has_left_pays_for_its_evidence_however_much_is_kept() ->
     spent = []
     for number in range(1, 13):
         give(node, bombed_root(number))
-        spent.append(node.evidence._work.spent)
+        spent.append(node.evidence._branches.work.spent)
     assert node.evidence.seen_count > 5
     assert node.evidence.skipped_count > 0
     assert 1 <= len(node.evidence.records) <= 8
@@ -521,6 +534,63 @@ def test_ten_thousand_equivocations_are_bounded_in_room() -> None:
     assert node.evidence.size_bytes <= EvidenceLimits().bytes_per_owner
 
 
+def test_ten_thousand_growing_branches_keep_the_first_two_and_the_newest_that_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four a second, each newer and larger than the one before: from 16 bytes to 8 kB."""
+    compared = 0
+    joined = Branches.joined
+
+    def counted(*arguments: object) -> object:
+        nonlocal compared
+        compared += 1
+        return joined(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Branches, "joined", counted)
+    cells, clock = Cells(), StoppedClock(0)
+    limits = EvidenceLimits(bytes_per_owner=20_000)
+    evidence = Evidence(
+        root_lattice(),
+        MergeContext(key_pair=RELAY),
+        lambda hashes: [cells.get(hash) for hash in hashes],
+        clock,
+        limits,
+    )
+    root = queue_root(["first"], 10**6)
+    own = slot_of(root)
+    sizes: dict[bytes, int] = {}  # of those that were examined, the oldest first
+    spent: list[int] = []
+    for number in range(EQUIVOCATIONS):
+        clock.now = 250 * number
+        size = 16 + 8_000 * number // EQUIVOCATIONS
+        noise = hashlib.shake_128(number.to_bytes(4, "big")).digest(size)
+        log = Vector.of([make_entry(None, noise, number)])
+        other = Signed.sign(OWNER, topics({0: queue_state(log, 0, number)}))
+        cells.clear()
+        cells.kept(other)
+        before, work = compared, Work()
+        root = evidence.bring_up(root, [OwnerForked(OWNER.public_key, SLOT, own, other)], work)
+        if clock.now % 60_000 // 250 < limits.forks_per_minute:
+            id = fork_id(SLOT, other)
+            sizes[id] = evidence.records[id].bytes
+            spent.append(work.spent)
+            assert compared - before <= limits.records_per_slot + 1
+            assert evidence.size_bytes <= limits.bytes_per_owner
+        else:
+            assert (compared, work.spent) == (before, 0)
+    assert evidence.seen_count == EQUIVOCATIONS
+    assert evidence.skipped_count == EQUIVOCATIONS - len(sizes)
+    # The first two, then as many of the newest ones as there is room for.
+    ids, left = list(sizes), limits.bytes_per_owner - evidence.size_bytes
+    newest = len(evidence.records) - 2
+    assert list(evidence.records) == ids[:2] + ids[-newest:]
+    assert evidence.size_bytes == sum(sizes[id] for id in evidence.records)
+    assert newest == limits.records_per_slot - 2 or sizes[ids[-newest - 1]] > left
+    assert evidence.evicted_count == len(sizes) - len(evidence.records)
+    # What one costs does not grow with how many there were, nor with their size.
+    assert max(spent[len(spent) // 2 :]) <= 1.5 * max(spent[: len(spent) // 2]) < 1_500
+
+
 def test_many_forked_owners_are_bounded_in_room_and_cost_the_slots_that_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -532,16 +602,17 @@ def test_many_forked_owners_are_bounded_in_room_and_cost_the_slots_that_change(
         return get_in(root, path)
 
     monkeypatch.setattr(evidence_module, "get_in", counted)
-    keys = [KeyPair(number.to_bytes(32, "big")) for number in range(300)]
-    watched = {keys[0].public_key, keys[299].public_key}
-    limits = EvidenceLimits(records=128)
-    node = relay(watched=lambda owner: owner in watched, evidence_limits=limits)
+    keys = [KeyPair(number.to_bytes(32, "big")) for number in range(OWNERS)]
+    watched = {keys[0].public_key, keys[-1].public_key}
+    limits, clock = EvidenceLimits(records=128), StoppedClock()
+    node = relay(watched=lambda owner: owner in watched, evidence_limits=limits, clock=clock)
     give(node, LEFT)
     root = node.root
     for number, key in enumerate(keys):
+        clock.now += 1
         one, other = (
             Signed.sign(key, Map.of([("t", Index.of({Keyword("meta"): Map.of([(side, 1)])}))]))
-            for side in "ab"
+            for side in ("a", "b" * (60 if number % 10 == 5 else 1))
         )
         path = (Keyword("queue"), key.public_key)
         root = assoc_in(root, path, one, node.lattice)
@@ -549,9 +620,11 @@ def test_many_forked_owners_are_bounded_in_room_and_cost_the_slots_that_change(
         assert looks <= 2 * (number + 1)
     records = node.evidence.records.values()
     assert len(records) == 128
-    assert node.evidence.evicted_count == 300 - 128
-    owners = {record.owner for record in records}
-    assert watched <= owners
+    assert node.evidence.evicted_count == OWNERS - 128
+    # Of those with most bytes first, then of those seen last; never of watched ones.
+    modest = [key.public_key for number, key in enumerate(keys) if number % 10 != 5]
+    stay = [key for key in modest if key not in watched][:126]
+    assert {record.owner for record in records} == watched | set(stay)
     sizes = [record.bytes for record in records]
     assert node.evidence.size_bytes == sum(sizes) < 128 * 1_000
     for key in keys[:100]:
@@ -591,14 +664,14 @@ def test_branches_that_were_compared_in_the_slot_are_not_compared_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     node, compared = relay(), 0
-    joined = Evidence._joined
+    joined = Branches.joined
 
     def counted(*arguments: object) -> object:
         nonlocal compared
         compared += 1
         return joined(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Evidence, "_joined", counted)
+    monkeypatch.setattr(Branches, "joined", counted)
     limit = EvidenceLimits().records_per_slot
     for number in range(2 * limit):
         compared = 0
@@ -606,3 +679,75 @@ def test_branches_that_were_compared_in_the_slot_are_not_compared_again(
         assert give(node, queue_root([f"only {number}"], 200 + number, COMMON))
         assert compared <= limit + 1
     assert len(kept(node)) == limit
+
+
+def queue_branch(number: int, stamp: int) -> Value:
+    """Return a root of the owner with one record in the log, another for each number."""
+    noise = hashlib.sha3_256(number.to_bytes(4, "big")).hexdigest()
+    log = Vector.of([make_entry(None, noise, stamp)])
+    slot = Signed.sign(OWNER, topics({0: queue_state(log, 0, stamp)}))
+    return assoc_in(None, SLOT, slot, root_lattice())
+
+
+def recompared(node: LatticeReplica) -> dict[bytes, tuple[str, object]]:
+    """Return how each kept branch is left out, each compared with its slot from the beginning."""
+    slot = slot_of(node.root)
+    found: dict[bytes, tuple[str, object]] = {}
+    for one in node.evidence.records.values():
+        reports: list[Report] = []
+        context = MergeContext(path=SLOT, owner=OWNER.public_key, report=reports.append)
+        lattice = node.lattice.path(*SLOT)
+        assert lattice is not None
+        assert lattice.merge(slot, one.loser, context) is slot
+        (fork,) = [report for report in reports if isinstance(report, OwnerForked)]
+        found[one.id] = (fork.branch, losses_of(fork))
+    return found
+
+
+def test_a_new_branch_is_ranked_once_whatever_number_of_branches_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranked = 0
+    latest = QueueLattice.latest
+
+    def counted(self: QueueLattice, own: Value, other: Value, walk: Walk) -> Latest:
+        nonlocal ranked
+        ranked += 1
+        return latest(self, own, other, walk)
+
+    monkeypatch.setattr(QueueLattice, "latest", counted)
+    node, limit = relay(evidence_limits=EvidenceLimits(forks_per_minute=20)), 8
+    kinds: set[str] = set()
+    for number in range(30):
+        before = ranked
+        assert give(node, queue_branch(number, 5 + number))
+        spent = ranked - before
+        ways = recompared(node)
+        kinds |= {branch for branch, _ in ways.values()}
+        records = node.evidence.records
+        assert {id: (one.branch, one.logs) for id, one in records.items()} == ways
+        # A join with the longer log of the lesser one is no element of the greater: that is looked
+        # at for each of those, and for the slot itself.
+        joins = sum(branch != "log" for branch, _ in ways.values())
+        if number > 20:  # none is examined, so none takes the place of another
+            assert len(records) == limit
+            assert spent <= joins + 3
+    assert kinds == {"log", "owner"}
+
+
+def test_a_branch_above_a_slot_that_a_program_made_less_is_not_taken_for_a_lesser_one() -> None:
+    node = relay()
+    short = queue_root(["a"], 100)
+    longer = queue_root(["b"], 200, short)
+    branch = queue_root(["c"], 300, longer)
+    for root in (branch, queue_root(["z"], 900)):
+        assert give(node, root)
+    # The program writes an old value over it, which the kept branch contains.
+    root = assoc_in(node.root, SLOT, slot_of(short), node.lattice)
+    node._commit(node.evidence.bring_up(root, []), contains=False)
+    for root in (longer, queue_root(["w"], 250, short)):
+        assert give(node, root)
+    # What gives way is in the branch, so it is kept with it.
+    (record,) = node.evidence.records.values()
+    assert record.loser is not None
+    assert same(record.loser, slot_of(branch))

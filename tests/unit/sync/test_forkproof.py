@@ -12,7 +12,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.lattice import MergeContext, get_in, root_lattice
 from datalattice.store import MemoryStore
-from datalattice.sync.forkproof import CHAIN, FORK, INVALID, check_proof, write_proof
+from datalattice.sync.lattice.forkproof import CHAIN, FORK, INVALID, check_proof, write_proof
 from datalattice.testing.clocks import StoppedClock
 
 OWNER, OTHER = KeyPair(b"o" * 32), KeyPair(b"x" * 32)

@@ -16,6 +16,8 @@ from datalattice.cells import (
     Value,
     Vector,
     decode,
+    decode_message,
+    encode_message,
     same,
     value_hash,
 )
@@ -23,9 +25,18 @@ from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, did_of, get_in, root_lattice, verify_did
 from datalattice.store import MemoryStore, Store
-from datalattice.sync import LatticeCodec, LatticeReplica, Offer, Pace, Part, Probe, Replicator
-from datalattice.sync.handover import OWNERS_ASKED_MAX, fork_queries, one_handed
-from datalattice.sync.incoming import Incoming
+from datalattice.sync import (
+    LatticeProtocol,
+    LatticeReplica,
+    Offer,
+    Pace,
+    Part,
+    Peer,
+    Probe,
+    Replicator,
+)
+from datalattice.sync.lattice.handover import OWNERS_ASKED_MAX, fork_queries, one_handed
+from datalattice.sync.lattice.incoming import Incoming
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.malformed import cells_of
 
@@ -44,7 +55,7 @@ class Net:
         self.now = 0
 
     def add(self, name: str, replica: LatticeReplica) -> LatticeReplica:
-        self.nodes[name] = Replicator(replica, LatticeCodec(replica, StoppedClock(9_000)))
+        self.nodes[name] = Replicator(replica, LatticeProtocol(StoppedClock(9_000)))
         return replica
 
     def link(self, a: str, b: str) -> None:
@@ -144,13 +155,17 @@ def relays_with(*roots: Value, verifier: Verifier = verify_did) -> LatticeReplic
 
 
 @pytest.mark.parametrize("count", [1, 300])
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("since", ["", "restarted", "from a backup"])
 def test_a_branch_in_evidence_alone_is_joined_by_the_owners_next_device(
-    count: int, restarted: bool
+    count: int, since: str
 ) -> None:
     kept = relays_with(kv_root("a", 10, count), kv_root("b", 20, count))
     assert len(kept.evidence.records) == 1
-    if restarted:
+    if since == "from a backup":
+        store = MemoryStore()
+        store.commit(decode_message(encode_message(kept.root)))
+        kept = relay(store)
+    elif since:
         kept = relay(kept.store)
     net, mine = Net(), device()
     net.add("relay", kept)
@@ -263,13 +278,13 @@ def test_a_branch_takes_not_the_place_of_what_its_peer_has_in_the_slot() -> None
 
     mine = device()
     present, cells = stated(kv_root("a", 20, 40), is_branch=False)
-    assert mine.absorb(present, "relay").missing
+    assert mine.absorb(present, Peer("relay")).missing
     branch, others = stated(kv_root("b", 10, 1), is_branch=True)
-    taken = mine.absorb(branch, "relay")
+    taken = mine.absorb(branch, Peer("relay"))
     assert taken.superseded == ()
     finished: set[bytes] = set()
     for parts in (others, cells) * 4:  # one level of a tree comes at a time
-        finished.update(mine.absorb(Offer(None, tuple(parts)), "relay").finished)
+        finished.update(mine.absorb(Offer(None, tuple(parts)), Peer("relay")).finished)
     assert present.probe is not None
     assert branch.probe is not None
     assert finished | set(taken.finished) == {present.probe.key, branch.probe.key}

@@ -8,7 +8,7 @@ from datalattice.cells import Signed, Vector
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.lattice import MergeContext, SetLattice
 from datalattice.store import MemoryStore
-from datalattice.sync import Effects, LatticeCodec, LatticeReplica, Replicator
+from datalattice.sync import Effects, LatticeProtocol, LatticeReplica, Replicator
 from datalattice.sync.effects import ASK_TIMEOUT_MS
 from datalattice.testing.clocks import StoppedClock
 from datalattice.wire import (
@@ -31,8 +31,8 @@ OTHER = KeyPair(b"x" * 32)
 
 def node(key_pair: KeyPair | None = OWN) -> Replicator:
     replica = LatticeReplica(MemoryStore(), SetLattice(), MergeContext(key_pair=key_pair))
-    codec = LatticeCodec(replica, StoppedClock(1_800_000_000_000))
-    return Replicator(replica, codec, None, key_pair, SeededEntropy(1))
+    clock = StoppedClock(1_800_000_000_000)
+    return Replicator(replica, LatticeProtocol(clock, identity=key_pair, entropy=SeededEntropy(1)))
 
 
 def said(effects: Effects) -> list[Message]:
@@ -81,7 +81,7 @@ def test_a_node_with_a_key_challenges_whom_it_dials_and_goes_on_at_once() -> Non
     effects = one.take_effects()
     assert effects.identified == [("p", PEER.public_key)]
     assert (effects.sends, effects.closes) == ([], [])
-    assert one.standings(lambda _: b"")[0].public_key == PEER.public_key
+    assert one.standings[0].public_key == PEER.public_key
 
 
 def test_nobody_else_is_challenged() -> None:
@@ -152,7 +152,7 @@ def test_without_a_wanted_key_a_bad_answer_is_noted_and_the_peer_stays(number: i
     one.receive("p", bad_answers(challenge_in(effects))[number], 1)
     effects = one.take_effects()
     assert (effects.closes, kinds(effects)) == ([], ["unproved"])
-    assert one.standings(lambda _: b"")[0].public_key is None
+    assert one.standings[0].public_key is None
 
 
 def test_no_answer_in_time_ends_a_connection_where_a_key_is_wanted() -> None:
@@ -178,7 +178,8 @@ def test_a_connection_to_this_very_node_ends() -> None:
     one, effects = opened()
     one.receive("p", proof(challenge_in(effects), OWN), 1)
     effects = one.take_effects()
-    assert (kinds(effects), effects.identified) == (["closed-myself"], [])
+    # Whoever dials learns of it, and leaves the address alone.
+    assert (kinds(effects), effects.identified) == (["closed-myself"], [("p", OWN.public_key)])
 
 
 def test_an_answer_comes_once() -> None:

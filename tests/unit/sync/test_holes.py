@@ -17,14 +17,15 @@ from datalattice.cells import (
     Vector,
     encode,
     learn_cell,
+    learn_cells,
     references,
     validate,
     value_hash,
 )
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, Corruption, MissingData
-from datalattice.sync import incomplete
-from datalattice.sync.incomplete import IncompleteCells, Progress
+from datalattice.sync.lattice import incomplete
+from datalattice.sync.lattice.incomplete import IncompleteCells, Progress
 from datalattice.testing.malformed import Below, cells_of, mutated, value_of, with_cell
 from datalattice.testing.sim.dice import Dice
 
@@ -278,7 +279,12 @@ class Counted:
             self.count += 1
             learn_cell(hash, encoding, facts)
 
+        def learn_all(cells: list[tuple[bytes, bytes]], facts: KnownFacts) -> int:
+            self.count += len(cells)
+            return learn_cells(cells, facts)
+
         monkeypatch.setattr(incomplete, "learn_cell", learn)
+        monkeypatch.setattr(incomplete, "learn_cells", learn_all)
 
     def during(self, action: Callable[[], object]) -> int:
         before = self.count

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from nacl import bindings
 
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import LatticeMQ
@@ -16,6 +17,7 @@ from datalattice.cells import (
     Parts,
     Signed,
     Value,
+    Work,
     branch_hashes,
     decode_parts,
     encode,
@@ -41,13 +43,14 @@ from datalattice.sync import (
     HostingPolicy,
     LatticeReplica,
     Offer,
+    Peer,
     Probe,
     Slot,
     UnsignedPolicy,
     owner_text,
 )
-from datalattice.sync.incoming import Incoming
-from datalattice.sync.lattice_replica import SECTIONS_MAX
+from datalattice.sync.lattice.incoming import Incoming
+from datalattice.sync.lattice.replica import SECTIONS_MAX
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.steps import steps_of
 
@@ -86,7 +89,7 @@ def absorb(
     replica: LatticeReplica, value: Value, peer: str = "peer", path: tuple[Value, ...] = ()
 ) -> Absorbed:
     found, parts = decode_parts(encode_message(value))
-    return replica.absorb(Offer(Probe(value_hash(found), Incoming(path, found, parts))), peer)
+    return replica.absorb(Offer(Probe(value_hash(found), Incoming(path, found, parts))), Peer(peer))
 
 
 def slot(value: Value, key_pair: KeyPair = ANN, section: Keyword = QUEUE) -> Value:
@@ -376,7 +379,7 @@ def fetch(replica: LatticeReplica, source: LatticeReplica, peer: str = "peer") -
     fetched = Fetched()
     top = decode_parts(encode(source.announced))
     probe = Probe(source.announced_hash, Incoming((), *top))
-    absorbed = replica.absorb(Offer(probe), peer)
+    absorbed = replica.absorb(Offer(probe), Peer(peer))
     wanted = list(absorbed.missing)
     while True:
         for one in absorbed.reports:
@@ -384,10 +387,10 @@ def fetch(replica: LatticeReplica, source: LatticeReplica, peer: str = "peer") -
         if not wanted:
             return fetched
         window, wanted = wanted[:WINDOW], wanted[WINDOW:]
-        parts = [part for part in source.supply(window, peer) if part is not None]
+        parts = [part for part in source.supply(window) if part is not None]
         fetched.rounds += 1
         fetched.cells.update({part.hash: len(part.data) for part in parts})
-        absorbed = replica.absorb(Offer(None, tuple(parts)), peer)
+        absorbed = replica.absorb(Offer(None, tuple(parts)), Peer(peer))
         unwanted = set(absorbed.unwanted)
         wanted = [hash for hash in wanted if hash not in unwanted]
         wanted += [hash for hash in absorbed.missing if hash not in wanted]
@@ -442,7 +445,7 @@ def test_a_peer_that_hosts_more_costs_one_statement_and_no_cells() -> None:
     top = decode_parts(encode(source.announced))
     stated = Offer(Probe(source.announced_hash, Incoming((), *top)))
     for _ in range(3):
-        absorbed = replica.absorb(stated, "peer")
+        absorbed = replica.absorb(stated, Peer("peer"))
         assert absorbed.missing == ()
         assert absorbed.finished == (source.announced_hash,)
         assert [probe.key for _, probe in absorbed.holds] == [replica.announced_hash]
@@ -534,17 +537,17 @@ def test_a_newer_root_is_taken_though_the_upper_cells_of_the_last_are_being_fetc
         top = decode_parts(encode(source.announced))
         return Offer(Probe(source.announced_hash, Incoming((), *top)))
 
-    first = replica.absorb(stated(), "peer")
+    first = replica.absorb(stated(), Peer("peer"))
     assert first.missing
-    old = [part for part in source.supply(first.missing, "peer") if part is not None]
+    old = [part for part in source.supply(first.missing) if part is not None]
     offer(source, "newer")
     missing = [
-        *replica.absorb(stated(), "peer").missing,
-        *replica.absorb(Offer(None, tuple(old)), "peer").missing,
+        *replica.absorb(stated(), Peer("peer")).missing,
+        *replica.absorb(Offer(None, tuple(old)), Peer("peer")).missing,
     ]
     while missing:
-        parts = [part for part in source.supply(missing, "peer") if part is not None]
-        missing = list(replica.absorb(Offer(None, tuple(parts)), "peer").missing)
+        parts = [part for part in source.supply(missing) if part is not None]
+        missing = list(replica.absorb(Offer(None, tuple(parts)), Peer("peer")).missing)
     assert same(slot(replica.root), slot(source.root))
     assert replica.missing_count == 0
 
@@ -554,9 +557,9 @@ def test_a_value_whose_upper_cells_cannot_be_had_is_given_up() -> None:
     offer(source, *(text(n) for n in range(40)))
     top = decode_parts(encode(source.announced))
     probe = Probe(source.announced_hash, Incoming((), *top))
-    missing = replica.absorb(Offer(probe), "peer").missing
+    missing = replica.absorb(Offer(probe), Peer("peer")).missing
     assert replica.missing_count == 1
-    assert replica.absorb(Offer(None, (), missing), "peer").dropped == (probe.key,)
+    assert replica.absorb(Offer(None, (), missing), Peer("peer")).dropped == (probe.key,)
     assert replica.missing_count == replica.staged_bytes == 0
 
 
@@ -565,11 +568,11 @@ def test_a_root_that_is_known_by_its_hash_alone_is_fetched_from_its_top() -> Non
     offer(source, *(text(n) for n in range(40)))
     hash = source.announced_hash
     probe = Probe(hash, Incoming((), None, Parts(None), hash))
-    missing = list(replica.absorb(Offer(probe), "peer").missing)
+    missing = list(replica.absorb(Offer(probe), Peer("peer")).missing)
     assert missing == [hash]
     while missing:
-        parts = [part for part in source.supply(missing, "peer") if part is not None]
-        missing = list(replica.absorb(Offer(None, tuple(parts)), "peer").missing)
+        parts = [part for part in source.supply(missing) if part is not None]
+        missing = list(replica.absorb(Offer(None, tuple(parts)), Peer("peer")).missing)
     assert same(replica.root, source.root)
 
 
@@ -585,8 +588,8 @@ def test_what_was_forgotten_goes_stays_out_and_comes_back_when_it_is_hosted_agai
     assert replica.hosting is not None
     fork = replica.cursor.fork()
     replica.hosting.table.refuse(ANN.public_key.hex(), None, "too much")
-    assert replica.forget()
-    assert not replica.forget()
+    assert replica.drop_refused()
+    assert not replica.drop_refused()
     assert slot(replica.root) is None
     assert slot(replica.cursor.get()) is None
     assert same(slot(replica.root, BOB), slot(bob, BOB))
@@ -610,7 +613,7 @@ def test_one_section_of_an_owner_can_be_forgotten() -> None:
     absorb(replica, source.announced)
     assert replica.hosting is not None
     replica.hosting.table.refuse(ANN.public_key.hex(), "queue", "")
-    replica.forget()
+    replica.drop_refused()
     assert slot(replica.root) is None
     assert slot(replica.root, section=Keyword("kv")) is not None
 
@@ -620,14 +623,16 @@ def test_a_value_that_waits_for_cells_while_its_owner_is_forgotten_is_not_merged
     value = offer(source, *(text(n) for n in range(40)))
     replica = host(HostingPolicy())
     found, parts = decode_parts(encode(value))
-    absorbed = replica.absorb(Offer(Probe(value_hash(value), Incoming((), found, parts))), "peer")
+    absorbed = replica.absorb(
+        Offer(Probe(value_hash(value), Incoming((), found, parts))), Peer("peer")
+    )
     assert absorbed.missing
     assert replica.hosting is not None
     replica.hosting.table.refuse(ANN.public_key.hex(), None, "")
     missing = absorbed.missing
     while missing:
-        given = tuple(part for part in source.supply(missing, "peer") if part is not None)
-        missing = replica.absorb(Offer(None, given), "peer").missing
+        given = tuple(part for part in source.supply(missing) if part is not None)
+        missing = replica.absorb(Offer(None, given), Peer("peer")).missing
     assert slot(replica.root) is None
 
 
@@ -749,7 +754,7 @@ def stated(replica: LatticeReplica, slots: Map) -> Absorbed:
     """Have a stranger state slots of `:kv` whose cells are here, but for the top."""
     _, parts = decode_parts(encode_message(slots, lambda hash: hash != value_hash(slots)))
     incoming = Incoming((KV,), slots, parts)
-    return replica.absorb(Offer(Probe(value_hash(slots), incoming)), "s")
+    return replica.absorb(Offer(Probe(value_hash(slots), incoming)), Peer("s"))
 
 
 def crowded(slots: Map) -> LatticeReplica:
@@ -793,6 +798,49 @@ def test_a_root_of_countless_sections_is_refused() -> None:
         junk = Index.of([(DATA, Index()), *[(f"junk {n}", n) for n in range(count)]])
         absorbed = absorb(replica, junk)
         assert bool(absorbed.refused) is (count == SECTIONS_MAX)
+
+
+def test_to_state_what_is_here_or_nothing_or_what_nobody_has_opens_no_account() -> None:
+    replica = crowded(crowd(3_000, 20))
+    opened: list[str] = []
+    accounts = replica.charges.open
+
+    def counted(peer: str) -> Work:
+        opened.append(peer)
+        return accounts(peer)
+
+    replica.charges.open = counted  # type: ignore[method-assign]
+    mine = replica.announced
+    assert isinstance(mine, Index)
+    for value in (Index(), mine):
+        absorbed = absorb(replica, value)
+        assert absorbed.holds == (("peer", Probe(value_hash(value), value)),)
+        assert not absorbed.refused
+    assert absorb(replica, 5, "peer", (Keyword("of-nobody"),)).refused
+    assert opened == []
+    assert not absorb(replica, mine.put(Keyword("of-nobody"), 5)).refused
+    assert opened == ["peer"] * 2
+
+
+def test_the_signature_of_a_slot_is_verified_once_and_not_when_the_next_one_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replica = crowded(crowd(3_000, 20))
+    verified: list[bytes] = []
+    verify = bindings.crypto_sign_open
+
+    def counted(signed: bytes, public_key: bytes) -> object:
+        verified.append(public_key)
+        return verify(signed, public_key)
+
+    monkeypatch.setattr(bindings, "crypto_sign_open", counted)
+    owner = KeyPair(b"once".ljust(32))
+    for count in (10, 11):
+        databases = Map.of([(f"database number {n}", Index()) for n in range(count)])
+        slots = Map.of([(owner.public_key, Signed.sign(owner, databases))])
+        verified.clear()
+        assert absorb(replica, slots, "s", (KV,)).changed
+        assert verified == [owner.public_key]
 
 
 def test_a_peer_that_has_nothing_is_known_to_have_the_empty_root() -> None:

@@ -17,7 +17,7 @@ from datalattice.cells import (
     references,
     value_hash,
 )
-from datalattice.sync.incomplete import HELD_LOOKS_MAX, IncompleteCells, Progress
+from datalattice.sync.lattice.incomplete import HELD_LOOKS_MAX, IncompleteCells, Progress
 from datalattice.testing.steps import steps_of
 
 

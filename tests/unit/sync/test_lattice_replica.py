@@ -37,8 +37,9 @@ from datalattice.lattice import (
     root_lattice,
 )
 from datalattice.store import MemoryStore
-from datalattice.sync import LatticeReplica, Offer, Probe, lattice_replica
-from datalattice.sync.incoming import Incoming
+from datalattice.sync import LatticeReplica, Offer, Peer, Probe
+from datalattice.sync.lattice import replica as lattice_replica
+from datalattice.sync.lattice.incoming import Incoming
 from datalattice.wire import join_cells
 
 KEYS = KeyPair(b"k" * 32)
@@ -65,8 +66,9 @@ def test_a_change_is_told_against_what_a_new_peer_was_given_not_its_beginning() 
     given = replica.publish().probe
     replica.cursor.path("key 5").set(9_999)
     replica.publish()
-    offer = replica.answer((zero, given), "peer")
-    assert offer is not None
+    news = replica.news(Peer("peer"), (zero, given))
+    assert news is not None
+    (offer,) = news.offers
     assert offer.base is given
 
 
@@ -165,7 +167,7 @@ def whole(value: Value) -> Offer:
 
 
 def given(source: LatticeReplica, hashes: Iterable[bytes]) -> Offer:
-    parts = source.supply(tuple(hashes), "peer")
+    parts = source.supply(tuple(hashes))
     return Offer(None, tuple(part for part in parts if part is not None))
 
 
@@ -184,12 +186,12 @@ def test_a_value_that_is_stated_again_while_it_is_fetched_is_not_finished_before
 ):
     source, target = numbered(300), LatticeReplica(MemoryStore(), NUMBERS)
     stated = Offer(Probe(source.announced_hash, Incoming((), *decode_parts(encode(source.root)))))
-    missing = list(target.absorb(stated, "peer").missing)
+    missing = list(target.absorb(stated, Peer("peer")).missing)
     assert missing
-    assert target.absorb(stated, "peer").finished == ()
+    assert target.absorb(stated, Peer("peer")).finished == ()
     finished: tuple[bytes, ...] = ()
     while missing:
-        absorbed = target.absorb(given(source, missing), "peer")
+        absorbed = target.absorb(given(source, missing), Peer("peer"))
         missing, finished = list(absorbed.missing), absorbed.finished
     assert finished == (source.announced_hash,)
 
@@ -197,21 +199,36 @@ def test_a_value_that_is_stated_again_while_it_is_fetched_is_not_finished_before
 def test_a_value_that_is_being_fetched_is_taken_in_though_newer_ones_are_stated() -> None:
     source, target = numbered(300), LatticeReplica(MemoryStore(), NUMBERS)
     first = source.announced
-    missing = list(target.absorb(by_hash(source), "peer").missing)
+    missing = list(target.absorb(by_hash(source), Peer("peer")).missing)
     changed, number = False, 1_000
     while not changed:
         number += 1
         source.cursor.path("key 7").set(number)
         source.publish()
-        assert target.absorb(by_hash(source), "peer").missing == ()
-        absorbed = target.absorb(given(source, missing), "peer")
+        assert target.absorb(by_hash(source), Peer("peer")).missing == ()
+        absorbed = target.absorb(given(source, missing), Peer("peer"))
         missing, changed = list(absorbed.missing), absorbed.changed
     assert same(target.announced, first)
     assert missing == [source.announced_hash]  # and the newest of them is fetched next
     while missing:
-        missing = list(target.absorb(given(source, missing), "peer").missing)
+        missing = list(target.absorb(given(source, missing), Peer("peer")).missing)
     assert same(target.announced, source.announced)
     assert target.missing_count == 0
+
+
+def test_what_comes_after_a_value_that_another_peer_completes_is_asked_of_who_stated_it() -> None:
+    source, target = numbered(300), LatticeReplica(MemoryStore(), NUMBERS)
+    missing = list(target.absorb(by_hash(source), Peer("owner")).missing)
+    old = LatticeReplica(MemoryStore(), NUMBERS)
+    old.absorb(whole(source.announced), Peer("source"))
+    source.cursor.path("key 7").set(1_000)
+    source.publish()
+    target.absorb(by_hash(source), Peer("owner"))  # it comes after the first
+    while missing:
+        absorbed = target.absorb(given(old, missing), Peer("helper"))
+        missing = list(absorbed.missing)
+    assert absorbed.changed
+    assert absorbed.lacking == (("owner", (source.announced_hash,)),)
 
 
 def with_top(source: LatticeReplica) -> Offer:
@@ -225,11 +242,11 @@ def test_what_is_stated_twice_is_finished_when_it_is_here_and_not_before(
     again: Callable[[LatticeReplica], Offer],
 ) -> None:
     source, target = numbered(300), LatticeReplica(MemoryStore(), NUMBERS)
-    missing = list(target.absorb(with_top(source), "peer").missing)
-    second = target.absorb(again(source), "peer")
+    missing = list(target.absorb(with_top(source), Peer("peer")).missing)
+    second = target.absorb(again(source), Peer("peer"))
     assert (second.finished, second.superseded) == ((), ())
     while missing:
-        absorbed = target.absorb(given(source, missing), "peer")
+        absorbed = target.absorb(given(source, missing), Peer("peer"))
         assert (source.announced_hash in absorbed.finished) == absorbed.changed
         missing = list(absorbed.missing)
     assert same(target.announced, source.announced)
@@ -241,12 +258,12 @@ def test_what_waits_for_an_older_value_of_a_peer_waits_for_the_newer_one_that_re
 ) -> None:
     source, target = numbered(300), LatticeReplica(MemoryStore(), NUMBERS)
     first = source.announced_hash
-    missing = list(target.absorb(with_top(source), "peer").missing)
+    missing = list(target.absorb(with_top(source), Peer("peer")).missing)
     keys = [first]
     for number in (1, 2):
         source.cursor.path("key 7").set(1_000 + number)
         source.publish()
-        absorbed = target.absorb(again(source), "peer")
+        absorbed = target.absorb(again(source), Peer("peer"))
         missing += absorbed.missing
         assert absorbed.finished == ()
         # A value by its hash alone waits its turn, so the first one is fetched all the same.
@@ -256,7 +273,7 @@ def test_what_waits_for_an_older_value_of_a_peer_waits_for_the_newer_one_that_re
         keys.append(source.announced_hash)
     ended: list[bytes] = []
     while missing:
-        absorbed = target.absorb(given(source, missing), "peer")
+        absorbed = target.absorb(given(source, missing), Peer("peer"))
         ended += absorbed.finished
         missing = list(absorbed.missing)
     assert ended == ([keys[-1]] if again is with_top else [first, keys[-1]])
@@ -269,20 +286,20 @@ def test_nothing_rests_on_cells_that_a_full_disk_did_not_take(full_at: int) -> N
     target = LatticeReplica(store, NUMBERS)
     store.full_at = {full_at}
     failures = 0
-    missing = list(target.absorb(by_hash(source), "peer").missing)
+    missing = list(target.absorb(by_hash(source), Peer("peer")).missing)
     while missing:
         try:
             # One by one, so that some of it is complete long before the rest.
-            missing += target.absorb(given(source, [missing.pop()]), "peer").missing
+            missing += target.absorb(given(source, [missing.pop()]), Peer("peer")).missing
         except StoreFull:
             failures += 1
             assert target.missing_count == 0
         assert is_complete(target)
     assert failures == 1
     assert target.staged_bytes == 0
-    missing = list(target.absorb(by_hash(source), "peer").missing)
+    missing = list(target.absorb(by_hash(source), Peer("peer")).missing)
     while missing:
-        missing += target.absorb(given(source, [missing.pop()]), "peer").missing
+        missing += target.absorb(given(source, [missing.pop()]), Peer("peer")).missing
     assert same(target.announced, source.announced)
     assert is_complete(target)
 
@@ -298,7 +315,7 @@ def test_what_was_taken_in_is_not_lost_when_the_live_value_cannot_have_it_at_onc
     with monkeypatch.context() as patch:
         patch.setattr(RootLattice, "adopt", fail)
         with pytest.raises(Corruption):
-            replica.absorb(whole(Map.of([("theirs", 2)])), "peer")
+            replica.absorb(whole(Map.of([("theirs", 2)])), Peer("peer"))
     replica.publish()
     assert same(replica.root, Map.of([("mine", 1), ("theirs", 2)]))
 
@@ -311,8 +328,9 @@ def test_a_damaged_cell_does_not_keep_a_change_from_being_told() -> None:
     replica.cursor.path("key 5").set(9_999)
     replica.publish()
     store.damaged = set(references(encode(before.data)))
-    offer = replica.answer((before,), "peer")
-    assert offer is not None
+    news = replica.news(Peer("peer"), (before,))
+    assert news is not None
+    (offer,) = news.offers
     assert offer.probe is not None
     assert offer.probe.key == replica.announced_hash
 
@@ -335,7 +353,7 @@ def test_what_every_restricted_peer_is_told_can_be_had_however_many_there_are(
             assert probe is not None
             front = [probe.key]
             while front:
-                (part,) = replica.supply([front.pop()], peer)
+                (part,) = replica.supply([front.pop()])
                 assert part is not None
                 front.extend(references(part.data))
 
@@ -355,13 +373,13 @@ def test_who_fills_the_room_for_gaps_does_not_keep_others_out(
 ) -> None:
     greedy, modest = numbered(5_000), numbered(1_000, 7)
     replica = LatticeReplica(MemoryStore(), NUMBERS)
-    replica.absorb(without_leaves(greedy), "greedy")
+    replica.absorb(without_leaves(greedy), Peer("greedy"))
     # There is room for both of them, or not quite.
     alone = LatticeReplica(MemoryStore(), NUMBERS)
-    alone.absorb(without_leaves(modest), "modest")
+    alone.absorb(without_leaves(modest), Peer("modest"))
     limit = replica.staged_bytes + alone.staged_bytes - more
     monkeypatch.setattr(lattice_replica, "STAGED_BYTES_MAX", limit)
-    absorbed = replica.absorb(without_leaves(modest), "modest")
+    absorbed = replica.absorb(without_leaves(modest), Peer("modest"))
     assert absorbed.dropped == ((greedy.announced_hash,) if more > 0 else ())
-    replica.absorb(given(modest, absorbed.missing), "modest")
+    replica.absorb(given(modest, absorbed.missing), Peer("modest"))
     assert replica.announced_hash == modest.announced_hash

@@ -10,8 +10,8 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.store import MemoryStore
-from datalattice.sync import LatticeCodec, LatticeReplica, Replicator
-from datalattice.sync.session import RETELL_MS
+from datalattice.sync import LatticeProtocol, LatticeReplica, Replicator
+from datalattice.sync.partner import RETELL_MS
 from datalattice.wire import (
     Announcement,
     Message,
@@ -31,7 +31,7 @@ class Node:
 
     def __init__(self, keys: KeyPair) -> None:
         self.replica = LatticeReplica(MemoryStore(), root_lattice(), MergeContext(key_pair=keys))
-        self.replicator = Replicator(self.replica, LatticeCodec(self.replica, SystemClock()))
+        self.replicator = Replicator(self.replica, LatticeProtocol(SystemClock()))
         self.inbox: deque[bytes] = deque()
 
     @property
@@ -152,5 +152,5 @@ def test_a_stranger_is_told_again_once_a_second() -> None:
 
 def test_a_wanted_peer_is_told_again_whenever_it_asks() -> None:
     link = joined()
-    link.writer.replicator.want("link")
+    link.writer.replica.introduce("link", "link", is_wanted=True, is_known=True)
     assert [ask_for_the_top(link) for _ in range(4)] == [1, 1, 1, 1]

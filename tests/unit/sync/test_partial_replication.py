@@ -11,7 +11,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import NoSuchPath, UsageError
 from datalattice.lattice import MergeContext, get_in, root_lattice
 from datalattice.store import MemoryStore
-from datalattice.sync import LatticeCodec, LatticeReplica, Replicator
+from datalattice.sync import LatticeProtocol, LatticeReplica, Replicator
 
 MINE, THEIRS, OTHERS = KeyPair(b"m" * 32), KeyPair(b"t" * 32), KeyPair(b"o" * 32)
 QUEUE = Keyword("queue")
@@ -26,7 +26,7 @@ class Pair:
         for keys in (MINE, THEIRS):
             replica = LatticeReplica(MemoryStore(), root_lattice(), MergeContext(key_pair=keys))
             self.replicas.append(replica)
-            self.nodes.append(Replicator(replica, LatticeCodec(replica, SystemClock())))
+            self.nodes.append(Replicator(replica, LatticeProtocol(SystemClock())))
         self.now_ms = 0
         self.payloads: list[bytes] = []
 

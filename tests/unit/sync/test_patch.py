@@ -24,8 +24,8 @@ from datalattice.crypto import KeyPair, sha3_256
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store import MemoryStore
-from datalattice.sync.delta import beyond
-from datalattice.sync.patch import (
+from datalattice.sync.lattice.delta import beyond
+from datalattice.sync.lattice.patch import (
     HUNKS_MAX,
     PATCH_CELLS_MAX,
     PATCH_HUNKS_MAX,

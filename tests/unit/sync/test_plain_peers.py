@@ -34,13 +34,13 @@ from datalattice.sync import (
     BROADCAST_DELAY_MS,
     ROOT_SYNC_INTERVAL_MS,
     Dialect,
-    LatticeCodec,
+    LatticeProtocol,
     LatticeReplica,
     Pull,
     Replicator,
     Standing,
 )
-from datalattice.sync.plain import WHOLE_BYTES_PER_S
+from datalattice.sync.partner import LOT_BYTES_PER_S
 from datalattice.testing.clocks import StoppedClock, TickingClock
 from datalattice.testing.reference import ReferencePeer, ReferenceQueue
 from datalattice.wire import (
@@ -68,10 +68,10 @@ class Pair:
         self.peer = ReferencePeer(THEIRS, self.clock.now_ms)
         self.store = MemoryStore()
         context = MergeContext(key_pair=OWN)
-        self.replica = LatticeReplica(self.store, lattice or root_lattice(), context)
+        lattice = lattice or root_lattice()
+        self.replica = LatticeReplica(self.store, lattice, context, frame_max=frame_max)
         dialect = Dialect(message_bytes_max=frame_max)
-        codec = LatticeCodec(self.replica, self.clock, dialect)
-        self.node = Replicator(self.replica, codec, identity=OWN)
+        self.node = Replicator(self.replica, LatticeProtocol(self.clock, dialect, identity=OWN))
         self.now = 0
         self.said: list[bytes] = []
         self.open: set[str] = set()
@@ -119,7 +119,7 @@ class Pair:
 
     def pass_time(self, ms: int) -> None:
         end = self.now + ms
-        while (due := self.node.next_deadline()) is not None and due <= end:
+        while (due := self.node.deadline_ms) is not None and due <= end:
             self.now = max(self.now, due)
             self.node.tick(self.now)
             self.run()
@@ -149,7 +149,7 @@ class Pair:
 
     @property
     def standing(self) -> Standing:
-        standings = self.node.standings(self.replica.view_hash)
+        standings = self.node.standings
         return next(one for one in standings if one.id == ACCEPTED)
 
     def assert_equal(self) -> None:
@@ -369,8 +369,8 @@ def test_what_does_not_fit_into_a_frame_is_named_and_the_rest_goes() -> None:
 
 
 def test_more_than_one_push_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datalattice.sync.lattice_replica.PUSH_BYTES_MAX", 100_000)
-    monkeypatch.setattr("datalattice.sync.spelling.BUNDLE_BYTES", 50_000)
+    monkeypatch.setattr("datalattice.sync.lattice.replica.PUSH_BYTES_MAX", 100_000)
+    monkeypatch.setattr("datalattice.sync.lattice.spelling.BUNDLE_BYTES", 50_000)
     pair = Pair()
     pair.replica.cursor.update(content(*(noise(n, 30_000) for n in range(40))))
     pair.publish()
@@ -392,7 +392,7 @@ def test_long_values_wait_in_proportion() -> None:
     pair.topics.partition("t", 0).offer("behind it")
     del pair.said[:]
     pair.publish()
-    pair.pass_time(1_000 * 5_000_000 // WHOLE_BYTES_PER_S - 1)
+    pair.pass_time(1_000 * 5_000_000 // LOT_BYTES_PER_S - 1)
     assert sent > 5_000_000
     assert pair.values == []
     pair.pass_time(1_000)

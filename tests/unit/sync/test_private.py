@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
 from datalattice.cells import (
     Index,
     Keyword,
@@ -18,16 +24,35 @@ from datalattice.cells import (
 )
 from datalattice.crypto import KeyPair
 from datalattice.lattice import LOCAL_KEY, MergeContext, get_in, local_slot, root_lattice, set_local
-from datalattice.store import MemoryStore
-from datalattice.sync import LatticeReplica, Offer, Probe
-from datalattice.sync.incoming import Incoming
+from datalattice.store import CellStore, MemoryStore, Store
+from datalattice.sync import LatticeReplica, Offer, Peer, Probe
+from datalattice.sync.lattice.incoming import Incoming
 
 KEYS = KeyPair(b"p" * 32)
 SECRET = "for this node alone ".ljust(300, "!")
 OPEN = "for everybody ".ljust(300, "?")
 
 
-def replica_over(store: MemoryStore) -> LatticeReplica:
+Opening = Callable[[], AbstractContextManager[Store]]
+
+
+@pytest.fixture(params=["memory", "folder"])
+def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Opening:
+    """Return what opens one store, as each process of a node does."""
+    memory = MemoryStore()
+
+    @contextmanager
+    def open_again() -> Iterator[Store]:
+        if request.param == "memory":
+            yield memory
+            return
+        with CellStore.open(tmp_path / "store") as store:
+            yield store
+
+    return open_again
+
+
+def replica_over(store: Store) -> LatticeReplica:
     return LatticeReplica(store, root_lattice(), MergeContext(key_pair=KEYS))
 
 
@@ -43,7 +68,7 @@ def show(replica: LatticeReplica, text: str) -> None:
 
 
 def gives(replica: LatticeReplica, hash: bytes) -> bool:
-    return replica.supply([hash], "peer") != [None]
+    return replica.supply([hash]) != [None]
 
 
 def private_hashes(replica: LatticeReplica) -> list[bytes]:
@@ -57,7 +82,7 @@ def private_hashes(replica: LatticeReplica) -> list[bytes]:
 def announced_is_complete(replica: LatticeReplica) -> bool:
     front = references(encode(replica.announced))
     while front:
-        (part,) = replica.supply([front.pop()], "peer")
+        (part,) = replica.supply([front.pop()])
         if part is None:
             return False
         front.extend(references(part.data))
@@ -106,6 +131,32 @@ def test_a_new_process_knows_what_is_private() -> None:
     assert announced_is_complete(again)
 
 
+def test_what_was_private_stays_so_in_the_next_process(opening: Opening) -> None:
+    with opening() as store:
+        replica = replica_over(store)
+        show(replica, OPEN)
+        keep(replica, SECRET, OPEN)
+        before = private_hashes(replica)
+        keep(replica, "something else ".ljust(300, "#"))
+        assert store.has(value_hash(SECRET))
+    with opening() as store:
+        again = replica_over(store)
+        assert store.has(value_hash(SECRET))
+        assert not any(gives(again, hash) for hash in before)
+        assert gives(again, value_hash(OPEN))
+        show(again, SECRET)
+        assert gives(again, value_hash(SECRET)), "it is not private any more"
+        assert announced_is_complete(again)
+
+
+def test_what_a_program_commits_below_local_is_private_too(opening: Opening) -> None:
+    with opening() as store:
+        root = set_local(Index.of([]), KEYS, Map.of([(Keyword("note"), SECRET)]))
+        store.commit(root)
+        replica = replica_over(store)
+        assert not any(gives(replica, hash) for hash in private_hashes(replica))
+
+
 def test_an_announced_value_is_given_by_its_hash_however_short_it_is() -> None:
     replica = replica_over(MemoryStore())
     keep(replica, SECRET)
@@ -114,7 +165,7 @@ def test_an_announced_value_is_given_by_its_hash_however_short_it_is() -> None:
     before = replica.announced_hash
     show(replica, "more " * 100)
     for hash in (before, replica.announced_hash):
-        (part,) = replica.supply([hash], "peer")
+        (part,) = replica.supply([hash])
         assert part is not None
         assert value_hash(decode(part.data)) == hash
 
@@ -128,7 +179,9 @@ def test_what_a_peer_shows_is_given_though_it_was_private_here() -> None:
     second.cursor.path(Keyword("data")).merge(Index.of([(value_hash(shown), shown)]))
     second.publish()
     value, parts = decode_parts(encode_message(second.announced))
-    absorbed = first.absorb(Offer(Probe(value_hash(value), Incoming((), value, parts))), "peer")
+    absorbed = first.absorb(
+        Offer(Probe(value_hash(value), Incoming((), value, parts))), Peer("peer")
+    )
     assert absorbed.changed
     assert announced_is_complete(first)
     assert not gives(first, value_hash(SECRET))

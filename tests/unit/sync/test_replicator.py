@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.cells import Value
-from datalattice.crypto import KeyPair
-from datalattice.errors import BadFormat, ProtocolViolation, StoreFull
+from datalattice.errors import StoreFull
 from datalattice.sync import (
     BROADCAST_DELAY_MS,
     MALFORMED_MAX,
@@ -20,202 +18,24 @@ from datalattice.sync import (
     ROOT_SYNC_INTERVAL_MS,
     UNSENT_MAX,
     Absorbed,
-    Answered,
-    Challenged,
-    Change,
-    Heard,
-    Joined,
-    Left,
     Offer,
-    Offered,
     Part,
-    Probe,
+    Peer,
     Pull,
     Replicator,
-    Start,
-    Wanted,
+    Want,
 )
-from datalattice.sync.plain import PlainUpdate
-from datalattice.sync.session import LATE_MAX, Pending, Purpose, Session
+from datalattice.sync.conversation import LATE_MAX, NO_ANSWER, Request, Requests
+from datalattice.testing.counters import (
+    SILENCE_MS,
+    Counters,
+    JsonProtocol,
+    hashes_of,
+    pack,
+    part_of,
+)
 from datalattice.testing.sim import Checker, Faults, Observed, SimNode, Simulation
 from datalattice.wire import encode_frame
-
-
-class CounterReplica:
-    """Grow-only counts by name: the smallest thing that replicates. A part is one (name, count)."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self._published: dict[str, int] = {}
-        self._parts: dict[bytes, Part] = {}
-        self.repaired: list[Part] = []
-
-    def add(self, name: str, amount: int = 1) -> None:
-        self.counts[name] = self.counts.get(name, 0) + amount
-
-    def publish(self) -> Change:
-        changed = self._published != self.counts
-        self._published = dict(self.counts)
-        return Change(changed, self._probe())
-
-    def absorb(self, offer: Offer, peer: str) -> Absorbed:
-        before = dict(self.counts)
-        for part in offer.parts:
-            self._parts[part.hash] = part
-            name, count = json.loads(part.data)
-            self.counts[name] = max(count, self.counts.get(name, 0))
-        changed = self.counts != before
-        self._published = dict(self.counts)
-        if offer.probe is None:
-            return Absorbed(changed=changed)
-        missing = [
-            hash for hash in map(bytes.fromhex, probe_parts(offer.probe)) if not self._has(hash)
-        ]
-        holds = () if missing else ((peer, offer.probe),)
-        done = () if missing else (offer.probe.key,)
-        return Absorbed(tuple(missing), holds, done, (), changed)
-
-    def supply(self, want: Sequence[bytes], peer: str) -> list[Part | None]:
-        return [self._parts.get(hash) for hash in want]
-
-    def begin(self, peer: str) -> Offer:
-        return Offer(self._probe())
-
-    def repair(self, parts: Sequence[Part]) -> None:
-        self.repaired.extend(parts)
-
-    def answer(self, known: Sequence[Probe], peer: str) -> Offer | None:
-        probe = self._probe()
-        if any(base.key == probe.key for base in known):
-            return None
-        there = {hash for base in known for hash in probe_parts(base)}
-        parts = [self._parts[bytes.fromhex(h)] for h in probe_parts(probe) if h not in there]
-        return Offer(probe, tuple(parts))
-
-    def _has(self, hash: bytes) -> bool:
-        # A count that was overtaken is contained, too.
-        return hash in self._parts
-
-    def _probe(self) -> Probe:
-        hashes = []
-        for name in sorted(self._published):
-            data = json.dumps([name, self._published[name]]).encode()
-            hash = hashlib.sha3_256(data).digest()
-            self._parts[hash] = Part(hash, data)
-            hashes.append(hash.hex())
-        return Probe(hashlib.sha3_256("".join(hashes).encode()).digest(), hashes)
-
-
-def probe_parts(probe: Probe) -> list[str]:
-    assert isinstance(probe.data, list)
-    return probe.data
-
-
-class JsonCodec:
-    """A wire protocol of JSON, to show that a replicator does not know its codec."""
-
-    batch_max = 3
-
-    def decode(self, payload: bytes, peer: str) -> Heard:
-        match json.loads(payload):
-            case ["offer", key, hashes, parts]:
-                return Offered(self._offer(key, hashes, parts))
-            case ["want", id, hashes]:
-                return Wanted(id, tuple(map(bytes.fromhex, hashes)))
-            case ["answer", id, content]:
-                return Answered(id, content)
-            case ["hello", id]:
-                return Joined(_pack("answer", id, None))
-            case ["ask", id]:
-                return Wanted(["state", id], ())
-            case ["challenge", id, token]:
-                return Challenged((id, token))
-            case ["bye"]:
-                return Left()
-            case other:
-                raise BadFormat(f"not a message: {other}")
-
-    def parts(self, content: object, hashes: Sequence[bytes]) -> list[Part | None]:
-        assert isinstance(content, list)
-        return [None if text is None else _part(text) for text in content]
-
-    def started(self, content: object) -> Value:
-        return None
-
-    def twin(self, id: int, start: Start) -> bytes:
-        return _pack("twin", id)
-
-    def offer(self, content: object, path: tuple[Value, ...] = ()) -> Offer | None:
-        return None
-
-    def more_questions(self, turn: int) -> Sequence[tuple[Value, ...]]:
-        return ()
-
-    def more(self, content: object, path: tuple[Value, ...], turn: int) -> Offer | None:
-        return None
-
-    def refuse(self, text: str) -> bytes:
-        return _pack("bad", text)
-
-    def hello(self, id: int) -> bytes:
-        return _pack("hello", id)
-
-    def questions(self, *, plain: bool) -> Sequence[tuple[Value, ...]]:
-        return ((),)
-
-    def ask(self, id: int, path: tuple[Value, ...] = ()) -> bytes:
-        return _pack("ask", id)
-
-    def welcomed(self, content: object) -> bool:
-        return False
-
-    def is_plain(self, content: object) -> bool:
-        return False
-
-    def spell_out(self, heard: Sequence[Probe], told: Probe | None, peer: str) -> PlainUpdate:
-        raise AssertionError("no peer here is plain")
-
-    def challenger(self, challenge: object) -> bytes | None:
-        return None
-
-    def push(self, offer: Offer, *, terse: bool) -> bytes:
-        assert offer.probe is not None
-        parts = [part.data.decode() for part in offer.parts]
-        return _pack("offer", offer.probe.key.hex(), offer.probe.data, parts)
-
-    def want(self, id: int, hashes: Sequence[bytes]) -> bytes:
-        return _pack("want", id, [hash.hex() for hash in hashes])
-
-    def give(self, request: object, parts: Sequence[Part | None], hashes: Sequence[bytes]) -> bytes:
-        id = request[1] if isinstance(request, list) else request
-        return _pack("answer", id, [None if part is None else part.data.decode() for part in parts])
-
-    def challenge(self, id: int, asker: KeyPair, token: bytes, wanted: bytes | None) -> bytes:
-        return _pack("challenge", id, token.hex())
-
-    def prove(self, challenge: object, own: KeyPair | None) -> bytes:
-        assert isinstance(challenge, tuple)
-        id, token = challenge
-        return _pack("answer", id, [token, None if own is None else own.public_key.hex()])
-
-    def proof(self, content: object, asker: KeyPair, token: bytes, wanted: bytes | None) -> bytes:
-        match content:
-            case [str(echo), str(key)] if echo == token.hex():
-                if wanted in (None, bytes.fromhex(key)):
-                    return bytes.fromhex(key)
-        raise ProtocolViolation("no proof")
-
-    def _offer(self, key: str, hashes: list[str], parts: list[str]) -> Offer:
-        return Offer(Probe(bytes.fromhex(key), hashes), tuple(map(_part, parts)))
-
-
-def _pack(*items: Any) -> bytes:
-    return json.dumps(items).encode()
-
-
-def _part(text: str) -> Part:
-    data = text.encode()
-    return Part(hashlib.sha3_256(data).digest(), data)
 
 
 class Net(Checker):
@@ -224,7 +44,7 @@ class Net(Checker):
     def __init__(self, names: str, seed: int, **faults: Any) -> None:
         self.on_frame: Callable[[str, bytes], None] = lambda _from, _payload: None
         self._names = names
-        self._replicas = {name: CounterReplica() for name in names}
+        self._replicas = {name: Counters() for name in names}
         self._simulation = Simulation(
             seed,
             len(names),
@@ -236,14 +56,14 @@ class Net(Checker):
         )
         self._simulation.begin()
 
-    def _open(self, node: SimNode) -> tuple[CounterReplica, JsonCodec]:
-        return self._replicas[self._names[int(node.name[1:])]], JsonCodec()
+    def _open(self, node: SimNode) -> tuple[Counters, JsonProtocol]:
+        return self._replicas[self._names[int(node.name[1:])]], JsonProtocol()
 
     def on_send(self, node: Observed, payload: bytes) -> None:
         self.on_frame(self._names[int(node.name[1:])], payload)
 
     @property
-    def replicas(self) -> dict[str, CounterReplica]:
+    def replicas(self) -> dict[str, Counters]:
         return self._replicas
 
     @property
@@ -295,12 +115,12 @@ class Cluster:
         return all(state == self.states[0] for state in self.states)
 
 
-def offers(cluster: Cluster) -> list[tuple[str, int]]:
-    """Record (sender, time) of every push from now on."""
+def offers(cluster: Cluster, kind: str = "offer") -> list[tuple[str, int]]:
+    """Record (sender, time) of every push, or other message, from now on."""
     seen: list[tuple[str, int]] = []
 
     def note(sender: str, payload: bytes) -> None:
-        if json.loads(payload)[0] == "offer":
+        if json.loads(payload)[0] == kind:
             seen.append((sender, cluster.net.now_ms))
 
     cluster.net.on_frame = note
@@ -410,10 +230,10 @@ def test_a_peer_that_was_away_catches_up_when_it_connects() -> None:
 
 
 def test_a_slow_peer_gets_one_difference_when_it_has_drained() -> None:
-    replica = CounterReplica()
-    node = Replicator(replica, JsonCodec())
+    replica = Counters()
+    node = Replicator(replica, JsonProtocol())
     node.open("p", 0, outbound=True)
-    node.receive("p", _pack("answer", 1, None), 0)
+    node.receive("p", pack("answer", 1, None), 0)
     before = len(node.take_effects().sends)
     now_ms = 0
     for _ in range(300):
@@ -428,15 +248,15 @@ def test_a_slow_peer_gets_one_difference_when_it_has_drained() -> None:
 
 
 def test_a_part_nobody_delivers_is_given_up_after_three_rounds() -> None:
-    node = Replicator(CounterReplica(), JsonCodec())
+    node = Replicator(Counters(), JsonProtocol())
     node.open("p", 0, outbound=False)
     ghost = hashlib.sha3_256(b"ghost").hexdigest()
-    node.receive("p", _pack("offer", "00" * 32, [ghost], []), 0)
+    node.receive("p", pack("offer", "00" * 32, [ghost], []), 0)
     asked = 0
     now_ms = 0
     while node.missing_count:
         asked += sum(json.loads(payload)[0] == "want" for _, payload in node.take_effects().sends)
-        deadline = node.next_deadline()
+        deadline = node.deadline_ms
         assert deadline is not None
         now_ms = max(now_ms, deadline)
         node.tick(now_ms)
@@ -454,24 +274,24 @@ def test_the_next_peer_is_asked_when_one_does_not_answer() -> None:
     cluster.replicas["b"].counts.clear()
     node = cluster.net.nodes["b"]
     node.opened("mute", "nobody", outbound=False)
-    probe = cluster.replicas["c"].begin("").probe
+    probe = cluster.replicas["c"].probe
     assert probe is not None
-    node.arrived("mute", encode_frame(_pack("offer", probe.key.hex(), probe.data, [])))
+    node.arrived("mute", encode_frame(pack("offer", probe.key.hex(), probe.data, [])))
     cluster.net.run(cluster.net.now_ms + 2 * REQUEST_TIMEOUT_MS)
     assert cluster.replicas["b"].counts == {"c": 9}
 
 
-def _asking() -> tuple[Replicator, CounterReplica, list[Any]]:
+def _asking() -> tuple[Replicator, Counters, list[Any]]:
     """Return a node that has asked the peer "p" for a part, its replica and the request."""
-    other = CounterReplica()
+    other = Counters()
     other.add("x", 3)
     other.publish()
-    probe = other.begin("").probe
+    probe = other.probe
     assert probe is not None
-    replica = CounterReplica()
-    node = Replicator(replica, JsonCodec())
+    replica = Counters()
+    node = Replicator(replica, JsonProtocol())
     node.open("p", 0, outbound=False)
-    node.receive("p", _pack("offer", probe.key.hex(), probe.data, []), 0)
+    node.receive("p", pack("offer", probe.key.hex(), probe.data, []), 0)
     ((_, payload),) = node.take_effects().sends
     request = json.loads(payload)
     assert request[0] == "want"
@@ -492,27 +312,26 @@ def test_an_answer_that_comes_too_late_is_used() -> None:
     node.tick(REQUEST_TIMEOUT_MS)
     effects = node.take_effects()
     assert [note.kind for note in effects.notes] == ["timeout"]
-    node.receive("p", _pack("answer", id, [json.dumps(["x", 3])]), REQUEST_TIMEOUT_MS + 1)
+    node.receive("p", pack("answer", id, [json.dumps(["x", 3])]), REQUEST_TIMEOUT_MS + 1)
     assert replica.counts == {"x": 3}
     assert node.missing_count == 0
-    node.receive("p", _pack("answer", id, [json.dumps(["x", 3])]), REQUEST_TIMEOUT_MS + 2)
+    node.receive("p", pack("answer", id, [json.dumps(["x", 3])]), REQUEST_TIMEOUT_MS + 2)
     assert [note.kind for note in node.take_effects().notes] == ["unasked"]
 
 
 def test_late_answers_are_remembered_for_a_few_requests_only() -> None:
-    session = Session("p", outbound=True, joined=True, opened_ms=0)
-    for id in range(LATE_MAX + 3):
-        session.pending[id] = Pending(Purpose.WANT, 0, (bytes([id]) * 32,))
-        session.expire(id)
-    session.pending[99] = Pending(Purpose.ASK, 0)
-    session.expire(99)
-    assert list(session.late) == list(range(3, LATE_MAX + 3))
+    requests = Requests()
+    ids = [requests.add(Request(Want((bytes([n]) * 32,))), 0) for n in range(LATE_MAX + 3)]
+    question = requests.add("a question", 0)
+    assert len(requests.expired(0)) == LATE_MAX + 4
+    assert requests.answered(question) is None
+    assert [id for id in ids if requests.answered(id) is not None] == ids[3:]
 
 
 def test_a_busy_node_does_not_blame_its_peers() -> None:
     node, _, _ = _asking()
-    node.excuse(2_000)
-    assert node.next_deadline() == REQUEST_TIMEOUT_MS + 2_000
+    node.tick(0, 2_000)
+    assert node.deadline_ms == REQUEST_TIMEOUT_MS + 2_000
     node.tick(REQUEST_TIMEOUT_MS + 1_999)
     assert node.take_effects().notes == []
     node.tick(REQUEST_TIMEOUT_MS + 2_000)
@@ -520,49 +339,70 @@ def test_a_busy_node_does_not_blame_its_peers() -> None:
 
 
 def test_eight_malformed_frames_end_a_connection() -> None:
-    node = Replicator(CounterReplica(), JsonCodec())
+    node = Replicator(Counters(), JsonProtocol())
     node.open("p", 0, outbound=False)
     for count in range(1, MALFORMED_MAX + 1):
-        node.receive("p", _pack("nonsense"), 0)
+        node.receive("p", pack("nonsense"), 0)
         effects = node.take_effects()
         assert len(effects.sends) == 1
         assert bool(effects.closes) == (count == MALFORMED_MAX)
-    node.receive("p", _pack("nonsense"), 0)
+    node.receive("p", pack("nonsense"), 0)
     assert node.take_effects().sends == []
 
 
 def test_goodbye_closes_our_side() -> None:
-    node = Replicator(CounterReplica(), JsonCodec())
+    node = Replicator(Counters(), JsonProtocol())
     node.open("p", 0, outbound=False)
-    node.receive("p", _pack("bye"), 0)
+    node.receive("p", pack("bye"), 0)
     assert [session for session, _ in node.take_effects().closes] == ["p"]
 
 
 def test_an_answer_to_nothing_is_noted_and_ignored() -> None:
-    node = Replicator(CounterReplica(), JsonCodec())
+    node = Replicator(Counters(), JsonProtocol())
     node.open("p", 0, outbound=False)
-    node.receive("p", _pack("answer", 99, []), 0)
-    node.receive("p", _pack("answer", True, []), 0)
+    node.receive("p", pack("answer", 99, []), 0)
+    node.receive("p", pack("answer", True, []), 0)
     effects = node.take_effects()
     assert [note.kind for note in effects.notes] == ["unasked", "unasked"]
 
 
-def test_the_root_is_stated_every_thirty_seconds() -> None:
+def test_the_states_are_compared_every_thirty_seconds() -> None:
     cluster = Cluster("ab")
     cluster.net.connect("a", "b")
     cluster.net.run(100)
-    seen = offers(cluster)
+    finished = offers(cluster, "finish")
     cluster.net.run(100 + 3 * ROOT_SYNC_INTERVAL_MS)
-    for name in "ab":
-        times = [time for sender, time in seen if sender == name]
-        assert len(times) == 3
+    assert [sender for sender, _ in finished] == ["b", "a"] * 3
+
+
+def test_two_states_are_compared_in_rounds_that_grow_with_what_differs() -> None:
+    counts = []
+    for extra in (0, 1, 8):
+        cluster = Cluster("ab")
+        for number in range(64):
+            for name in "ab":
+                cluster.replicas[name].add(f"counter {number}")
+        for number in range(extra):
+            cluster.replicas["b"].add(f"of b {number}")
+        for name in "ab":
+            cluster.net.nodes[name].publish()
+        rounds = offers(cluster, "round")
+        cluster.net.connect("a", "b")
+        cluster.net.run(1_000)
+        assert cluster.is_converged()
+        assert len(cluster.replicas["a"].counts) == 64 + extra
+        counts.append(len(rounds))
+        for node in cluster.net.nodes.values():
+            assert all(not one.comparisons for one in node.replicator._partners.values())
+    assert counts[0] == 1  # one fingerprint, and both finish
+    assert 3 < counts[1] <= counts[2] <= 12
 
 
 # --- bounds ---------------------------------------------------------------------------------------
 
 
 def test_so_many_requests_of_ours_wait_for_one_peer() -> None:
-    node = Replicator(CounterReplica(), JsonCodec())
+    node = Replicator(Counters(), JsonProtocol())
     node.open("p", 0, outbound=False)
     for token in range(PENDING_MAX):
         node.pull("p", Pull(token), 0)
@@ -577,10 +417,10 @@ def test_so_many_requests_of_ours_wait_for_one_peer() -> None:
 def test_a_peer_whose_values_lack_too_many_parts_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datalattice.sync.replicator.WANTS_MAX", 10)
     for count, ends in ((9, False), (10, False), (11, True)):
-        node = Replicator(CounterReplica(), JsonCodec())
+        node = Replicator(Counters(), JsonProtocol())
         node.open("p", 0, outbound=False)
         ghosts = [hashlib.sha3_256(bytes([n])).hexdigest() for n in range(count)]
-        node.receive("p", _pack("offer", "00" * 32, ghosts, []), 0)
+        node.receive("p", pack("offer", "00" * 32, ghosts, []), 0)
         effects = node.take_effects()
         assert bool(effects.closes) is ends
         assert [note.kind for note in effects.notes] == (["closed-missing"] if ends else [])
@@ -590,17 +430,17 @@ def test_a_peer_whose_values_lack_too_many_parts_is_cut(monkeypatch: pytest.Monk
 
 
 def _part_of(name: str, count: int) -> Part:
-    return _part(json.dumps([name, count]))
+    return part_of(json.dumps([name, count]))
 
 
 def test_damaged_parts_are_asked_of_every_joined_peer_and_handed_over() -> None:
-    replica = CounterReplica()
-    node = Replicator(replica, JsonCodec())
+    replica = Counters()
+    node = Replicator(replica, JsonProtocol())
     for peer in "pqr":
         node.open(peer, 0, outbound=peer != "r")
     node.take_effects()
     wanted = [_part_of("x", 1), _part_of("y", 2)]
-    node.heal([part.hash for part in wanted], 0)
+    node.acquire([part.hash for part in wanted], 0)
     effects = node.take_effects()
     ((peer, payload),) = effects.sends
     assert peer == "p"
@@ -610,32 +450,32 @@ def test_damaged_parts_are_asked_of_every_joined_peer_and_handed_over() -> None:
     first = [
         by_hash[hash].data.decode() if hash == wanted[0].hash.hex() else None for hash in hashes
     ]
-    node.receive("p", _pack("answer", id, first), 0)
+    node.receive("p", pack("answer", id, first), 0)
     effects = node.take_effects()
     assert (effects.healed, effects.unhealed) == ([wanted[0].hash], [])
     assert replica.repaired == [wanted[0]]
     ((peer, payload),) = [send for send in effects.sends if json.loads(send[1])[0] == "want"]
     assert peer == "q"
     _, id, hashes = json.loads(payload)
-    node.receive("q", _pack("answer", id, [wanted[1].data.decode()]), 0)
+    node.receive("q", pack("answer", id, [wanted[1].data.decode()]), 0)
     effects = node.take_effects()
     assert effects.healed == [wanted[1].hash]
     assert replica.repaired == wanted
 
 
 def test_what_no_peer_has_is_not_healed() -> None:
-    node = Replicator(CounterReplica(), JsonCodec())
+    node = Replicator(Counters(), JsonProtocol())
     hash = hashlib.sha3_256(b"gone").digest()
-    node.heal([hash, hash], 0)
+    node.acquire([hash, hash], 0)
     assert node.take_effects().unhealed == [hash]  # nobody is there to be asked
     node.open("p", 0, outbound=True)
-    node.heal([hash], 0)
+    node.acquire([hash], 0)
     unhealed: list[bytes] = []
     now_ms = 0
     while not unhealed:
         for _, payload in node.take_effects().sends:
             if json.loads(payload)[0] == "want":
-                node.receive("p", _pack("answer", json.loads(payload)[1], [None]), now_ms)
+                node.receive("p", pack("answer", json.loads(payload)[1], [None]), now_ms)
         unhealed += node.take_effects().unhealed
         now_ms += 300
         node.tick(now_ms)
@@ -643,27 +483,27 @@ def test_what_no_peer_has_is_not_healed() -> None:
 
 
 def test_a_peer_that_leaves_while_healing_leaves_it_undone() -> None:
-    node = Replicator(CounterReplica(), JsonCodec())
+    node = Replicator(Counters(), JsonProtocol())
     node.open("p", 0, outbound=True)
     hash = hashlib.sha3_256(b"gone").digest()
-    node.heal([hash], 0)
+    node.acquire([hash], 0)
     node.closed("p", 1)
     assert node.take_effects().unhealed == [hash]
 
 
 def test_a_part_that_cannot_be_kept_is_not_healed() -> None:
-    class Full(CounterReplica):
+    class Full(Counters):
         def repair(self, parts: Sequence[Part]) -> None:
             raise StoreFull("the disk is full")
 
-    node = Replicator(Full(), JsonCodec())
+    node = Replicator(Full(), JsonProtocol())
     node.open("p", 0, outbound=True)
     node.take_effects()
     part = _part_of("x", 1)
-    node.heal([part.hash], 0)
+    node.acquire([part.hash], 0)
     ((_, payload),) = node.take_effects().sends
     with pytest.raises(StoreFull):
-        node.receive("p", _pack("answer", json.loads(payload)[1], [part.data.decode()]), 0)
+        node.receive("p", pack("answer", json.loads(payload)[1], [part.data.decode()]), 0)
     effects = node.take_effects()
     assert (effects.healed, effects.unhealed) == ([], [part.hash])
 
@@ -672,57 +512,149 @@ def test_a_part_that_cannot_be_kept_is_not_healed() -> None:
 
 
 def test_parts_are_asked_for_as_soon_as_a_full_peer_reads_again() -> None:
-    other = CounterReplica()
+    other = Counters()
     other.add("x", 3)
     probe = other.publish().probe
-    node = Replicator(CounterReplica(), JsonCodec())
+    node = Replicator(Counters(), JsonProtocol())
     node.open("p", 0, outbound=False)
     for _ in range(UNSENT_MAX):
-        node.receive("p", _pack("want", 1, []), 0)
-    node.receive("p", _pack("offer", probe.key.hex(), probe.data, []), 0)
+        node.receive("p", pack("want", 1, []), 0)
+    node.receive("p", pack("offer", probe.key.hex(), probe.data, []), 0)
     assert len(node.take_effects().sends) == UNSENT_MAX
     node.written("p", 1, 1)
     ((_, payload),) = node.take_effects().sends
     assert json.loads(payload)[0] == "want"
 
 
-def test_a_connection_that_is_closing_has_nothing_due() -> None:
-    session = Session("p", outbound=True, joined=True, opened_ms=0, dirty=True, greeted=True)
-    assert list(session.deadlines()) == [0, 0]
-    session.closing = True
-    assert list(session.deadlines()) == []
+def test_parts_that_an_offer_of_another_peer_needs_are_asked_of_that_peer() -> None:
+    class Queueing(Counters):
+        """Finds out what the offer of `late` needs when `quick` says something."""
+
+        def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
+            return Absorbed(lacking=(("late", (bytes(32),)), ("gone", (bytes([1]) * 32,))))
+
+    node = Replicator(Queueing(), JsonProtocol())
+    for peer in ("mute", "late", "quick"):
+        node.open(peer, 0, outbound=True)
+    node.take_effects()
+    node.receive("quick", pack("offer", "00", [], []), 0)
+    sends = [(peer, json.loads(payload)) for peer, payload in node.take_effects().sends]
+    asked = {peer: said[2] for peer, said in sends if said[0] == "want"}
+    assert asked == {"late": [bytes(32).hex()], "quick": [(bytes([1]) * 32).hex()]}
 
 
 def test_parts_that_a_replica_needs_no_more_are_not_asked_for() -> None:
-    class Fickle(CounterReplica):
+    class Fickle(Counters):
         """Finds out with the first part that it wants none of the others."""
 
         def __init__(self) -> None:
             super().__init__()
             self.wanted: tuple[bytes, ...] = ()
 
-        def absorb(self, offer: Offer, peer: str) -> Absorbed:
+        def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
             if offer.parts:
                 return Absorbed(unwanted=self.wanted)
-            absorbed = super().absorb(offer, peer)
+            absorbed = super().absorb(offer, peer, asked=asked)
             self.wanted = absorbed.missing
             return absorbed
 
-    source = CounterReplica()
+    source = Counters()
     for number in range(100):
         source.add(f"counter {number}")
     source.publish()
-    node = Replicator(Fickle(), JsonCodec())
+    node = Replicator(Fickle(), JsonProtocol())
     node.open("p", 0, outbound=True)
     node.take_effects()
-    begin = source.begin("p")
+    begin = Offer(source.probe)
     assert begin.probe is not None
-    stated = _pack("offer", begin.probe.key.hex(), probe_parts(begin.probe), [])
+    stated = pack("offer", begin.probe.key.hex(), hashes_of(begin.probe), [])
     node.receive("p", stated, 0)
     assert node.missing_count == 100
     request = json.loads(node.take_effects().sends[-1][1])
-    parts = source.supply([bytes.fromhex(one) for one in request[2]], "p")
-    given = [part.data.decode() for part in parts if part is not None]
-    node.receive("p", _pack("answer", request[1], given), 0)
+    wanted = Want(tuple(bytes.fromhex(one) for one in request[2]))
+    (reply,) = source.serve(Peer("p"), wanted)
+    assert isinstance(reply.body, list)
+    given = [part.data.decode() for part in reply.body]
+    node.receive("p", pack("answer", request[1], given), 0)
     assert node.missing_count == 0
     assert not any(json.loads(one)[0] == "want" for _, one in node.take_effects().sends)
+
+
+# --- the gate -------------------------------------------------------------------------------------
+
+
+def test_to_a_refused_peer_nothing_is_said_and_nothing_of_it_counts() -> None:
+    source = Counters()
+    source.add("x", 3)
+    stated = source.publish().probe
+    assert stated is not None
+    replica = Counters()
+    replica.refused.add("p")
+    node = Replicator(replica, JsonProtocol())
+    node.open("p", 0, outbound=True)
+    node.receive("p", pack("answer", 1, None), 0)  # it answers the greeting
+    replica.add("y", 1)
+    node.publish(0)
+    node.acquire([b"h" * 32], 0)
+    node.receive("p", pack("offer", stated.key.hex(), stated.data, []), 0)
+    node.pull("p", Pull("token"), 0)
+    node.tick(ROOT_SYNC_INTERVAL_MS)
+    effects = node.take_effects()
+    assert [json.loads(payload)[0] for _, payload in effects.sends] == ["hello"]
+    assert replica.counts == {"y": 1}
+    assert node.missing_count == 1  # what is to be acquired waits for another
+    # A question is answered as that for something unknown.
+    node.receive("p", pack("want", 7, []), ROOT_SYNC_INTERVAL_MS)
+    ((_, payload),) = node.take_effects().sends
+    assert json.loads(payload) == ["answer", 7, None]
+    replica.refused.clear()
+    node.receive("p", pack("offer", stated.key.hex(), stated.data, []), ROOT_SYNC_INTERVAL_MS)
+    kinds = {json.loads(payload)[0] for _, payload in node.take_effects().sends}
+    assert kinds == {"offer", "want"}
+
+
+def test_parts_that_come_when_a_peer_is_refused_are_asked_of_another() -> None:
+    node, replica, (_, id, wanted) = _asking()
+    node.open("q", 0, outbound=True)
+    node.take_effects()
+    replica.refused.add("p")
+    node.receive("p", pack("answer", id, [json.dumps(["x", 3])]), 1)
+    effects = node.take_effects()
+    assert [note.kind for note in effects.notes] == ["not-admitted"]
+    assert replica.counts == {}
+    node.tick(2)
+    asked = [(peer, json.loads(payload)) for peer, payload in node.take_effects().sends]
+    assert [(peer, body[2]) for peer, body in asked if body[0] == "want"] == [("q", wanted)]
+
+
+def test_a_comparison_that_a_refused_peer_begins_is_denied() -> None:
+    replica = Counters()
+    replica.refused.add("p")
+    node = Replicator(replica, JsonProtocol())
+    node.open("p", 0, outbound=False)
+    node.receive("p", pack("round", 1, [["0", "g" * 64, "?"]]), 0)
+    effects = node.take_effects()
+    assert [json.loads(payload) for _, payload in effects.sends] == [["deny", -1]]
+
+
+def test_a_comparison_with_a_peer_that_falls_silent_is_given_up() -> None:
+    node = Replicator(Counters(), JsonProtocol())
+    node.open("p", 0, outbound=True)
+    node.receive("p", pack("answer", 1, None), 0)
+    node.pull("p", Pull("token"), 0)
+    node.tick(SILENCE_MS - 1)
+    assert node.take_effects().finished == []
+    node.tick(SILENCE_MS)
+    assert node.take_effects().finished == [("token", NO_ANSWER)]
+    node.receive("p", pack("round", -2, [["0", "g" * 64, "?"]]), SILENCE_MS)  # too late
+    assert node.take_effects().sends == []
+
+
+def test_a_comparison_that_the_peer_began_and_left_is_given_up() -> None:
+    node = Replicator(Counters(), JsonProtocol())
+    node.open("p", 0, outbound=False)
+    node.receive("p", pack("round", 1, [["0", "g" * 64, "?"]]), 0)
+    assert node.deadline_ms == SILENCE_MS
+    node.tick(SILENCE_MS)
+    assert "comparison-failed" in [note.kind for note in node.take_effects().notes]
+    assert node.deadline_ms is None

@@ -9,8 +9,8 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.lattice import root_lattice
 from datalattice.store import MemoryStore
-from datalattice.sync import LatticeCodec, LatticeReplica, Replicator, Start, sign_start
-from datalattice.sync.starts import START, read_start
+from datalattice.sync import LatticeProtocol, LatticeReplica, Replicator, Start, sign_start
+from datalattice.sync.lattice.starts import START, read_start
 from datalattice.wire import Ping, decode_payload, encode_ping
 
 TWICE, OTHER, RELAY = (KeyPair(bytes([seed]) * 32) for seed in (1, 2, 3))
@@ -19,8 +19,8 @@ PEER, PATCHES, TWIN = Keyword("PEER"), Keyword("LP"), Keyword("TWIN")
 
 def replicator(identity: KeyPair, number: int = 0) -> Replicator:
     replica = LatticeReplica(MemoryStore(), root_lattice())
-    codec = LatticeCodec(replica, SystemClock(), start=sign_start(identity, number, 0))
-    return Replicator(replica, codec, identity=identity)
+    start = sign_start(identity, number, 0)
+    return Replicator(replica, LatticeProtocol(SystemClock(), identity=identity, start=start))
 
 
 def greeting(said: Value) -> bytes:
@@ -104,6 +104,47 @@ def test_a_connection_that_has_ended_is_no_twin() -> None:
     relay.closed("a", 0)
     greet(relay, "b", TWICE, sign_start(TWICE, 2, 5).signed)
     assert twins_told(relay) == 0
+
+
+def exchange(nodes: dict[str, Replicator]) -> tuple[dict[str, list[Start]], list[str]]:
+    """Deliver frames between two nodes; return the twins each heard of, and who ended it."""
+    heard: dict[str, list[Start]] = {name: [] for name in nodes}
+    ended: list[str] = []
+    is_quiet = False
+    while not is_quiet:
+        is_quiet = True
+        for name, node in nodes.items():
+            peer = next(one for one in nodes if one != name)
+            effects = node.take_effects()
+            heard[name] += [one for one in effects.twins if isinstance(one, Start)]
+            ended += [name for _ in effects.closes]
+            for _, payload in effects.sends:
+                is_quiet = False
+                nodes[peer].receive(name, payload, 0)
+    return heard, ended
+
+
+@pytest.mark.parametrize("proves", [False, True], ids=["plain", "tls"])
+def test_two_nodes_with_one_identity_that_meet_tell_each_other(proves: bool) -> None:
+    nodes = {"dialler": replicator(TWICE, 1), "other": replicator(TWICE, 2)}
+    key = TWICE.public_key if proves else None
+    nodes["other"].open("dialler", 0, outbound=False, public_key=key)
+    nodes["dialler"].open("other", 0, outbound=True, public_key=key)
+    heard, ended = exchange(nodes)
+    assert {one.number for one in heard["dialler"]} == {2}
+    assert {one.number for one in heard["other"]} == {1}
+    assert "dialler" in ended
+
+
+def test_what_else_is_said_with_our_own_key_is_not_heard() -> None:
+    node = replicator(TWICE)
+    node.open("other", 0, outbound=False, public_key=TWICE.public_key)
+    node.take_effects()
+    node.receive("other", greeting(sign_start(TWICE, 2, 5).signed), 0)
+    assert node.take_effects().sends == []
+    node.tick(60_000)
+    effects = node.take_effects()
+    assert [id for id, _ in effects.closes] == ["other"], "it does not wait for long"
 
 
 @pytest.mark.parametrize(

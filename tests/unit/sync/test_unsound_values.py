@@ -36,9 +36,9 @@ from datalattice.lattice import (
     root_lattice,
 )
 from datalattice.store import MemoryStore
-from datalattice.sync import Absorbed, LatticeReplica, Offer, Part, Probe
-from datalattice.sync.incoming import Incoming
-from datalattice.sync.outcome import REFUSED, UNSOUND
+from datalattice.sync import Absorbed, LatticeReplica, Offer, Part, Peer, Probe
+from datalattice.sync.lattice.incoming import Incoming
+from datalattice.sync.lattice.outcome import REFUSED, UNSOUND
 from datalattice.testing.malformed import cells_of, value_of, with_cell
 
 KV, DATA = Keyword("kv"), Keyword("data")
@@ -88,12 +88,12 @@ def fetch(target: LatticeReplica, source: LatticeReplica | Relay) -> list[Absorb
     """Have `target` learn of the root of `source` by its hash, and fetch what it lacks."""
     hash = source.announced_hash
     probe = Probe(hash, Incoming((), None, Parts(None), hash))
-    steps = [target.absorb(Offer(probe), "peer")]
+    steps = [target.absorb(Offer(probe), Peer("peer"))]
     while steps[-1].missing:
-        parts = source.supply(steps[-1].missing, "target")
+        parts = source.supply(steps[-1].missing)
         here = tuple(part for part in parts if part is not None)
         assert here
-        steps.append(target.absorb(Offer(None, here), "peer"))
+        steps.append(target.absorb(Offer(None, here), Peer("peer")))
     return steps
 
 
@@ -105,7 +105,7 @@ class Relay:
         self.announced_hash = value_hash(root)
         self._cells[self.announced_hash] = top
 
-    def supply(self, want: Sequence[bytes], _peer: str) -> list[Part | None]:
+    def supply(self, want: Sequence[bytes]) -> list[Part | None]:
         return [Part(hash, self._cells[hash]) if hash in self._cells else None for hash in want]
 
 
@@ -113,9 +113,9 @@ def test_a_malformed_slot_does_not_keep_honest_data_of_two_nodes_apart() -> None
     one, two = replica(KEYS[0]), replica(KEYS[1])
     bad = offer(databases({STRANGER: slot(STRANGER, malformed(entries("m")))}))
     good = offer(databases({STRANGER: slot(STRANGER, entries("g"))}))
-    absorbed = one.absorb(bad, "stranger")
+    absorbed = one.absorb(bad, Peer("stranger"))
     assert kinds(absorbed) == {"unsound-cells": 1, "malformed": 1}
-    assert two.absorb(good, "stranger").changed
+    assert two.absorb(good, Peer("stranger")).changed
     for node, key in ((one, KEYS[0]), (two, KEYS[1])):
         LatticeMQ.at(node.cursor, key.public_key).partition("log", 0).offer("mine")
         node.publish()
@@ -136,9 +136,9 @@ def test_one_malformed_slot_among_fifty_costs_that_slot(way: str, has_own: bool)
     node = replica(STRANGER)
     own = slot(KEYS[7], entries("o"))
     if has_own:
-        node.absorb(offer(databases({KEYS[7]: own})), "peer")
+        node.absorb(offer(databases({KEYS[7]: own})), Peer("peer"))
     before = node.announced_hash
-    steps = [node.absorb(offer(root), "peer")] if way == "whole" else fetch(node, Relay(root))
+    steps = [node.absorb(offer(root), Peer("peer"))] if way == "whole" else fetch(node, Relay(root))
     last = steps[-1]
     assert last.changed
     assert node.announced_hash != before
@@ -157,12 +157,12 @@ def test_a_malformed_content_store_costs_its_section_and_a_value_its_entry() -> 
     root = Index.of(
         [(DATA, malformed(content)), (KV, Map.of([(KEYS[1].public_key, slot(KEYS[1], 1))]))]
     )
-    absorbed = node.absorb(offer(root), "peer")
+    absorbed = node.absorb(offer(root), Peer("peer"))
     assert kinds(absorbed)["section-dropped"] == 1
     assert in_slot(node, KEYS[1]) is not None
     bad = malformed(entries("m"))
     mixed = Index.of([*content.entries(), (value_hash(bad), bad)])
-    absorbed = node.absorb(offer(mixed, (DATA,)), "peer")
+    absorbed = node.absorb(offer(mixed, (DATA,)), Peer("peer"))
     assert absorbed.changed
     assert same(get_in(node.announced, [DATA]), content)
     assert kinds(absorbed)["malformed"] == 1
@@ -179,7 +179,7 @@ def test_map_keys_out_of_order_are_found_though_a_message_is_read_without_hashin
     top, below = cells_of(Vector.of([good]))
     value = value_of_unordered(top, below, value_hash(good), unordered)
     node = replica()
-    absorbed = node.absorb(offer(Index.of([(value_hash(value), value)]), (DATA,)), "peer")
+    absorbed = node.absorb(offer(Index.of([(value_hash(value), value)]), (DATA,)), Peer("peer"))
     assert get_in(node.announced, [DATA, value_hash(value)]) is None
     assert kinds(absorbed) == {UNSOUND: 1, "malformed": 1}
 
@@ -205,24 +205,24 @@ class TakesOther(Lattice):
 
 def test_no_merge_can_plant_a_hole() -> None:
     node = LatticeReplica(MemoryStore(), TakesOther())
-    assert node.absorb(offer(Vector.of([LONG])), "peer").changed
+    assert node.absorb(offer(Vector.of([LONG])), Peer("peer")).changed
     before = node.announced_hash
     bad = malformed(entries("m"))
     for value in (bad, Vector.of([bad, LONG]), Vector.of([Vector.of([bad])])):
-        absorbed = node.absorb(offer(value), "peer")
+        absorbed = node.absorb(offer(value), Peer("peer"))
         assert not absorbed.changed
         assert REFUSED in kinds(absorbed)
         assert absorbed.ended == (("peer", False),)
         assert node.announced_hash == before
-    assert node.absorb(offer(Vector.of([LONG, LONG])), "peer").ended == (("peer", True),)
+    assert node.absorb(offer(Vector.of([LONG, LONG])), Peer("peer")).ended == (("peer", True),)
 
 
 def test_a_root_that_is_malformed_itself_is_refused() -> None:
     node = LatticeReplica(MemoryStore(), MapLattice(MaxLattice()))
     numbers = Map.of([(f"{LONG}{n}", n) for n in range(60)])
-    assert node.absorb(offer(numbers), "peer").changed
+    assert node.absorb(offer(numbers), Peer("peer")).changed
     before = node.announced_hash
-    absorbed = node.absorb(offer(malformed(numbers)), "peer")
+    absorbed = node.absorb(offer(malformed(numbers)), Peer("peer"))
     assert REFUSED in kinds(absorbed)
     assert node.announced_hash == before
 
@@ -248,7 +248,9 @@ def test_own_poison_gives_way_to_a_sound_slot_of_the_owner() -> None:
     Database.at(node.cursor, KEYS[0].public_key, "db").update({"a": 1})
     node.publish()
     good = slot(STRANGER, entries("g"))
-    absorbed = node.absorb(offer(databases({STRANGER: good, KEYS[1]: slot(KEYS[1], 1)})), "peer")
+    absorbed = node.absorb(
+        offer(databases({STRANGER: good, KEYS[1]: slot(KEYS[1], 1)})), Peer("peer")
+    )
     assert absorbed.changed
     assert kinds(absorbed) == {"own-malformed": 1}
     assert same(in_slot(node, STRANGER), good)

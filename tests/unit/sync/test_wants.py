@@ -69,6 +69,49 @@ def test_what_is_asked_of_a_peer_that_delivers_is_asked_of_it_alone_until_it_is_
     assert wants.take("t", 1) == [A]
 
 
+def test_who_states_it_is_asked_although_it_did_not_have_it_before() -> None:
+    wants = WantList()
+    for helper in ("honest", "mute", "last"):
+        wants.add_helper(helper)
+    wants.delivered("honest")
+    wants.add([A], "forger")  # who knew the hash before the owner wrote it
+    assert wants.take("forger", 1) == [A]
+    wants.failed(A, "forger", 0)
+    assert wants.take("honest", 1) == [A]
+    wants.failed(A, "honest", 0)
+    assert wants.take("mute", 1) == [A]
+    wants.add([A], "honest")
+    assert wants.take("honest", 1) == [A]
+    wants.failed(A, "honest", 0)  # what it states again and again it is asked for once
+    wants.add([A], "honest")
+    assert wants.take("honest", 1) == []
+
+
+def test_who_is_just_asked_is_not_asked_again_for_stating_it() -> None:
+    wants = WantList()
+    wants.add_helper("h")
+    wants.add([A], "s")
+    assert wants.take("s", 1) == [A]
+    wants.failed(A, "s", 0)
+    assert wants.take("h", 1) == [A]
+    wants.add([A], "h")
+    assert wants.take("h", 1) == []
+
+
+def test_who_states_it_is_asked_before_those_who_never_did() -> None:
+    wants = WantList()
+    for helper in ("h1", "h2", "late"):
+        wants.add_helper(helper)
+    wants.delivered("s")
+    wants.add([A], "s")
+    assert wants.take("s", 1) == [A]
+    wants.add([A], "late")  # it is asked of `s` alone, which delivers as a rule
+    assert wants.take("late", 1) == []
+    wants.failed(A, "s", 0)
+    assert wants.take("h1", 1) == []
+    assert wants.take("late", 1) == [A]
+
+
 def test_failure_passes_on_to_helpers_in_order() -> None:
     wants = WantList()
     for helper in ("h1", "h2"):

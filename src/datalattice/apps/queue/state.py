@@ -34,6 +34,8 @@ STATE_COUNT: Final = 4
 STATE_COUNT_MAX: Final = 256
 """Most positions of a state: a dozen cells can stand for any number, and a merge keeps them all."""
 
+OFFSET_MAX: Final = 2**63 - 1
+
 
 class QueueState(NamedTuple):
     """The parts of a partition, every slot filled in."""
@@ -71,7 +73,7 @@ def is_foreign_state(value: Value) -> bool:
 
 
 def _is_offset(value: Value) -> bool:
-    return isinstance(value, int) and is_long(value) and value >= 0
+    return type(value) is int and 0 <= value <= OFFSET_MAX
 
 
 def read_state(value: Value) -> QueueState:

@@ -34,8 +34,8 @@ from datalattice.cli.demo.sites import (
 from datalattice.cli.demo.stream import Groups, Task, check_spark
 from datalattice.cli.demo.usage import peak_memory_mib
 from datalattice.cli.render import Bars, Step, print_lines, progress_bars
+from datalattice.client import NodeWriter
 from datalattice.errors import PeerUnavailable, Unavailable
-from datalattice.node import NodeWriter
 from datalattice.store import CellStore
 
 CONVERGE_TIMEOUT_S: Final = 180.0

@@ -18,9 +18,9 @@ from datalattice.cells import Map, Value
 from datalattice.cli.access import open_reader, topics_of
 from datalattice.cli.demo.flights import SITES, Flight
 from datalattice.cli.folder import Folder, read_key, write_key
+from datalattice.client import ControlClient, NodeWriter, connect
 from datalattice.crypto import KeyPair
 from datalattice.errors import PeerUnavailable, Timeout
-from datalattice.node import ControlClient, NodeWriter, connect
 
 HQ: Final = "hq"
 NODES: Final = (*SITES, HQ)

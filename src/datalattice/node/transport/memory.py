@@ -7,8 +7,9 @@ import itertools
 from collections import deque
 from typing import Final
 
+from datalattice.client import parse_address
 from datalattice.errors import UsageError
-from datalattice.node.transport.base import Accept, Link, Listener, Refused, parse_address
+from datalattice.node.transport.base import Accept, Link, Listener, Refused
 
 PENDING_PIECES_MAX: Final = 256
 """Pieces that one end may have written and the other not read."""

@@ -11,31 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import socket
-import ssl
 from typing import Final
 
+from datalattice.client import PLAIN, Address, parse_address, system_reason
+from datalattice.client.network import TlsIdentity, tune
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
-from datalattice.node.transport.base import (
-    PLAIN,
-    READ_BYTES,
-    Accept,
-    Address,
-    Link,
-    Listener,
-    Refused,
-    parse_address,
-    system_reason,
-)
-from datalattice.node.transport.tls import (
-    RECORD_START,
-    HandshakeFailed,
-    TlsIdentity,
-    TlsLink,
-    explain,
-    proven_key,
-)
+from datalattice.node.transport.base import Accept, Link, Listener, Refused
+from datalattice.node.transport.tls import RECORD_START, TlsLink
+from datalattice.wire import READ_BYTES
 
 BACKLOG: Final = 128
 DIAL_TIMEOUT_S: Final = 10.0
@@ -52,14 +36,6 @@ SILENCE_PLAIN_S: Final = 60.0
 nothing to say before its next announcement, which is due every 30 s."""
 
 
-_KEEP_ALIVE: Final = (
-    ("TCP_KEEPIDLE", 30),  # seconds of silence before the other end is asked
-    ("TCP_KEEPINTVL", 10),
-    ("TCP_KEEPCNT", 3),
-    ("TCP_USER_TIMEOUT", 120_000),  # milliseconds that sent bytes may stay without a receipt
-)
-
-
 class TcpLink:
     """A plain TCP connection. It proves no key."""
 
@@ -73,7 +49,7 @@ class TcpLink:
         self.remote = _place(peer) if peer else "unknown"
         raw = writer.get_extra_info("socket")
         if raw is not None:
-            _tune(raw)
+            tune(raw)
 
     def unread(self, data: bytes) -> None:
         """Take back bytes; they come with the next read."""
@@ -103,16 +79,6 @@ class TcpLink:
     def abort(self) -> None:
         """End the stream at once."""
         self._writer.transport.abort()
-
-
-def _tune(raw: socket.socket) -> None:
-    """Send at once, and find out when the other end is gone without a word."""
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEP_ALIVE:
-        option = getattr(socket, name, None)  # not on every system
-        if option is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _place(peer: tuple[str, int]) -> str:
@@ -260,27 +226,3 @@ async def _connected(target: Address) -> tuple[asyncio.StreamReader, asyncio.Str
         return await asyncio.open_connection(target.host, target.port, limit=READ_BYTES)
     except OSError as error:
         raise OSError(error.errno or errno.EHOSTUNREACH, system_reason(error)) from error
-
-
-def open_stream(address: str, timeout_s: float, key_pair: KeyPair | None = None) -> socket.socket:
-    """Return a blocking stream to a node, for a caller without an event loop.
-
-    Over TLS this side proves `key_pair`, a throw-away one when not given.
-    Raises: UsageError: not an address. OSError: it cannot be reached, or is not the node whose key
-            the address names.
-    """
-    target = parse_address(address)
-    stream = socket.create_connection((target.host, target.port), timeout_s)
-    _tune(stream)  # else the first request after a handshake waits 40 ms for a receipt
-    if target.scheme == PLAIN:
-        return stream
-    try:
-        secured = TlsIdentity(key_pair or KeyPair.generate()).client.wrap_socket(stream)
-    except ssl.SSLError as error:
-        raise HandshakeFailed(explain(error, address)) from error
-    try:
-        proven_key(secured, address, target.public_key)
-    except HandshakeFailed:
-        secured.close()
-        raise
-    return secured

@@ -89,7 +89,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     """
     options = Given(given, WRITE_OPTIONS)
     folder = Path(_folder(options)).expanduser().absolute()
-    from datalattice.home import Folder
+    from datalattice.client import Folder
 
     is_node = Folder(folder).key_path.is_file() or (folder / "store" / STORE_FILE).is_file()
     if not is_node and folder.exists() and not (folder / STORE_FILE).is_file():

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from datalattice.cells import Map, branch_hashes, decode
+from datalattice.client import Folder, node_or_store
+from datalattice.client.replicas import import_into, taking
 from datalattice.clock import SystemClock
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
-from datalattice.home import Folder, node_or_store, taking
-from datalattice.node import import_into
 from datalattice.pipeline.cells.options import WriteOptions, write_options
 from datalattice.pipeline.cells.rows import cells
 from datalattice.pipeline.columns import check_type, listed, type_name

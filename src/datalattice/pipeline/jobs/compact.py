@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from datalattice.apps.queue import PARTITIONS_MAX, LatticeMQ
+from datalattice.client import Folder, open_reader, read_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.home import Folder, open_reader, read_key
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline.jobs.report import Report
 from datalattice.pipeline.options import bad_option, hash_of, owner_name

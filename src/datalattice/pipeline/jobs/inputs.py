@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from datalattice.cells import Value
+from datalattice.client import root_named
 from datalattice.errors import UsageError
-from datalattice.home import root_named
 from datalattice.store import CellStore, store_in
 
 HOLD_SECONDS: Final = 24 * 60 * 60

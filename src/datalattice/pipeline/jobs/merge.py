@@ -33,9 +33,9 @@ from datalattice.cells import (
     index_joined,
     to_text,
 )
+from datalattice.client import read_keys
 from datalattice.crypto import KeyPair, KeyRing, SystemEntropy
 from datalattice.errors import UsageError
-from datalattice.home import read_keys
 from datalattice.lattice import (
     IndexLattice,
     Lattice,

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from datalattice.cells import Index, Map, Signed, Value, same, value_hash
+from datalattice.client import Folder, folder_of, node_or_store, open_reader
+from datalattice.client.replicas import import_into, taking
 from datalattice.crypto import KeyRing
 from datalattice.errors import UsageError
-from datalattice.home import Folder, folder_of, node_or_store, open_reader, taking
 from datalattice.lattice import get_in
-from datalattice.node import import_into
 from datalattice.pipeline.jobs.partials import Merger, Seal, stage, with_databases
 from datalattice.store import STORE_FILE, CellStore, announce_cells, export_cells
 from datalattice.sync import Absorbed, Offer

@@ -45,10 +45,10 @@ from datalattice.cells import (
     same,
     value_hash,
 )
+from datalattice.client import Change, Editor
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.home import Change, Editor
 from datalattice.lattice import VALUE, root_lattice
 from datalattice.limits import EMBEDDED_BYTES_MAX, INDEX_KEY_BYTES
 from datalattice.pipeline.kv.gather import ITEMS, store_order

@@ -13,11 +13,11 @@ from typing import Final
 
 from datalattice.apps.queue import LatticeMQ, QueueState, Topic
 from datalattice.cells import Value, Vector, decode_message
+from datalattice.client import Change, Editor
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.home import Change, Editor
 from datalattice.lattice import root_lattice
 from datalattice.pipeline.parcels import CELLS, Parcel, cells_of, misshapen
 from datalattice.pipeline.queue.gather import RECORDS

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from datalattice.apps.queue import PARTITIONS_MAX, LatticeMQ
+from datalattice.client import Folder, open_reader, read_key
 from datalattice.clock import SystemClock
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.home import Folder, open_reader, read_key
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline.columns import (
     check_known,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from datalattice.cells import NIL_HASH, Part, Value, novelty, settle, value_hash
@@ -167,7 +167,9 @@ class EtchStore(Store):
             raise ReadOnly(f"{self.path}: opened for reading only; open it without read_only")
         return self._file
 
-    def _commit(self, value: Value, expected: Expected | Any_) -> Commit | None:
+    def _commit(
+        self, value: Value, expected: Expected | Any_, announced: Sequence[Value] | None
+    ) -> Commit | None:
         with self._mutex:
             writer = self._writer()
             if not isinstance(expected, Any_) and expected != self.root_hash():

@@ -385,7 +385,7 @@ class Completeness(Checker):
         names = [part.hash for part in top] or [node.data.announced_hash]
         while names:
             names = [name for name in dict.fromkeys(names) if name not in served]
-            parts = node.data.supply(names, "checker")
+            parts = node.data.supply(names)
             below: list[bytes] = []
             for name, part in zip(names, parts, strict=True):
                 if part is None:
@@ -398,19 +398,17 @@ class Completeness(Checker):
 class LocalStays(Checker):
     """No message carries anything of `:local`, and nobody is given its cells by their hashes.
 
-    A process knows what `:local` has had since it began. What left it before that, it gives to
-    whoever names its hash, which only its owner's nodes were ever told.
+    That holds for all that `:local` ever had, in any process of a node.
     """
 
     def __init__(self) -> None:
         self._asked: dict[str, Value] = {}
-        self._ever: dict[bytes, set[bytes]] = {}  # by key: cells with the mark of all its processes
-        self._held: dict[str, dict[bytes, bytes]] = {}  # by node: all of its process, by hash
+        self._held: dict[str, dict[bytes, bytes]] = {}  # by node: all that it ever had, by hash
 
     def on_open(self, node: Observed) -> None:
-        """Begin anew: what is not in `:local` now was there in an earlier process."""
-        self._held[node.name] = {}
+        """Ask a new process for what the earlier ones had."""
         self._asked.pop(node.name, None)
+        self._expect_none(node, list(self._held.setdefault(node.name, {})))
         self.on_commit(node)
 
     def on_commit(self, node: Observed) -> None:
@@ -429,25 +427,19 @@ class LocalStays(Checker):
                 fresh.append(name)
                 front += [(ref, node.data.load_encoding(ref) or b"\0") for ref in references(data)]
         self._expect_none(node, fresh)
-        marked = (held[name] for name in fresh if LOCAL_MARK in held[name])
-        self._ever.setdefault(node.keys.public_key, set()).update(marked)
 
     def at_end(self, nodes: Sequence[Observed], *, settled: bool) -> None:
-        """Ask once more for all that `:local` had since each process began."""
+        """Ask once more for all that `:local` ever had."""
         for node in nodes:
             self._expect_none(node, list(self._held[node.name]))
 
     def _expect_none(self, node: Observed, names: list[bytes]) -> None:
-        for part in node.data.supply(names, "checker"):
+        for part in node.data.supply(names):
             if part is not None and LOCAL_MARK in part.data:
                 self.fail(f"{node.name} gives a cell of :local to whoever has its hash")
 
     def on_send(self, node: Observed, payload: bytes) -> None:
         """Look for the mark."""
-        if LOCAL_MARK not in payload:
-            return
-        for past in self._ever[node.keys.public_key].difference(self._held[node.name].values()):
-            payload = payload.replace(past, b"")
         if LOCAL_MARK in payload:
             self.fail(f"{node.name} sends what it keeps in :local")
 
@@ -479,10 +471,10 @@ class BoundedMemory(Checker):
             self._bound(node, "made cells", len(replica._made), 2 * MADE_MAX)
         self._bound(node, "wanted parts", replicator.missing_count, self._wants * peers)
         self._bound(node, "bytes of a frame", node.buffered_bytes, self._frame_bytes)
-        self._bound(node, "sessions", len(replicator._sessions), peers)
-        for session in replicator._sessions.values():
-            self._bound(node, "open requests", len(session.pending), self._requests)
-            self._bound(node, "unwritten frames", session.unsent_count, 4 * UNSENT_MAX)
+        self._bound(node, "partners", len(replicator._partners), peers)
+        for partner in replicator._partners.values():
+            self._bound(node, "open requests", partner.conversation.pending_count, self._requests)
+            self._bound(node, "unwritten frames", partner.unsent_count, 4 * UNSENT_MAX)
 
     def _bound(self, node: Observed, what: str, amount: int, most: int) -> None:
         if amount > most:

@@ -2,6 +2,8 @@
 
 It lives through what happens to it: it may end at any write, pause, find its disk full, and come
 back over what the disk kept.
+
+Length: one node, and what makes its replica.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from datalattice.cells import Value, value_hash
+from datalattice.cells import Value, Work, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import Corruption, LimitExceeded, ProtocolViolation, StoreError
@@ -22,18 +24,18 @@ from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import (
     UNSOUND,
     Charges,
-    Codec,
     Dialect,
     Effects,
     EvidenceLimits,
     HostingPolicy,
-    LatticeCodec,
+    LatticeProtocol,
     LatticeReplica,
     Note,
     Pace,
     Replica,
     Replicator,
     UnsignedPolicy,
+    WireProtocol,
 )
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 from datalattice.testing.sim.checkers import Checker, Violation, honest_part
@@ -132,7 +134,7 @@ class World:
         self.turn_hooks = [c.on_turn for c in checkers if _listens(c, "on_turn")]
 
 
-OpenReplica = Callable[["SimNode"], tuple[Replica, Codec]]
+OpenReplica = Callable[["SimNode"], tuple[Replica, WireProtocol]]
 """Makes what a node replicates, over what its store has: when it starts, and after each end."""
 
 
@@ -145,15 +147,15 @@ class Metered(KeyedLattice):
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the join, and count what it cost."""
-        work = context.work
-        before = 0 if work is None else work.spent
+        work = context.work or Work()
+        before = work.spent
         try:
             return super().merge(own, other, context)
         finally:
-            self.ticks += 0 if work is None else work.spent - before
+            self.ticks += work.spent - before
 
 
-def open_lattice(node: SimNode) -> tuple[Replica, Codec]:
+def open_lattice(node: SimNode) -> tuple[Replica, WireProtocol]:
     """Return a replica of the lattice of the simulation, and what speaks for it."""
     context = MergeContext(key_pair=node.keys)
     lattice = node.lattice
@@ -167,10 +169,11 @@ def open_lattice(node: SimNode) -> tuple[Replica, Codec]:
         hosting=node.policy,
         clock=node.clock,
         evidence_limits=EVIDENCE_LIMITS,
+        frame_max=MESSAGE_BYTES_MAX,
     )
     replica.charges = Charges(node.clock, CHARGES, WORK)
-    dialect = Dialect(message_bytes_max=MESSAGE_BYTES_MAX)
-    return replica, LatticeCodec(replica, node.clock, dialect)
+    dialect, pace = Dialect(message_bytes_max=MESSAGE_BYTES_MAX), node._world.pace
+    return replica, LatticeProtocol(node.clock, dialect, pace, node.keys, node._dice)
 
 
 def _listens(checker: Checker, hook: str) -> bool:
@@ -239,8 +242,7 @@ class SimNode:
             if self._takes_all:
                 return self.replica.announced_hash
             return value_hash(self.promised(self.replica.announced))
-        probe = self.replica.begin(self.name).probe
-        return b"" if probe is None else probe.key
+        return self.replica.probe.key
 
     def promised(self, root: Value) -> Value:
         """Return what every honest node has of a root in the end."""
@@ -287,11 +289,11 @@ class SimNode:
     @property
     def is_calm(self) -> bool:
         """Whether it is at work, has greeted every node that is linked, and asks nothing of any."""
-        sessions = self.replicator._sessions
-        known = [id for id, peer in self._peers.items() if peer in self._world.names]
-        open_ones = [sessions[id] for id in known if id in sessions and id in self._buffers]
-        is_at_work = self.is_up and self.idle_until_ms <= self._world.timeline.now_ms
-        return is_at_work and all(one.greeted and not one.pending for one in open_ones)
+        if not self.is_up or self.idle_until_ms > self._world.timeline.now_ms:
+            return False
+        partners, names = self.replicator._partners, self._world.names
+        linked = (partners.get(id) for id in self._buffers if self._peers[id] in names)
+        return all(not one or (one.met and not one.conversation.pending_count) for one in linked)
 
     @property
     def peers_count(self) -> int:
@@ -323,8 +325,8 @@ class SimNode:
                 segment_bytes=SEGMENT_BYTES,
                 recent_entries=RECENT_ENTRIES,
             )
-        self.replica, codec = world.open_replica(self)
-        self.replicator = Replicator(self.replica, codec, world.pace, self.keys, self._dice)
+        self.replica, protocol = world.open_replica(self)
+        self.replicator = Replicator(self.replica, protocol, world.pace)
         # A steady clock begins anywhere, and anew with each process.
         self._origin_ms = self._dice.below(1_000_000) - world.timeline.now_ms
         self._alarm_ms = None
@@ -380,7 +382,7 @@ class SimNode:
         now_ms = self.steady_ms()
         self._do(
             f"opens {connection}",
-            partial(self.replicator.open, connection, now_ms, outbound=outbound, wanted=known),
+            partial(self.replicator.open, connection, now_ms, outbound=outbound),
         )
 
     def arrived(self, connection: str, data: bytes) -> None:
@@ -453,7 +455,7 @@ class SimNode:
             self._carry_out(effects)
         for turn_hook in world.turn_hooks:
             turn_hook(self)
-        deadline_ms = self.replicator.next_deadline()
+        deadline_ms = self.replicator.deadline_ms
         if deadline_ms is not None:
             self._set_alarm(deadline_ms - self._origin_ms)
 
@@ -490,7 +492,7 @@ class SimNode:
         if self.idle_until_ms > self._world.timeline.now_ms:
             self._set_alarm(self.idle_until_ms)
             return
-        deadline_ms = self.replicator.next_deadline()
+        deadline_ms = self.replicator.deadline_ms
         if deadline_ms is None:
             return
         if deadline_ms <= self.steady_ms():

@@ -30,12 +30,12 @@ from datalattice.lattice import (
     is_greater,
 )
 from datalattice.sync import (
+    GOODBYE,
     QUOTA_EXCEEDED,
     REFUSED,
     UNSOUND,
     EvidenceLimits,
     ForkRecord,
-    Left,
 )
 from datalattice.testing.sim.checkers import (
     Authority,
@@ -65,7 +65,7 @@ REFUSALS: Final = frozenset(
 )
 """Words for what a node did not take of a peer."""
 
-LEAVES: Final = (Left().reason, "the peer refused")
+LEAVES: Final = (GOODBYE, "the peer refused")
 """How the reasons begin for which a connection ends by the peer's own will."""
 
 TICKS_TURN_MAX: Final = 200_000

@@ -23,19 +23,14 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from cryptography.x509.oid import NameOID
 
 import datalattice.node.transport.tcp as tcp_module
+from datalattice.client.network import HandshakeFailed, TlsIdentity, open_stream
+from datalattice.client.network.tls import ALPN, AUTHORITY
 from datalattice.crypto import KeyPair
 from datalattice.errors import LimitExceeded
 from datalattice.node import TcpTransport
-from datalattice.node.transport import Link, open_stream
+from datalattice.node.transport import Link
 from datalattice.node.transport.tcp import TcpLink
-from datalattice.node.transport.tls import (
-    ALPN,
-    AUTHORITY,
-    SILENT_BYTES_MAX,
-    HandshakeFailed,
-    TlsIdentity,
-    TlsLink,
-)
+from datalattice.node.transport.tls import SILENT_BYTES_MAX, TlsLink
 
 KEYS = KeyPair(b"t" * 32)
 MINE = KeyPair(b"m" * 32)

@@ -14,6 +14,8 @@ import pytest
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Map, Vector, encode, make_blob, novelty, references
+from datalattice.client import Folder, write_key
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -24,9 +26,8 @@ from datalattice.errors import (
     StoreLocked,
     UsageError,
 )
-from datalattice.home import Folder, write_key
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.node import Daemon, NodeConfig
+from datalattice.node import Daemon
 from datalattice.pipeline.cells.options import read_options, write_options
 from datalattice.store import CellStore
 

@@ -21,10 +21,10 @@ from datalattice.cells import (
     same,
     value_hash,
 )
+from datalattice.client import Folder, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, NoSigningKey, UsageError
-from datalattice.home import Folder, write_key
 from datalattice.lattice import assoc_in, get_in, root_lattice, set_local
 from datalattice.pipeline.jobs import MergeReport, inputs, merge, output
 from datalattice.pipeline.jobs.inputs import OpenStores

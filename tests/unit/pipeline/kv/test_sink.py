@@ -29,11 +29,11 @@ from datalattice.cells import (
     same,
     to_cell,
 )
+from datalattice.client import Folder, edit, editing, reading, write_key
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, DataLatticeError, LimitExceeded, StoreFull, UsageError
-from datalattice.home import Folder, edit, editing, reading, write_key
 from datalattice.lattice import root_lattice
 from datalattice.pipeline import staging
 from datalattice.pipeline.kv import gather, join

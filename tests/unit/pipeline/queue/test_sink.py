@@ -27,6 +27,8 @@ from pyspark.sql.types import (
 
 from datalattice.apps.queue import PARTITIONS_MAX, LatticeMQ, Queue, Topic, make_entry, partition_of
 from datalattice.cells import Vector, decode_message, encode_message, same, to_cell
+from datalattice.client import Folder, edit, editing, reading, write_key
+from datalattice.client.settings import NodeConfig
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -38,9 +40,8 @@ from datalattice.errors import (
     StoreFull,
     UsageError,
 )
-from datalattice.home import Folder, edit, editing, reading, write_key
 from datalattice.lattice import root_lattice
-from datalattice.node import Daemon, Node, NodeConfig
+from datalattice.node import Daemon, Node
 from datalattice.pipeline import parcels, staging
 from datalattice.pipeline.queue import gather, join
 from datalattice.pipeline.queue.sink import sink_options

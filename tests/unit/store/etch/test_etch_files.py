@@ -95,7 +95,7 @@ def make_stores(tmp_path: Path, kind: str) -> Callable[[], Store]:
 
 @pytest.mark.parametrize("kind", ["disk", "simulated"])
 def test_an_etch_store_keeps_the_protocol_of_stores(kind: str, tmp_path: Path) -> None:
-    check_store(make_stores(tmp_path, kind))
+    check_store(make_stores(tmp_path, kind), announces_all=True)
 
 
 def test_a_value_is_there_after_opening_again_and_nothing_is_written_twice(tmp_path: Path) -> None:

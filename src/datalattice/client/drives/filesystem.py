@@ -1,0 +1,460 @@
+"""File system: drives for everything that speaks fsspec, as `dlfs://drive/path`.
+
+    import fsspec
+    with fsspec.open("dlfs://papers/2026/plan.txt", "w") as file:
+        file.write("...")                    # durable when it is closed
+
+Paths begin with the name of a drive. Writing makes missing directories and drives, as object
+stores do. A file that is read keeps the content it had when it was opened; what is written is
+placed, whole, when the file is closed, or when the transaction ends: all files of one are one
+commit.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from glob import has_magic
+from pathlib import Path
+from typing import Any, Final
+
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.spec import AbstractFileSystem
+from fsspec.utils import stringify_path
+
+from datalattice.apps.dlfs import Drive
+from datalattice.client.drives.openfiles import (
+    DLFSFile,
+    OneCommit,
+    Operation,
+    directory_info,
+    file_info,
+)
+from datalattice.client.drives.oserrors import os_errors
+from datalattice.client.drives.places import (
+    DrivePlaces,
+    FolderPlaces,
+    Place,
+    Places,
+    Resolve,
+    Writer,
+)
+from datalattice.client.drives.transfer import copy_tree, pieces
+from datalattice.client.folder import folder_of
+from datalattice.errors import UsageError
+
+PROTOCOL: Final = "dlfs"
+
+READ_BYTES: Final = 1 << 18
+"""What is read ahead of a reader who asks for less."""
+
+
+class _Cached(type(AbstractFileSystem)):  # type: ignore[misc]
+    """Instances are shared by what they lead to, however that was written."""
+
+    def __call__(cls, **options: Any) -> Any:
+        if options.get("drive") is not None:
+            # Two drives may look alike; each is itself.
+            options["skip_instance_cache"] = True
+        else:
+            folder = options.get("folder")
+            options["folder"] = os.path.realpath(folder_of(folder).path)
+        return super().__call__(**options)
+
+
+class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
+    """The drives of a folder as one file system, or one drive alone.
+
+    folder:     of the node; default: the variable DATALATTICE_HOME, else `~/.datalattice`.
+    owner:      whose drives, a public key in hex; default: the folder's own key.
+    read_only:  refuse to write.
+    auto_mkdir: make missing directories and drives on writing.
+    drive:      a Drive of yours instead: paths begin at its root, and each commit syncs it.
+    """
+
+    protocol = PROTOCOL
+    root_marker = ""
+    transaction_type = OneCommit
+
+    def __init__(
+        self,
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        owner: str | bytes | None = None,
+        read_only: bool = False,
+        auto_mkdir: bool = True,
+        drive: Drive | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._auto_mkdir = auto_mkdir
+        self._batch = threading.local()
+        self._places: Places
+        if drive is not None:
+            self._places = DrivePlaces(drive, read_only=read_only)
+        else:
+            self._places = FolderPlaces(folder_of(folder), owner, read_only=read_only)
+
+    @property
+    def fsid(self) -> str:
+        """A word for where the drives are."""
+        return f"{PROTOCOL}_{self._places.name}"
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        text = stringify_path(path)
+        for start in (f"{PROTOCOL}://", f"{PROTOCOL}::"):
+            text = text.removeprefix(start)
+        return "/".join(name for name in text.split("/") if name)
+
+    def close(self) -> None:
+        """Give the store back; reading and writing open it again no more."""
+        self._places.close()
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """Return name, size, type, mtime (Unix seconds) and hash of a file or directory."""
+        path = self._strip_protocol(path)
+        with os_errors(path):
+            place = self._places.find(path)
+            if place is None:
+                return directory_info(path)
+            return file_info(path, place.drive.stat(place.path))
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        """List a directory, or name a file."""
+        path = self._strip_protocol(path)
+        with os_errors(path):
+            place = self._places.find(path)
+            if place is None:
+                found = [directory_info(name) for name in self._places.drives()]
+            else:
+                stat = place.drive.stat(place.path)
+                if stat.is_dir:
+                    start = f"{path}/" if path else ""
+                    entries = place.drive.entries(place.path)
+                    found = [file_info(start + one.name, one) for one in entries]
+                else:
+                    found = [file_info(path, stat)]
+        return found if detail else [one["name"] for one in found]
+
+    def modified(self, path: str) -> datetime:
+        """Return when a file or directory was last changed."""
+        return datetime.fromtimestamp(self.info(path)["mtime"], UTC)
+
+    def checksum(self, path: str) -> int:
+        """Return a number that is another one when content or time of a file is another."""
+        return int(self.info(path)["hash"], 16)
+
+    def ukey(self, path: str) -> str:
+        """Return the hash of a file or directory."""
+        return str(self.info(path)["hash"])
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
+    ) -> bytes:
+        """Return the bytes of a file, or of a part of it; negative positions count from the end."""
+        path = self._strip_protocol(path)
+        with os_errors(path):
+            place = self._need_place(path)
+            size = len(place.drive.content(place.path))
+            first, last, _ = slice(start, end).indices(size)
+            return place.drive.read(place.path, first, max(first, last))
+
+    def _need_place(self, path: str) -> Place:
+        place = self._places.find(path)
+        if place is None:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return place
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: Any = None,
+        autocommit: bool = True,
+        cache_options: Any = None,
+        **kwargs: Any,
+    ) -> DLFSFile:
+        if mode not in ("rb", "wb", "ab", "xb"):
+            raise ValueError(f"the mode of a file is rb, wb, ab or xb, got {mode!r}")
+        with os_errors(path):
+            return DLFSFile(
+                self,
+                path,
+                mode,
+                block_size or READ_BYTES,
+                autocommit=autocommit,
+                cache_options=cache_options,
+                **kwargs,
+            )
+
+    # --- writing ------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(self) -> Iterator[Writer]:
+        """Give a writer: the one that this thread has already, or a new one."""
+        writer: Writer | None = getattr(self._batch, "writer", None)
+        if writer is not None:
+            yield writer
+            return
+        with self._places.writing() as writer:
+            self._batch.writer = writer
+            try:
+                yield writer
+            finally:
+                self._batch.writer = None
+
+    def _apply(self, path: str, *operations: Operation) -> None:
+        """Do all of these in one commit, now or at the end of the batch this thread is in."""
+        waiting: list[Operation] | None = getattr(self._batch, "waiting", None)
+        with os_errors(path):
+            if waiting is not None:
+                waiting.extend(operations)
+                return
+            with self._writing() as writer:
+                writer.edit(partial(_all, operations))
+
+    @contextmanager
+    def _batched(self, path: str) -> Iterator[None]:
+        """Make what is written inside one commit."""
+        batch = self._batch
+        if getattr(batch, "waiting", None) is not None:
+            yield
+            return
+        with os_errors(path), self._writing() as writer:
+            batch.waiting = []
+            try:
+                yield
+                operations = batch.waiting
+            finally:
+                batch.waiting = None
+            if operations:
+                writer.edit(partial(_all, operations))
+
+    def _parent_of(self, resolve: Resolve, path: str) -> None:
+        """Make what is missing above a path."""
+        if self._auto_mkdir and "/" in path:
+            above = resolve(self._parent(path))
+            if above is not None:
+                above.drive.ensure()
+                above.drive.makedirs(above.path)
+
+    def _write(self, path: str, value: Any, mode: str) -> Operation:
+        """Return the operation that gives a file its content, made already."""
+
+        def write(resolve: Resolve) -> None:
+            self._parent_of(resolve, path)
+            place = _in_a_drive(resolve, path)
+            if mode in ("xb", "create") and place.drive.exists(place.path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            place.drive.write(place.path, value)
+
+        return write
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        """Give a file this content; `mode="create"`: only if there is nothing."""
+        path = self._strip_protocol(path)
+        if mode == "create" and self.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        if self._intrans:
+            super().pipe_file(path, value, mode=mode, **kwargs)
+            return
+        with os_errors(path), self._writing() as writer:
+            self._apply(path, self._write(path, writer.content(bytes(value)), mode))
+
+    def pipe(self, path: Any, value: Any = None, **kwargs: Any) -> None:
+        """Give a file this content, or many in one commit."""
+        if self._intrans or isinstance(path, str):
+            super().pipe(path, value, **kwargs)
+            return
+        with self._batched("a pipe"):
+            super().pipe(path, value, **kwargs)
+
+    def put_file(
+        self,
+        lpath: Any,
+        rpath: str,
+        callback: Any = DEFAULT_CALLBACK,
+        mode: str = "overwrite",
+        **kwargs: Any,
+    ) -> None:
+        """Copy a local file here, or make the directory that a local one is."""
+        path = self._strip_protocol(rpath)
+        if Path(lpath).is_dir():
+            self.makedirs(path, exist_ok=True)
+            return
+        if mode == "create" and self.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        if self._intrans:
+            super().put_file(lpath, path, callback=callback, mode=mode, **kwargs)
+            return
+        with Path(lpath).open("rb") as file, os_errors(path), self._writing() as writer:
+            callback.set_size(os.fstat(file.fileno()).st_size)
+            content = writer.content(pieces(file, callback.relative_update))
+            self._apply(path, self._write(path, content, mode))
+
+    def put(self, lpath: Any, rpath: Any, recursive: bool = False, **kwargs: Any) -> None:
+        """Copy local files or a tree here, in one commit."""
+        if self._intrans:
+            super().put(lpath, rpath, recursive=recursive, **kwargs)
+            return
+        with self._batched(str(rpath)):
+            super().put(lpath, rpath, recursive=recursive, **kwargs)
+
+    def place(self, files: Sequence[DLFSFile]) -> None:
+        """Give files what was written to them, in one commit."""
+        if not files:
+            return
+        with os_errors(files[0].path), self._writing() as writer:
+            self._apply(files[0].path, *[one.operation(writer) for one in files])
+
+    def append_pieces(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> Operation:
+        """Return the operation that adds bytes to the end of a file."""
+
+        def append(resolve: Resolve) -> None:
+            self._parent_of(resolve, path)
+            place = _in_a_drive(resolve, path)
+            if not place.drive.exists(place.path):
+                place.drive.write(place.path, b"")
+            for chunk in chunks():
+                place.drive.append(place.path, chunk)
+
+        return append
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        """Make a directory, or a drive."""
+        path = self._strip_protocol(path)
+
+        def make(resolve: Resolve) -> None:
+            place = resolve(path)
+            if place is None or (place.path == "/" and self._exists_drive(place)):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            if place.path == "/":
+                place.drive.ensure()
+            elif create_parents:
+                place.drive.ensure()
+                place.drive.makedirs(place.path, exist_ok=False)
+            else:
+                place.drive.mkdir(place.path)
+
+        self._apply(path, make)
+
+    def _exists_drive(self, place: Place) -> bool:
+        return place.drive.cursor.get() is not None
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Make a directory and those missing above it."""
+        path = self._strip_protocol(path)
+
+        def make(resolve: Resolve) -> None:
+            place = resolve(path)
+            there = place is None or (place.path == "/" and self._exists_drive(place))
+            if there and not exist_ok:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            if place is not None:
+                place.drive.ensure()
+                if place.path != "/":
+                    place.drive.makedirs(place.path, exist_ok=exist_ok)
+
+        self._apply(path, make)
+
+    def rmdir(self, path: str) -> None:
+        """Delete an empty directory."""
+        path = self._strip_protocol(path)
+        if not self.isdir(path):
+            code = errno.ENOTDIR if self.exists(path) else errno.ENOENT
+            raise OSError(code, os.strerror(code), path)
+        self._apply(path, lambda resolve: _in_a_drive(resolve, path).delete())
+
+    def rm_file(self, path: str) -> None:
+        """Delete a file."""
+        path = self._strip_protocol(path)
+        if self.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        self._apply(path, lambda resolve: _in_a_drive(resolve, path).delete())
+
+    _rm = rm_file
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Delete files, and directories with all in them if `recursive`; in one commit."""
+        if maxdepth is not None:
+            with self._batched("a removal"):
+                super().rm(path, recursive=recursive, maxdepth=maxdepth)
+            return
+        operations: list[Operation] = []
+        for one in self.expand_path(path):
+            if self.isdir(one) and not recursive:
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), one)
+            operations.append(partial(_remove, one))
+        self._apply(str(path), *operations)
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        """Copy a file, whose content is then shared; or make the directory that another one is."""
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if self.info(source)["type"] == "directory":
+            self.makedirs(target, exist_ok=True)
+            return
+
+        def copy(resolve: Resolve) -> None:
+            place = _in_a_drive(resolve, source)
+            self._write(target, place.drive.content(place.path), "wb")(resolve)
+
+        self._apply(source, copy)
+
+    def copy(self, path1: Any, path2: Any, recursive: bool = False, **kwargs: Any) -> None:
+        """Copy files or a tree, in one commit."""
+        with self._batched(str(path1)):
+            super().copy(path1, path2, recursive=recursive, **kwargs)
+
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, **kwargs: Any) -> None:
+        """Move a file or a directory with all in it, in one commit; files are replaced."""
+        one = isinstance(path1, str) and isinstance(path2, str) and not kwargs.get("maxdepth")
+        if not one or (has_magic(path1) and not self.exists(path1)):
+            with self._batched("a move"):
+                super().mv(path1, path2, recursive=recursive, **kwargs)
+            return
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        self.info(source)
+        if path2.endswith("/") or self.isdir(target):
+            target = f"{target}/{source.rsplit('/', 1)[-1]}"
+
+        def move(resolve: Resolve) -> None:
+            self._parent_of(resolve, target)
+            old, new = _in_a_drive(resolve, source), _in_a_drive(resolve, target)
+            if old.drive_name == new.drive_name:
+                old.drive.move(old.path, new.path)
+            else:
+                copy_tree(old.drive, old.path, new.drive, new.path)
+                old.drive.remove_tree(old.path)
+
+        self._apply(source, move)
+
+
+def _all(operations: Iterable[Operation], resolve: Resolve) -> None:
+    for operation in operations:
+        operation(resolve)
+
+
+def _in_a_drive(resolve: Resolve, path: str) -> Place:
+    place = resolve(path)
+    if place is None:
+        raise UsageError("a path begins with the name of a drive: dlfs://drive/path")
+    return place
+
+
+def _remove(path: str, resolve: Resolve) -> None:
+    place = _in_a_drive(resolve, path)
+    if place.path != "/":
+        place.drive.remove_tree(place.path)
+        return
+    for name in place.drive.list("/"):
+        place.drive.remove_tree(f"/{name}")

@@ -1,0 +1,394 @@
+"""Edits: one change of a folder's data, durable and whole, from any process of its owner.
+
+    def add_one(cursor: RootLattice, keys: KeyPair) -> int:
+        ...                                     # read and write below the cursor
+    count = edit(Folder(path), add_one)         # on disk when it returns
+
+The change runs on a copy of the present root. What it made of it is then committed: to the store,
+or, while a node runs, by the node, which does so only if nobody has changed the same places since.
+If somebody has, the change runs again, on the root that came of it. So it may run several times,
+and must do nothing but write to its cursor and return something.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Final, Protocol, TypeVar
+
+import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
+from datalattice.cells import Loader, Part, Value, Vector, branch_hashes, decode, novelty, settle
+from datalattice.client.control import ControlClient
+from datalattice.client.folder import Folder, OwnKeys, read_keys
+from datalattice.client.opening import LOCK_WAIT_S, node_or_store, open_reader, whole
+from datalattice.client.slots import Slot, changed_slots
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import (
+    Backpressure,
+    Corruption,
+    MissingData,
+    PeerUnavailable,
+    StoreLocked,
+    Timeout,
+)
+from datalattice.lattice import MergeContext, root_lattice
+from datalattice.store import CellStore, Damage, Lease, Lock, RealDisk, write_error
+
+T = TypeVar("T")
+
+Change = Callable[[RootLattice, KeyPair], T]
+"""What an edit does: it reads and writes below a cursor on the root."""
+
+TRIES_MAX: Final = 50
+"""How often a change is made again because somebody else was faster."""
+
+RETRY_S: Final = 0.002
+"""Pause after the first such time; it doubles up to `RETRY_MAX_S`."""
+
+RETRY_MAX_S: Final = 0.1
+
+TURN_POLL_S: Final = 0.001
+"""Pause before the lock of editors is tried again; it doubles up to `TURN_POLL_MAX_S`."""
+
+TURN_POLL_MAX_S: Final = 0.02
+
+BATCH_BYTES: Final = 4_000_000
+"""Cells that one request to a node brings; what is more goes ahead in requests of its own."""
+
+KEEP_EVERY_S: Final = 10 * 60
+"""How often values that wait for their edit are leased again: well within the grace of a store."""
+
+KEPT_MAX: Final = 256
+"""Leases of one editor, 8 or more; where it would be more, the values are put under one."""
+
+WAITING_MAX: Final = 65_536
+"""Staged values that wait for their edit, 32 or more; where it would be more, they are put under
+one, so that memory does not grow with their number."""
+
+_REF: Final = b"\x20"
+
+KEEP_S: Final = 2 * 60 * 60
+"""How long such a lease lasts, should nobody give it back."""
+
+
+class Editor(Protocol):
+    """Whoever makes changes durable."""
+
+    @property
+    def key_pair(self) -> KeyPair:
+        """The key of the folder's owner, below which its commands write."""
+        ...
+
+    @property
+    def context(self) -> MergeContext:
+        """What edits merge and sign with: the node's identity, and the ring of owners' keys."""
+        ...
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Damaged places that were met when the store was opened."""
+        ...
+
+    @property
+    def loader(self) -> Loader:
+        """Where the cells of the root, and those that were staged, come from."""
+        ...
+
+    def root(self) -> Value:
+        """Return the root as it is now."""
+        ...
+
+    def stage(self, value: Value) -> object:
+        """Put the cells of a value where a later edit will refer to them, and free their memory."""
+        ...
+
+    def stage_cells(self, cells: list[tuple[bytes, bytes]]) -> object:
+        """Put cells, given as (hash, encoding), where a later edit will refer to them.
+
+        The caller has made sure that encodings are canonical and have these hashes, and that the
+        cells below them were staged or come before them.
+        """
+        ...
+
+    def edit(self, change: Change[T]) -> T:
+        """Make a change; return what it returned, when what it wrote is durable.
+
+        Raises: Backpressure: others were faster each time. NoSigningKey, BadSignature,
+                NotContained: it wrote what only another owner may.
+        """
+        ...
+
+
+@contextmanager
+def editing(folder: Folder) -> Iterator[Editor]:
+    """Give an editor of the folder: of the store, or through the node that runs.
+
+    Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
+            writing.
+    """
+    found = node_or_store(folder, fenced=True)
+    with found, whole(folder):
+        keys = read_keys(folder)
+        if isinstance(found, CellStore):
+            yield StoreEditor(found, keys)
+            return
+        with open_reader(folder) as reader:
+            editor = NodeEditor(found, reader, keys, str(folder.edit_lock_path))
+            try:
+                yield editor
+            finally:
+                editor.release()
+
+
+def edit(folder: Folder, change: Change[T]) -> T:
+    """Make one change of the folder's data; return what it returned, when it is durable.
+
+    Raises: as `editing` and `Editor.edit`; and what the change raises, with nothing written.
+    """
+    with editing(folder) as editor:
+        return editor.edit(change)
+
+
+class StoreEditor:
+    """An editor of a store that this process has opened."""
+
+    def __init__(self, store: CellStore, keys: OwnKeys) -> None:
+        self._store = store
+        self._keys = keys
+
+    @property
+    def key_pair(self) -> KeyPair:
+        """The key of the folder's owner, below which its commands write."""
+        return self._keys.owner
+
+    @property
+    def context(self) -> MergeContext:
+        """What edits merge and sign with: the node's identity, and the ring of owners' keys."""
+        return self._keys.context()
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Damaged places that were met when the store was opened."""
+        return self._store.damage
+
+    @property
+    def loader(self) -> Loader:
+        """The store."""
+        return self._store
+
+    def root(self) -> Value:
+        """Return the root as it is now."""
+        return self._store.root()
+
+    def stage(self, value: Value) -> object:
+        """Put the cells of a value into the store, and free their memory."""
+        return self._store.put(value)
+
+    def stage_cells(self, cells: list[tuple[bytes, bytes]]) -> object:
+        """Put cells into the store."""
+        return self._store.put_encodings(cells)
+
+    def edit(self, change: Change[T]) -> T:
+        """Make a change; return what it returned, when what it wrote is durable."""
+        cursor = _cursor_on(self._store.root(), self.context)
+        result = change(cursor, self.key_pair)
+        if _changes(cursor):
+            self._store.commit(cursor.get())
+        return result
+
+
+class NodeEditor:
+    """An editor of a running node, through its control socket; `reader` is its store."""
+
+    def __init__(
+        self, client: ControlClient, reader: CellStore, keys: OwnKeys, lock_path: str
+    ) -> None:
+        self._client = client
+        self._client.home = reader
+        self._reader = reader
+        self._keys = keys
+        self._lock_path = lock_path
+        self._staged: dict[bytes, None] = {}  # what no staged value is above
+        self._leases: dict[bytes, Lease] = {}
+        self._kept_s = time.monotonic()
+
+    @property
+    def key_pair(self) -> KeyPair:
+        """The key of the folder's owner, below which its commands write."""
+        return self._keys.owner
+
+    @property
+    def context(self) -> MergeContext:
+        """What edits merge and sign with: the node's identity, and the ring of owners' keys."""
+        return self._keys.context()
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Nothing: the node tells its own."""
+        return ()
+
+    @property
+    def loader(self) -> Loader:
+        """The node's store, as this process reads it."""
+        return self._reader
+
+    def root(self) -> Value:
+        """Return the root as it is now."""
+        return self._reader.root()
+
+    def stage(self, value: Value) -> object:
+        """Put the cells of a value into the node's store, and free their memory."""
+        return self._stage(novelty(value, self._reader))
+
+    def stage_cells(self, cells: list[tuple[bytes, bytes]]) -> object:
+        """Put cells into the node's store."""
+        return self._stage(
+            [(hash, encoding, decode(encoding, self._reader)) for hash, encoding in cells]
+        )
+
+    def _stage(self, parts: list[Part]) -> int:
+        if not self._bring(parts):
+            raise MissingData(self._reader.missing(hash for hash, _, _ in parts))
+        self._keep(parts)
+        return len(parts)
+
+    def _keep(self, parts: list[Part]) -> None:
+        """Take note of staged cells; lease what has been waiting for its edit for long.
+
+        The node may collect garbage meanwhile, and what nothing refers to is only safe while it is
+        young. Without a node there is no such danger: this process has the store to itself.
+        """
+        self._staged.update((hash, None) for hash, _, _ in parts)
+        for _, encoding, _ in parts:
+            for below in branch_hashes(encoding):
+                self._staged.pop(below, None)
+        is_due = time.monotonic() - self._kept_s >= KEEP_EVERY_S
+        if len(self._staged) > (KEPT_MAX if is_due else WAITING_MAX):
+            self._stage(self._together())  # one instead of them all, leased by this when it is due
+            return
+        if not is_due:
+            return
+        for hash in self._staged:
+            if hash in self._leases:
+                self._leases[hash].renew(KEEP_S)
+            else:
+                self._leases[hash] = self._reader.lease(hash, KEEP_S)
+        for hash in self._leases.keys() - self._staged.keys():
+            self._leases.pop(hash).release()
+        self._kept_s = time.monotonic()
+
+    def _together(self) -> list[Part]:
+        """Return the cells of a Vector of all staged values, which are known by hash only."""
+        rows = [_REF + hash for hash in self._staged]
+        ends = list(accumulate(map(len, rows)))
+        made, leaves = Vector().extend_packed(b"".join(rows), ends, self._reader)
+        parts: list[Part] = [(hash, data, decode(data, self._reader)) for hash, data in leaves]
+        return parts + novelty(made, self._reader)
+
+    def release(self) -> None:
+        """Let the node's store do what it likes with values that were staged and not used."""
+        for lease in self._leases.values():
+            lease.release()
+        self._leases.clear()
+
+    def edit(self, change: Change[T]) -> T:
+        """Make a change; return what it returned, when what it wrote is durable.
+
+        One process after the other, so that a quick one cannot keep a slow one from ever
+        succeeding; what else the node does meanwhile is found out when the slots are set.
+        """
+        turn = take_turn(self._lock_path, LOCK_WAIT_S, "edit to end")
+        try:
+            pause_s = RETRY_S
+            for _ in range(TRIES_MAX):
+                base = self._reader.root_hash()
+                try:
+                    cursor = _cursor_on(self._reader.root(), self.context)
+                    result = change(cursor, self.key_pair)
+                    slots = _changes(cursor)
+                    if not slots or self._swap(slots):
+                        return result
+                except (MissingData, Corruption):
+                    if self._reader.root_hash() == base:
+                        raise
+                    # The root moved on, and what it no longer needs may be gone already.
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+        finally:
+            turn.release()
+        raise Backpressure(
+            f"others changed the same data {TRIES_MAX} times while this edit was made; "
+            "nothing of it was written, try again"
+        )
+
+    def _swap(self, slots: list[Slot]) -> bool:
+        """Have the node set the slots; return whether they had not moved."""
+        for slot in slots:
+            parts = novelty(slot.after, self._reader)
+            if _size(parts) > BATCH_BYTES and not self._bring(parts):
+                return False
+        try:
+            done = self._client.call("root.swap", slots=[slot.to_cell() for slot in slots])
+        except (PeerUnavailable, Timeout) as error:
+            raise type(error)(f"{error}; whether the edit happened is not known") from error
+        return done is True
+
+    def _bring(self, parts: list[Part]) -> bool:
+        """Send cells, children first; return whether all below them is in the node's store."""
+        batch: list[Part] = []
+        size = 0
+        for part in parts:
+            batch.append(part)
+            size += len(part[1])
+            if size >= BATCH_BYTES or part is parts[-1]:
+                values = Vector.of(value for _, _, value in batch)
+                if self._client.call("root.put", values=values) is not True:
+                    return False
+                settle(batch, self._reader)
+                batch, size = [], 0
+        return True
+
+
+def _size(parts: list[Part]) -> int:
+    return sum(len(encoding) for _, encoding, _ in parts)
+
+
+def _cursor_on(root: Value, context: MergeContext) -> RootLattice:
+    lattice = root_lattice()
+    return RootLattice(lattice, lattice.zero() if root is None else root, context)
+
+
+def _changes(cursor: RootLattice) -> list[Slot]:
+    """Return what a change made of a root.
+
+    Raises: UsageError: more than an edit may change, or no place for data.
+    """
+    lattice = cursor.lattice
+    assert lattice is not None
+    return changed_slots(lattice, cursor.initial_value, cursor.get())
+
+
+def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
+    """Take the lock of those that write one after the other, waiting for it.
+
+    awaited: what another one is at, for the error.
+    Raises: StoreLocked: somebody else had it all the time. StoreFull, StoreFailed: the lock file
+            cannot be made.
+    """
+    give_up_s = time.monotonic() + wait_s
+    pause_s = TURN_POLL_S
+    while True:
+        try:
+            return RealDisk().lock(path)
+        except StoreLocked:
+            if time.monotonic() >= give_up_s:
+                raise StoreLocked(
+                    f"waited {wait_s:g} s in vain for another {awaited} ({path})"
+                ) from None
+        except OSError as error:
+            raise write_error(error, path) from error
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, TURN_POLL_MAX_S)

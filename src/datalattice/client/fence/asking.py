@@ -1,0 +1,362 @@
+"""Asking: the fence of a program that writes to a store while no node runs on it.
+
+The peers in the folder's settings are dialled at the same time, each by a thread of its own, and
+asked for the slots of the folder's owners; what they answer is merged into the store. All else
+happens on the caller's thread, which waits no longer than a node would, and stops once every peer
+that is connected has answered or none can be reached.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from contextlib import closing
+from typing import Final
+
+from datalattice.client.addresses import Address, parse_address, system_reason
+from datalattice.client.fence.rules import WITHOUT_ASKING, OwnHistory, Path, owned_paths
+from datalattice.client.folder import Folder, OwnKeys
+from datalattice.client.network import open_stream, proven_key
+from datalattice.client.replicas import replica_on
+from datalattice.client.settings import NodeConfig, partial_paths
+from datalattice.clock import SystemClock
+from datalattice.crypto import KeyPair, SystemEntropy
+from datalattice.cursors import collector_paused
+from datalattice.errors import PeerError
+from datalattice.lattice import root_lattice
+from datalattice.store import CellStore
+from datalattice.sync import Effects, LatticeProtocol, LatticeReplica, Pull, Replicator, Start
+from datalattice.wire import READ_BYTES, FrameBuffer, encode_frame
+
+DIAL_TIMEOUT_S: Final = 10.0
+"""For a connection and its handshake."""
+
+AGAIN_S: Final = 1.0
+"""Pause before a peer is asked again that could not deliver."""
+
+PIECE_BYTES: Final = 1 << 14
+"""Most bytes given to a stream at once; TLS wants what it could not send again, and no less."""
+
+OWN_KEY: Final = "this folder's own key answers there: of a node on a copy of it"
+
+
+def ask_peers(
+    folder: Folder,
+    store: CellStore,
+    keys: OwnKeys,
+    config: NodeConfig,
+    *,
+    offline: bool = False,
+) -> str | None:
+    """Merge what the peers of a folder have of the slots of its owners into its store.
+
+    Returns why it is not known what was written elsewhere, None where it is. The store notes it,
+    and its node is degraded until a peer was asked.
+    Raises: Unfenced, DataLoss: it was copied, restored or moved, or has lost commits, and no peer
+            answers; not with `offline`. IdentityCloned: another node runs with this identity.
+    """
+    if offline:
+        store.place().settle(SystemClock().now_ms())
+        return WITHOUT_ASKING
+    paths = owned_paths(root_lattice(), keys.context())
+    history = OwnHistory(keys.identity, SystemClock(), SystemEntropy(), is_writer=bool(paths))
+    history.look(store)
+    doubt = None if config.accept_unfenced else history.doubt()
+    with (
+        replica_on(folder, store) as replica,
+        closing(_Asker(replica, config, keys.identity, history, paths)) as asker,
+    ):
+        is_asked = asker.run(history.wait_s(config))
+    if not is_asked and doubt is not None:
+        raise doubt
+    history.settle(asked=is_asked, unasked=not is_asked)
+    return None if is_asked else f"{WITHOUT_ASKING} ({asker.reasons})"
+
+
+class _Peer:
+    """A peer of the settings: how far it is with it, and its stream while there is one.
+
+    reason: how it went, in words. unanswered: paths that it was asked for and has not delivered.
+    """
+
+    def __init__(self, address: Address, bytes_max: int) -> None:
+        self.address = address
+        self.id = str(address)
+        self.reason = "not dialled yet"
+        self.stream: socket.socket | None = None
+        self.is_over = False  # it cannot be reached, or the connection has ended
+        self.is_own = False
+        self.has_answered = False  # it may hang up afterwards
+        self.is_closing = False
+        self.is_deaf = False  # it takes nothing more; it may have said why before
+        self.buffer = FrameBuffer(bytes_max)
+        self.outbox: deque[memoryview] = deque()
+        self.unanswered: set[Path] = set()
+        self.error: str | None = None
+        self.again_s: float | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self.stream is not None and not self.is_own
+
+
+class _Asker:
+    """Asks peers for some paths, on one thread; others only dial."""
+
+    def __init__(
+        self,
+        replica: LatticeReplica,
+        config: NodeConfig,
+        identity: KeyPair,
+        history: OwnHistory,
+        paths: list[Path],
+    ) -> None:
+        self._replica = replica
+        self._identity = identity
+        self._history = history
+        self._paths = paths
+        self._partial = partial_paths(config, root_lattice())
+        protocol = LatticeProtocol(
+            SystemClock(), config.dialect, config.pace, identity, SystemEntropy(), history.start
+        )
+        self._replicator = Replicator(replica, protocol, config.pace)
+        addresses = dict.fromkeys(map(parse_address, config.peers))
+        self._peers = {
+            str(address): _Peer(address, config.message_bytes_max) for address in addresses
+        }
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = socket.socketpair()
+        self._selector.register(self._woken, selectors.EVENT_READ, None)
+        self._lock = threading.Lock()  # over the next two
+        self._dialled: list[tuple[_Peer, socket.socket | str]] = []
+        self._is_closed = False
+
+    @property
+    def reasons(self) -> str:
+        """How it went with each peer, in words."""
+        return "; ".join(f"{peer.id}: {peer.reason}" for peer in self._peers.values())
+
+    def run(self, wait_s: float) -> bool:
+        """Ask; return whether a peer has answered. It waits so long for the others at most.
+
+        Raises: IdentityCloned: a peer knows another node with the identity of this folder.
+        """
+        until_s = time.monotonic() + wait_s
+        peers = self._peers.values()
+        for peer in peers:
+            threading.Thread(
+                target=self._dial, args=(peer, min(wait_s, DIAL_TIMEOUT_S)), daemon=True
+            ).start()
+        while True:
+            is_asked = any(peer.has_answered for peer in peers)
+            if is_asked and all(peer.has_answered for peer in peers if peer.is_connected):
+                return True
+            left_s = until_s - time.monotonic()
+            if left_s <= 0 or all(peer.is_over for peer in peers):
+                return is_asked
+            self._step(left_s)
+
+    def close(self) -> None:
+        """End all connections."""
+        with self._lock:
+            self._is_closed = True
+            dialled, self._dialled = self._dialled, []
+        streams = [peer.stream for peer in self._peers.values()]
+        for stream in (*streams, *(found for _, found in dialled), self._woken, self._waker):
+            if isinstance(stream, socket.socket):
+                stream.close()
+        self._selector.close()
+
+    # --- dialling -----------------------------------------------------------------------------
+
+    def _dial(self, peer: _Peer, timeout_s: float) -> None:
+        """Connect to a peer; runs on a thread of its own."""
+        found: socket.socket | str
+        try:
+            found = open_stream(peer.id, timeout_s, self._identity)
+        except TimeoutError:
+            found = f"no answer from {peer.id}"
+        except OSError as error:
+            found = system_reason(error)
+        except UnicodeError:
+            found = f"no such host: {peer.id}"
+        with self._lock:
+            if not self._is_closed:
+                self._dialled.append((peer, found))
+                self._waker.send(b"\0")
+            elif isinstance(found, socket.socket):
+                found.close()
+
+    def _greet(self, peer: _Peer, stream: socket.socket) -> None:
+        """Take up a connection, and ask."""
+        stream.setblocking(False)
+        peer.stream, peer.reason = stream, "connected"
+        self._selector.register(stream, selectors.EVENT_READ, peer)
+        key = _key_of(stream)
+        peer.is_own = key == self._identity.public_key
+        if peer.is_own:
+            peer.reason = OWN_KEY
+        self._replica.introduce(peer.id, key or peer.id, is_wanted=True, is_known=True)
+        paths = self._partial.get(key or peer.address.public_key or b"")
+        if paths is not None:
+            self._replica.restrict(peer.id, paths)
+        self._replicator.open(
+            peer.id,
+            _now_ms(),
+            outbound=True,
+            public_key=key,
+            pinned=peer.address.public_key,
+        )
+        if not peer.is_own:
+            self._ask(peer)
+
+    def _ask(self, peer: _Peer) -> None:
+        peer.unanswered, peer.error, peer.again_s = set(self._paths), None, None
+        for path in self._paths:
+            self._replicator.pull(peer.id, Pull((peer.id, path), path, True), _now_ms())
+
+    # --- the exchange -------------------------------------------------------------------------
+
+    def _step(self, left_s: float) -> None:
+        """Wait for something to happen, and do what follows from it."""
+        deadline_ms = self._replicator.deadline_ms
+        now_s = time.monotonic()
+        waits_s = [left_s]
+        waits_s += [
+            peer.again_s - now_s for peer in self._peers.values() if peer.again_s is not None
+        ]
+        if deadline_ms is not None:
+            waits_s.append((deadline_ms - _now_ms()) / 1e3)
+        for key, events in self._selector.select(max(0.0, min(waits_s))):
+            if key.data is None:
+                self._take_dialled()
+            else:
+                if events & selectors.EVENT_WRITE:
+                    self._write(key.data)
+                if events & selectors.EVENT_READ:
+                    self._read(key.data)
+        for peer in self._peers.values():
+            if peer.again_s is not None and time.monotonic() >= peer.again_s:
+                self._ask(peer)
+        deadline_ms = self._replicator.deadline_ms
+        if deadline_ms is not None and deadline_ms <= _now_ms():
+            self._replicator.tick(_now_ms())
+        self._carry_out()
+
+    def _take_dialled(self) -> None:
+        self._woken.recv(READ_BYTES)
+        with self._lock:
+            dialled, self._dialled = self._dialled, []
+        for peer, found in dialled:
+            if isinstance(found, str):
+                peer.reason, peer.is_over = found, True
+            else:
+                self._greet(peer, found)
+
+    def _read(self, peer: _Peer) -> None:
+        """Take in what a peer has sent."""
+        stream = peer.stream
+        if stream is None:
+            return
+        try:
+            data = stream.recv(READ_BYTES)
+            while isinstance(stream, ssl.SSLSocket) and stream.pending():
+                data += stream.recv(READ_BYTES)
+            peer.buffer.feed(data)
+            while peer.stream is not None and (payload := peer.buffer.next_payload()) is not None:
+                with collector_paused:
+                    self._replicator.receive(peer.id, payload, _now_ms())
+                self._carry_out()
+            if not data:
+                self._end(peer, "closed by the peer")
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return  # a part of a record: more of it will come
+        except OSError as error:
+            self._end(peer, f"broken: {system_reason(error)}")
+        except PeerError as error:
+            self._end(peer, str(error))
+
+    def _write(self, peer: _Peer) -> None:
+        """Send what a peer takes now, and wait for the rest."""
+        stream = peer.stream
+        if stream is None or peer.is_deaf:
+            return
+        try:
+            while peer.outbox:
+                frame = peer.outbox[0]
+                sent = stream.send(frame[:PIECE_BYTES])
+                if sent < len(frame):
+                    peer.outbox[0] = frame[sent:]
+                else:
+                    peer.outbox.popleft()
+                    self._replicator.written(peer.id, 1, _now_ms())
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except OSError:
+            peer.is_deaf = True
+            peer.outbox.clear()
+        if peer.outbox:
+            self._selector.modify(stream, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
+        elif peer.is_closing:
+            self._end(peer, peer.reason)
+        else:
+            self._selector.modify(stream, selectors.EVENT_READ, peer)
+
+    def _end(self, peer: _Peer, reason: str) -> None:
+        """Forget a connection."""
+        stream = peer.stream
+        if stream is not None:
+            self._selector.unregister(stream)
+            stream.close()
+            peer.stream, peer.is_over, peer.again_s = None, True, None
+            peer.reason = OWN_KEY if peer.is_own else peer.error or reason
+            self._replicator.closed(peer.id, _now_ms())
+            self._replica.leave(peer.id)
+
+    def _carry_out(self) -> None:
+        """Do what the replicator wants done."""
+        is_more = True
+        while is_more:
+            effects = self._replicator.take_effects()
+            is_more = bool(effects)
+            for twin in effects.twins:
+                assert isinstance(twin, Start)
+                error = self._history.twin(twin)
+                if error is not None:
+                    raise error
+            self._note(effects)
+            for id, payload in effects.sends:
+                self._peers[id].outbox.append(memoryview(encode_frame(payload)))
+            for id, reason in effects.closes:
+                self._peers[id].is_closing, self._peers[id].reason = True, reason
+            for id in {id for id, _ in (*effects.sends, *effects.closes)}:
+                self._write(self._peers[id])
+
+    def _note(self, effects: Effects) -> None:
+        """Note whose keys were proved, and which paths were delivered."""
+        for id, key in effects.identified:
+            self._peers[id].is_own = key == self._identity.public_key
+        for token, error in effects.finished:
+            assert isinstance(token, tuple)
+            id, path = token
+            peer = self._peers[id]
+            peer.unanswered.discard(path)
+            if error is None:
+                peer.has_answered = not peer.unanswered and peer.error is None
+            elif peer.stream is not None:
+                peer.reason = peer.error = error
+                peer.again_s = time.monotonic() + AGAIN_S
+
+
+def _key_of(stream: socket.socket) -> bytes | None:
+    """Return the key that the other end of a stream has proved, None where it is plain."""
+    return proven_key(stream, "") if isinstance(stream, ssl.SSLSocket) else None
+
+
+def _now_ms() -> int:
+    """Return milliseconds of a clock that never steps back."""
+    return time.monotonic_ns() // 1_000_000

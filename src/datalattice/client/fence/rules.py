@@ -1,0 +1,124 @@
+"""Rules: what decides whether a store is written to for its owners before a peer was asked.
+
+A node (`datalattice.node.fencing`) and a program without one (`ask_peers`) ask peers in their own
+ways; whether they have to, how long they wait, and what they refuse, is the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datalattice.cells import Value
+from datalattice.client.settings import NodeConfig
+from datalattice.clock import Clock
+from datalattice.crypto import Entropy, KeyPair
+from datalattice.errors import DataLoss, IdentityCloned, Unfenced
+from datalattice.lattice import LOCAL_KEY, KeyedLattice, Lattice, MergeContext, OwnerLattice
+from datalattice.store import START_BYTES, CellStore, PlaceFile
+from datalattice.sync import Start, sign_start
+
+WITHOUT_ASKING: Final = "writing without having asked a peer"
+MOVED: Final = (
+    "this folder was copied, restored or moved, and no peer has said what was written since; let a "
+    "peer be reached, or accept that: a node with --accept-unfenced (accept_unfenced = true), a "
+    "command with --offline"
+)
+TWIN_TEXT: Final = (
+    "another node runs with the identity {key} of this one, so writes below owners are refused; "
+    "stop one of them and run `lattice key identity new` in its folder, then start both again"
+)
+LOST: Final = (
+    "{loss}; what owners write next would take the offsets of what is lost, so a peer has to be "
+    "reached first; without one: lattice store heal --accept-loss --offline"
+)
+
+PATHS_MAX: Final = 32
+"""Slots that are asked for one by one; of more the root as a whole is."""
+
+Path = tuple[Value, ...]
+
+
+def owned_paths(lattice: Lattice, context: MergeContext) -> list[Path]:
+    """Return the paths of the slots of the owners whose keys a context has.
+
+    These are asked for before they are written to. What lies deeper, as the states of venues do,
+    joins whatever was written elsewhere, and no log is among it.
+    """
+    pairs = context.keys if context.key_pair is None else [*context.keys, context.key_pair]
+    owners = sorted({pair.public_key for pair in pairs})
+    sections = lattice.children() if isinstance(lattice, KeyedLattice) else ()
+    paths: list[Path] = [
+        (key, owner)
+        for key in sections
+        if key != LOCAL_KEY and isinstance(lattice.child(key), OwnerLattice)
+        for owner in owners
+    ]
+    return paths if len(paths) <= PATHS_MAX else [()]
+
+
+class OwnHistory:
+    """Whether a store has all that was written for its owners, as far as the store itself knows.
+
+    is_writer: it has owners' keys. start: by which peers tell this process from one on a copy of
+    the folder; None without an identity.
+    """
+
+    def __init__(
+        self, identity: KeyPair | None, clock: Clock, entropy: Entropy, *, is_writer: bool
+    ) -> None:
+        number = int.from_bytes(entropy.bytes(START_BYTES), "big")
+        self._number = number
+        self.start = None if identity is None else sign_start(identity, number, clock.now_ms())
+        self._clock = clock
+        self._is_writer = is_writer
+        self._store: CellStore | None = None
+        self._place: PlaceFile | None = None
+
+    def look(self, store: CellStore) -> None:
+        """See whether a store is where it was, and note the start there.
+
+        Raises: StoreFull, StoreFailed: the start could not be noted.
+        """
+        self._store, self._place = store, store.place()
+        self._place.begun(self._number)
+
+    @property
+    def was_written_unasked(self) -> bool:
+        """Whether something was written here without having asked a peer, and none was since."""
+        return self._place is not None and self._place.unfenced_ms is not None
+
+    def doubt(self) -> DataLoss | Unfenced | None:
+        """Return why nothing is to be written for owners before a peer was asked, None: it may."""
+        loss = None if self._store is None else self._store.loss
+        if loss is not None and self._is_writer:
+            return DataLoss(LOST.format(loss=loss))
+        return Unfenced(MOVED) if self._place is not None and self._place.moved else None
+
+    def wait_s(self, config: NodeConfig) -> float:
+        """Return how long to wait for the answer of a peer: longer where there is a doubt."""
+        wait_ms = config.fence_wait_ms if self.doubt() is None else config.fence_moved_wait_ms
+        return wait_ms / 1e3
+
+    def settle(self, *, asked: bool, unasked: bool = False) -> None:
+        """Note that the store belongs where it is.
+
+        asked:   it has what a peer knows, of what it lost, too.
+        unasked: it is written to though there are peers and none was asked.
+        Raises: StoreFull, StoreFailed: it cannot be noted.
+        """
+        if self._store is None or self._place is None:
+            return
+        if asked and self._store.loss is not None:
+            self._store.accept_loss()
+        self._place.settle(self._clock.now_ms() if unasked else None)
+
+    def twin(self, start: Start) -> IdentityCloned | None:
+        """Return why nothing may be written if a start, signed by our identity, is of another node.
+
+        A former start of this folder says nothing: it may be sent again by whoever kept it.
+        """
+        own, place = self.start, self._place
+        if own is None or start.number == own.number:
+            return None
+        is_former = start.time_ms < own.time_ms if place is None else place.has_begun(start.number)
+        return None if is_former else IdentityCloned(TWIN_TEXT.format(key=own.public_key.hex()))

@@ -1,0 +1,193 @@
+"""Folder: where a node keeps what it has.
+
+DIR/identity.key    the private key that the node proves to peers, readable by its user only
+DIR/keys/*.key      the private keys of owners it writes for; the commands write under `owner.key`
+DIR/store/          the cells and the root
+DIR/node.toml       settings of the node
+DIR/edit.lock       held while a process edits through a running node
+
+A folder with one key has it as `identity.key`: the same key then proves the node and owns its data.
+In older folders that file is called `key`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from datalattice.crypto import SEED_BYTES, KeyPair, KeyRing
+from datalattice.errors import NoSigningKey, UsageError
+from datalattice.lattice import MergeContext, verify_did
+from datalattice.store import RealDisk
+
+HOME_VARIABLE: Final = "DATALATTICE_HOME"
+DEFAULT_FOLDER: Final = "~/.datalattice"
+VARIABLE_PREFIX: Final = "LATTICE_"
+"""How the environment variables begin that set what `node.toml` does not."""
+
+KEY_FILE_MODE: Final = 0o600
+KEY_PREFIX: Final = "ed25519-seed:"
+KEY_FILE_BYTES_MAX: Final = 1_024
+KEY_SUFFIX: Final = ".key"
+OWNER_NAME: Final = "owner"
+"""Name of the key that commands write under, where the identity is another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A node's folder."""
+
+    path: Path
+
+    @property
+    def identity_path(self) -> Path:
+        """The file of the key that the node proves to peers."""
+        named, older = self.path / "identity.key", self.path / "key"
+        return older if older.exists() and not named.exists() else named
+
+    @property
+    def key_path(self) -> Path:
+        """The file of the key that commands write under: `owner.key`, else the identity's."""
+        owner = self.named_key_path(OWNER_NAME)
+        return owner if owner.exists() else self.identity_path
+
+    @property
+    def keys_path(self) -> Path:
+        """The folder of the private keys of owners."""
+        return self.path / "keys"
+
+    def named_key_path(self, name: str) -> Path:
+        """Return the file of an owner's private key."""
+        return self.keys_path / f"{name}{KEY_SUFFIX}"
+
+    def named_key_paths(self) -> list[Path]:
+        """Return the files of the private keys of owners, in the order of their names."""
+        return sorted(self.keys_path.glob(f"*{KEY_SUFFIX}"))
+
+    @property
+    def store_path(self) -> Path:
+        """The folder of the cell store."""
+        return self.path / "store"
+
+    @property
+    def edit_lock_path(self) -> Path:
+        """The file that is locked while a process edits through a running node."""
+        return self.path / "edit.lock"
+
+    @property
+    def settings_path(self) -> Path:
+        """The file of the node's settings."""
+        return self.path / "node.toml"
+
+
+def folder_of(given: str | os.PathLike[str] | None = None) -> Folder:
+    """Return the folder at a path; without one, that of the environment, else the default.
+
+    Raises: UsageError: there is something else at that place.
+    """
+    place = given if given is not None else os.environ.get(HOME_VARIABLE) or DEFAULT_FOLDER
+    path = Path(place).expanduser()
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise UsageError(f"{place} is not a folder; name a node's folder with --dir")
+    return Folder(path)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnKeys:
+    """The keys of a folder.
+
+    identity: proves the node to peers and owns its `:local` slot.
+    owner:    what the folder's own commands write under; the identity where there is no other.
+    ring:     the keys of all owners that the node writes for; the identity counts without it.
+    """
+
+    identity: KeyPair
+    owner: KeyPair
+    ring: KeyRing
+
+    @classmethod
+    def of(cls, key_pair: KeyPair) -> OwnKeys:
+        """Return one key for both."""
+        return cls(key_pair, key_pair, KeyRing(key_pair))
+
+    def in_order(self) -> tuple[KeyPair, ...]:
+        """Return the owners' keys as a node takes them: first the one that commands write under."""
+        return (self.owner, *(pair for pair in self.ring if pair != self.owner))
+
+    def context(self) -> MergeContext:
+        """Return what edits of the folder merge and sign with."""
+        return MergeContext(key_pair=self.identity, verifier=verify_did, keys=self.ring)
+
+
+def read_keys(folder: Folder) -> OwnKeys:
+    """Return the keys of a folder.
+
+    Raises: NoSigningKey: it has no identity. UsageError: a key file is readable by others, or is
+            not a key file.
+    """
+    identity = read_key(folder.identity_path)
+    ring = KeyRing(*(read_key(path) for path in folder.named_key_paths()))
+    return OwnKeys(identity, read_key(folder.key_path), ring)
+
+
+def read_keys_or_none(folder: Folder) -> OwnKeys | None:
+    """Return the keys of a folder, None when it has no identity: it can follow, and not write.
+
+    Raises: UsageError: a key file is readable by others, or is not a key file.
+    """
+    return read_keys(folder) if folder.identity_path.exists() else None
+
+
+def read_key(path: Path) -> KeyPair:
+    """Return the key pair in a key file.
+
+    Raises: NoSigningKey: there is no such file.
+            UsageError: others can read it, or it is no key file.
+    """
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        data = path.read_bytes()[: KEY_FILE_BYTES_MAX + 1]
+    except FileNotFoundError as error:
+        raise NoSigningKey(f"no key at {path}; make one with `lattice key new`") from error
+    except OSError as error:
+        raise UsageError(f"the key file {path} cannot be read: {error.strerror}") from error
+    if mode & 0o077:
+        raise UsageError(
+            f"the key file {path} can be read by others (mode {mode:04o}); run: chmod 600 {path}"
+        )
+    text = data.decode("ascii", "replace").strip()
+    try:
+        seed = bytes.fromhex(text.removeprefix(KEY_PREFIX))
+    except ValueError:
+        seed = b""
+    if not text.startswith(KEY_PREFIX) or len(seed) != SEED_BYTES:
+        raise UsageError(
+            f"{path} is not a key file: expected {KEY_PREFIX} and {2 * SEED_BYTES} hex digits"
+        )
+    return KeyPair(seed)
+
+
+def write_key(path: Path, key_pair: KeyPair) -> None:
+    """Write a key file that only its owner can read; an existing file is never replaced.
+
+    Raises: UsageError: there is a file already, or the folder cannot be written to.
+    """
+    try:
+        disk = RealDisk()
+        disk.create_folder(str(path.parent))
+        # Created with its mode, so that nobody can read it at any moment; exclusive, so that no
+        # key is lost.
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(f"{KEY_PREFIX}{key_pair.seed.hex()}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        disk.sync_folder(str(path.parent))  # else a power failure may take the name away
+    except FileExistsError as error:
+        raise UsageError(f"there is a key at {path} already; it was not replaced") from error
+    except OSError as error:
+        raise UsageError(f"the key file {path} cannot be written: {error.strerror}") from error

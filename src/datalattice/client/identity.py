@@ -1,0 +1,106 @@
+"""Identity: a new folder's keys, and another identity for a folder that is there.
+
+A node is its identity. Two folders with one identity count as one device to everything that tells
+devices apart, so a copy of a folder gets a new one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
+from datalattice.cells import Index, Map, Signed, Value
+from datalattice.client.folder import OWNER_NAME, Folder, OwnKeys, read_keys, write_key
+from datalattice.client.opening import node_or_store, whole
+from datalattice.crypto import Entropy, KeyPair
+from datalattice.errors import UsageError
+from datalattice.lattice import (
+    LOCAL_KEY,
+    NODES_KEY,
+    P2P_KEY,
+    assoc_in,
+    get_in,
+    local_value,
+    root_lattice,
+    set_local,
+)
+from datalattice.store import CellStore, RealDisk
+
+FRESH_NAME: Final = "identity.new"
+"""The new key until it takes the place of the old one; one that is found was never used."""
+
+
+def begin_folder(
+    folder: Folder, owner: KeyPair | None = None, entropy: Entropy | None = None
+) -> OwnKeys:
+    """Make the keys of a new folder: a new identity, beside the `owner` key it is to write for.
+
+    Without an owner's key the identity is the owner's key, too.
+    Raises: UsageError: the folder has keys, or cannot be written to.
+    """
+    for path in (folder.identity_path, *folder.named_key_paths()):
+        if path.exists():
+            raise UsageError(f"there is a key at {path} already; name a new folder")
+    identity = KeyPair.generate(entropy)
+    if owner is not None:
+        if owner == identity:
+            raise UsageError("the identity of a folder is another key than its owner's")
+        write_key(folder.named_key_path(OWNER_NAME), owner)
+    write_key(folder.identity_path, identity)
+    return read_keys(folder)
+
+
+def renew_identity(folder: Folder, entropy: Entropy | None = None) -> OwnKeys:
+    """Give a folder a new identity, and sign with it what belongs to it: `:local` and `:p2p`.
+
+    A key that was both stays the owner's key, as `keys/owner.key`. Killed at any point, the folder
+    has the old identity with all its data, or the new one with all of it.
+    Raises: NoSigningKey: there is no identity. UsageError: a node runs in the folder.
+    """
+    found = node_or_store(folder)
+    if not isinstance(found, CellStore):
+        found.close()
+        raise UsageError(f"a node runs in {folder.path}; stop it before it becomes another node")
+    with found as store, whole(folder):
+        before = read_keys(folder)
+        identity = KeyPair.generate(entropy)
+        owner = folder.named_key_path(OWNER_NAME)
+        if not owner.exists():
+            write_key(owner, before.owner)
+        fresh = folder.path / FRESH_NAME
+        fresh.unlink(missing_ok=True)
+        write_key(fresh, identity)
+        root = store.root()
+        if root is not None:
+            # Both slots are there until the new key is in force.
+            store.commit(_signed_anew(root, before.identity, identity))
+        older = folder.identity_path
+        fresh.replace(folder.path / "identity.key")
+        if older.name != "identity.key":
+            older.unlink()
+        RealDisk().sync_folder(str(folder.path))
+        if root is not None:
+            store.commit(_without(store.root(), before.identity.public_key))
+    return read_keys(folder)
+
+
+def _signed_anew(root: Value, old: KeyPair, new: KeyPair) -> Value:
+    local = local_value(root, old.public_key)
+    if local is not None:
+        root = set_local(root, new, local)
+    entry = get_in(root, [P2P_KEY, NODES_KEY, old.public_key])
+    if isinstance(entry, Signed) and entry.public_key == old.public_key and entry.verify():
+        signed = Signed.sign(new, entry.value)
+        root = assoc_in(root, [P2P_KEY, NODES_KEY, new.public_key], signed, root_lattice())
+    return root
+
+
+def _without(root: Value, public_key: bytes) -> Value:
+    """Return a root without the `:local` slot of a key.
+
+    The entry in `:p2p` stays: peers have it, and a copy of the folder may still be that node.
+    """
+    local = get_in(root, [LOCAL_KEY])
+    if not isinstance(root, Index) or not isinstance(local, Map):
+        return root
+    return root.put(LOCAL_KEY, local.remove(public_key))

@@ -1,0 +1,216 @@
+"""Fetching: cells by hash from nodes at some addresses, as any client of the protocol can."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Self
+
+from datalattice.cells import Parts, Vector, encode
+from datalattice.client.addresses import parse_address, system_reason
+from datalattice.client.network.probing import receive_result
+from datalattice.client.network.stream import open_stream
+from datalattice.crypto import KeyPair
+from datalattice.errors import Corruption, MissingData, PeerError
+from datalattice.store import CellStore, Damage, Healing, Report
+from datalattice.wire import (
+    REQUEST_HASHES_MAX,
+    FrameBuffer,
+    Result,
+    encode_frame,
+    encode_request,
+)
+
+FETCH_TIMEOUT_S: Final = 10.0
+
+
+class PeerCells:
+    """Cells that the nodes at some addresses have. Blocking; serves one thread.
+
+    Call it with hashes for (hash, encoding) pairs: what comes is not compared with the hashes.
+    """
+
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        timeout_s: float = FETCH_TIMEOUT_S,
+        key_pair: KeyPair | None = None,
+    ) -> None:
+        self._waiting = list(addresses)  # not dialled yet
+        for address in self._waiting:
+            parse_address(address)
+        self._timeout_s = timeout_s
+        self._key_pair = key_pair
+        self._streams: dict[str, tuple[socket.socket, FrameBuffer]] = {}
+        self._ids = itertools.count(1)
+        self.failures: dict[str, str] = {}
+        """Why an address is not asked any more."""
+
+    def __call__(self, hashes: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the cells that one of the nodes has; each is asked for what those before lack."""
+        wanted = dict.fromkeys(hashes)
+        self._dial()
+        for address in list(self._streams):
+            for batch in _batches(list(wanted), REQUEST_HASHES_MAX):
+                for hash, encoding in self._ask(address, batch):
+                    wanted.pop(hash, None)
+                    yield hash, encoding
+                if address in self.failures:
+                    break
+
+    def _dial(self) -> None:
+        for address in self._waiting:
+            try:
+                stream = open_stream(address, self._timeout_s, self._key_pair)
+            except (OSError, PeerError) as error:
+                self._fail(address, error)
+            else:
+                self._streams[address] = stream, FrameBuffer()
+        self._waiting.clear()
+
+    def _fail(self, address: str, error: Exception) -> None:
+        reason = system_reason(error) if isinstance(error, OSError) else str(error)
+        self.failures[address] = reason
+        stream = self._streams.pop(address, None)
+        if stream is not None:
+            stream[0].close()
+
+    def _ask(self, address: str, batch: list[bytes]) -> list[tuple[bytes, bytes]]:
+        stream, buffer = self._streams[address]
+        id = next(self._ids)
+        try:
+            stream.sendall(encode_frame(encode_request(id, batch)))
+            return _cells(*receive_result(stream, buffer, id), batch)
+        except (OSError, PeerError) as error:
+            self._fail(address, error)
+            return []
+
+    def close(self) -> None:
+        """End the connections."""
+        for stream, _ in self._streams.values():
+            stream.close()
+        self._streams.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _batches(hashes: list[bytes], size: int) -> Iterator[list[bytes]]:
+    for first in range(0, len(hashes), size):
+        yield hashes[first : first + size]
+
+
+def _cells(answer: Result, parts: Parts, hashes: list[bytes]) -> list[tuple[bytes, bytes]]:
+    """Return the cells in an answer under the hashes that they were asked for by."""
+    value = answer.value
+    here = parts.encodings()
+    found = [(hash, here[hash]) for hash in hashes if hash in here]
+    if isinstance(value, Vector) and len(value) == len(hashes):
+        for position, hash in enumerate(hashes):
+            if hash not in here:
+                try:
+                    cell = value[position]
+                except MissingData:
+                    continue
+                if cell is not None:
+                    found.append((hash, encode(cell)))
+    return found
+
+
+class HealingSources:
+    """Where a healing may take cells from: another store on this machine, then nodes.
+
+    To these `key_pair` is proved, a throw-away one when not given: that of a node that runs must
+    not be, its peers would take this for the node itself.
+    """
+
+    def __init__(
+        self, addresses: Iterable[str], folder: str | None, key_pair: KeyPair | None = None
+    ) -> None:
+        self._store = None if folder is None else CellStore.open(folder, read_only=True)
+        self._nodes = PeerCells(addresses, key_pair=key_pair)
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why an address was not asked, or not to the end."""
+        return self._nodes.failures
+
+    def __call__(self, hashes: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the cells that can be had, as (hash, encoding)."""
+        left = list(hashes)
+        if self._store is not None:
+            left = []
+            for hash in hashes:
+                encoding = self._read(self._store, hash)
+                if encoding is None:
+                    left.append(hash)
+                else:
+                    yield hash, encoding
+        if left:
+            yield from self._nodes(left)
+
+    def _read(self, store: CellStore, hash: bytes) -> bytes | None:
+        try:
+            return store.get_encoding(hash)
+        except Corruption:
+            return None  # damaged there, too
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._nodes.close()
+        if self._store is not None:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def healing_document(healing: Healing, sources: HealingSources) -> dict[str, object]:
+    """Return what a healing did, for tools."""
+    return {
+        "rescued": healing.rescued,
+        "fetched": healing.fetched,
+        "forgotten": healing.forgotten,
+        "unreachable": dict(sources.failures),
+        **report_document(healing.report),
+    }
+
+
+def report_document(report: Report) -> dict[str, object]:
+    """Return what a check found, for tools."""
+    return {
+        "clean": report.is_clean,
+        "segments": report.segments,
+        "packs": report.packs,
+        "cells": report.cells,
+        "bytes": report.size_bytes,
+        "damaged": [_damage_document(one) for one in report.damage],
+        "missing": [
+            {
+                "hash": one.hash.hex(),
+                "above": [hash.hex() for hash in one.above],
+                "below_root": one.below_root,
+            }
+            for one in report.missing
+        ],
+        "endangered": [hash.hex() for hash, _ in report.endangered],
+        "unserved": [hash.hex() for hash in report.unserved],
+        "scars": [_damage_document(one) for one in report.scars],
+        "unsound": [{"hash": hash.hex(), "reason": reason} for hash, reason in report.unsound],
+    }
+
+
+def _damage_document(damage: Damage) -> dict[str, object]:
+    return {
+        "file": damage.file,
+        "offset": damage.offset,
+        "reason": damage.reason,
+        "hash": None if damage.hash is None else damage.hash.hex(),
+    }

@@ -1,0 +1,108 @@
+"""Probe: ask a node over the network how it is, as any client of the protocol can."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.cells import Parts, Value, value_hash
+from datalattice.client.addresses import PLAIN, parse_address, system_reason
+from datalattice.client.network.stream import open_stream
+from datalattice.crypto import KeyPair
+from datalattice.errors import PeerError, PeerUnavailable, ProtocolViolation
+from datalattice.wire import (
+    READ_BYTES,
+    FrameBuffer,
+    Result,
+    decode_payload,
+    encode_frame,
+    encode_ping,
+    encode_query,
+)
+
+PROBE_TIMEOUT_S: Final = 5.0
+
+ANSWER_WITHIN_S: Final = 120.0
+"""How long an answer may take from the request to its last byte. Each read has a shorter limit, but
+who sends a byte now and then, or other messages without end, would never reach that one."""
+
+NO_PLAIN: Final = "does it take plain connections (`plain = true`)?"
+NOT_ALLOWED: Final = "does it let only some keys in (`allow`)?"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What a node said. `root_hash` is the hash of what it announces; equal hashes: converged."""
+
+    address: str
+    root_hash: bytes
+    round_trip_ms: float
+    reply: Value
+
+
+class HungUp(ConnectionError):
+    """The other end closed the connection instead of an answer."""
+
+
+def probe(
+    address: str, timeout_s: float = PROBE_TIMEOUT_S, key_pair: KeyPair | None = None
+) -> NodeReport:
+    """Ask the node at `host:port` for a sign of life and its root.
+
+    `key_pair` is for a node that lets only some keys in, and must not be that of one that runs: its
+    peers would take this for the node itself.
+    Raises: UsageError: not an address. PeerUnavailable: nobody answers there, or no node does.
+    """
+    try:
+        with open_stream(address, timeout_s, key_pair) as stream:
+            buffer = FrameBuffer()
+            began_ns = time.monotonic_ns()
+            stream.sendall(encode_frame(encode_ping(1)))
+            pong, _ = receive_result(stream, buffer, 1)
+            took_ms = (time.monotonic_ns() - began_ns) / 1e6
+            stream.sendall(encode_frame(encode_query(2, (), 0)))
+            root, _ = receive_result(stream, buffer, 2)
+    except TimeoutError as error:
+        raise PeerUnavailable(f"{address} did not answer in {timeout_s} s") from error
+    except OSError as error:
+        raise PeerUnavailable(unreached(address, error)) from error
+    except PeerError as error:
+        raise PeerUnavailable(f"{address} is not a lattice node: {error}") from error
+    root_hash = value_hash(root.value) if root.absent is None else root.absent
+    return NodeReport(address, root_hash, took_ms, pong.value)
+
+
+def unreached(address: str, error: OSError) -> str:
+    """Return in words that a node cannot be reached, why, and what may have to be set there."""
+    text = system_reason(error)
+    if isinstance(error, HungUp):
+        is_plain = parse_address(address).scheme == PLAIN
+        text += f"; {NO_PLAIN if is_plain else NOT_ALLOWED}"
+    # A failed handshake names the address itself.
+    return text if address in text else f"{address} cannot be reached: {text}"
+
+
+def receive_result(
+    stream: socket.socket, buffer: FrameBuffer, id: int, within_s: float = ANSWER_WITHIN_S
+) -> tuple[Result, Parts]:
+    """Return the answer to a request, with its cells; other frames may come before it.
+
+    Raises: OSError: none came. PeerError: it is an error, what came is no message, or something
+            else came all the time.
+    """
+    give_up_s = time.monotonic() + within_s
+    while True:
+        while (payload := buffer.next_payload()) is None:
+            if time.monotonic() > give_up_s:
+                raise ProtocolViolation(f"it sends, but no whole answer within {within_s:g} s")
+            data = stream.recv(READ_BYTES)
+            if not data:
+                raise HungUp("it closed the connection")
+            buffer.feed(data)
+        message, parts = decode_payload(payload)
+        if isinstance(message, Result) and type(message.id) is int and message.id == id:
+            if message.error is not None:
+                raise ProtocolViolation(f"it answered {message.error.name}: {message.value}")
+            return message, parts

@@ -1,0 +1,213 @@
+"""Opening: a folder's store for reading, and whoever writes to it.
+
+A store has one writer, and while a node runs that is the node. Readers open it beside them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+from datalattice.cells import Value
+from datalattice.client.control import ControlClient
+from datalattice.client.folder import VARIABLE_PREFIX, Folder, OwnKeys, read_keys, read_keys_or_none
+from datalattice.client.runfile import connect
+from datalattice.errors import (
+    Corruption,
+    DataLoss,
+    MissingData,
+    StoreError,
+    StoreFailed,
+    StoreLocked,
+    UsageError,
+)
+from datalattice.store import CellStore, parse_time
+
+if TYPE_CHECKING:
+    from datalattice.client.settings import NodeConfig
+    from datalattice.sync import LatticeReplica
+
+LOCK_WAIT_S: Final = 10.0
+"""How long a write waits for another process to finish its own."""
+
+LOCK_POLL_S: Final = 0.02
+
+_OFFLINE: Final[ContextVar[bool]] = ContextVar("offline", default=False)
+
+_log = logging.getLogger("datalattice.client")
+
+
+@contextmanager
+def offline(chosen: bool = True) -> Iterator[None]:
+    """Have what is written meanwhile without a node be written without having asked a peer."""
+    token = _OFFLINE.set(chosen)
+    try:
+        yield
+    finally:
+        _OFFLINE.reset(token)
+
+
+def node_or_store(folder: Folder, *, fenced: bool = False) -> ControlClient | CellStore:
+    """Return the running node, or else the store; wait for whoever else is writing.
+
+    fenced: the owners of the folder's keys will be written for, so the store has what the peers in
+            the folder's settings have of them, as far as one can be reached.
+    Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
+            writing. DataLoss: acknowledged commits of the store are gone. As `ask_peers`.
+    """
+    give_up_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        client = connect(folder.path)
+        if client is not None:
+            return client
+        keys = read_keys(folder)  # before a store is made for nothing
+        try:
+            store = CellStore.open(folder.store_path)
+        except StoreLocked as error:
+            if time.monotonic() >= give_up_s:
+                raise StoreLocked(f"waited {LOCK_WAIT_S:g} s in vain: {error}") from error
+        else:
+            try:
+                if fenced:
+                    ask_first(folder, store, keys)
+                _check_loss(store)
+            except BaseException:
+                store.close()
+                raise
+            return store
+        time.sleep(LOCK_POLL_S)
+
+
+def ask_first(folder: Folder, store: CellStore, keys: OwnKeys) -> None:
+    """Have the peers in a folder's settings say what its owners have written elsewhere.
+
+    Raises: as `ask_peers`. UsageError: a setting is not what it should be.
+    """
+    config = _settings(folder)
+    if config is None or not config.peers:
+        store.place().note()  # so that a copy is noticed once there are peers
+        return
+    from datalattice.client.fence import ask_peers
+
+    is_offline = _OFFLINE.get()
+    unasked = ask_peers(folder, store, keys, config, offline=is_offline)
+    if unasked is not None and not is_offline:
+        _log.warning(unasked)
+
+
+def _settings(folder: Folder) -> NodeConfig | None:
+    """Return a folder's settings, None where there are none: reading them takes long to import."""
+    if not folder.settings_path.exists() and not any(
+        name.startswith(VARIABLE_PREFIX) for name in os.environ
+    ):
+        return None
+    from datalattice.client.settings import load_settings
+
+    return load_settings(folder.settings_path, os.environ, {}).config
+
+
+def _check_loss(store: CellStore) -> None:
+    """Check that no acknowledged commits are gone: what is written next would take their offsets.
+
+    Raises: DataLoss: some are, and that is not accepted.
+    """
+    loss = store.loss
+    if loss is not None:
+        raise DataLoss(
+            f"{loss}; nothing of your own is written here until that is accepted: "
+            "lattice store heal --accept-loss"
+        )
+
+
+@contextmanager
+def whole(folder: Folder) -> Iterator[None]:
+    """Say what it means when cells are missing below the root of a store of ours."""
+    try:
+        yield
+    except MissingData as error:
+        raise Corruption(
+            f"{folder.store_path} is damaged ({error}); `lattice store heal` fetches them from "
+            "peers, --from HOST:PORT or --from-store DIR"
+        ) from error
+
+
+def open_reader(folder: Folder) -> CellStore:
+    """Return the folder's store, open for reading beside whoever writes.
+
+    Where its index must be made again first, as after a copy of the folder, that is done. When
+    acknowledged commits are gone, that is logged: what is read lacks them.
+    Raises: StoreError: it cannot be read.
+    """
+    store = _opened(folder)
+    try:
+        loss = store.loss
+    except Corruption as error:
+        _log.warning("%s", error)
+    else:
+        if loss is not None:
+            _log.warning("%s; what is read here lacks it", loss)
+    return store
+
+
+def _opened(folder: Folder) -> CellStore:
+    give_up_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            return CellStore.open(folder.store_path, read_only=True)
+        except (StoreFailed, Corruption) as error:
+            first = error
+        try:
+            CellStore.open(folder.store_path).close()
+        except StoreLocked:
+            # Another process is at it already, or is just making the store.
+            if time.monotonic() >= give_up_s:
+                raise first from None
+            time.sleep(LOCK_POLL_S)
+        except Corruption:
+            raise  # it names what the log has lost, of which the reader sees an old index only
+        except StoreError:
+            raise first from None  # it cannot be written either: the reader's trouble is the one
+
+
+@contextmanager
+def reading(folder: Folder) -> Iterator[Value]:
+    """Give the root value of the folder's store as it is now."""
+    with open_reader(folder) as store, whole(folder):
+        yield store.root()
+
+
+def root_named(store: CellStore, text: str) -> bytes:
+    """Return the hash of the root that a text names: a ref, or a time without its `@`.
+
+    Raises: UsageError: it is neither.
+    """
+    try:
+        return store.resolve(text)
+    except UsageError as error:
+        try:
+            parse_time(text, store.clock.now_ms())
+        except UsageError:
+            raise error from None
+        return store.resolve(f"@{text}")
+
+
+@contextmanager
+def replica_of(folder: Folder, *, fenced: bool = False) -> Iterator[LatticeReplica]:
+    """Open the store of a folder in which no node runs, and give the replica on it.
+
+    fenced: owners are written for, so peers are asked first.
+    Raises: as `CellStore.open` and `ask_first`. UsageError: a setting is not what it should be.
+    """
+    from datalattice.client.replicas import replica_on
+
+    with CellStore.open(folder.store_path) as store:
+        keys = read_keys_or_none(folder)
+        if fenced and keys is not None:
+            ask_first(folder, store, keys)
+        with replica_on(folder, store) as replica:
+            yield replica

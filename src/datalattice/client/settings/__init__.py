@@ -1,0 +1,26 @@
+"""Settings: those of a node's folder, which the node and its owner's other programs read."""
+
+from datalattice.client.settings.config import (
+    ADDRESS_CONNECTIONS_MAX,
+    DEFAULT_PORT,
+    PEER_BYTES_MAX,
+    Bounds,
+    NodeConfig,
+    partial_paths,
+)
+from datalattice.client.settings.policyfile import parse_owner, parse_size, policy_document
+from datalattice.client.settings.settings import Settings, load_settings
+
+__all__ = [
+    "ADDRESS_CONNECTIONS_MAX",
+    "DEFAULT_PORT",
+    "PEER_BYTES_MAX",
+    "Bounds",
+    "NodeConfig",
+    "Settings",
+    "load_settings",
+    "parse_owner",
+    "parse_size",
+    "partial_paths",
+    "policy_document",
+]

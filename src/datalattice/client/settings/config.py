@@ -1,0 +1,260 @@
+"""Config: how a node is set up, checked before anything is opened."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.cells import Value
+from datalattice.client.addresses import PORT_MAX, parse_address, parse_key
+from datalattice.client.settings.policyfile import parse_owner
+from datalattice.errors import UsageError
+from datalattice.lattice import Lattice, canonical_path
+from datalattice.limits import MESSAGE_BYTES_MAX
+from datalattice.store import CACHE_BYTES_MAX
+from datalattice.sync import (
+    BROADCAST_DELAY_MS,
+    PING_REPLIES,
+    REQUEST_TIMEOUT_MS,
+    ROOT_SYNC_INTERVAL_MS,
+    ROUNDS_MAX,
+    Dialect,
+    HostingPolicy,
+    Pace,
+)
+
+MESSAGES_PER_S_MAX: Final = 10_000
+"""Messages of one peer that are taken in a second, in the long run."""
+
+BYTES_PER_S_MAX: Final = 100_000_000
+"""Bytes of one peer that are taken in a second, in the long run."""
+
+PEER_BYTES_MAX: Final = 128_000_000
+"""Bytes of one peer that wait here to be received, handled or sent: two of the largest messages."""
+
+ADDRESS_CONNECTIONS_MAX: Final = 64
+"""Inbound connections from one address."""
+
+DEFAULT_PORT: Final = 18_888
+CONNECTIONS_MAX: Final = 1_024
+COLLECT_AFTER_BYTES: Final = 256_000_000
+READ_TIMEOUT_MS: Final = 30_000
+DISCOVER: Final = ("none", "p2p", "mdns", "all")
+DID_WEB: Final = ("none", "https", "loopback")
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
+MESSAGE_BYTES_MIN: Final = 100_000
+FENCE_WAIT_MS: Final = 2_000
+FENCE_MOVED_WAIT_MS: Final = 30_000
+FENCE_AGAIN_MS: Final = 60_000
+_HOST_NAME: Final = re.compile(r"[0-9A-Za-z._-]{1,253}")
+
+
+def split_partial(text: str) -> tuple[bytes, list[str]]:
+    """Return (public key, keys of a path) of `KEY/section/key`.
+
+    Raises: UsageError: anything else.
+    """
+    key, *keys = text.split("/")
+    if not keys or not all(keys):
+        raise UsageError(
+            f"partial is the key of a peer and a path, such as KEY/queue/OWNER, got {text!r}"
+        )
+    return parse_key(key), keys
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one connection may do."""
+
+    message_bytes_max: int
+    read_timeout_s: float
+    messages_per_s_max: int = MESSAGES_PER_S_MAX
+    bytes_per_s_max: int = BYTES_PER_S_MAX
+    peer_bytes_max: int = PEER_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """How a node listens, speaks and waits.
+
+    port:  the port to listen at; None: the usual one, or any free one when that is taken; 0: any
+           free one; negative: none, the node only dials.
+    bind:  the local address to listen at.
+    peers: addresses of nodes to stay connected to.
+    plain: whether inbound connections may be plain TCP; else they have to be TLS.
+    allow: public keys, in hex, that may connect; none: everybody may. Plain ones prove no key.
+    partial: `KEY/PATH`: with the peer of this key only such paths are exchanged, both ways.
+    fence_wait_ms: how long writes below owners wait at the start for an answer of a peer.
+    fence_moved_wait_ms: the same in a folder that was copied, restored or moved.
+    fence_again_ms: after so long without a peer, writes wait again when one is back.
+    accept_unfenced: whether writes are accepted in such a folder though no peer answered.
+    url:   where others reach this node, published in `:p2p` below its key; None: not published.
+    discover: where to look for further nodes to connect to: in `:p2p`, by mDNS on the local
+           network, both, or nowhere.
+    mdns_interfaces: local addresses on which to speak mDNS; none: all.
+    connections_per_address_max: inbound ones from one address, this machine apart; 0: any number.
+    messages_per_s_max, bytes_per_s_max: a peer that sends more for longer is read later.
+    peer_bytes_max: bytes of one peer that may wait here before it is cut.
+    did_web: whether documents of `did:web` venues are fetched, so that their values are taken:
+           over HTTPS, or from loopback hosts over HTTP, too.
+    ping_reply, strict_paths, accept_bare_values: see `datalattice.sync.Dialect`.
+    http_port, http_bind: where /metrics and /health are served; None: nowhere, 0: any free port.
+    http_hosts: names by which monitors may ask for them, beside addresses and `localhost`.
+    check_interval_ms: how often the whole store is checked; 0: only when it is asked for, or was
+           opened with damage.
+    collect_after_bytes: how much the store grows before garbage is collected; 0: only when asked.
+    hosting: whose data is taken, and how much of it.
+    watched_owners: keys in hex, and DIDs, whose forks degrade this node, beside its own owners'.
+    cache_bytes: memory for decoded cells of a store that the node opens.
+    log_level, log_format: what a node that is a process of its own logs; within a program logging
+           is the program's to set up.
+    Units: all times in milliseconds.
+    """
+
+    port: int | None = None
+    bind: str = "127.0.0.1"
+    peers: tuple[str, ...] = ()
+    plain: bool = False
+    allow: tuple[str, ...] = ()
+    url: str | None = None
+    discover: str = "none"
+    mdns_interfaces: tuple[str, ...] = ()
+    did_web: str = "none"
+    ping_reply: str = "pong"
+    strict_paths: bool = True
+    accept_bare_values: bool = False
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    connections_max: int = CONNECTIONS_MAX
+    connections_per_address_max: int = ADDRESS_CONNECTIONS_MAX
+    messages_per_s_max: int = MESSAGES_PER_S_MAX
+    bytes_per_s_max: int = BYTES_PER_S_MAX
+    peer_bytes_max: int = PEER_BYTES_MAX
+    read_timeout_ms: int = READ_TIMEOUT_MS
+    broadcast_delay_ms: int = BROADCAST_DELAY_MS
+    root_sync_interval_ms: int = ROOT_SYNC_INTERVAL_MS
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    rounds_max: int = ROUNDS_MAX
+    check_interval_ms: int = 0
+    partial: tuple[str, ...] = ()
+    fence_wait_ms: int = FENCE_WAIT_MS
+    fence_moved_wait_ms: int = FENCE_MOVED_WAIT_MS
+    fence_again_ms: int = FENCE_AGAIN_MS
+    accept_unfenced: bool = False
+    collect_after_bytes: int = COLLECT_AFTER_BYTES
+    hosting: HostingPolicy = HostingPolicy()  # noqa: RUF009 - it is never changed
+    watched_owners: tuple[str, ...] = ()
+    cache_bytes: int = CACHE_BYTES_MAX
+    http_port: int | None = None
+    http_bind: str = "127.0.0.1"
+    http_hosts: tuple[str, ...] = ()
+    log_level: str = "warning"
+    log_format: str = "text"
+
+    def __post_init__(self) -> None:
+        if self.port is not None and (type(self.port) is not int or self.port > PORT_MAX):
+            raise UsageError(f"a port is a number up to {PORT_MAX}, got {self.port!r}")
+        if self.http_port is not None and not 0 <= self.http_port <= PORT_MAX:
+            raise UsageError(f"http_port is 0 to {PORT_MAX}, got {self.http_port!r}")
+        for name in ("bind", "http_bind"):
+            if not getattr(self, name):
+                raise UsageError(f"{name} is a local address such as 127.0.0.1, got an empty text")
+        for host in self.http_hosts:
+            if not _HOST_NAME.fullmatch(host):
+                raise UsageError(f"http_hosts are names such as watch.example, got {host!r}")
+        for peer in self.peers:
+            parse_address(peer)
+        for key in self.allow:
+            parse_key(key)
+        for text in self.partial:
+            split_partial(text)
+        for owner in self.watched_owners:
+            parse_owner(owner)
+        if self.url is not None:
+            parse_address(self.url)
+        for name, choices in (
+            ("discover", DISCOVER),
+            ("did_web", DID_WEB),
+            ("ping_reply", PING_REPLIES),
+            ("log_level", LOG_LEVELS),
+            ("log_format", LOG_FORMATS),
+        ):
+            if getattr(self, name) not in choices:
+                named = f"{', '.join(choices[:-1])} or {choices[-1]}"
+                raise UsageError(f"{name} is {named}, got {getattr(self, name)!r}")
+        if not MESSAGE_BYTES_MIN <= self.message_bytes_max <= MESSAGE_BYTES_MAX:
+            raise UsageError(
+                f"message_bytes_max is {MESSAGE_BYTES_MIN} to {MESSAGE_BYTES_MAX}, "
+                f"got {self.message_bytes_max}"
+            )
+        for name in (
+            "connections_max",
+            "messages_per_s_max",
+            "bytes_per_s_max",
+            "read_timeout_ms",
+            "root_sync_interval_ms",
+            "request_timeout_ms",
+            "rounds_max",
+            "fence_wait_ms",
+            "fence_moved_wait_ms",
+            "fence_again_ms",
+        ):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is at least 1, got {getattr(self, name)}")
+        for name in (
+            "broadcast_delay_ms",
+            "cache_bytes",
+            "check_interval_ms",
+            "collect_after_bytes",
+            "connections_per_address_max",
+        ):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is at least 0, got {getattr(self, name)}")
+
+        if self.peer_bytes_max < 2 * self.message_bytes_max:
+            raise UsageError(
+                f"peer_bytes_max is at least twice message_bytes_max "
+                f"({2 * self.message_bytes_max}), got {self.peer_bytes_max}"
+            )
+
+    @property
+    def bounds(self) -> Bounds:
+        """What one connection may do."""
+        return Bounds(
+            self.message_bytes_max,
+            self.read_timeout_ms / 1_000,
+            self.messages_per_s_max,
+            self.bytes_per_s_max,
+            self.peer_bytes_max,
+        )
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the node speaks."""
+        return Dialect(
+            self.ping_reply, self.strict_paths, self.accept_bare_values, self.message_bytes_max
+        )
+
+    @property
+    def pace(self) -> Pace:
+        """The time constants of its replicator."""
+        return Pace(
+            broadcast_delay_ms=self.broadcast_delay_ms,
+            root_sync_interval_ms=self.root_sync_interval_ms,
+            request_timeout_ms=self.request_timeout_ms,
+            rounds_max=self.rounds_max,
+        )
+
+
+def partial_paths(config: NodeConfig, lattice: Lattice) -> dict[bytes, list[tuple[Value, ...]]]:
+    """Return the paths that are exchanged with some peers, by their public keys.
+
+    Raises: UsageError: a path leads nowhere.
+    """
+    paths: dict[bytes, list[tuple[Value, ...]]] = {}
+    for text in config.partial:
+        key, names = split_partial(text)
+        path = canonical_path(lattice, lattice.resolve_path(names) or names)
+        paths.setdefault(key, []).append(path)
+    return paths

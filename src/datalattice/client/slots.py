@@ -1,0 +1,156 @@
+"""Slots: what an edit changed in a root, place by place, and the exchange of just that.
+
+An edit is made on a copy of the root. What it changed are *slots*: the entries of owners, and what
+else lies as deep as the lattice has names for it. A node sets them all at once if each still has
+the value that the edit began with; otherwise nothing happens, and the edit is made again on the
+present root. Nothing is lost, and nothing is done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.cells import (
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    Keyword,
+    Map,
+    Value,
+    Vector,
+    brief,
+    same,
+    value_hash,
+)
+from datalattice.errors import UsageError
+from datalattice.lattice import (
+    KeyedLattice,
+    Lattice,
+    OwnerLattice,
+    SignedLattice,
+    assoc_in,
+    get_in,
+)
+
+SLOTS_MAX: Final = 1_000
+"""Slots of one edit."""
+
+SLOT_DEPTH_MAX: Final = 8
+"""Keys of a slot's path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place in a root, its value before and after an edit; nil: nothing is there."""
+
+    path: tuple[Value, ...]
+    before: Value
+    after: Value
+
+    def to_cell(self) -> Vector:
+        """Return the slot as it travels: the value before is known by its hash."""
+        return Vector.of((Vector.of(self.path), value_hash(self.before), self.after))
+
+
+class SlotMoved(Exception):
+    """A slot has another value than the edit began with."""
+
+
+def changed_slots(lattice: Lattice, before: Value, after: Value) -> list[Slot]:
+    """Return what differs between two roots.
+
+    Raises: UsageError: more than an edit may change.
+    """
+    slots: list[Slot] = []
+    for slot in differing(lattice, before, after):
+        if len(slots) == SLOTS_MAX:
+            raise UsageError(f"one edit changes at most {SLOTS_MAX} places; make several")
+        slots.append(slot)
+    return slots
+
+
+def differing(lattice: Lattice, before: Value, after: Value) -> Iterator[Slot]:
+    """Yield what differs between two roots, however much it is."""
+    return _differing(lattice, (), before, after)
+
+
+def _differing(
+    lattice: Lattice, path: tuple[Value, ...], before: Value, after: Value
+) -> Iterator[Slot]:
+    if same(before, after):
+        return
+    own = _emptied(lattice.zero()) if before is None else before
+    if _is_entered(lattice, path) and _are_containers(own, after):
+        assert isinstance(own, (Map, Index))
+        # The two are of one kind, which the checker cannot see.
+        for key, _, mine, _, theirs in own.differences(after):  # type: ignore[arg-type]
+            below = lattice.child(key)
+            if below is None:
+                raise UsageError(f"the lattice has nothing at {brief((*path, key))}")
+            yield from _differing(below, (*path, key), mine, theirs)
+        return
+    yield Slot(path, before, after)
+
+
+def _emptied(zero: Value) -> Value:
+    """Return a container with nothing in it, of the kind of a zero that may have parts."""
+    if isinstance(zero, Index):
+        return EMPTY_INDEX
+    return EMPTY_MAP if isinstance(zero, Map) else zero
+
+
+def _is_entered(lattice: Lattice, path: tuple[Value, ...]) -> bool:
+    if isinstance(lattice, (KeyedLattice, OwnerLattice)):
+        return True
+    return len(path) < SLOT_DEPTH_MAX and isinstance(lattice.child(Keyword("any")), SignedLattice)
+
+
+def _are_containers(before: Value, after: Value) -> bool:
+    return any(isinstance(before, kind) and isinstance(after, kind) for kind in (Map, Index))
+
+
+def read_slots(cell: Value) -> list[tuple[tuple[Value, ...], Value, Value]]:
+    """Return (path, hash of the value before, value after) of slots as they travel.
+
+    Raises: UsageError: they are none.
+    """
+    if not isinstance(cell, Vector) or not 0 < len(cell) <= SLOTS_MAX:
+        raise UsageError(f"slots are a vector of 1 to {SLOTS_MAX}")
+    found: list[tuple[tuple[Value, ...], Value, Value]] = []
+    for one in cell:
+        if not isinstance(one, Vector) or len(one) != 3 or not isinstance(one[0], Vector):
+            raise UsageError(f"a slot is [path hash value], got {brief(one)}")
+        if not 0 < len(one[0]) <= SLOT_DEPTH_MAX:
+            raise UsageError(f"the path of a slot has 1 to {SLOT_DEPTH_MAX} keys")
+        found.append((tuple(one[0]), one[1], one[2]))
+    return found
+
+
+def present_slots(
+    root: Value, wanted: Iterable[tuple[tuple[Value, ...], Value, Value]]
+) -> list[Slot]:
+    """Return slots with the values they have in `root`.
+
+    Raises: SlotMoved: one has another value than is expected.
+    """
+    found: list[Slot] = []
+    for path, expected, after in wanted:
+        before = get_in(root, path)
+        if value_hash(before) != expected:
+            raise SlotMoved
+        found.append(Slot(path, before, after))
+    return found
+
+
+def with_slots(lattice: Lattice, root: Value, slots: Iterable[Slot]) -> Value:
+    """Return a root with the values after an edit in its slots."""
+    for slot in slots:
+        if slot.after is not None:
+            root = assoc_in(root, slot.path, slot.after, lattice)
+            continue
+        container = get_in(root, slot.path[:-1])
+        if isinstance(container, (Map, Index)):
+            root = assoc_in(root, slot.path[:-1], container.remove(slot.path[-1]), lattice)
+    return root

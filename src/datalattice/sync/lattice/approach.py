@@ -1,0 +1,277 @@
+"""Approach: the upper cells of foreign roots, fetched ahead of the rest, and what follows for whom.
+
+Whose data a value has is known once the containers that lead to its owners are here: the root and
+the maps of owners, which are few cells. So these are fetched first and held in memory. Then what is
+refused is cut off, and only the rest is claimed.
+
+Of the cells that are fetched for the rest it is known in whose slot they lie, from the top down. So
+they are charged to their owner as they arrive, and a slot that has no room for them is cut off,
+too, long before it is complete.
+
+Source: docs/design/foreign-data.md "Room".
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from datalattice.cells import (
+    Keeping,
+    Map,
+    Value,
+    decode,
+    decode_trusted,
+    encode,
+    references,
+)
+from datalattice.errors import BadFormat
+from datalattice.limits import MAP_LEAF_MAX
+from datalattice.store import Store
+from datalattice.sync.lattice.incoming import Claim, Incoming
+from datalattice.sync.lattice.usage import Slot
+from datalattice.sync.replica import Part, Probe
+
+AHEAD_BYTES_MAX: Final = 16_000_000
+"""Cells held in memory that lead to owners, of all values on their way; a thousand owners have some
+200 kB. With more, those of the peers' values that wait are given up."""
+
+
+class Ahead(Keeping):
+    """Loads what came with a message, or was fetched ahead, or is stored."""
+
+    def __init__(
+        self, message: Mapping[bytes, bytes], ahead: Mapping[bytes, bytes], store: Store
+    ) -> None:
+        self._message = message
+        self._ahead = ahead
+        self._store = store
+
+    def load(self, hash: bytes) -> Value:
+        """Return the cell with this hash.
+
+        Raises: MissingData: it is in none of the three.
+        """
+        encoding = self._message.get(hash) or self._ahead.get(hash)
+        return self._store.load(hash) if encoding is None else decode_trusted(encoding, hash, self)
+
+
+@dataclass(slots=True)
+class _Look:
+    """A value whose upper cells are fetched."""
+
+    probe: Probe
+    wanted: set[bytes] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Fetched:
+    """What is fetched for a slot: the hashes that are waited for, the bytes that came."""
+
+    slot: Slot
+    hashes: dict[bytes, None] = field(default_factory=dict)
+    size: int = 0
+
+
+class Approach:
+    """The values of one replica that are on their way. One thread uses it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._ahead: dict[bytes, bytes] = {}
+        self._looks: dict[Claim, _Look] = {}
+        self._above: dict[bytes, dict[Claim, None]] = {}  # upper cell -> the values that want it
+        self._counts: dict[str, int] = {}  # peer -> its values among the looks
+        self._fetched: dict[bytes, _Fetched] = {}  # by the key of the slot
+        self._lies: dict[bytes, _Fetched] = {}  # hash that is waited for -> where it lies
+        self.size_bytes = 0
+
+    # --- the upper cells ------------------------------------------------------------------------
+
+    def __contains__(self, claim: Claim) -> bool:
+        return claim in self._looks
+
+    def __len__(self) -> int:
+        return len(self._looks)
+
+    def claims(self) -> list[Claim]:
+        """Return the values whose upper cells are fetched."""
+        return list(self._looks)
+
+    def count(self, peer: str) -> int:
+        """Return how many of them are a peer's."""
+        return self._counts.get(peer, 0)
+
+    def open(self, incoming: Incoming) -> tuple[Value, Ahead]:
+        """Return (the value of a statement, what loads its cells).
+
+        Raises: MissingData: its own cell is not here.
+        """
+        loader = Ahead(incoming.cells.encodings(), self._ahead, self._store)
+        if incoming.absent is not None:
+            return loader.load(incoming.absent), loader
+        return decode(encode(incoming.value), loader), loader
+
+    def cells(self, incoming: Incoming, more: dict[bytes, bytes]) -> Mapping[bytes, bytes]:
+        """Return the cells at hand of a statement, more of them, and the upper ones fetched."""
+        brought = incoming.cells.encodings()
+        if self._ahead:  # they may be many, and are not this statement's alone
+            return ChainMap(more, brought, self._ahead)
+        return brought | more
+
+    def probe_of(self, claim: Claim) -> Probe:
+        """Return the statement whose upper cells are fetched."""
+        return self._looks[claim].probe
+
+    def look(self, claim: Claim, probe: Probe, hashes: Iterable[bytes]) -> list[bytes]:
+        """Wait for upper cells of a value; return those to be asked for. Fetched ones are kept."""
+        self._leave(claim)
+        self._counts[claim.peer] = self._counts.get(claim.peer, 0) + 1
+        look = self._looks[claim] = _Look(probe)
+        wanted = list(dict.fromkeys(hashes))
+        self._want(claim, look, wanted)
+        return wanted
+
+    def _want(self, claim: Claim, look: _Look, hashes: Iterable[bytes]) -> None:
+        for hash in hashes:
+            look.wanted.add(hash)
+            self._above.setdefault(hash, {})[claim] = None
+
+    def forget(self, claim: Claim) -> Probe | None:
+        """Wait no more for the upper cells of a value; return its statement."""
+        found = self._leave(claim)
+        if not self._looks:
+            self._ahead = {}  # who just read them may still look at the former ones
+            self.size_bytes = 0
+        return found
+
+    def _leave(self, claim: Claim) -> Probe | None:
+        found = self._looks.pop(claim, None)
+        if found is None:
+            return None
+        for hash in found.wanted:
+            above = self._above[hash]
+            del above[claim]
+            if not above:
+                del self._above[hash]
+        self._counts[claim.peer] -= 1
+        if not self._counts[claim.peer]:
+            del self._counts[claim.peer]
+        return found.probe
+
+    def take(self, parts: Iterable[Part]) -> tuple[list[bytes], list[Claim]]:
+        """Take upper cells; return (hashes to be asked for, claims that wait for none any more)."""
+        missing: dict[bytes, None] = {}
+        touched: dict[Claim, None] = {}
+        for part in parts:
+            waiting = self._above.pop(part.hash, None)
+            if waiting is None:
+                continue
+            if part.hash not in self._ahead:
+                self._ahead[part.hash] = part.data
+                self.size_bytes += len(part.data)
+            below = [one for one in _nodes_below(part.data) if one not in self._ahead]
+            absent = set(self._store.missing(below))
+            for claim in waiting:
+                look = self._looks[claim]
+                look.wanted.discard(part.hash)
+                self._want(claim, look, absent)
+                touched[claim] = None
+            missing.update(dict.fromkeys(one for one in below if one in absent))
+        return list(missing), [claim for claim in touched if not self._looks[claim].wanted]
+
+    def lost(self, hashes: Iterable[bytes]) -> list[Claim]:
+        """Return the claims that wait for one of these cells."""
+        return list(dict.fromkeys(claim for hash in hashes for claim in self._above.get(hash, ())))
+
+    # --- the rest ---------------------------------------------------------------------------------
+
+    def follow(
+        self,
+        slots: Iterable[tuple[Slot, list[bytes]]],
+        cells: Mapping[bytes, bytes],
+        missing: Iterable[bytes],
+    ) -> None:
+        """Note in which slots the cells lie that a claim waits for.
+
+        slots: with the hashes that lead into each. cells: those at hand. missing: what is not.
+        """
+        absent = set(missing)
+        for slot, names in slots:
+            if not absent:
+                return
+            found: list[bytes] = []
+            seen = set(names)
+            front = list(names)
+            while front:
+                hash = front.pop()
+                if hash in absent:
+                    found.append(hash)
+                    absent.discard(hash)
+                elif hash in cells:
+                    fresh = [one for one in references(cells[hash]) if one not in seen]
+                    seen.update(fresh)
+                    front += fresh
+            if found:
+                fetched = self._fetched.setdefault(slot.key, _Fetched(slot))
+                for hash in found:
+                    self._lie(hash, fetched)
+
+    def _lie(self, hash: bytes, fetched: _Fetched) -> None:
+        before = self._lies.get(hash)
+        if before is not None:
+            del before.hashes[hash]
+        self._lies[hash] = fetched
+        fetched.hashes[hash] = None
+
+    def arrived(self, parts: Iterable[Part], missing: Iterable[bytes]) -> list[tuple[Slot, int]]:
+        """Charge cells to their slots; return (slot, bytes so far) of those that got some.
+
+        missing: what is waited for because of these cells.
+        """
+        absent = set(missing)
+        touched: dict[bytes, _Fetched] = {}
+        for part in parts:
+            fetched = self._lies.pop(part.hash, None)
+            if fetched is None:
+                continue
+            del fetched.hashes[part.hash]
+            fetched.size += len(part.data)
+            touched[fetched.slot.key] = fetched
+            for hash in references(part.data):
+                if hash in absent and hash not in self._lies:
+                    self._lie(hash, fetched)
+        return [(fetched.slot, fetched.size) for fetched in touched.values()]
+
+    def waits_for(self, slot: Slot) -> list[bytes]:
+        """Return the hashes of a slot that are waited for."""
+        fetched = self._fetched.get(slot.key)
+        return [] if fetched is None else list(fetched.hashes)
+
+    def drop(self, slot: Slot) -> None:
+        """Charge nothing more to a slot: it was taken, or is refused."""
+        fetched = self._fetched.pop(slot.key, None)
+        for hash in () if fetched is None else fetched.hashes:
+            del self._lies[hash]
+
+    def leave(self, hashes: Iterable[bytes]) -> None:
+        """Wait no more for cells of slots: nothing needs them."""
+        for hash in hashes:
+            fetched = self._lies.pop(hash, None)
+            if fetched is not None:
+                del fetched.hashes[hash]
+
+
+def _nodes_below(encoding: bytes) -> list[bytes]:
+    """Return the hashes of the nodes below an inner node of a map, none for any other cell.
+
+    All of them are asked for at once: a large map takes as many rounds as it has levels.
+    """
+    try:
+        cell = decode(encoding)
+    except BadFormat:
+        return []
+    is_inner = isinstance(cell, Map) and len(cell) > MAP_LEAF_MAX
+    return references(encoding) if is_inner else []

@@ -1,0 +1,187 @@
+"""Charging: what each sender costs, over all its messages and connections.
+
+A merge pays for its steps in ticks (`Work`); a message and a commit have a price. Ticks for bytes
+that the sender brought are its own; those beyond them come out of a bucket that grows with time. A
+stranger whose bucket is empty is read later, so it loses nothing and delays nobody else. A merge
+that exceeded its account takes away the sender's credit for a while: what it sends then is taken by
+its bytes.
+
+A sender is the key that a connection proved, or where it comes from if it proved none. Wanted peers
+have accounts, too, which bound a single merge and are never in debt.
+
+Source: docs/design/foreign-data.md "Charges".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from datalattice.cells import SlotPairs, Work
+from datalattice.clock import Clock
+from datalattice.limits import CHARGE_LIMITS, WORK_LIMITS, ChargeLimits, WorkLimits
+
+Sender = bytes | str
+"""A public key, or an address."""
+
+
+@lru_cache(1_024)
+def _beginning(limits: WorkLimits, start: int, grants_max: int | None = None) -> WorkLimits:
+    """Return limits with another beginning; most merges have one of a few."""
+    grants = limits.grants_max if grants_max is None else grants_max
+    return limits._replace(start=start, grants_max=grants)
+
+
+@dataclass(slots=True)
+class _Account:
+    """What a sender has: ticks in its bucket, ticks for bytes it brought, and what it did."""
+
+    ticks: float
+    seen_ms: int
+    brought: int = 0
+    exceeded_ms: int | None = None
+    unsound: int = 0
+    spent: int = 0
+
+
+class Charges:
+    """The accounts of all senders of one replica. One thread uses them."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        limits: ChargeLimits = CHARGE_LIMITS,
+        work_limits: WorkLimits = WORK_LIMITS,
+    ) -> None:
+        self.limits = limits
+        self.pairs: Final = SlotPairs()
+        """Slots whose merges failed or forked, of all senders."""
+        self._clock = clock
+        self._work_limits = work_limits
+        self._full = float(limits.per_s * limits.burst_s)
+        self._accounts: dict[Sender, _Account] = {}
+        self._senders: dict[str, Sender] = {}
+        self._wanted: set[str] = set()
+
+    def introduce(self, peer: str, sender: Sender, *, is_wanted: bool) -> None:
+        """Take note of who is at the other end of a connection, and whether it is wanted."""
+        self._senders[peer] = sender
+        if is_wanted:
+            self._wanted.add(peer)
+        else:
+            self._wanted.discard(peer)
+
+    def leave(self, peer: str) -> None:
+        """Take note that a connection has ended; the account of its sender stays."""
+        self._senders.pop(peer, None)
+        self._wanted.discard(peer)
+
+    def is_wanted(self, peer: str) -> bool:
+        """Return whether a connection is with a wanted peer."""
+        return peer in self._wanted
+
+    # --- work -----------------------------------------------------------------------------------
+
+    def bring(self, peer: str, size: int) -> None:
+        """Note bytes of cells that came over a connection: each is worth a tick."""
+        if size:
+            account = self._account(peer)
+            account.brought = min(account.brought + size, self.limits.brought_max)
+
+    def open(self, peer: str) -> Work:
+        """Return the account of one merge of what came over a connection.
+
+        What a stranger's merge may earn are the bytes that it brought. It begins with a credit
+        while its sender is in good standing, and with next to nothing after it exceeded one.
+        """
+        limits, work = self.limits, self._work_limits
+        if peer in self._wanted:
+            start = max(work.start, limits.wanted_credit)
+            return Work(_beginning(work, start), pairs=self.pairs)
+        account = self._account(peer)
+        if self._is_in_standing(account):
+            start = max(work.start, min(limits.credit, int(account.ticks)))
+            return Work(_beginning(work, start), earn_max=account.brought, pairs=self.pairs)
+        # A tick for each byte, and no more: what it begins with is a part of what it may earn.
+        start = min(work.start, limits.exceeded_start, account.brought)
+        made = _beginning(work, start, 0)
+        return Work(made, earn_max=account.brought - start, pairs=self.pairs)
+
+    def close(self, peer: str, work: Work) -> None:
+        """Charge what a merge spent; to have exceeded its account costs the sender its credit."""
+        account = self._charge(peer, work.spent)
+        if work.exceeded and peer not in self._wanted:
+            account.exceeded_ms = self._clock.now_ms()
+
+    def hear(self, peer: str) -> None:
+        """Charge a message of a stranger for being read: the smallest ones cost nothing else."""
+        if peer not in self._wanted:
+            self._charge(peer, self.limits.message)
+
+    def commit(self, peer: str) -> None:
+        """Charge the commit of what a merge made."""
+        self._charge(peer, self.limits.commit)
+
+    def _charge(self, peer: str, ticks: int) -> _Account:
+        """Charge ticks to the bytes that a sender brought, then to its bucket."""
+        account = self._account(peer)
+        account.spent += ticks
+        paid = min(account.brought, ticks)
+        account.brought -= paid
+        if peer not in self._wanted:
+            account.ticks -= ticks - paid
+        return account
+
+    def wait_ms(self, peer: str) -> int:
+        """Return how long what comes next is to wait until its sender is out of debt."""
+        account = self._accounts.get(self._senders.get(peer, peer))
+        if account is None or peer in self._wanted:
+            return 0
+        self._grow(account)
+        return math.ceil(max(0.0, -account.ticks) * 1_000 / self.limits.per_s)
+
+    def spent(self, peer: str) -> int:
+        """Return the ticks that the sender at the other end of a connection has caused."""
+        return self._account(peer).spent
+
+    def _is_in_standing(self, account: _Account) -> bool:
+        since_ms = account.exceeded_ms
+        if since_ms is None:
+            return True
+        if 0 <= self._clock.now_ms() - since_ms < self.limits.exceeded_ms:
+            return False
+        account.exceeded_ms = None
+        return True
+
+    # --- soundness ------------------------------------------------------------------------------
+
+    def blame(self, peer: str) -> bool:
+        """Note an unsound cell that came over a connection; return whether it was one too many."""
+        account = self._account(peer)
+        account.unsound += 1
+        if account.unsound < self.limits.unsound_max:
+            return False
+        account.unsound = 0
+        return True
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _account(self, peer: str) -> _Account:
+        sender = self._senders.get(peer, peer)
+        account = self._accounts.pop(sender, None)
+        if account is None:
+            account = _Account(self._full, self._clock.now_ms())
+            while len(self._accounts) >= self.limits.senders_max:
+                del self._accounts[next(iter(self._accounts))]
+        self._grow(account)
+        self._accounts[sender] = account
+        return account
+
+    def _grow(self, account: _Account) -> None:
+        now_ms = self._clock.now_ms()
+        # A clock that was set back adds nothing, and takes nothing away.
+        passed_ms = max(0, now_ms - account.seen_ms)
+        account.seen_ms = now_ms
+        account.ticks = min(self._full, account.ticks + passed_ms * self.limits.per_s / 1_000)

@@ -1,0 +1,672 @@
+"""Lattice conversation: the node protocol with one peer.
+
+    state      heard                           said                 events              next
+    START      Greet, dialled, key unproved    CH                                       PROVING, or
+                                                                                        GREETING
+               Greet, dialled                  PING :PEER :LP S     Joined              GREETING
+               Greet, accepted                                                          CLIENT
+    PROVING    a good answer to CH             PING :PEER :LP S     Proved, Joined      GREETING
+               a bad answer, none in time                           Fault               CLOSED
+               all else but CH and BYE                              Fault
+    GREETING   an answer with :LP in its info                       Met: fetches, patches
+               an answer without                                    Met: nothing
+               none in time                    PING again
+    any        PING :PEER                      Result, :LP in info  Joined, Met
+               PING; CH                        Result               ; Claimed
+    any        our own key is proved           PING :TWIN S                             TWIN
+    TWIN       an answer; none in time                              TwinMet, Fault      CLOSED
+               all else but PING :TWIN                              Fault
+    any        LV, LP                                               Offered
+               a value without a message                            Bare, or Offered
+               LQ, DR                                               Asked
+               Result                                               Answered, and Round,
+                                                                    Ended or Delivered
+               not a message                   Result nil :FORMAT   Fault
+               BYE, Result nil :LOAD                                Left
+
+PROVING is a state only where a key is pinned: elsewhere the proof may come after the greeting. Two
+extensions ride on elements that every node of the protocol ignores when it does not know them:
+
+    [:PING id :PEER :LP]  tell me of changes from now on, in patches if they are shorter; whoever
+                          reads patches itself says so in the info of its answer. A connection that
+                          never says so is a mere client
+    [:PING id :PEER :LP S] the same from a node with an identity: its start ([starts](starts.py))
+    [:LQ id path bytes]   send at most so many bytes of cells along: with 0 the root alone, and the
+                          asker fetches what it lacks
+
+A peer whose answer to the first has no such info knows neither: it is a plain peer, to be told
+complete values and asked for its root again and again.
+
+Length: one state machine; what it says to the replica is in lattice_requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final
+
+from datalattice.cells import (
+    Keyword,
+    Map,
+    Parts,
+    Signed,
+    Value,
+    Vector,
+    brief,
+    encode,
+    value_hash,
+)
+from datalattice.clock import Clock, SystemClock
+from datalattice.crypto import Entropy, KeyPair, SystemEntropy
+from datalattice.errors import (
+    BadFormat,
+    LimitExceeded,
+    MissingData,
+    PeerError,
+    ProtocolViolation,
+    UsageError,
+)
+from datalattice.limits import MESSAGE_BYTES_MAX
+from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED
+from datalattice.sync.conversation import (
+    CLOSED,
+    NO_ANSWER,
+    PENDING_MAX,
+    Answer,
+    Answered,
+    Asked,
+    Bare,
+    Challenge,
+    Claimed,
+    Compare,
+    Continue,
+    Delivered,
+    Deny,
+    Ended,
+    Event,
+    Failed,
+    Fault,
+    Finish,
+    Greet,
+    Joined,
+    Left,
+    Met,
+    Offered,
+    Pending,
+    Proved,
+    Push,
+    Refuse,
+    Request,
+    Requests,
+    Round,
+    Saying,
+    TellTwin,
+    TwinMet,
+)
+from datalattice.sync.effects import Pace
+from datalattice.sync.lattice.incoming import PatchedRoot
+from datalattice.sync.lattice.requests import (
+    ALIKE,
+    Content,
+    Found,
+    Lookup,
+    Question,
+    State,
+    stated,
+)
+from datalattice.sync.lattice.spelling import Piece
+from datalattice.sync.lattice.starts import START, TWIN, Start, read_start
+from datalattice.sync.replica import FETCHES, Offer, Part, Peer, Probe, Reply, Want
+from datalattice.wire import (
+    REQUEST_HASHES_MAX,
+    Announcement,
+    ErrorCode,
+    Goodbye,
+    Patched,
+    Ping,
+    Query,
+    Result,
+    Unknown,
+    answer_challenge,
+    check_answer,
+    decode_payload,
+    encode_announcement,
+    encode_answer,
+    encode_challenge,
+    encode_complete,
+    encode_failure,
+    encode_patched,
+    encode_ping,
+    encode_query,
+    encode_request,
+    encode_result,
+    encode_supply,
+)
+from datalattice.wire import Challenge as ChallengeMessage
+from datalattice.wire import Request as RequestMessage
+
+PONG: Final = "PONG"
+PING_REPLIES: Final = ("pong", "timestamp")
+PEER: Final = Keyword("PEER")
+READS_PATCHES: Final = Keyword("LP")
+
+TOKEN_BYTES: Final = 32
+"""Length of a challenge's token: nobody guesses it, and none comes twice."""
+
+DENIED: Final = "not for this peer"
+MYSELF: Final = "at the other end is this node itself, or a copy of its folder"
+
+ANSWER_RESERVE_BYTES: Final = 100_000
+"""Room in an answer for what is not cells: the Result and lengths."""
+
+# --- the conversation -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How the node speaks.
+
+    ping_reply:         "pong", or "timestamp" for peers that insist on a clock.
+    strict_paths:       a query for a section that the lattice does not have is an error, not nil.
+    accept_bare_values: a payload that is no message counts as the sender's root: what the reference
+                        broadcasts.
+    """
+
+    ping_reply: str = "pong"
+    strict_paths: bool = True
+    accept_bare_values: bool = False
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+
+    def __post_init__(self) -> None:
+        if self.ping_reply not in PING_REPLIES:
+            choices = ", ".join(PING_REPLIES)
+            raise UsageError(f"ping_reply is one of {choices}, got {self.ping_reply!r}")
+
+
+class LatticeProtocol:
+    """What the conversations of one node have in common: its identity, and how it speaks.
+
+    identity: what this node proves to hold when it is challenged, and challenges others with.
+    start:    what it says of its start.
+    """
+
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        dialect: Dialect | None = None,
+        pace: Pace | None = None,
+        identity: KeyPair | None = None,
+        entropy: Entropy | None = None,
+        start: Start | None = None,
+    ) -> None:
+        self.clock: Final = clock or SystemClock()
+        self.dialect: Final = dialect or Dialect()
+        self.pace: Final = pace or Pace()
+        self.identity: Final = identity
+        self.entropy: Final = entropy or SystemEntropy()
+        self.start: Final = start
+        self._asker = identity
+
+    @property
+    def asker(self) -> KeyPair:
+        """The key that challenges are signed with: who insists on a peer's key needs no own."""
+        if self._asker is None:
+            self._asker = KeyPair.generate(self.entropy)
+        return self._asker
+
+    def is_own(self, public_key: bytes | None) -> bool:
+        """Return whether a key is that of this node."""
+        return self.identity is not None and public_key == self.identity.public_key
+
+    def converse(self, peer: Peer, pinned: bytes | None) -> LatticeConversation:
+        """Return a conversation with a peer that has to prove the key `pinned`, if one is given."""
+        return LatticeConversation(self, peer, pinned)
+
+
+class LatticeConversation:
+    """The node protocol with one peer; see the table above."""
+
+    batch_max = REQUEST_HASHES_MAX
+
+    def __init__(self, node: LatticeProtocol, peer: Peer, pinned: bytes | None) -> None:
+        self.peer = peer
+        self._node = node
+        self._pinned = pinned
+        self._is_own = False  # the other end has our own key
+        self._is_greeted = False  # our greeting has left
+        self._is_met = False
+        self._start: Start | None = None  # the peer's
+        self._requests = Requests()
+        self._last_exchange = 0
+        self._open: dict[int, int] = {}  # exchange -> questions that wait for an answer
+        self._frames: list[bytes] = []
+        self._events: list[Event] = []
+
+    @property
+    def room(self) -> int:
+        """How many requests for parts may be sent now."""
+        return self._requests.room
+
+    @property
+    def pending_count(self) -> int:
+        """How many requests of ours wait for an answer."""
+        return len(self._requests)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `expire` has something to do."""
+        return self._requests.deadline_ms
+
+    def frames(self) -> list[bytes]:
+        """Return the payloads to be sent, and forget them."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def events(self) -> list[Event]:
+        """Return what happened, in order, and forget it."""
+        events, self._events = self._events, []
+        return events
+
+    # --- what we say --------------------------------------------------------------------------
+
+    def send(self, saying: Saying, now_ms: int) -> int | None:
+        """Say something; return the exchange of a comparison of which answers are awaited."""
+        match saying:
+            case Push(offer):
+                self._frames.append(_pushed(offer))
+            case Request(want):
+                deadline_ms = now_ms + self._node.pace.request_timeout_ms
+                id = self._requests.add(saying, deadline_ms)
+                self._frames.append(encode_request(id, want.hashes))
+            case Answer(exchange, reply):
+                self._frames.append(self._answer(exchange, reply))
+            case Compare(step):
+                return self._compare(step.say, now_ms)
+            case Continue() | Finish():
+                raise AssertionError("a comparison of this protocol says all at its start")
+            case Greet():
+                self._greet(now_ms)
+            case Challenge():
+                self._challenge(now_ms)
+            case Deny((id, _)):
+                self._frames.append(encode_failure(id, ErrorCode.TRUST, DENIED))
+            case Deny(exchange):
+                assert isinstance(exchange, int)
+                if self._open.pop(exchange, None) is not None:
+                    self._events.append(Ended(exchange, DENIED))
+            case Refuse(text):
+                self._frames.append(encode_failure(None, ErrorCode.FORMAT, text))
+            case TellTwin(start):
+                assert isinstance(start, Start)
+                self._frames.append(encode_ping(self._ask(saying, now_ms), TWIN, start.signed))
+        return None
+
+    def _ask(self, saying: object, now_ms: int, detail: object = None) -> int:
+        return self._requests.add(saying, now_ms + self._node.pace.ask_timeout_ms, detail)
+
+    def _greet(self, now_ms: int) -> None:
+        """Ask the peer to prove its key where nothing proves it, and greet one that we dialled."""
+        key, pinned = self.peer.public_key, self._pinned
+        if pinned is not None and key not in (None, pinned):
+            self._fault("untrusted", "the peer has another key than the wanted one", is_fatal=True)
+            return
+        if self._node.is_own(key):
+            self._meet_twin(now_ms)
+            return
+        is_asker = self._node.identity is not None or pinned is not None
+        if self.peer.dialled and key is None and is_asker:
+            self._challenge(now_ms)
+        if not self._is_unproved:
+            self._hello(now_ms)
+
+    def _hello(self, now_ms: int) -> None:
+        if not self.peer.dialled or self._is_greeted:
+            return
+        self._is_greeted = True
+        self._say_hello(now_ms)
+        self._events.append(Joined())
+
+    def _say_hello(self, now_ms: int) -> None:
+        start = () if self._node.start is None else (self._node.start.signed,)
+        self._frames.append(encode_ping(self._ask(Greet(), now_ms), PEER, READS_PATCHES, *start))
+
+    def _challenge(self, now_ms: int) -> None:
+        asker = self._node.asker
+        token = self._node.entropy.bytes(TOKEN_BYTES)
+        id = self._ask(Challenge(), now_ms, token)
+        self._frames.append(encode_challenge(id, asker, token, self._pinned))
+
+    def _compare(self, said: Sequence[object], now_ms: int) -> int | None:
+        self._last_exchange += 1
+        exchange, asked = self._last_exchange, 0
+        for one in said:
+            if isinstance(one, State):
+                self._frames.append(_pushed(one.offer))
+            elif isinstance(one, Question):
+                if one.is_optional and len(self._requests) >= PENDING_MAX:
+                    continue
+                id = self._ask(one, now_ms, exchange)
+                self._frames.append(encode_query(id, one.path, one.cells_bytes))
+                asked += 1
+        if not asked:
+            return None
+        self._open[exchange] = asked
+        return exchange
+
+    def _answer(self, exchange: object, reply: Reply) -> bytes:
+        assert isinstance(exchange, tuple)
+        id, asked = exchange
+        body = reply.body
+        if not isinstance(body, Found):
+            assert isinstance(body, list)
+            found = [None if part is None else part.data for part in body]
+            return encode_supply(id, list(zip(asked, found, strict=True)))
+        if body.error is not None:
+            return encode_failure(id, ErrorCode.ARGUMENT, body.error)
+        assert body.load is not None
+        return encode_answer(id, body.value, body.load, asked)
+
+    # --- what the peer says -------------------------------------------------------------------
+
+    def receive(self, payload: bytes, now_ms: int) -> None:
+        """Take in a payload of the peer."""
+        dialect = self._node.dialect
+        try:
+            # The replica checks the order of map keys with all else, before it stores a cell.
+            message, parts = decode_payload(payload, None, dialect.message_bytes_max, ordered=False)
+        except (BadFormat, LimitExceeded) as error:
+            self._frames.append(encode_failure(None, ErrorCode.FORMAT, str(error)))
+            self._blame(MALFORMED, error)
+            return
+        if self._is_unproved and not isinstance(message, Result | ChallengeMessage | Goodbye):
+            self._fault(IGNORED, "said before the wanted key is proved")
+            return
+        is_twin = isinstance(message, Ping) and TWIN in message.extra[:1]
+        if self._is_own and not is_twin and not isinstance(message, Result | Goodbye):
+            self._fault(IGNORED, "said with our own key")
+            return
+        match message:
+            case Announcement(path, value, absent):
+                self._events.append(Offered(stated(path, value, parts, absent)))
+            case Patched():
+                root = PatchedRoot(message, len(payload), dialect.message_bytes_max)
+                self._events.append(Offered(Offer(Probe(message.hash, root))))
+            case RequestMessage(id, hashes, fault):
+                if fault is not None:
+                    self._frames.append(encode_failure(id, ErrorCode.ARGUMENT, fault))
+                else:
+                    self._events.append(Asked((id, hashes), Want(hashes)))
+            case Query():
+                self._asked(message)
+            case Result(None, value, ErrorCode.LOAD):
+                self._events.append(Left(f"the peer refused: {brief(value)}"))
+            case Result():
+                self._answered(message, parts, now_ms)
+            case Ping():
+                self._pinged(message)
+            case ChallengeMessage():
+                self._frames.append(answer_challenge(message, self._node.identity))
+                signed = message.signed
+                is_signed = signed is not None and signed.verify()
+                self._events.append(Claimed(signed.public_key if signed and is_signed else None))
+            case Goodbye():
+                self._events.append(Left())
+            case Unknown(value, reason):
+                self._unknown(value, reason, parts)
+
+    def _unknown(self, value: Value, reason: str, parts: Parts) -> None:
+        if isinstance(value, Vector):
+            self._fault(IGNORED, reason)
+            return
+        offer = stated((), value, parts)
+        is_accepted = self._node.dialect.accept_bare_values
+        self._events.append(Offered(offer) if is_accepted else Bare(offer, reason))
+
+    def _asked(self, query: Query) -> None:
+        if query.fault is not None:
+            self._frames.append(encode_failure(query.id, ErrorCode.ARGUMENT, query.fault))
+            return
+        dialect = self._node.dialect
+        room = dialect.message_bytes_max - ANSWER_RESERVE_BYTES
+        asked = query.extra[0] if query.extra else None
+        room = asked if type(asked) is int and 0 <= asked < room else room
+        self._events.append(Asked((query.id, room), Lookup(query.path, dialect.strict_paths)))
+
+    def _pinged(self, ping: Ping) -> None:
+        node = self._node
+        reply: Value = PONG
+        if node.dialect.ping_reply == "timestamp":
+            reply = node.clock.now_ms()
+        first = ping.extra[0] if ping.extra else None
+        if first != PEER:
+            is_twin = first == TWIN and len(ping.extra) > 1
+            told = is_twin and node.start is not None
+            info = Map.of([(START, node.start.signed)]) if told and node.start else None
+            self._frames.append(encode_result(Result(ping.id, reply, info=info)))
+            if is_twin:
+                self._heard_of_twin(ping.extra[1])
+            return
+        reads_patches = READS_PATCHES in ping.extra
+        said = ping.extra[2] if len(ping.extra) > 2 else None
+        fields: list[tuple[Value, Value]] = [(READS_PATCHES, True)] if reads_patches else []
+        if said is not None and node.start is not None:
+            fields.append((START, node.start.signed))
+        info = Map.of(fields) if fields else None
+        self._frames.append(encode_result(Result(ping.id, reply, info=info)))
+        self._learn(ALIKE if reads_patches else {FETCHES})
+        self._events.append(Joined())
+        self._events.append(Met(False, self._started(said)))
+
+    def _learn(self, features: AbstractSet[str]) -> None:
+        self._is_met = True
+        self.peer = replace(self.peer, features=frozenset(features))
+
+    def _started(self, said: Value) -> Start | None:
+        """Return what a peer says of its start, once, if that is signed with its proved key."""
+        start = read_start(said) if self._start is None else None
+        if start is None or start.public_key != self.peer.public_key:
+            return None
+        self._start = start
+        return start
+
+    def _meet_twin(self, now_ms: int) -> None:
+        """Tell a node that has our own key of our start, hear of its start, and end it.
+
+        At the other end is this node itself, or one that runs on a copy of its folder.
+        """
+        self._is_own = True
+        if self._node.start is None:
+            self._end_own()
+        else:
+            self.send(TellTwin(self._node.start), now_ms)
+
+    def _end_own(self) -> None:
+        """End a conversation with our own key; an address at which it answers is left alone."""
+        if self.peer.dialled and self.peer.public_key is None:
+            self._events.append(Proved(self._node.asker.public_key))
+        self._fault("myself", MYSELF, is_fatal=True)
+
+    def _heard_of_twin(self, said: Value) -> None:
+        """Pass on that another node has our identity, if that is signed with it."""
+        if isinstance(said, Signed) and self._node.is_own(said.public_key):
+            start = read_start(said)
+            if start is not None:
+                self._events.append(TwinMet(start))
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def _answered(self, result: Result, parts: Parts, now_ms: int) -> None:
+        pending = self._requests.answered(result.id)
+        if pending is None:
+            self._fault(UNASKED, "an answer to nothing that was asked")
+            return
+        error = None if result.error is None else f"{result.error.name}: {brief(result.value)}"
+        self._events.append(Answered(pending.saying))
+        match pending.saying:
+            case Request(want):
+                self._events.append(Delivered(want, self._delivered(want, result, parts, error)))
+            case Question(path):
+                content = Content(path, result.value, parts, result.absent)
+                if error is not None:
+                    is_absent = result.error == ErrorCode.ARGUMENT
+                    text = f"the peer answered {error}"
+                    content = Content(path, error=text, is_absent=is_absent)
+                self._round(pending, content)
+            case Greet() if error is None and not self._is_own:
+                self._greeted(result.info)
+            case TellTwin() if self._is_own:
+                # Not the answer to a greeting: the other end has not heard of our start by then.
+                self._heard_of_twin(_said_of_start(result.info))
+                self._end_own()
+            case Challenge():
+                self._proved(pending, result.value, error, now_ms)
+
+    def _delivered(
+        self, want: Want, result: Result, parts: Parts, error: str | None
+    ) -> tuple[Part, ...]:
+        if error is not None:
+            return ()
+        try:
+            return tuple(_parts_of(result.value, parts, want.hashes))
+        except PeerError as fault:
+            self._blame(REFUSED, fault)
+            return ()
+
+    def _round(self, pending: Pending, content: Content) -> None:
+        exchange = pending.detail
+        assert isinstance(exchange, int)
+        if exchange not in self._open:
+            return  # it was denied
+        self._events.append(Round(exchange, content))
+        self._open[exchange] -= 1
+        if not self._open[exchange]:
+            del self._open[exchange]
+            self._events.append(Ended(exchange))
+
+    def _greeted(self, info: Value) -> None:
+        """Learn from the answer to our greeting what the peer is able to do."""
+        reads_patches = isinstance(info, Map) and READS_PATCHES in info
+        known = self.peer.features if self._is_met else frozenset[str]()
+        self._learn(known | ALIKE if reads_patches else known)
+        self._events.append(Met(True, self._started(_said_of_start(info))))
+
+    def _proved(self, pending: Pending, value: Value, error: str | None, now_ms: int) -> None:
+        token = pending.detail
+        assert isinstance(token, bytes)
+        try:
+            if error is not None:
+                raise ProtocolViolation(f"the peer answers a challenge with {error}")
+            public_key = check_answer(value, self._node.asker.public_key, token, self._pinned)
+        except PeerError as fault:
+            self._unproved(str(fault))
+            return
+        if self._node.is_own(public_key):
+            self._meet_twin(now_ms)
+            return
+        self.peer = replace(self.peer, public_key=public_key)
+        self._events.append(Proved(public_key))
+        self._hello(now_ms)
+
+    def _unproved(self, reason: str) -> None:
+        """Go on with a peer that proves nothing, unless we insist on its key."""
+        is_fatal = self._is_unproved
+        self._fault("untrusted" if is_fatal else "unproved", reason, is_fatal=is_fatal)
+
+    @property
+    def _is_unproved(self) -> bool:
+        """Whether the key that we insist on is not proved, so that nothing else counts yet."""
+        return self._pinned is not None and self.peer.public_key != self._pinned
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def expire(self, now_ms: int) -> None:
+        """Give up what was not answered in time."""
+        for pending in self._requests.expired(now_ms):
+            saying = pending.saying
+            self._fault("timeout", f"no answer to {_name_of(saying)}")
+            match saying:
+                case Request(want):
+                    self._events.append(Failed(want))
+                case Question(path):
+                    self._round(pending, Content(path, error=NO_ANSWER))
+                case Greet() | TellTwin() if self._is_own:
+                    self._end_own()
+                case Greet():
+                    self._say_hello(now_ms)  # unheard, the peer will not tell us of its changes
+                case Challenge():
+                    self._unproved("the peer does not answer a challenge")
+
+    def excuse(self, busy_ms: int) -> None:
+        """Grant more time for answers: nothing could be heard here for so long."""
+        self._requests.excuse(busy_ms)
+
+    def close(self) -> None:
+        """End it: what is awaited has failed."""
+        self._requests.clear()
+        self._events += [Ended(exchange, CLOSED) for exchange in self._open]
+        self._open.clear()
+
+    def _blame(self, kind: str, error: PeerError) -> None:
+        error.peer = self.peer.connection
+        self._fault(kind, str(error))
+
+    def _fault(self, kind: str, text: str, *, is_fatal: bool = False) -> None:
+        self._events.append(Fault(kind, text, is_fatal))
+
+
+def _pushed(offer: Offer) -> bytes:
+    """Return a LATTICE_VALUE, or a LATTICE_PATCH where that is shorter."""
+    assert offer.probe is not None
+    value = offer.probe.data
+    if isinstance(value, Piece):
+        return encode_complete(value.path, value.value, value.cells.values())
+    whole = encode_announcement((), value, [part.data for part in offer.parts])
+    if offer.patch is None or offer.base is None:
+        return whole
+    short = encode_patched(offer.base.data, offer.probe.key, offer.patch)
+    return short if len(short) < len(whole) else whole
+
+
+def _parts_of(value: Value, parts: Parts, hashes: Sequence[bytes]) -> list[Part]:
+    """Return the cells in an answer, checked against the hashes that were asked for.
+
+    Raises: ProtocolViolation: it is no answer to that, or has a cell that was not asked for.
+    """
+    if not isinstance(value, Vector) or len(value) != len(hashes):
+        raise ProtocolViolation(f"the answer to a request of {len(hashes)} cells has not as many")
+    encodings = parts.encodings()
+    found: list[Part] = []
+    for position, hash in enumerate(hashes):
+        encoding = encodings.get(hash)
+        if encoding is None:
+            # Embedded cells stand in the vector itself; their hash names them like any other.
+            cell = _element(value, position)
+            if cell is not None and value_hash(cell) != hash:
+                raise ProtocolViolation(f"a cell that was not asked for instead of {hash.hex()}")
+            encoding = None if cell is None else encode(cell)
+        if encoding is not None:
+            found.append(Part(hash, encoding))
+    return found
+
+
+def _element(value: Vector, position: int) -> Value:
+    """Return an element of an answer; a reference whose cell did not come along is none."""
+    try:
+        return value[position]
+    except MissingData:
+        return None
+
+
+def _said_of_start(info: Value) -> Value:
+    """Return what the info of an answer says of the peer's start."""
+    return info.get(START) if isinstance(info, Map) else None
+
+
+def _name_of(saying: object) -> str:
+    """Return what was not answered, as a word to count by."""
+    if isinstance(saying, Question):
+        return "more" if saying.is_optional else "ask"
+    names = {Request: "want", Greet: "hello", Challenge: "challenge", TellTwin: "twin"}
+    return names[type(saying)]

@@ -1,0 +1,273 @@
+"""Spelling out: what a peer lacks, in values that are complete in themselves.
+
+A peer of our kind is told the cells it lacks and fetches what it misses. A plain peer, such as the
+reference node, takes a value with the cells that came with it and fetches nothing, so it is given
+values with everything below them. They are small parts of the root: the entry of an owner, or
+entries of a content store, in a container of their own that merges into the peer's like any other.
+What the peer has already, entry by entry, is not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeGuard
+
+from datalattice.cells import (
+    EMPTY_INDEX,
+    EMPTY_MAP,
+    Index,
+    Map,
+    Value,
+    Vector,
+    encode,
+    is_embedded,
+    novelty,
+    references,
+    same,
+    to_text,
+    value_hash,
+)
+from datalattice.errors import MissingData
+from datalattice.lattice import CASLattice, DataLattice, KeyedLattice, Lattice, SignedLattice
+from datalattice.limits import EMBEDDED_BYTES_MAX
+from datalattice.store import Store
+from datalattice.sync.lattice.delta import FETCH_MAX, Fetch
+
+BUNDLE_BYTES: Final = 1_000_000
+"""Entries of a content store are put together in values of about this size."""
+
+FRAME_RESERVE_BYTES: Final = 1_000
+"""Room in a frame for what is not cells of the value: the message around it, and its path."""
+
+_Container = Map | Index
+_Path = tuple[Value, ...]
+_Difference = tuple[Value, bool, Value, bool, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A value at a path, and every cell at or below it that is not embedded."""
+
+    path: tuple[Value, ...]
+    value: Value
+    cells: dict[bytes, bytes]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its cells."""
+        return sum(map(len, self.cells.values()))
+
+
+@dataclass(slots=True)
+class Spelling:
+    """Values to send to a peer now.
+
+    told:      all that it was told so far, as a root with nothing else, these pieces included.
+    is_all:    whether it lacks nothing more then.
+    too_large: paths of entries that do not fit into one frame; they count as told.
+    missing:   cells of what it lacks that are not here.
+    """
+
+    told: Value
+    pieces: list[Piece] = field(default_factory=list)
+    is_all: bool = True
+    too_large: list[str] = field(default_factory=list)
+    missing: list[bytes] = field(default_factory=list)
+
+
+class Speller:
+    """Spells out one root value.
+
+    fetch:     returns encodings by hash.
+    frame_max: largest payload that a peer takes, in bytes.
+    room:      bytes of pieces after which no further one is begun.
+    """
+
+    def __init__(
+        self,
+        lattice: Lattice,
+        view: Value,
+        store: Store,
+        fetch: Fetch,
+        frame_max: int,
+        room: int,
+    ) -> None:
+        self._lattice = lattice
+        self._view = view
+        self._store = store
+        self._fetch = fetch
+        self._bytes_max = frame_max - FRAME_RESERVE_BYTES
+        self._room = room
+
+    def spell_out(self, heard: Sequence[Value], told: Value) -> Spelling:
+        """Return what a peer lacks that holds all of `heard`, and was told `told`.
+
+        Cost: the entries that differ from the first of them, and the cells of those returned.
+        """
+        self._made = Spelling(told)
+        known = [value for value in (*heard, told) if value is not None]
+        self._walk(self._lattice, self._view, known, ())
+        return self._made
+
+    def _walk(self, lattice: Lattice, value: Value, known: list[Value], path: _Path) -> None:
+        """Spell out what lies at a path of the root, of which the peer has `known` there."""
+        if any(same(value, one) for one in known):
+            return
+        if not _is_container(value):
+            self._tell(path, value)
+        elif not len(value):
+            if not any(_is_like(one, value) for one in known):
+                self._tell(path, value)
+        elif isinstance(lattice, (DataLattice, CASLattice)):
+            self._bundle(value, known, path)
+        else:
+            self._entries(lattice, value, known, path)
+
+    def _entries(
+        self, lattice: Lattice, value: _Container, known: list[Value], path: _Path
+    ) -> None:
+        """Spell out a container whose entries have lattices of their own, or that has none."""
+        first = next(iter(value.entries()))[0]
+        if lattice.child(first) is None and not isinstance(lattice, KeyedLattice):
+            self._tell(path, value)  # it merges as a whole
+            return
+        for key, entry in _lacking(value, known):
+            below = lattice.child(key)
+            if self._room <= 0:
+                self._made.is_all = False
+                return
+            if below is not None and not isinstance(below, SignedLattice):
+                there = [one.get(key) for one in known if _is_like(one, value) and key in one]
+                self._walk(below, entry, there, (*path, key))
+            elif below is not None:
+                self._tell(path, _part(value, [(key, entry)]))
+
+    def _bundle(self, value: _Container, known: list[Value], path: _Path) -> None:
+        """Spell out entries that stand for themselves, many in one value."""
+        entries: list[tuple[Value, Value]] = []
+        bundle_max = min(BUNDLE_BYTES, self._bytes_max)
+        size = 0
+        for key, entry in _lacking(value, known):
+            if self._room <= size:
+                self._made.is_all = False
+                break
+            cells = self._cells(entry, (*path, key))
+            if cells is None:
+                self._note(path, _part(value, [(key, entry)]))
+                continue
+            # An entry takes no more than two embedded cells in the container above it.
+            added = sum(len(cell) + _LENGTH_BYTES for cell in cells.values())
+            added += 2 * EMBEDDED_BYTES_MAX
+            if entries and size + added > bundle_max:
+                self._tell(path, _part(value, entries))
+                entries, size = [], 0
+            entries.append((key, entry))
+            size += added
+        if entries:
+            self._tell(path, _part(value, entries))
+
+    def _tell(self, path: _Path, value: Value) -> None:
+        """Make a piece of a value, which is a container of some entries or stands by itself."""
+        cells = self._cells(value, path)
+        if cells is not None:
+            piece = Piece(path, value, cells)
+            self._made.pieces.append(piece)
+            self._room -= piece.size_bytes + FRAME_RESERVE_BYTES
+        self._note(path, value)
+
+    def _note(self, path: _Path, value: Value) -> None:
+        self._made.told = _joined(self._made.told, self._view, path, value)
+
+    def _cells(self, value: Value, path: _Path) -> dict[bytes, bytes] | None:
+        """Return the cells at and below a value; None, and noted, when it cannot be sent."""
+        try:
+            found = self._closure(value)
+        except MissingData as error:
+            self._made.missing.extend(error.hashes)
+            return None
+        if found is None:
+            keys = list(path)
+            if _is_container(value) and len(value) == 1:
+                keys.append(next(iter(value.entries()))[0])
+            self._made.too_large.append(to_text(Vector.of(keys)))
+        return found
+
+    def _closure(self, value: Value) -> dict[bytes, bytes] | None:
+        """Return the cells at and below a value; None: too many bytes for a frame.
+
+        Raises: MissingData: one of them is not here.
+        """
+        top = encode(value)
+        found = {hash: encoding for hash, encoding, _ in novelty(value, self._store)}
+        if not is_embedded(value):
+            found[value_hash(value)] = top
+        size = sum(len(encoding) + _LENGTH_BYTES for encoding in found.values())
+        level = [ref for cell in (top, *found.values()) for ref in references(cell)]
+        while level and size <= self._bytes_max:
+            fresh = [hash for hash in dict.fromkeys(level) if hash not in found]
+            level = []
+            for start in range(0, len(fresh), FETCH_MAX):
+                some = fresh[start : start + FETCH_MAX]
+                for hash, encoding in zip(some, self._fetch(some), strict=True):
+                    if encoding is None:
+                        raise MissingData([hash])
+                    size += len(encoding) + _LENGTH_BYTES
+                    found[hash] = encoding
+                    level.extend(references(encoding))
+                if size > self._bytes_max:
+                    return None
+        return found if size <= self._bytes_max else None
+
+
+_LENGTH_BYTES: Final = 3
+"""Bytes before a cell in a message, at most: its length."""
+
+
+def _is_container(value: Value) -> TypeGuard[_Container]:
+    return isinstance(value, (Map, Index))
+
+
+def _is_like(value: Value, other: Value) -> TypeGuard[_Container]:
+    """Return whether both are containers of one kind."""
+    if isinstance(value, Map):
+        return isinstance(other, Map)
+    return isinstance(value, Index) and isinstance(other, Index)
+
+
+def _part(like: _Container, entries: list[tuple[Value, Value]]) -> _Container:
+    return _empty(like).put_many(entries)
+
+
+def _empty(like: Value) -> _Container:
+    return EMPTY_MAP if isinstance(like, Map) else EMPTY_INDEX
+
+
+def _lacking(value: _Container, known: list[Value]) -> Iterator[tuple[Value, Value]]:
+    """Yield the entries of a container that none of `known` has just so."""
+    alike = [one for one in known if _is_like(one, value)]
+    base = alike[0] if alike else _empty(value)
+    for key, has, entry, _had, _theirs in _differences(value, base):
+        if has and not any(key in one and same(one.get(key), entry) for one in alike[1:]):
+            yield key, entry
+
+
+def _differences(value: _Container, base: _Container) -> Iterator[_Difference]:
+    if isinstance(value, Map):
+        assert isinstance(base, Map)
+        return value.differences(base)
+    assert isinstance(base, Index)
+    return value.differences(base)
+
+
+def _joined(told: Value, view: Value, path: _Path, value: Value) -> Value:
+    """Return what a peer was told, as a root, with `value` at a path of it besides."""
+    if not path:
+        if _is_container(value) and _is_like(told, value):
+            return told.put_many(list(value.entries()))
+        return value
+    assert _is_container(view)
+    key = path[0]
+    base = told if _is_like(told, view) else _empty(view)
+    below = base.get(key) if key in base else None
+    return base.put(key, _joined(below, view.get(key), path[1:], value))

@@ -1,0 +1,414 @@
+"""Counters: the smallest thing that replicates, and speaks JSON. No lattice, and no line for it.
+
+Grow-only counts by name; a part is one (name, count). Two of them are compared in several rounds:
+ranges of hashes with a fingerprint each, halved until a few hashes are left, which are listed.
+Whoever dialled begins. So it uses the seam of `sync` in the way of a protocol of sets, as the
+lattice does in the way of roots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import datalattice.sync.conversation as talk
+from datalattice.errors import ProtocolViolation
+from datalattice.sync import (
+    ASK_TIMEOUT_MS,
+    FETCHES,
+    MALFORMED,
+    REQUEST_TIMEOUT_MS,
+    UNASKED,
+    Absorbed,
+    Change,
+    News,
+    Offer,
+    Part,
+    Peer,
+    Probe,
+    Regard,
+    Reply,
+    Step,
+    Want,
+    Why,
+)
+
+LEAF_HASHES: Final = 2
+"""Hashes that are listed instead of halved."""
+
+SILENCE_MS: Final = 15_000
+"""How long a comparison may take without a message of it."""
+
+_END: Final = "g" * 64
+"""Behind every hash in hex."""
+
+
+class Counters:
+    """Grow-only counts by name. `refused`: connections that are not spoken to."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.repaired: list[Part] = []
+        self.refused: set[str] = set()
+        self._published: dict[str, int] = {}
+        self._parts: dict[bytes, Part] = {}
+
+    def add(self, name: str, amount: int = 1) -> None:
+        """Count."""
+        self.counts[name] = self.counts.get(name, 0) + amount
+
+    @property
+    def probe(self) -> Probe:
+        """What was published, as hashes of its parts in hex."""
+        return self._probe_of(self._published)
+
+    def _probe_of(self, counts: dict[str, int]) -> Probe:
+        hashes = []
+        for name in sorted(counts):
+            part = part_of(json.dumps([name, counts[name]]))
+            self._parts[part.hash] = part
+            hashes.append(part.hash.hex())
+        return Probe(hashlib.sha3_256("".join(hashes).encode()).digest(), hashes)
+
+    def joined(self, hashes: Sequence[str]) -> Probe:
+        """Return the state that these parts, which are here, make together."""
+        counts: dict[str, int] = {}
+        for hash in hashes:
+            name, count = json.loads(self._parts[bytes.fromhex(hash)].data)
+            counts[name] = max(count, counts.get(name, 0))
+        return self._probe_of(counts)
+
+    def has(self, hash: str) -> bool:
+        """Return whether a part is here; a count that was overtaken is contained, too."""
+        return bytes.fromhex(hash) in self._parts
+
+    # --- what a replicator needs --------------------------------------------------------------
+
+    def publish(self) -> Change:
+        """Publish the counts."""
+        changed = self._published != self.counts
+        self._published = dict(self.counts)
+        return Change(changed, self.probe)
+
+    def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
+        """Take the greater count of each name."""
+        before = dict(self.counts)
+        for part in offer.parts:
+            self._parts[part.hash] = part
+            name, count = json.loads(part.data)
+            self.counts[name] = max(count, self.counts.get(name, 0))
+        changed = self.counts != before
+        self._published = dict(self.counts)
+        if offer.probe is None:
+            return Absorbed(changed=changed)
+        missing = tuple(bytes.fromhex(one) for one in hashes_of(offer.probe) if not self.has(one))
+        holds = () if missing else ((peer.connection, offer.probe),)
+        done = () if missing else (offer.probe.key,)
+        return Absorbed(missing, holds, done, (), changed)
+
+    def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
+        """Return the parts that none of the known states has."""
+        probe = self.probe
+        if any(base.key == probe.key for base in known):
+            return None
+        there = {hash for base in known for hash in hashes_of(base)}
+        wanted = (bytes.fromhex(hash) for hash in hashes_of(probe) if hash not in there)
+        return News((Offer(probe, tuple(self._parts[hash] for hash in wanted)),))
+
+    def serve(self, peer: Peer, request: object) -> Iterator[Reply]:
+        """Give parts."""
+        assert isinstance(request, Want)
+        yield Reply([self._parts.get(hash) for hash in request.hashes])
+
+    def compare(self, peer: Peer, why: Why, path: Sequence[object] = ()) -> Ranges | None:
+        """Begin to compare; the side that dialled does."""
+        begins = why is Why.PULL or (peer.dialled and why in (Why.MEETING, Why.DUE))
+        return Ranges(self) if begins or why is Why.ASKED else None
+
+    def equals(self, peer: Peer, stated: Probe | None) -> bool:
+        """Return whether a peer that states this has what is here."""
+        return stated is not None and stated.key == self.probe.key
+
+    def repair(self, parts: Sequence[Part]) -> None:
+        """Take parts in the place of damaged ones."""
+        self.repaired.extend(parts)
+
+    def regard(self, peer: Peer) -> Regard:
+        """Return whether a peer is spoken to."""
+        return Regard.REFUSED if peer.connection in self.refused else Regard.STRANGER
+
+    def hear(self, peer: Peer) -> None:
+        """Count nothing."""
+
+    def forget(self, peer: Peer) -> None:
+        """Forget nothing: nothing is remembered."""
+
+
+class Ranges:
+    """A comparison of two sets of hashes. A message is a list of ranges.
+
+    [low, high, fingerprint]         what one side has in it
+    [low, high, hashes, is_answer]   all that it has in it; unless it answers one, it is answered
+    """
+
+    probe = None
+
+    def __init__(self, replica: Counters) -> None:
+        self._replica = replica
+        self._own = sorted(hashes_of(replica.probe))
+        self._theirs: set[str] = set()
+
+    def start(self) -> Step:
+        """Say one range over all."""
+        return Step((["0", _END, self._fingerprint("0", _END)],))
+
+    def receive(self, message: object) -> Step:
+        """Answer each range that is not the same here.
+
+        Raises: ProtocolViolation: it is not a list of ranges.
+        """
+        said: list[object] = []
+        need: dict[str, None] = {}
+        if not isinstance(message, list):
+            raise ProtocolViolation("a round is a list of ranges")
+        for one in message:
+            match one:
+                case [str(low), str(high), str(fingerprint)]:
+                    if fingerprint != self._fingerprint(low, high):
+                        said += self._smaller(low, high)
+                case [str(low), str(high), [*hashes], bool(is_answer)]:
+                    self._theirs.update(hashes)
+                    need |= dict.fromkeys(hash for hash in hashes if not self._replica.has(hash))
+                    if not is_answer:
+                        said.append([low, high, self._within(low, high), True])
+                case _:
+                    raise ProtocolViolation(f"not a range: {one}")
+        return Step(tuple(said), (), tuple(map(bytes.fromhex, need)), is_done=not said)
+
+    def ended(self) -> Probe:
+        """Return what both have: all that either had."""
+        return self._replica.joined([*self._own, *self._theirs])
+
+    def _within(self, low: str, high: str) -> list[str]:
+        return [hash for hash in self._own if low <= hash < high]
+
+    def _fingerprint(self, low: str, high: str) -> str:
+        return hashlib.sha3_256("".join(self._within(low, high)).encode()).hexdigest()
+
+    def _smaller(self, low: str, high: str) -> list[object]:
+        """Return a range as a list if it is short, else as two halves."""
+        own = self._within(low, high)
+        if len(own) <= LEAF_HASHES:
+            return [[low, high, own, False]]
+        middle = own[len(own) // 2]
+        halves = ((low, middle), (middle, high))
+        return [[first, last, self._fingerprint(first, last)] for first, last in halves]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A comparison on the wire: who has finished, and when it is given up."""
+
+    deadline_ms: int
+    ours: bool = False
+    theirs: bool = False
+
+
+class JsonConversation:
+    """A wire protocol of JSON."""
+
+    batch_max = 3
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = replace(peer, features=frozenset({FETCHES}))
+        self._requests = talk.Requests()
+        self._frames: list[bytes] = []
+        self._events: list[talk.Event] = []
+        self._last_exchange = 0
+        self._open: dict[int, _Open] = {}
+
+    @property
+    def room(self) -> int:
+        """How many requests for parts may be sent now."""
+        return self._requests.room
+
+    @property
+    def pending_count(self) -> int:
+        """How many requests and comparisons of ours are not answered."""
+        return len(self._requests) + sum(exchange > 0 for exchange in self._open)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `expire` has something to do."""
+        times = [one.deadline_ms for one in self._open.values()]
+        first_ms = self._requests.deadline_ms
+        return min(times if first_ms is None else [*times, first_ms], default=None)
+
+    def frames(self) -> list[bytes]:
+        """Return the payloads to be sent, and forget them."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def events(self) -> list[talk.Event]:
+        """Return what happened, and forget it."""
+        events, self._events = self._events, []
+        return events
+
+    # --- what we say --------------------------------------------------------------------------
+
+    def send(self, saying: talk.Saying, now_ms: int) -> int | None:
+        """Say something."""
+        match saying:
+            case talk.Greet() if self.peer.dialled:
+                self._write("hello", self._requests.add(saying, now_ms + ASK_TIMEOUT_MS))
+                self._events.append(talk.Joined())
+            case talk.Push(offer):
+                assert offer.probe is not None
+                parts = [part.data.decode() for part in offer.parts]
+                self._write("offer", offer.probe.key.hex(), offer.probe.data, parts)
+            case talk.Request(want):
+                id = self._requests.add(saying, now_ms + REQUEST_TIMEOUT_MS)
+                self._write("want", id, [hash.hex() for hash in want.hashes])
+            case talk.Answer(exchange, reply):
+                assert isinstance(reply.body, list)
+                texts = [None if part is None else part.data.decode() for part in reply.body]
+                self._write("answer", exchange, texts)
+            case talk.Compare(step):
+                self._last_exchange += 1
+                self._open[self._last_exchange] = _Open(now_ms + SILENCE_MS)
+                self._write("round", self._last_exchange, step.say)
+                return self._last_exchange
+            case talk.Continue(exchange, step):
+                self._write("round", exchange, step.say)
+            case talk.Finish(exchange):
+                self._write("finish", exchange)
+                self._open[exchange].ours = True
+                self._end(exchange)
+            case talk.Deny(int(exchange)) if exchange in self._open:
+                self._write("deny", exchange)
+                del self._open[exchange]
+                self._events.append(talk.Ended(exchange, "denied here"))
+            case talk.Deny(exchange):
+                self._write("answer", exchange, None)
+            case talk.Refuse(text):
+                self._write("bad", text)
+        return None
+
+    def _write(self, *items: Any) -> None:
+        self._frames.append(pack(*items))
+
+    def _end(self, exchange: int) -> None:
+        one = self._open[exchange]
+        if one.ours and one.theirs:
+            del self._open[exchange]
+            self._events.append(talk.Ended(exchange))
+
+    # --- what the peer says -------------------------------------------------------------------
+
+    def receive(self, payload: bytes, now_ms: int) -> None:
+        """Take in a payload of the peer. What is ours is the peer's on its side."""
+        match json.loads(payload):
+            case ["offer", key, hashes, parts]:
+                offer = Offer(Probe(bytes.fromhex(key), hashes), tuple(map(part_of, parts)))
+                self._events.append(talk.Offered(offer))
+            case ["want", id, hashes]:
+                self._events.append(talk.Asked(id, Want(tuple(map(bytes.fromhex, hashes)))))
+            case ["answer", id, content]:
+                self._answered(id, content)
+            case ["hello", id]:
+                self._write("answer", id, None)
+                self._events += [talk.Joined(), talk.Met(False)]
+            case ["round", int(id), list(ranges)]:
+                self._round(-id, ranges, now_ms)
+            case ["finish", int(id)] if -id in self._open:
+                self._open[-id].theirs = True
+                self._events.append(talk.Round(-id, []))  # nothing of ours is answered any more
+                self._end(-id)
+            case ["deny", int(id)] if -id in self._open:
+                del self._open[-id]
+                self._events.append(talk.Ended(-id, "the peer refuses to compare"))
+            case ["finish" | "deny", int(_)]:
+                pass  # of a comparison that is over here
+            case ["bad", *_]:
+                self._events.append(talk.Fault("refused-by-peer", "it could not read something"))
+            case ["bye"]:
+                self._events.append(talk.Left())
+            case other:
+                self._write("bad", str(other))
+                self._events.append(talk.Fault(MALFORMED, f"not a message: {other}"))
+
+    def _round(self, exchange: int, ranges: list[object], now_ms: int) -> None:
+        if exchange > 0 and exchange not in self._open:
+            return  # it came after this side had given it up
+        one = self._open.setdefault(exchange, _Open(0))
+        one.deadline_ms = now_ms + SILENCE_MS
+        self._events.append(talk.Round(exchange, ranges))
+
+    def _answered(self, id: object, content: list[str | None] | None) -> None:
+        pending = self._requests.answered(id)
+        if pending is None:
+            self._events.append(talk.Fault(UNASKED, "an answer to nothing that was asked"))
+            return
+        self._events.append(talk.Answered(pending.saying))
+        match pending.saying:
+            case talk.Request(want):
+                found = tuple(part_of(text) for text in content or () if text is not None)
+                self._events.append(talk.Delivered(want, found))
+            case talk.Greet():
+                self._events.append(talk.Met(True))
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def expire(self, now_ms: int) -> None:
+        """Give up what was not answered in time."""
+        for pending in self._requests.expired(now_ms):
+            self._events.append(talk.Fault("timeout", "no answer"))
+            if isinstance(pending.saying, talk.Request):
+                self._events.append(talk.Failed(pending.saying.want))
+            else:
+                id = self._requests.add(pending.saying, now_ms + ASK_TIMEOUT_MS)
+                self._write("hello", id)
+        for exchange, one in list(self._open.items()):
+            if one.deadline_ms <= now_ms:
+                del self._open[exchange]
+                self._events.append(talk.Ended(exchange, talk.NO_ANSWER))
+
+    def excuse(self, busy_ms: int) -> None:
+        """Grant more time."""
+        self._requests.excuse(busy_ms)
+        for one in self._open.values():
+            one.deadline_ms += busy_ms
+
+    def close(self) -> None:
+        """End it: what is awaited has failed."""
+        self._requests.clear()
+        self._events += [talk.Ended(exchange, talk.CLOSED) for exchange in self._open]
+        self._open.clear()
+
+
+class JsonProtocol:
+    """Makes conversations in JSON."""
+
+    def converse(self, peer: Peer, pinned: bytes | None) -> JsonConversation:
+        """Return a conversation with a peer; nothing proves its key."""
+        return JsonConversation(peer)
+
+
+def pack(*items: Any) -> bytes:
+    """Return a message."""
+    return json.dumps(items).encode()
+
+
+def part_of(text: str) -> Part:
+    """Return the part that a text is."""
+    data = text.encode()
+    return Part(hashlib.sha3_256(data).digest(), data)
+
+
+def hashes_of(probe: Probe) -> list[str]:
+    """Return the hashes, in hex, of the parts of a state."""
+    assert isinstance(probe.data, list)
+    return probe.data

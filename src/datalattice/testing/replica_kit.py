@@ -1,0 +1,167 @@
+"""Replica kit: what every kind of replica has to keep to, with the protocol that it speaks.
+
+`check_replica` drives two of them against each other through replicators: writes on both sides,
+frames lost and repeated, connections torn. Whatever happened, the next comparison makes them equal,
+leaves nothing open, and asks for nothing more. The kind needs no line for it but `Kind`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from datalattice.sync import (
+    ROOT_SYNC_INTERVAL_MS,
+    Pace,
+    Peer,
+    Pull,
+    Replica,
+    Replicator,
+    Why,
+    WireProtocol,
+)
+from datalattice.testing.sim.dice import Dice
+
+STEPS: Final = 60
+"""Things that happen in one check."""
+
+WRITES: Final = 0.4
+"""Chance that one of them is a write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One replica of a kind, what makes its conversations, and how its user writes a number."""
+
+    replica: Replica
+    protocol: WireProtocol
+    write: Callable[[int], object]
+
+
+@dataclass(slots=True)
+class _End:
+    kind: Kind
+    replicator: Replicator
+    inbox: deque[bytes]
+
+
+class Pair:
+    """Two replicas of a kind, `0` and `1`, and the frames between them."""
+
+    def __init__(self, make: Callable[[], Kind], dice: Dice) -> None:
+        self._dice = dice
+        self.now_ms = 0
+        self.finished: list[tuple[object, str | None]] = []
+        self._connection = ""
+        self._number = 0
+        self.ends: list[_End] = []
+        for _ in range(2):
+            kind = make()
+            self.ends.append(_End(kind, Replicator(kind.replica, kind.protocol, Pace()), deque()))
+        self.connect()
+
+    def connect(self) -> None:
+        """Tear the connection and make another one; either side may dial."""
+        for end in self.ends:
+            if self._connection:
+                end.replicator.closed(self._connection, self.now_ms)
+            end.inbox.clear()
+        self._number += 1
+        self._connection = f"link {self._number}"
+        dialler = self._dice.below(2)
+        for side in (1 - dialler, dialler):
+            opened = self.ends[side].replicator.open
+            opened(self._connection, self.now_ms, outbound=side == dialler)
+
+    def write(self, side: int, number: int) -> None:
+        """Have a user write, and publish."""
+        self.ends[side].kind.write(number)
+        self.ends[side].replicator.publish(self.now_ms)
+
+    def carry(self, *, loss: float = 0.0, repeat: float = 0.0) -> None:
+        """Pass on frames until nobody says anything."""
+        moved = True
+        while moved:
+            moved = False
+            for side, end in enumerate(self.ends):
+                effects = end.replicator.take_effects()
+                self.finished += effects.finished
+                assert not effects.closes, effects.closes
+                for connection, payload in effects.sends:
+                    moved = True
+                    end.replicator.written(connection, 1, self.now_ms)
+                    if connection == self._connection and not self._dice.chance(loss):
+                        times = 1 + self._dice.chance(repeat)
+                        self.ends[1 - side].inbox.extend([payload] * times)
+                while end.inbox:
+                    moved = True
+                    end.replicator.receive(self._connection, end.inbox.popleft(), self.now_ms)
+
+    def pass_time(self, ms: int, *, loss: float = 0.0) -> None:
+        """Do what is due in the meantime."""
+        end_ms = self.now_ms + ms
+        while self.now_ms < end_ms:
+            times = (end.replicator.deadline_ms for end in self.ends)
+            due_ms = min((one for one in times if one is not None), default=end_ms)
+            self.now_ms = min(end_ms, max(self.now_ms + 1, due_ms))
+            for end in self.ends:
+                end.replicator.tick(self.now_ms)
+            self.carry(loss=loss)
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The probe keys of both."""
+        return [end.kind.replica.probe.key for end in self.ends]
+
+
+def check_replica(make: Callable[[], Kind], seed: int = 0) -> None:
+    """Check what every replica keeps to; a seed stands for what happens between two of them."""
+    _check_alone(make)
+    dice = Dice(seed, "replica kit")
+    pair = Pair(make, dice)
+    for step in range(STEPS):
+        if dice.chance(WRITES):
+            pair.write(dice.below(2), step)
+        elif dice.chance(0.1):
+            pair.connect()
+        pair.carry(loss=0.3, repeat=0.1)
+        pair.pass_time(dice.pick((0, 10, 60, 700)), loss=0.3)
+    pair.pass_time(3 * ROOT_SYNC_INTERVAL_MS)
+    assert pair.keys[0] == pair.keys[1], "a calm connection has not made them equal"
+    for end in pair.ends:
+        assert end.replicator.missing_count == 0, "something is still wanted"
+        (standing,) = end.replicator.standings
+        assert standing.equal, "two equal replicas do not count as equal"
+        assert standing.pending_count == 0, "something is still asked"
+    _check_pull(pair)
+
+
+def _check_alone(make: Callable[[], Kind]) -> None:
+    """Check one replica that nobody speaks with."""
+    kind = make()
+    before = kind.replica.probe
+    assert not kind.replica.publish().changed, "what nobody wrote is published"
+    kind.write(1)
+    change = kind.replica.publish()
+    assert change.changed, "a write is not published"
+    assert change.probe.key == kind.replica.probe.key != before.key
+    assert kind.replica.news(Peer("p"), [change.probe]) is None, "it tells what is known"
+    news = kind.replica.news(Peer("p"), [before])
+    assert news is not None, "it does not tell what is new"
+    assert news.offers
+    for why in Why:
+        kind.replica.compare(Peer("p"), why)  # which it may decline
+    kind.replica.forget(Peer("p"))
+
+
+def _check_pull(pair: Pair) -> None:
+    """Check that a pull ends when all is here that the peer had."""
+    pair.ends[0].kind.write(10_000)
+    pair.ends[0].kind.replica.publish()  # of which its replicator tells nobody
+    (standing,) = pair.ends[1].replicator.standings
+    pair.ends[1].replicator.pull(standing.id, Pull("pulled"), pair.now_ms)
+    pair.carry()
+    assert pair.finished[-1:] == [("pulled", None)], "a pull has not ended well"
+    assert pair.keys[0] == pair.keys[1], "a pull ended before all was here"

@@ -1,0 +1,88 @@
+"""Addresses: the texts that name a node, and what is said about those that name none."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from datalattice.client import PORT_MAX, Address, parse_address, parse_key, system_reason
+from datalattice.client.addresses import HOST_CHARS_MAX
+from datalattice.errors import UsageError
+
+KEY = bytes(range(32))
+HEX = KEY.hex()
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "shortest"),
+    [
+        ("host:1", Address("tls", "host", 1), "host:1"),
+        ("tls://host:1", Address("tls", "host", 1), "host:1"),
+        ("TLS://host:1", Address("tls", "host", 1), "host:1"),
+        ("tcp://host:1", Address("tcp", "host", 1), "tcp://host:1"),
+        ("[::1]:18888", Address("tls", "::1", 18888), "[::1]:18888"),
+        ("tcp://[fe80::1]:9", Address("tcp", "fe80::1", 9), "tcp://[fe80::1]:9"),
+        (f"{HEX}@host:1", Address("tls", "host", 1, KEY), f"{HEX}@host:1"),
+        (f"tls://{HEX.upper()}@[::1]:1", Address("tls", "::1", 1, KEY), f"{HEX}@[::1]:1"),
+        (f"tcp://0x{HEX}@h:1", Address("tcp", "h", 1, KEY), f"tcp://{HEX}@h:1"),
+        (f"h:{PORT_MAX}", Address("tls", "h", PORT_MAX), f"h:{PORT_MAX}"),
+        ("x" * HOST_CHARS_MAX + ":1", Address("tls", "x" * HOST_CHARS_MAX, 1), None),
+    ],
+)
+def test_an_address_is_read_and_said_in_its_shortest_form(
+    text: str, address: Address, shortest: str | None
+) -> None:
+    assert parse_address(text) == address
+    assert shortest in (None, str(address))
+    assert parse_address(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "host", "host:", ":1", "host:x", "host:-1", "host:1x", "a:b:1", "::1:1", "[::1]",
+        "h h:1", "http://h:1", "://h:1", "tls:///h:1", "h/p:1", "u@h:1", "@h:1",
+        f"{HEX[:-1]}@h:1", f"{HEX}0@h:1", "[]:1", "h:\u0661", "x" * (HOST_CHARS_MAX + 1) + ":1",
+        "h\n:1", "h:000001",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_is_refused_with_the_accepted_forms(text: str) -> None:
+    with pytest.raises(UsageError, match=r"host:port|hex digits"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("port", ["0", str(PORT_MAX + 1), "99999"])
+def test_a_port_that_nobody_can_dial_is_named(port: str) -> None:
+    with pytest.raises(UsageError, match=port):
+        parse_address(f"h:{port}")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(111, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
+        (
+            OSError("Multiple exceptions: [Errno 111] Connect ('::1', 1), [Errno 111] Connect"),
+            "Connection refused",
+        ),
+        (
+            OSError("Multiple exceptions: [Errno 101] ('::1', 1), [Errno 111] ('127.0.0.1', 1)"),
+            "Network is unreachable; Connection refused",
+        ),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (ConnectionResetError("it closed the connection"), "it closed the connection"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_the_system_s_reason_is_said_once_and_without_the_address(
+    error: OSError, text: str
+) -> None:
+    assert system_reason(error) == text
+
+
+def test_a_key_is_64_hex_digits() -> None:
+    assert parse_key(HEX) == parse_key("0x" + HEX) == KEY
+    for wrong in ("", "00" * 31, "00" * 33, "zz" * 32, " " + HEX, HEX[:-1] + "é"):
+        with pytest.raises(UsageError, match="64 hex digits"):
+            parse_key(wrong)
