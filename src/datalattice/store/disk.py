@@ -20,6 +20,7 @@ from typing import Protocol
 from datalattice.crypto import sha3_256
 from datalattice.engine import Engine, LmdbEngine
 from datalattice.errors import StoreError, StoreFailed, StoreFull
+from datalattice.store.birthtime import birth_time
 from datalattice.store.lockfile import ContentLock, FileLock
 
 FOLDER_MODE = 0o700
@@ -299,10 +300,11 @@ class RealDisk:
             return ""
 
     def place(self, path: str) -> str:
-        """Return the machine, the file system and the inode.
+        """Return the machine, the file system, the inode and when it was made.
 
         The id of the file system comes from what is on the disk, so it outlasts restarts of the
-        machine where the number of the device may not; without one, that number serves.
+        machine where the number of the device may not; without one, that number serves. A folder
+        that is removed and restored may get the inode's number again, not its time of birth.
         """
         try:
             # The id itself is not for others to see, who may get a copy of the folder.
@@ -310,7 +312,8 @@ class RealDisk:
         except OSError:
             machine = "-"
         found = Path(path).stat()
-        return f"{machine} {os.statvfs(path).f_fsid or found.st_dev} {found.st_ino}"
+        system = os.statvfs(path).f_fsid or found.st_dev
+        return f"{machine} {system} {found.st_ino} {birth_time(path)}"
 
     def lock(self, path: str) -> Lock:
         """Take the lock file.

@@ -1,8 +1,8 @@
 """Place: whether a store still lies where it was when a node last wrote to it.
 
 `place.json` beside the log says where the log's folder was (`Disk.place`): on which machine, on
-which file system, under which inode. A folder that was copied, restored from a backup or moved to
-another disk differs in one of them. A snapshot of a machine as a whole does not.
+which file system, under which inode, made when. A folder that was copied, restored from a backup or
+moved to another disk differs in one of them. A snapshot of a machine as a whole does not.
 """
 
 from __future__ import annotations
