@@ -19,9 +19,9 @@ from typing import Final, TypeVar
 from datalattice.cells import Value, Vector, decode, encode
 from datalattice.client.settings import NodeConfig
 from datalattice.errors import BadFormat, DataLatticeError, StoreClosed, UsageError
+from datalattice.node.hosts import Host
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
-from datalattice.node.worker import Worker
 from datalattice.store import GRACE_MS, CellStore, Collected, Store
 from datalattice.sync import (
     BROUGHT,
@@ -57,14 +57,13 @@ class Housekeeper:
     def __init__(
         self,
         store: Store,
-        replica: LatticeReplica,
-        worker: Worker,
+        host: Host[LatticeReplica],
         observer: Observer,
         config: NodeConfig,
     ) -> None:
         self._store = store
-        self._replica = replica
-        self._worker = worker
+        self._host = host
+        self._replica = host.replica
         self._observer = observer
         self._config = config
         self._task: asyncio.Task[None] | None = None
@@ -99,7 +98,7 @@ class Housekeeper:
 
         Raises: whatever `question` raises.
         """
-        return await self._on_worker(lambda _replicator, _now_ms: question(self._replica))
+        return await self._host.ask(question)
 
     async def forget(self) -> bool:
         """Have the root leave out what was decided to be forgotten, and the peers told."""
@@ -110,7 +109,7 @@ class Housekeeper:
                 replicator.settle(Absorbed(changed=True), "", now_ms)
             return is_changed
 
-        return await self._on_worker(forget)
+        return await self._host.act(forget)
 
     async def bring(self, offer: Offer, *, is_known: bool) -> Absorbed:
         """Have the replica take in what the operator brings, and the peers told.
@@ -123,30 +122,7 @@ class Housekeeper:
             replicator.settle(absorbed, BROUGHT, now_ms)
             return absorbed
 
-        return await self._on_worker(take_in)
-
-    async def _on_worker(self, action: Callable[[Replicator, int], T]) -> T:
-        loop = asyncio.get_running_loop()
-        told: asyncio.Future[T] = loop.create_future()
-
-        def tell(result: T | None, error: Exception | None) -> None:
-            if told.done():
-                return
-            if error is not None:
-                told.set_exception(error)
-            else:
-                told.set_result(result)  # type: ignore[arg-type]
-
-        def act(replicator: Replicator, now_ms: int) -> None:
-            try:
-                result = action(replicator, now_ms)
-            except DataLatticeError as error:
-                loop.call_soon_threadsafe(tell, None, error)
-            else:
-                loop.call_soon_threadsafe(tell, result, None)
-
-        self._worker.submit(act)
-        return await told
+        return await self._host.act(take_in)
 
     # --- looking --------------------------------------------------------------------------------
 

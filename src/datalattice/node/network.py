@@ -1,7 +1,7 @@
 """Network: a node's connections, those it makes and those made to it.
 
 Who may connect, how many, and how much all of them together make the node hold is decided here;
-what is said on a connection is between the peer and the worker.
+what is said on a connection is between the peer and the replicas.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
 
-from datalattice.cells import Value
 from datalattice.client import Address, parse_key
 from datalattice.client.settings import DEFAULT_PORT, NodeConfig
 from datalattice.clock import Clock
@@ -26,12 +26,13 @@ from datalattice.node.connection import WANTED_FRAMES_MAX, Connection, Traffic
 from datalattice.node.directory import Changed, Found, Look
 from datalattice.node.discovery import Discovery
 from datalattice.node.files import FILES_RESERVED, files_max
+from datalattice.node.hosts import Acquaintance, Host, Hosts
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
 from datalattice.node.peers import INBOUND, Call, PeerInfo, Peers
 from datalattice.node.transport import Link, Listener, Transport
-from datalattice.node.worker import Action, Done, Worker
-from datalattice.sync import Effects, Note, Replicator, Sender
+from datalattice.node.worker import Action, Done
+from datalattice.sync import Effects, Note, Replica, Replicator
 from datalattice.wire import ErrorCode, encode_failure, encode_frame
 
 HELD_BYTES_MAX: Final = 256_000_000
@@ -46,34 +47,13 @@ REFUSALS_MAX: Final = 32
 """Refusals with a reason that may be under way; others end without one."""
 
 
-class Ledger(Protocol):
-    """Who is at the other end of each connection, and what it has to its charge."""
-
-    def introduce(self, peer: str, sender: Sender, *, is_wanted: bool, is_known: bool) -> None:
-        """Take note of who it is, before anything else of the connection."""
-        ...
-
-    def leave(self, peer: str) -> None:
-        """Take note that a connection has ended."""
-        ...
-
-    def wait_ms(self, peer: str) -> int:
-        """Return how long what comes next over a connection has to wait."""
-        ...
-
-
 class Network:
     """The connections of one node. Lives on the event loop.
 
-    linked:   called when a connection to a wanted peer has ended.
-    restrict: called by the worker with the id of a connection, before it is used and after its end,
-              and the paths that are replicated over it if not everything is.
-    ledger:   who is at the other end of connections; the worker calls its methods.
+    linked: called when a connection to a wanted peer has ended.
     """
 
-    ledger: Ledger
     linked: Callable[[], None]
-    restrict: Callable[[str, Sequence[Sequence[Value]] | None], None]
 
     def __init__(
         self,
@@ -83,10 +63,8 @@ class Network:
         observer: Observer,
         clock: Clock,
         entropy: Entropy,
-        partial: Mapping[bytes, Sequence[Sequence[Value]]],
     ) -> None:
         self._config = config
-        self._partial = dict(partial)
         self._transport = transport
         self.own_key = own_key
         self._observer = observer
@@ -103,6 +81,7 @@ class Network:
             config, own_key, clock, self._learn, self.peers.keys, observer.failed
         )
         self.connections: dict[str, Connection] = {}
+        self._acquaintances: dict[str, Acquaintance] = {}
         self._numbers = itertools.count(1)
         self._guests: dict[str, Guest] = {}
         self._refusing = 0
@@ -128,13 +107,13 @@ class Network:
         """The port that others dial, None when the node does not listen."""
         return None if self._listener is None else self._listener.port
 
-    async def listen(self, worker: Worker) -> None:
-        """Accept connections, as configured; what they say goes to the worker.
+    async def listen(self, hosts: Hosts) -> None:
+        """Accept connections, as configured; what they say goes to the replicas.
 
         Raises: UsageError: the port is in use.
         """
         self._loop = asyncio.get_running_loop()
-        self._worker = worker
+        self._hosts = hosts
         port = self._config.port
         if port is None:
             try:
@@ -259,8 +238,22 @@ class Network:
         if connection is not None:
             connection.cut(reason)
 
-    def heard(self, effects: Effects) -> None:
-        """Take note of what peers proved and did, as the worker says."""
+    def carry_out(self, host: Host[Replica], effects: Effects) -> None:
+        """Send, close, count and log what a replicator wants."""
+        for note in effects.notes:
+            self._observer.note(note)
+        if effects.push_count:
+            self._observer.count("pushes", effects.push_count)
+        for id, payload in effects.sends:
+            connection = self.connections.get(id)
+            if connection is not None:
+                connection.send(payload)
+        for id, reason in effects.closes:
+            self._close_connection(id, reason)
+        self._take_note(effects)
+
+    def _take_note(self, effects: Effects) -> None:
+        """Take note of what peers proved and did, as a replicator says."""
         for id, public_key in effects.identified:
             self.peers.identified(id, public_key)
             self._proved(id, public_key)
@@ -295,14 +288,14 @@ class Network:
         if not self._is_named(public_key):
             return
         self._choose(id)
+        known = self._acquaintances[id]
         is_wanted = self.peers.is_added(public_key)
-
-        self._submit(
-            id,
-            lambda _replicator, _now: self.ledger.introduce(
-                id, public_key, is_wanted=is_wanted, is_known=True
-            ),
+        who = replace(
+            known, public_key=public_key, sender=public_key, is_wanted=is_wanted, is_known=True
         )
+        self._acquaintances[id] = who
+        lattice = self._hosts.lattice
+        self._submit(lattice, id, lambda _replicator, _now: lattice.ledger.introduce(who))
 
     def name_of(self, id: str) -> str:
         """Return what stays of the peer at the other end: its key, else where it is."""
@@ -359,29 +352,16 @@ class Network:
         if is_known:
             self._choose(id)
         sender = key or source_of_remote(link.remote) or link.remote
-        self._submit(
-            id,
-            lambda _replicator, _now: self.ledger.introduce(
-                id, sender, is_wanted=is_wanted, is_known=is_known
-            ),
+        self._acquaintances[id] = Acquaintance(
+            id, outbound, key, pinned, sender, is_wanted, is_known
         )
-        paths = self._partial.get(key or pinned or b"")
-        if paths is not None:
-            self._submit(id, lambda _replicator, _now: self.restrict(id, paths))
-        self._submit(
-            id,
-            lambda replicator, now: replicator.open(
-                id, now, outbound=outbound, public_key=key, pinned=pinned
-            ),
-        )
+        self._open(self._hosts.lattice, id, outbound=outbound)
         try:
             await connection.run()
         finally:
             del self.connections[id]
-            self._submit(id, lambda replicator, now: replicator.closed(id, now))
-            if paths is not None:
-                self._submit(id, lambda _replicator, _now: self.restrict(id, None))
-            self._submit(id, lambda _replicator, _now: self.ledger.leave(id))
+            self._closed(self._hosts.lattice, id)
+            del self._acquaintances[id]
             self._chosen.discard(id)
             self._observer.count("connections-closed")
             if connection.cause is not None:
@@ -392,12 +372,36 @@ class Network:
             log_event(level, "disconnected", peer=id, reason=connection.reason or "closed here")
         return connection.reason
 
-    def _submit(self, id: str, action: Action, done: Done | None = None) -> None:
-        """Have the worker do something for a connection; those we chose come first."""
-        self._worker.submit(action, done, stranger=id not in self._chosen)
+    def _open(self, host: Host[Replica], id: str, *, outbound: bool) -> None:
+        """Have a replica take up a connection."""
+        who = self._acquaintances[id]
+
+        def open(replicator: Replicator, now_ms: int) -> None:
+            host.ledger.introduce(who)
+            replicator.open(
+                id, now_ms, outbound=outbound, public_key=who.public_key, pinned=who.pinned
+            )
+
+        self._submit(host, id, open)
+
+    def _closed(self, host: Host[Replica], id: str) -> None:
+        """Have a replica forget a connection."""
+
+        def closed(replicator: Replicator, now_ms: int) -> None:
+            replicator.closed(id, now_ms)
+            host.ledger.leave(id)
+
+        self._submit(host, id, closed)
+
+    def _submit(
+        self, host: Host[Replica], id: str, action: Action, done: Done | None = None
+    ) -> None:
+        """Have a replica do something for a connection; those we chose come first."""
+        host.lane.submit(action, done, stranger=id not in self._chosen)
 
     def frame(self, connection: Connection, payload: bytes) -> None:
-        """Hand a frame to the worker."""
+        """Hand a frame to the replica that it is for."""
+        host = self._hosts.lattice
         size = len(payload)
         wait_ms = 0
 
@@ -405,7 +409,7 @@ class Network:
             nonlocal wait_ms
             began_s = time.perf_counter()
             replicator.receive(connection.id, payload, now_ms)
-            wait_ms = self.ledger.wait_ms(connection.id)
+            wait_ms = host.ledger.wait_ms(connection.id)
             self._observer.measure("frame", time.perf_counter() - began_s)
 
         def handled() -> None:
@@ -413,7 +417,7 @@ class Network:
                 self._hold_back(connection, wait_ms)
             connection.handled(size)
 
-        self._submit(connection.id, receive, handled)
+        self._submit(host, connection.id, receive, handled)
 
     def _hold_back(self, connection: Connection, wait_ms: int) -> None:
         """Read a peer later whose messages cost more than its share."""
@@ -422,9 +426,12 @@ class Network:
         self._observer.note(Note("work-slowed", connection.id, text))
 
     def written(self, connection: Connection, count: int) -> None:
-        """Tell the worker that frames have left."""
+        """Tell a replica that frames have left."""
+        host = self._hosts.lattice
         self._submit(
-            connection.id, lambda replicator, now: replicator.written(connection.id, count, now)
+            host,
+            connection.id,
+            lambda replicator, now: replicator.written(connection.id, count, now),
         )
 
     def held(self, change: int) -> None:

@@ -47,8 +47,10 @@ from datalattice.node.forkhealth import FORKS, fork_trouble
 from datalattice.node.grids import AuthorityWatch, web_keys
 from datalattice.node.guarding import Guard
 from datalattice.node.heal import Healer
+from datalattice.node.hosts import LATTICE, Host, Hosts
 from datalattice.node.housekeeping import Housekeeper
 from datalattice.node.keys import node_keys
+from datalattice.node.ledger import LatticeLedger
 from datalattice.node.logs import log_event
 from datalattice.node.looking import look_inside
 from datalattice.node.monitor import Monitor
@@ -59,7 +61,6 @@ from datalattice.node.pulling import PullWaiters
 from datalattice.node.reading import Inside
 from datalattice.node.transport import TcpTransport, Transport
 from datalattice.node.unwritten import unwritten
-from datalattice.node.worker import Done, Worker
 from datalattice.store import CellStore, CheckedCells, Fetch, Healing, Store
 from datalattice.sync import (
     Effects,
@@ -172,8 +173,9 @@ class Node:
             self.observer,
             self.clock,
             self._entropy,
-            partial_paths(config, self._lattice),
         )
+        self._partial = partial_paths(config, self._lattice)
+        self._hosts = Hosts()
         self.backups = tuple(backups)
         for one in self.backups:
             if not isinstance(one, Backup):
@@ -242,25 +244,30 @@ class Node:
                 self.config.message_bytes_max,
             )
             self.observer.checks[FORKS] = lambda: fork_trouble(self._replica.evidence)
-            self._worker = Worker(self._replicator(), self._deliver, self._failed)
+            self._host = Host(
+                (LATTICE, b""),
+                self._replica,
+                self._replicator(),
+                self._failed,
+                ledger=LatticeLedger(self._replica, self._partial),
+                told=self._told,
+                heard=self._heard,
+            )
+            self._hosts.add(self._host)
             self._healer = Healer(
-                self._store, self._worker, self.observer, self.config.check_interval_ms / 1_000
+                self._store, self._host.lane, self.observer, self.config.check_interval_ms / 1_000
             )
             self._replica.on_loss = self._healer.note
-            self._network.restrict = self._replica.restrict
-            self.house = Housekeeper(
-                self._store, self._replica, self._worker, self.observer, self.config
-            )
+            self.house = Housekeeper(self._store, self._host, self.observer, self.config)
             hosting = self._replica.hosting
             assert hosting is not None
             is_added, found = self._network.peers.is_added, self._network.peers.keys
             hosting.wanted = lambda: [key for key in found() if is_added(key)]
-            self._network.ledger = self._replica
             for backup in self.backups:
                 backup.start(self._store, self.observer, self._lattice)
                 self._backing.append(backup)
             self._back_up()  # before the worker begins: what it commits is later
-            await self._network.listen(self._worker)
+            await self._network.listen(self._hosts)
             await self.monitor.start(self.config)
         except BaseException:
             await self._network.close()
@@ -268,7 +275,7 @@ class Node:
             if self._owned is not None:
                 self._owned.close()
             raise
-        self._worker.start()
+        self._host.start(self._network)
         self._healer.start()
         self.house.start()
         if self._authority is not None:
@@ -307,7 +314,7 @@ class Node:
             if self._authority is not None:
                 await self._authority.close()
             await self.monitor.close()
-            await asyncio.to_thread(self._worker.publish, CLOSE_TIMEOUT_S)
+            await asyncio.to_thread(self._host.lane.publish, CLOSE_TIMEOUT_S)
         except (StoreError, TimeoutError) as error:
             failure = error
         finally:
@@ -315,7 +322,7 @@ class Node:
             await self._network.close()
             await self._healer.close()
             await self.house.close()
-            await asyncio.to_thread(self._worker.stop)
+            await asyncio.to_thread(self._host.lane.stop)
             lost = [] if failure is None else await asyncio.to_thread(self._unwritten)
             with contextlib.suppress(StoreError):  # it is counted again
                 await asyncio.to_thread(self.house.save)
@@ -354,7 +361,7 @@ class Node:
             finally:
                 self._loop.call_soon_threadsafe(told.set)
 
-        self._worker.submit(hurry)
+        self._host.lane.submit(hurry)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await told.wait()
@@ -377,7 +384,7 @@ class Node:
         return self._guard.fence.is_asked
 
     async def _ask_for(self, connection: Connection, path: tuple[Value, ...]) -> str | None:
-        return await self._pulls.ask(self._worker, connection, path, is_strict=True)
+        return await self._pulls.ask(self._host.lane, connection, path, is_strict=True)
 
     # --- the value ----------------------------------------------------------------------------
 
@@ -467,7 +474,7 @@ class Node:
 
     def _on_sync(self, value: Value) -> Value:
         began_s = time.perf_counter()
-        self._worker.publish()
+        self._host.lane.publish()
         self.observer.measure("publish", time.perf_counter() - began_s)
         return value
 
@@ -533,7 +540,7 @@ class Node:
     async def look_inside(self) -> Inside:
         """Return what only the worker knows, once it has time to tell."""
         links = self._network.connections
-        return await look_inside(self._worker, self._replica, self._pulls, links)
+        return await look_inside(self._host.lane, self._replica, self._pulls, links)
 
     def add_peer(self, address: str | None = None, *, public_key: bytes | None = None) -> None:
         """Stay connected to a node from now on: at an address, with a key, or both.
@@ -562,7 +569,7 @@ class Node:
         if not chosen:
             whom = "any peer" if address is None else address
             raise PeerUnavailable(f"not connected to {whom}")
-        await self._pulls.pull(self._worker, chosen, timeout_s)
+        await self._pulls.pull(self._host.lane, chosen, timeout_s)
 
     def look_for_more(self) -> None:
         """Ask every peer for its root: what was refused until now may be taken."""
@@ -572,18 +579,17 @@ class Node:
             for id in ids:
                 replicator.pull(id, None, now_ms)
 
-        self._worker.submit(ask)
+        self._host.lane.submit(ask)
 
     # --- what the worker wants done -----------------------------------------------------------
 
-    def _deliver(self, effects: Effects, done: Done | None) -> None:
+    def _told(self, effects: Effects) -> bool:
+        """Do what follows from effects in the lane; return whether somebody waits for a change."""
         if effects.changed:
             self.observer.changed()
             self._back_up()
         self._healer.settle(effects)
-        if not self._watcher_count and effects.is_silent and done is None:
-            return
-        self._loop.call_soon_threadsafe(self._carry_out, effects, done)
+        return bool(self._watcher_count) and effects.changed
 
     def _back_up(self) -> None:
         for backup in self._backing:
@@ -592,27 +598,13 @@ class Node:
     def _failed(self, error: Exception) -> None:
         self._healer.failed(error)
 
-    def _carry_out(self, effects: Effects, done: Done | None) -> None:
-        for note in effects.notes:
-            self.observer.note(note)
-        if effects.push_count:
-            self.observer.count("pushes", effects.push_count)
-        for id, payload in effects.sends:
-            connection = self._network.connections.get(id)
-            if connection is not None:
-                connection.send(payload)
-        for id, reason in effects.closes:
-            connection = self._network.connections.get(id)
-            if connection is not None:
-                connection.close(reason)
+    def _heard(self, effects: Effects) -> None:
+        """Do on the event loop what follows from effects that were carried out."""
         for token, error in effects.finished:
             self._pulls.finished(token, error)
-        self._network.heard(effects)
         for twin in effects.twins:
             assert isinstance(twin, Start)
             self._guard.cloned(twin)
         if effects.changed:
             self._changed.set()
             self._changed = asyncio.Event()
-        if done is not None:
-            done()
