@@ -230,39 +230,7 @@ class Node:
             )
         try:
             await self._guard.look(self._store)
-            self._replica = await asyncio.to_thread(
-                LatticeReplica,
-                self._store,
-                self._lattice,
-                self._context,
-                self._on_sync,
-                self.config.hosting,
-                self.clock,
-                None,
-                self._watches,
-                self._guard.fence.check,
-                self.config.message_bytes_max,
-            )
-            self.observer.checks[FORKS] = lambda: fork_trouble(self._replica.evidence)
-            self._host = Host(
-                (LATTICE, b""),
-                self._replica,
-                self._replicator(),
-                self._failed,
-                ledger=LatticeLedger(self._replica, self._partial),
-                told=self._told,
-                heard=self._heard,
-            )
-            self._hosts.add(self._host)
-            self._healer = Healer(
-                self._store, self._host.lane, self.observer, self.config.check_interval_ms / 1_000
-            )
-            self._replica.on_loss = self._healer.note
-            self.house = Housekeeper(self._store, self._host, self.observer, self.config)
-            hosting = self._replica.hosting
-            assert hosting is not None
-            is_added, found = self._network.peers.is_added, self._network.peers.keys
-            hosting.wanted = lambda: [key for key in found() if is_added(key)]
+            self._host = await self._lattice_host()
             for backup in self.backups:
                 backup.start(self._store, self.observer, self._lattice)
                 self._backing.append(backup)
@@ -292,12 +260,46 @@ class Node:
             await self.close()
             raise
 
-    def _replicator(self) -> Replicator:
+    async def _lattice_host(self) -> Host[LatticeReplica]:
+        """Read the store; return the host of what is in it, with those who look after it."""
+        self._replica = await asyncio.to_thread(
+            LatticeReplica,
+            self._store,
+            self._lattice,
+            self._context,
+            self._on_sync,
+            self.config.hosting,
+            self.clock,
+            None,
+            self._watches,
+            self._guard.fence.check,
+            self.config.message_bytes_max,
+        )
+        self.observer.checks[FORKS] = lambda: fork_trouble(self._replica.evidence)
         start, pace = self._guard.start, self.config.pace
         protocol = LatticeProtocol(
             self.clock, self.config.dialect, pace, self.identity, self._entropy, start
         )
-        return Replicator(self._replica, protocol, pace)
+        host = Host(
+            (LATTICE, b""),
+            self._replica,
+            Replicator(self._replica, protocol, pace),
+            self._failed,
+            ledger=LatticeLedger(self._replica, self._partial),
+            told=self._told,
+            heard=self._heard,
+        )
+        self._hosts.add(host)
+        self._healer = Healer(
+            self._store, host.lane, self.observer, self.config.check_interval_ms / 1_000
+        )
+        self._replica.on_loss = self._healer.note
+        self.house = Housekeeper(self._store, host, self.observer, self.config)
+        hosting = self._replica.hosting
+        assert hosting is not None
+        is_added, found = self._network.peers.is_added, self._network.peers.keys
+        hosting.wanted = lambda: [key for key in found() if is_added(key)]
+        return host
 
     async def close(self) -> None:
         """Make the last local writes durable, tell the peers, and end.
