@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -64,6 +64,8 @@ class Partner:
     stated:         the key of the last state that this peer told, taken in or not.
     is_settled:     whether `received` is what that came to.
     has_news:       there may be something to push.
+    is_refused:     it was not admitted when something was to be pushed to it. That is asked again
+                    at the next event, or when it is to be compared: to wake for it would be to spin.
     paced_ms:       when pushes that keep to the pace would have used up those that were made.
     may_push_early: the next push may come before the window is over, since few were made lately.
     window_ms:      when the window of the last push is over.
@@ -86,6 +88,7 @@ class Partner:
     claimed: bytes | None = None
     start: object = None
     has_news: bool = False
+    is_refused: bool = False
     paced_ms: int = 0
     may_push_early: bool = False
     window_ms: int = 0
@@ -142,15 +145,18 @@ class Partner:
             and one.start != self.start
         ]
 
-    def deadlines(self) -> Iterator[int]:
-        """Yield the times at which there is something to do for this peer."""
-        deadline_ms = self.conversation.deadline_ms
-        if deadline_ms is not None:
-            yield deadline_ms
-        if self.joined and not (self.is_full or self.closing):
-            yield self.compare_after_ms
-            if self.has_news and self.may_push:
-                yield self.push_after_ms
+    @property
+    def due_ms(self) -> int | None:
+        """When there is something to do for this peer, None when only an event can change that."""
+        due_ms = self.conversation.deadline_ms
+        if not self.joined or self.closing or self.is_full:
+            return due_ms
+        if due_ms is None or self.compare_after_ms < due_ms:
+            due_ms = self.compare_after_ms
+        is_news = self.has_news and not self.is_refused
+        if is_news and self.push_after_ms < due_ms and self.may_push:
+            due_ms = self.push_after_ms
+        return due_ms
 
     def told(self, probe: Probe, now_ms: int, pace: Pace) -> None:
         """Note that this peer was told a state; decides when it may be told the next one."""

@@ -75,6 +75,7 @@ from datalattice.sync.replica import (
     Want,
     Why,
 )
+from datalattice.sync.timetable import Timetable
 from datalattice.sync.wants import WANTS_MAX, WantList
 
 TWINS: Final = "a folder was cloned: another live node has the identity of this one, it is"
@@ -92,6 +93,9 @@ class Replicator:
         self._pace = pace or Pace()
         self._repairs = Repairs(replica)
         self._partners: dict[str, Partner] = {}
+        self._comparing: dict[str, Partner] = {}  # those with a comparison that is not over
+        self._due = Timetable()
+        self._touched: set[str] = set()  # connections whose time in it may be another one now
         self._wants = WantList(self._pace.rounds_max)
         self._pulls = Pulls()
         self._effects = Effects()
@@ -127,6 +131,7 @@ class Replicator:
             return
         partner.conversation.close()
         self._hear(partner, now_ms)
+        self._comparing.pop(id, None)
         self._replica.forget(partner.peer)
         self._wants.remove_peer(id, now_ms)
         self._drop_lost(partner.peer, now_ms)
@@ -154,6 +159,7 @@ class Replicator:
         finally:
             for partner in self._partners.values() if at_once else ():
                 partner.push_after_ms = min(partner.push_after_ms, now_ms)
+                self._touched.add(partner.id)
                 self._flush(partner, now_ms)
         return change.changed
 
@@ -175,6 +181,7 @@ class Replicator:
             for holder, probe in held:
                 if holder in self._partners:
                     self._partners[holder].heard(probe, absorbed.finished, part=part)
+                    self._touched.add(holder)
         lost = next((one.text for one in absorbed.reports if one.is_refusal or one.is_loss), "")
         ended = dict(absorbed.ended)
         if absorbed.refused:
@@ -222,6 +229,7 @@ class Replicator:
         partner = self._partners.get(id)
         if partner is not None:
             partner.unsent_count = max(0, partner.unsent_count - count)
+            self._touched.add(id)
             self._flush(partner, now_ms)
             self._fetch(now_ms)
 
@@ -230,10 +238,17 @@ class Replicator:
 
         busy_ms: so long nobody was heard here; what was asked has that much more time.
         """
-        for partner in list(self._partners.values()):
+        self._note_times()
+        due = self._due.take(now_ms)
+        self._touched |= due
+        for partner in list(self._partners.values()) if due or busy_ms else ():
             conversation = partner.conversation
-            if conversation.deadline_ms is not None:
+            if busy_ms and conversation.deadline_ms is not None:
                 conversation.excuse(busy_ms)
+                self._touched.add(partner.id)
+            if partner.id not in due:
+                continue
+            if conversation.deadline_ms is not None:
                 conversation.expire(now_ms)
                 self._hear(partner, now_ms)
             if partner.joined and now_ms >= partner.compare_after_ms and not partner.is_full:
@@ -256,11 +271,18 @@ class Replicator:
     @property
     def deadline_ms(self) -> int | None:
         """Return when `tick` has something to do, None when only an event can change that."""
-        times = [ms for partner in self._partners.values() for ms in partner.deadlines()]
-        wake_ms = self._wants.next_wake_ms()
-        if wake_ms is not None:
-            times.append(wake_ms)
-        return min(times, default=None)
+        self._note_times()
+        due_ms, wake_ms = self._due.first_ms, self._wants.next_wake_ms()
+        if due_ms is None or wake_ms is None:
+            return wake_ms if due_ms is None else due_ms
+        return min(due_ms, wake_ms)
+
+    def _note_times(self) -> None:
+        """Note when each partner is due of which that may have changed: the others keep theirs."""
+        for id in self._touched:
+            partner = self._partners.get(id)
+            self._due.set(id, None if partner is None else partner.due_ms)
+        self._touched.clear()
 
     @property
     def standings(self) -> list[Standing]:
@@ -283,6 +305,7 @@ class Replicator:
 
     def _hear(self, partner: Partner, now_ms: int) -> None:
         """Do what follows from all that a conversation has found out."""
+        self._touched.add(partner.id)
         self._send_frames(partner)
         while events := partner.conversation.events():
             for event in events:
@@ -431,6 +454,7 @@ class Replicator:
         if home is None:
             self._charge(partner, IGNORED, reason)
         else:
+            self._touched.add(home.id)
             self._absorb(home, offer, now_ms)
 
     def _home(self, partner: Partner) -> Partner | None:
@@ -445,6 +469,7 @@ class Replicator:
 
     def _changed(self, now_ms: int) -> None:
         self._effects.changed = True
+        self._touched.update(self._partners)
         for partner in self._partners.values():
             partner.changed(now_ms, crowded=self.crowded)
         for partner in self._partners.values():
@@ -454,7 +479,8 @@ class Replicator:
         """Push the difference to a peer if there may be one, it reads, and its window is over."""
         if not (partner.has_news and partner.may_push) or now_ms < partner.push_after_ms:
             return
-        if not self._admits(partner):
+        partner.is_refused = not self._admits(partner)
+        if partner.is_refused:
             return
         partner.has_news = False
         news = self._replica.news(partner.peer, partner.known)
@@ -486,6 +512,7 @@ class Replicator:
         exchange = partner.conversation.send(Compare(comparison.start()), now_ms)
         if exchange is not None:
             partner.comparisons[exchange] = OpenComparison(comparison)
+            self._comparing[partner.id] = partner
             if pull is not None:
                 self._pulls.begin((partner.id, exchange), pull)
         if comparison.probe is not None:
@@ -511,6 +538,7 @@ class Replicator:
                 self._say(partner, Deny(exchange), now_ms)
                 return
             running = partner.comparisons[exchange] = OpenComparison(comparison)
+            self._comparing[partner.id] = partner
         try:
             step = running.comparison.receive(message)
         except PeerError as error:
@@ -544,6 +572,8 @@ class Replicator:
         running = partner.comparisons.pop(exchange, None)
         if running is None:
             return
+        if not partner.comparisons:
+            self._comparing.pop(partner.id, None)
         if error is not None:
             self._pulls.failed((partner.id, exchange), error)
             if partner.id in self._partners:
@@ -564,9 +594,9 @@ class Replicator:
         if not len(self._wants):
             return
         for partner in self._partners.values():
-            room = partner.conversation.room
-            if not self._admits(partner):
+            if not (self._wants.has_line(partner.id) and self._admits(partner)):
                 continue
+            room = partner.conversation.room
             while room > 0 and not partner.is_full and not partner.closing:
                 hashes = tuple(self._wants.take(partner.id, partner.conversation.batch_max))
                 if not hashes:
@@ -593,9 +623,8 @@ class Replicator:
         self._fetch(now_ms)
 
     def _finish_all(self, now_ms: int) -> None:
-        for partner in list(self._partners.values()):
-            if partner.comparisons:
-                self._finish(partner, now_ms)
+        for partner in list(self._comparing.values()):
+            self._finish(partner, now_ms)
 
     def _drop_lost(self, peer: Peer, now_ms: int) -> None:
         lost = self._wants.take_lost()
@@ -652,6 +681,7 @@ class Replicator:
         if not frames:
             return 0
         partner.unsent_count += len(frames)
+        self._touched.add(partner.id)
         self._effects.sends.extend((partner.id, frame) for frame in frames)
         return sum(map(len, frames))
 
@@ -697,4 +727,5 @@ class Replicator:
 
     def _close(self, partner: Partner, reason: str) -> None:
         partner.closing = True
+        self._touched.add(partner.id)
         self._effects.closes.append((partner.id, reason))

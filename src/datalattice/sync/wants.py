@@ -117,6 +117,10 @@ class WantList:
                 self._land(hash, want)
                 queue.append(hash)
 
+    def has_line(self, peer: str) -> bool:
+        """Return whether there may be something to ask of `peer`."""
+        return bool(self._queues.get(peer))
+
     def take(self, peer: str, count: int) -> list[bytes]:
         """Return up to `count` hashes to ask of `peer`; in flight until found or failed."""
         queue = self._queues.get(peer)

@@ -613,6 +613,54 @@ def test_to_a_refused_peer_nothing_is_said_and_nothing_of_it_counts() -> None:
     assert kinds == {"offer", "want"}
 
 
+def test_the_deadline_is_that_of_whoever_is_due_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Replicator.deadline_ms.fget
+    assert noted is not None
+    asked = 0
+
+    def searched(node: Replicator) -> int | None:
+        nonlocal asked
+        asked += 1
+        times = [partner.due_ms for partner in node._partners.values()]
+        times.append(node._wants.next_wake_ms())
+        expected = min((ms for ms in times if ms is not None), default=None)
+        assert noted(node) == expected
+        return expected
+
+    monkeypatch.setattr(Replicator, "deadline_ms", property(searched))
+    for seed in range(5):
+        cluster = Cluster("abc", seed, loss=0.3, repeat=0.2, delay_ms=40)
+        for dialler, acceptor in ("ab", "bc", "ca"):
+            cluster.net.connect(dialler, acceptor)
+        for turn in range(60):
+            if turn == 40:
+                cluster.net.cut("a", "b")
+            cluster.write("abc"[turn % 3])
+            cluster.net.run(cluster.net.now_ms + 13)
+        cluster.net.run(cluster.net.now_ms + 2 * ROOT_SYNC_INTERVAL_MS)
+    assert asked > 1_000
+
+
+def test_what_a_refused_peer_is_not_told_wakes_nobody() -> None:
+    replica = Counters()
+    node = Replicator(replica, JsonProtocol())
+    node.open("p", 0, outbound=True)
+    node.receive("p", pack("answer", 1, None), 0)
+    replica.refused.add("p")
+    replica.add("y", 1)
+    node.publish(0)
+    now_ms = node.deadline_ms
+    assert now_ms is not None
+    for _ in range(3):
+        node.tick(now_ms)
+        assert node.deadline_ms is not None
+        assert node.deadline_ms > now_ms
+        now_ms = node.deadline_ms
+    replica.refused.clear()
+    node.tick(now_ms)
+    assert "offer" in {json.loads(payload)[0] for _, payload in node.take_effects().sends}
+
+
 def test_parts_that_come_when_a_peer_is_refused_are_asked_of_another() -> None:
     node, replica, (_, id, wanted) = _asking()
     node.open("q", 0, outbound=True)
