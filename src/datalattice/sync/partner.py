@@ -65,7 +65,7 @@ class Partner:
     is_settled:     whether `received` is what that came to.
     has_news:       there may be something to push.
     is_refused:     it was not admitted when something was to be pushed to it. That is asked again
-                    at the next event, or when it is to be compared: to wake for it would be to spin.
+                    at the next event, or when it is compared: to wake for it would be to spin.
     paced_ms:       when pushes that keep to the pace would have used up those that were made.
     may_push_early: the next push may come before the window is over, since few were made lately.
     window_ms:      when the window of the last push is over.

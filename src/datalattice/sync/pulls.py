@@ -65,6 +65,8 @@ class Pulls:
 
     def settle(self, absorbed: Absorbed, effects: Effects) -> None:
         """End the pulls whose probes need nothing more, or were given up."""
+        if not self._waiting:
+            return
         for key, newer in absorbed.superseded:
             # The peer's newer value contains the one that was waited for, and is not here yet.
             for waiting in self._waiting.pop(key, ()):

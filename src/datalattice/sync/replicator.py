@@ -271,7 +271,8 @@ class Replicator:
     @property
     def deadline_ms(self) -> int | None:
         """Return when `tick` has something to do, None when only an event can change that."""
-        self._note_times()
+        if self._touched:
+            self._note_times()
         due_ms, wake_ms = self._due.first_ms, self._wants.next_wake_ms()
         if due_ms is None or wake_ms is None:
             return wake_ms if due_ms is None else due_ms

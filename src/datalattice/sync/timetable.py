@@ -10,9 +10,9 @@ STALE_MAX: Final = 64
 
 
 class Timetable:
-    """A time for each name. To set one costs the logarithm of their number, to ask next to nothing.
+    """A time for each name. To set one takes logarithmic time, to ask for the first one constant.
 
-    A time that is set anew leaves its old entry in the heap, to be dropped when it comes to the top.
+    A time that is set anew leaves its old entry in the heap, which drops it at the top.
     """
 
     def __init__(self) -> None:

@@ -61,7 +61,8 @@ class Charges:
         self._clock = clock
         self._work_limits = work_limits
         self._full = float(limits.per_s * limits.burst_s)
-        self._accounts: dict[Sender, _Account] = {}
+        self._accounts: dict[Sender, _Account] = {}  # the one that was used last is last
+        self._latest: Sender | None = None
         self._senders: dict[str, Sender] = {}
         self._wanted: set[str] = set()
 
@@ -170,18 +171,22 @@ class Charges:
 
     def _account(self, peer: str) -> _Account:
         sender = self._senders.get(peer, peer)
-        account = self._accounts.pop(sender, None)
-        if account is None:
-            account = _Account(self._full, self._clock.now_ms())
-            while len(self._accounts) >= self.limits.senders_max:
-                del self._accounts[next(iter(self._accounts))]
+        if sender == self._latest:  # as for most of what one message costs
+            account = self._accounts[sender]
+        else:
+            account = self._accounts.pop(sender, None) or self._new_account()
+            self._accounts[sender], self._latest = account, sender
         self._grow(account)
-        self._accounts[sender] = account
         return account
+
+    def _new_account(self) -> _Account:
+        while len(self._accounts) >= self.limits.senders_max:
+            del self._accounts[next(iter(self._accounts))]
+        return _Account(self._full, self._clock.now_ms())
 
     def _grow(self, account: _Account) -> None:
         now_ms = self._clock.now_ms()
-        # A clock that was set back adds nothing, and takes nothing away.
-        passed_ms = max(0, now_ms - account.seen_ms)
+        passed_ms = now_ms - account.seen_ms
         account.seen_ms = now_ms
-        account.ticks = min(self._full, account.ticks + passed_ms * self.limits.per_s / 1_000)
+        if passed_ms > 0:  # a clock that was set back adds nothing, and takes nothing away
+            account.ticks = min(self._full, account.ticks + passed_ms * self.limits.per_s / 1_000)

@@ -157,7 +157,7 @@ class Evidence:
         self.open = tuple(self.records.values())
 
     def bring_up(
-        self, root: Value, forks: Iterable[OwnerForked], work: Work | None = None
+        self, root: Value, forks: Sequence[OwnerForked], work: Work | None = None
     ) -> Value:
         """Return the root to be committed, with the evidence that its slots leave necessary.
 
@@ -167,14 +167,17 @@ class Evidence:
         Cost: the slots that changed since the last call; a merge for each fork and record of its
               slot.
         """
+        if not forks and not self.records and not self._is_new:
+            self._settled, self.unpaid = root, []
+            return root  # no branch is kept, so no commit can make one obsolete
         work = Work() if work is None else work
         branches = self._branches
         branches.work = work
         # "What is kept was paid for by the messages it came in": reading it earns nothing here.
         account = min(max(work.left, 0), COMPARING_TICKS_MAX)
-        found, self.unpaid = list(forks), []
-        for fork in found:
-            branches.spent_max = work.spent + account // len(found)
+        self.unpaid = []
+        for fork in forks:
+            branches.spent_max = work.spent + account // len(forks)
             self.seen_count += 1
             if (
                 self.can_keep

@@ -188,11 +188,12 @@ class LatticeReplica:
         self._cuts: dict[Claim, tuple[bytes, object, Probe]] = {}
         self._stated: dict[Claim, Probe] = {}  # what is waited for, as it was stated
         self._next: dict[Claim, Probe] = {}  # what is known by its hash alone, and comes after
+        self._zero: Final = lattice.zero()
         self._root: Value = store.root()
         if store.root_hash() is None:
             # A node without history announces the zero at once: whoever asks learns that nothing is
             # here.
-            self._root = lattice.zero()
+            self._root = self._zero
             store.commit(self._root)
         self._joined = self._root  # the last root that is part of the live value
         self._announced: Value = None
@@ -267,7 +268,7 @@ class LatticeReplica:
         announced, view = self._views.get(peer, (None, None))
         if announced is not self._announced:
             view = select(self._announced, paths)
-            view = self._lattice.zero() if view is None else view
+            view = self._zero if view is None else view
             self._keep(view)
             self._views[peer] = (self._announced, view)
         return view
@@ -329,7 +330,7 @@ class LatticeReplica:
     @property
     def is_blank(self) -> bool:
         """Whether nothing was written or taken in here so far."""
-        return same(self._root, self._lattice.zero())
+        return same(self._root, self._zero)
 
     def query(self, path: Sequence[Value], peer: str, *, strict: bool = True) -> Value:
         """Return what is announced to `peer` at a path, nil where nothing is.
@@ -768,7 +769,7 @@ class LatticeReplica:
             return True
         finally:
             self.charges.close(claim.peer, work)
-        if before is None and claim not in approach and same(value, self._lattice.zero()):
+        if before is None and claim not in approach and same(value, self._zero):
             self._took(claim, probe.key, Probe(value_hash(value), value), outcome)
             return True  # nothing of it concerns this node, so there is nothing to merge
         bare = encode(value) if is_embedded(value) else b""
@@ -986,7 +987,7 @@ class LatticeReplica:
         """
         if claim in self._waiting or claim in self._approach:
             return False
-        for value in (self._lattice.zero(), self._view(claim.peer)):
+        for value in (self._zero, self._view(claim.peer)):
             if value_hash(value) == probe.key:
                 self._took(claim, probe.key, Probe(probe.key, value), outcome)
                 return True
