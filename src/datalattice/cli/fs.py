@@ -40,9 +40,9 @@ from datalattice.client.drives import (
     Direction,
     DriveOf,
     Drives,
-    Outcome,
     Side,
     Sync,
+    SyncResult,
     copy_tree,
     pieces_of,
 )
@@ -403,7 +403,7 @@ def sync(
         raise typer.Exit(1)
 
 
-def _report(outcome: Outcome) -> Iterator[str]:
+def _report(outcome: SyncResult) -> Iterator[str]:
     for words, paths in (
         ("to drive  ", outcome.to_drive),
         ("to local  ", outcome.to_local),

@@ -63,7 +63,7 @@ from datalattice.lattice import (
 )
 from datalattice.node import Node, open_node
 from datalattice.store import MemoryStore
-from datalattice.wire import FrameBuffer, Request, decode_payload, encode_frame, encode_supply
+from datalattice.wire import DataRequest, FrameBuffer, decode_payload, encode_frame, encode_supply
 
 ANSWER_S: Final = 5.0
 """How long an answer, an end of stream or a state may take."""
@@ -246,7 +246,7 @@ class _Client:
         payload: bytes | None = await self.answer()
         while payload is not None:
             message, _ = decode_payload(payload)
-            if not isinstance(message, Request) or message.fault is not None:
+            if not isinstance(message, DataRequest) or message.fault is not None:
                 raise Mismatch(f"a request for cells is needed, got {shown(payload)}")
             found = [(hash, self._cells.get(hash)) for hash in message.hashes]
             self._writer.write(encode_frame(encode_supply(message.id, found)))

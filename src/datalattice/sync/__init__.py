@@ -20,6 +20,7 @@ from datalattice.sync.effects import (
     Pull,
     Standing,
 )
+from datalattice.sync.lattice.absorption import QUOTA_EXCEEDED, REFUSED, UNSOUND
 from datalattice.sync.lattice.bringing import BROUGHT, bring, is_left_out, offer_of
 from datalattice.sync.lattice.charging import Charges, Sender
 from datalattice.sync.lattice.conversation import PING_REPLIES, Dialect, LatticeProtocol
@@ -28,7 +29,7 @@ from datalattice.sync.lattice.forkproof import (
     CHAIN,
     FORK,
     INVALID,
-    Verdict,
+    ForkVerdict,
     check_proof,
     is_descendant,
     write_proof,
@@ -47,7 +48,6 @@ from datalattice.sync.lattice.hosting import (
     section_name,
 )
 from datalattice.sync.lattice.hostingtable import Decision, HostingTable
-from datalattice.sync.lattice.outcome import QUOTA_EXCEEDED, REFUSED, UNSOUND
 from datalattice.sync.lattice.policy import HostingPolicy, UnsignedPolicy
 from datalattice.sync.lattice.replica import (
     CLAIMS_MAX,
@@ -56,18 +56,18 @@ from datalattice.sync.lattice.replica import (
     LatticeReplica,
 )
 from datalattice.sync.lattice.starts import Start, sign_start
-from datalattice.sync.lattice.usage import Count, Slot, Usage
+from datalattice.sync.lattice.usage import Count, OwnerSlot, Usage
 from datalattice.sync.partner import UNSENT_MAX
 from datalattice.sync.replica import (
     FETCHES,
     Absorbed,
-    Change,
     Comparison,
     News,
     Offer,
     Part,
     Peer,
     Probe,
+    Publication,
     Regard,
     Remark,
     Replica,
@@ -109,7 +109,6 @@ __all__ = [
     "UNSOUND",
     "WANTS_MAX",
     "Absorbed",
-    "Change",
     "Charges",
     "Comparison",
     "Conversation",
@@ -120,6 +119,7 @@ __all__ = [
     "Evidence",
     "EvidenceLimits",
     "ForkRecord",
+    "ForkVerdict",
     "Hosting",
     "HostingPolicy",
     "HostingTable",
@@ -129,10 +129,12 @@ __all__ = [
     "News",
     "Note",
     "Offer",
+    "OwnerSlot",
     "Pace",
     "Part",
     "Peer",
     "Probe",
+    "Publication",
     "Pull",
     "QuotaExceeded",
     "Regard",
@@ -141,13 +143,11 @@ __all__ = [
     "Replicator",
     "Reply",
     "Sender",
-    "Slot",
     "Standing",
     "Start",
     "Step",
     "UnsignedPolicy",
     "Usage",
-    "Verdict",
     "Want",
     "WantList",
     "Why",

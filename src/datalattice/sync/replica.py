@@ -4,7 +4,7 @@ A replica keeps content-addressed *parts* and can say how far it has come in a *
 have converged when their probes are equal. This is all that a `Replicator` needs of one:
 
     probe     how far it has come
-    publish   make local writes durable                        -> Change
+    publish   make local writes durable                        -> Publication
     absorb    take in what a peer sent                         -> Absorbed
     news      what a peer lacks that holds these probes        -> News, or None
     serve     answer a request of a peer                       -> replies
@@ -96,8 +96,8 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What a local publication did."""
+class Publication:
+    """What became of local writes that were to be published."""
 
     changed: bool
     probe: Probe
@@ -273,7 +273,7 @@ class Replica(Protocol):
         """How far it has come."""
         ...
 
-    def publish(self) -> Change:
+    def publish(self) -> Publication:
         """Make local writes durable and part of what is offered.
 
         Raises: StoreError: nothing was published.

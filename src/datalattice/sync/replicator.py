@@ -35,11 +35,11 @@ from datalattice.sync.conversation import (
     Answered,
     Asked,
     Bare,
-    Challenge,
     Claimed,
     Compare,
     Continue,
     Delivered,
+    DemandProof,
     Deny,
     Ended,
     Event,
@@ -282,7 +282,7 @@ class Replicator:
         """Note when each partner is due of which that may have changed: the others keep theirs."""
         for id in self._touched:
             partner = self._partners.get(id)
-            self._due.set(id, None if partner is None else partner.due_ms)
+            self._due.put(id, None if partner is None else partner.due_ms)
         self._touched.clear()
 
     @property
@@ -648,7 +648,7 @@ class Replicator:
             if key is None or partner.peer.dialled or partner.peer.public_key is not None:
                 continue
             if key in ours:
-                self._say(partner, Challenge(), now_ms)
+                self._say(partner, DemandProof(), now_ms)
             else:
                 partner.claimed = key
 

@@ -10,7 +10,7 @@ STALE_MAX: Final = 64
 
 
 class Timetable:
-    """A time for each name. To set one takes logarithmic time, to ask for the first one constant.
+    """A time for each name. To put one takes logarithmic time, to ask for the first one constant.
 
     A time that is set anew leaves its old entry in the heap, which drops it at the top.
     """
@@ -19,7 +19,7 @@ class Timetable:
         self._times: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
 
-    def set(self, name: str, time_ms: int | None) -> None:
+    def put(self, name: str, time_ms: int | None) -> None:
         """Have a name be due at a time; None: never."""
         if time_ms is None:
             self._times.pop(name, None)
@@ -39,7 +39,7 @@ class Timetable:
         return heap[0][0] if heap else None
 
     def take(self, now_ms: int) -> set[str]:
-        """Return the names that are due; they are not any more, until they are set anew."""
+        """Return the names that are due; they are not any more, until they are put anew."""
         taken: set[str] = set()
         while (first_ms := self.first_ms) is not None and first_ms <= now_ms:
             _, name = heapq.heappop(self._heap)

@@ -23,12 +23,12 @@ from datalattice.sync import (
     REQUEST_TIMEOUT_MS,
     UNASKED,
     Absorbed,
-    Change,
     News,
     Offer,
     Part,
     Peer,
     Probe,
+    Publication,
     Regard,
     Reply,
     Step,
@@ -87,11 +87,11 @@ class Counters:
 
     # --- what a replicator needs --------------------------------------------------------------
 
-    def publish(self) -> Change:
+    def publish(self) -> Publication:
         """Publish the counts."""
         changed = self._published != self.counts
         self._published = dict(self.counts)
-        return Change(changed, self.probe)
+        return Publication(changed, self.probe)
 
     def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
         """Take the greater count of each name."""

@@ -54,10 +54,10 @@ from datalattice.lattice import (
 from datalattice.wire import (
     Announcement,
     Challenge,
+    DataRequest,
     ErrorCode,
     Ping,
     Query,
-    Request,
     Result,
     answer_challenge,
     decode_payload,
@@ -280,7 +280,7 @@ class ReferencePeer:
                 return [encode_result(Result(id, self._now_ms()))], []
             case Query(id, path):
                 return self._answer(id, path), []
-            case Request(id, hashes):
+            case DataRequest(id, hashes):
                 held = self._cells.encodings
                 return [encode_supply(id, [(hash, held.get(hash)) for hash in hashes])], []
             case Announcement(path, value, absent):

@@ -118,7 +118,7 @@ class Announcement:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DataRequest:
     """A DATA_REQUEST: the cells with these hashes. `fault` says why it cannot be answered."""
 
     id: Value
@@ -181,7 +181,9 @@ class Unknown:
     reason: str
 
 
-Message = Ping | Query | Announcement | Patched | Request | Result | Challenge | Goodbye | Unknown
+Message = (
+    Ping | Query | Announcement | Patched | DataRequest | Result | Challenge | Goodbye | Unknown
+)
 
 _PING: Final = Keyword("PING")
 _QUERY: Final = Keyword("LQ")
@@ -305,13 +307,13 @@ def _read_request(value: Vector) -> Message:
     count = len(value) - 2
     if count > REQUEST_HASHES_MAX:
         fault = f"{count} hashes requested, at most {REQUEST_HASHES_MAX} are answered"
-        return Request(id, (), fault)
+        return DataRequest(id, (), fault)
     hashes: list[bytes] = []
     for element in value.iter_range(2, len(value)):
         if not isinstance(element, bytes) or len(element) != HASH_BYTES:
-            return Request(id, (), f"a hash is a blob of {HASH_BYTES} bytes")
+            return DataRequest(id, (), f"a hash is a blob of {HASH_BYTES} bytes")
         hashes.append(element)
-    return Request(id, tuple(hashes))
+    return DataRequest(id, tuple(hashes))
 
 
 def _read_challenge(value: Vector) -> Message:

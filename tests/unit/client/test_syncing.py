@@ -12,7 +12,7 @@ import pytest
 
 from datalattice.client import Folder, write_key
 from datalattice.client.drives.drives import DriveOf, Drives
-from datalattice.client.drives.syncing import Direction, Outcome, Side, Sync
+from datalattice.client.drives.syncing import Direction, Side, Sync, SyncResult
 from datalattice.client.drives.transfer import walk_local
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
@@ -27,7 +27,7 @@ class Pair:
         self.local = place / "local"
         self.local.mkdir()
 
-    def sync(self, **options: Any) -> Outcome:
+    def sync(self, **options: Any) -> SyncResult:
         with closing(Drives(self.folder)) as drives:
             return Sync(drives, "d", "/p", self.local, **options).run()
 
@@ -84,10 +84,10 @@ def pair(tmp_path: Path) -> Pair:
 
 def test_what_did_not_change_is_neither_read_nor_written(pair: Pair) -> None:
     outcome = pair.sync()
-    assert outcome == Outcome()
+    assert outcome == SyncResult()
     pair.put("a", b"new")
     assert pair.sync().read_bytes == [3]
-    assert pair.sync() == Outcome()
+    assert pair.sync() == SyncResult()
 
 
 def test_each_side_gets_what_the_other_changed(pair: Pair) -> None:
@@ -98,7 +98,7 @@ def test_each_side_gets_what_the_other_changed(pair: Pair) -> None:
     assert (outcome.to_drive, outcome.to_local) == (["a"], ["b", "new", "new/n"])
     assert pair.here() == pair.there()
     assert pair.here()["b"] == b"from there"
-    assert pair.sync() == Outcome()
+    assert pair.sync() == SyncResult()
 
 
 def test_what_both_changed_is_named_and_left_until_one_side_is_preferred(pair: Pair) -> None:
@@ -111,14 +111,14 @@ def test_what_both_changed_is_named_and_left_until_one_side_is_preferred(pair: P
         assert (pair.here()["a"], pair.there()["a"]) == (b"mine", b"theirs")
     assert pair.sync(prefer=Side.DRIVE).to_local == ["a"]
     assert pair.here()["a"] == b"theirs"
-    assert pair.sync() == Outcome()
+    assert pair.sync() == SyncResult()
 
 
 def test_equal_changes_on_both_sides_are_no_conflict(pair: Pair) -> None:
     pair.put("a", b"same")
     pair.edit("a", b"same")
     assert pair.sync().is_complete
-    assert pair.sync() == Outcome()
+    assert pair.sync() == SyncResult()
 
 
 def test_what_was_deleted_comes_back_unless_deletions_are_wanted(pair: Pair) -> None:
@@ -132,7 +132,7 @@ def test_what_was_deleted_comes_back_unless_deletions_are_wanted(pair: Pair) -> 
     assert (outcome.deleted_in_drive, outcome.deleted_locally) == (["a"], ["b"])
     assert pair.here() == pair.there()
     assert "a" not in pair.here()
-    assert pair.sync() == Outcome()
+    assert pair.sync() == SyncResult()
 
 
 def test_a_change_outlives_a_deletion(pair: Pair) -> None:

@@ -30,9 +30,9 @@ from datalattice.pipeline.remote import (
 from datalattice.testing.background import BackgroundNode
 from datalattice.wire import (
     REQUEST_HASHES_MAX,
+    DataRequest,
     FrameBuffer,
     Query,
-    Request,
     Result,
     decode_payload,
     encode_frame,
@@ -271,16 +271,16 @@ class Liar:
 
     def _answer(self, payload: bytes) -> bytes:
         message, _ = decode_payload(payload)
-        assert isinstance(message, (Request, Query))
+        assert isinstance(message, (DataRequest, Query))
         wrong = encode("w" * 500)
         if self._reply == "junk":
             return encode_frame(b"\xff\xff\xff")
         if self._reply == "long":
             return b"\xff\xff\xff\x7f"
-        if self._reply == "other" and isinstance(message, Request):
+        if self._reply == "other" and isinstance(message, DataRequest):
             pairs = [(sha3_256(wrong), wrong) for _ in message.hashes]
             return encode_frame(encode_supply(message.id, pairs))
-        if self._reply == "fewer" and isinstance(message, Request):
+        if self._reply == "fewer" and isinstance(message, DataRequest):
             return encode_frame(encode_supply(message.id, []))
         return encode_frame(encode_result(Result(message.id, None)))
 

@@ -25,7 +25,7 @@ from datalattice.cells import (
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, Corruption, MissingData
 from datalattice.sync.lattice import incomplete
-from datalattice.sync.lattice.incomplete import IncompleteCells, Progress
+from datalattice.sync.lattice.incomplete import Completion, IncompleteCells
 from datalattice.testing.malformed import Below, cells_of, mutated, value_of, with_cell
 from datalattice.testing.sim.dice import Dice
 
@@ -49,7 +49,7 @@ class Home:
             raise Corruption("damaged")
         return self.cells.get(hash)
 
-    def keep(self, progress: Progress) -> Progress:
+    def keep(self, progress: Completion) -> Completion:
         self.cells.update(progress.stored)
         return progress
 
@@ -81,11 +81,11 @@ def above(hash: bytes, cells: Below, levels: int, mark: str = "") -> tuple[bytes
     return hash, found
 
 
-def all_at_once(home: Home, top: bytes, cells: Below) -> Progress:
+def all_at_once(home: Home, top: bytes, cells: Below) -> Completion:
     return home.keep(IncompleteCells(home).claim("claim", [top], cells))
 
 
-def in_portions(home: Home, top: bytes, cells: Below, dice: random.Random) -> Progress:
+def in_portions(home: Home, top: bytes, cells: Below, dice: random.Random) -> Completion:
     """Let cells come in any order, a few at a time; return all that happened."""
     waiting = IncompleteCells(home)
     whole = home.keep(waiting.claim("claim", [top], {}))

@@ -43,9 +43,9 @@ from datalattice.sync import (
     HostingPolicy,
     LatticeReplica,
     Offer,
+    OwnerSlot,
     Peer,
     Probe,
-    Slot,
     UnsignedPolicy,
     owner_text,
 )
@@ -122,7 +122,7 @@ def kinds(absorbed: Absorbed) -> dict[str, int]:
 
 def used(replica: LatticeReplica, key_pair: KeyPair = ANN, section: str = "queue") -> int:
     assert replica.hosting is not None
-    return replica.hosting.usage.used_bytes(Slot(section, key_pair.public_key))
+    return replica.hosting.usage.used_bytes(OwnerSlot(section, key_pair.public_key))
 
 
 def recount(replica: LatticeReplica) -> None:
@@ -298,7 +298,7 @@ def test_what_strangers_added_is_bounded_by_what_is_there_after_a_recount() -> N
     replica = host(HostingPolicy())
     absorb(replica, content(*(text(n) for n in range(40))))
     assert replica.hosting is not None
-    slot = Slot("data", None)
+    slot = OwnerSlot("data", None)
     exact = replica.hosting.usage.used_bytes(slot)
     replica.hosting.usage.add(slot, 1_000_000, 10)
     recount(replica)

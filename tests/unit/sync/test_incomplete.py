@@ -17,7 +17,7 @@ from datalattice.cells import (
     references,
     value_hash,
 )
-from datalattice.sync.lattice.incomplete import HELD_LOOKS_MAX, IncompleteCells, Progress
+from datalattice.sync.lattice.incomplete import HELD_LOOKS_MAX, Completion, IncompleteCells
 from datalattice.testing.steps import steps_of
 
 
@@ -33,7 +33,7 @@ class Home:
     def get_encoding(self, hash: bytes) -> bytes | None:
         return self.cells.get(hash)
 
-    def keep(self, progress: Progress) -> None:
+    def keep(self, progress: Completion) -> None:
         self.cells.update(progress.stored)
 
 

@@ -48,18 +48,18 @@ from datalattice.sync import (
     sign_start,
 )
 from datalattice.sync import conversation as said
+from datalattice.sync.lattice.absorption import Absorption
 from datalattice.sync.lattice.incoming import Incoming, PatchedRoot
-from datalattice.sync.lattice.outcome import Outcome
 from datalattice.sync.lattice.patch import write_patch
-from datalattice.sync.lattice.requests import Content, Found, Lookup, Question, State
+from datalattice.sync.lattice.requests import Content, Lookup, LookupResult, Question, State
 from datalattice.sync.lattice.starts import START, TWIN, Start
 from datalattice.sync.replica import Reply, Undecodable
 from datalattice.testing.clocks import StoppedClock
-from datalattice.wire import Challenge as ChallengeMessage
 from datalattice.wire import (
+    Challenge,
+    DataRequest,
     ErrorCode,
     Patched,
-    Request,
     Result,
     answer_challenge,
     decode_payload,
@@ -120,7 +120,7 @@ class Stage:
     def __init__(self) -> None:
         self.now_ms = 0
         self.talk = LatticeProtocol().converse(Peer("c"), None)
-        self.challenge: ChallengeMessage | None = None
+        self.challenge: Challenge | None = None
 
     def do(self, line: str) -> list[str]:
         """Carry out a command; return what came of it."""
@@ -168,7 +168,7 @@ class Stage:
     def message(self, payload: bytes) -> str:
         """Print a message that was sent, with names in the place of long values."""
         message, parts = decode_payload(payload)
-        if isinstance(message, ChallengeMessage):
+        if isinstance(message, Challenge):
             self.challenge = message
             return "a challenge"
         encodings = parts.encodings().values()
@@ -256,7 +256,7 @@ WORDS: Final[dict[str, Any]] = {
         (id, tuple(map(value_hash, cells))),
         Reply([Part(value_hash(cell), encode(cell)) for cell in cells]),
     ),
-    "Lacks": lambda id: said.Answer((id, 1_000), Reply(Found(error="nothing is there"))),
+    "Lacks": lambda id: said.Answer((id, 1_000), Reply(LookupResult(error="nothing is there"))),
     "ping": encode_ping,
     "result": lambda id, value, info=None: encode_result(Result(id, value, info=info)),
     "failure": lambda id, name, text: encode_failure(id, getattr(ErrorCode, name), text),
@@ -324,7 +324,7 @@ def test_who_sends_other_cells_is_blamed_and_others_are_asked() -> None:
     node.receive("p", encode_announcement((), Text.of("root " * 100), ()), 0)
     ((peer, payload),) = node.take_effects().sends
     message, _ = decode_payload(payload)
-    assert isinstance(message, Request)
+    assert isinstance(message, DataRequest)
     assert peer == "p"
     node.receive("p", encode_result(Result(message.id, Vector.of([OTHER]))), 1)
     effects = node.take_effects()
@@ -341,7 +341,7 @@ def read(payload: bytes, replica: LatticeReplica | None = None) -> tuple[Incomin
     replica = replica or LatticeReplica(MemoryStore(), SetLattice())
     message, _ = decode_payload(payload)
     assert isinstance(message, Patched)
-    outcome = Outcome()
+    outcome = Absorption()
     root = PatchedRoot(message, len(payload), Dialect().message_bytes_max)
     offer = replica._unpatched(Offer(Probe(message.hash, root)), outcome)
     assert offer.probe is not None

@@ -14,9 +14,9 @@ from datalattice.sync import LatticeProtocol, LatticeReplica, Replicator
 from datalattice.sync.partner import RETELL_MS
 from datalattice.wire import (
     Announcement,
+    DataRequest,
     Message,
     Patched,
-    Request,
     Result,
     decode_payload,
     encode_request,
@@ -123,7 +123,7 @@ def test_it_asks_once_and_is_told_all_that_it_lacks_by_the_state_it_has() -> Non
         Patched,  # made of the state that was lost
         Announcement,
     ]
-    assert len([one for one in link.asked if isinstance(one, Request)]) == 1
+    assert len([one for one in link.asked if isinstance(one, DataRequest)]) == 1
 
 
 def test_a_peer_that_asks_for_cells_below_the_top_is_just_given_them() -> None:

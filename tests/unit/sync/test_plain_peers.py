@@ -45,8 +45,8 @@ from datalattice.testing.clocks import StoppedClock, TickingClock
 from datalattice.testing.reference import ReferencePeer, ReferenceQueue
 from datalattice.wire import (
     Announcement,
+    DataRequest,
     Query,
-    Request,
     decode_payload,
     encode_ping,
 )
@@ -289,8 +289,8 @@ def test_its_broadcasts_are_taken_and_gaps_asked_where_it_answers() -> None:
     fresh.hear(MADE, root)
     fresh.assert_equal()
     kinds = [type(decode_payload(one)[0]) for one in fresh.said]
-    assert Request in kinds
-    assert Request not in [type(decode_payload(one)[0]) for one in pair.said[:before]]
+    assert DataRequest in kinds
+    assert DataRequest not in [type(decode_payload(one)[0]) for one in pair.said[:before]]
 
 
 def test_a_bare_value_of_anybody_else_is_no_message() -> None:

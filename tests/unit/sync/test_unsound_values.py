@@ -37,8 +37,8 @@ from datalattice.lattice import (
 )
 from datalattice.store import MemoryStore
 from datalattice.sync import Absorbed, LatticeReplica, Offer, Part, Peer, Probe
+from datalattice.sync.lattice.absorption import REFUSED, UNSOUND
 from datalattice.sync.lattice.incoming import Incoming
-from datalattice.sync.lattice.outcome import REFUSED, UNSOUND
 from datalattice.testing.malformed import cells_of, value_of, with_cell
 
 KV, DATA = Keyword("kv"), Keyword("data")

@@ -28,6 +28,7 @@ from datalattice.wire import (
     PATH_KEYS_MAX,
     REQUEST_HASHES_MAX,
     Announcement,
+    DataRequest,
     ErrorCode,
     Goodbye,
     Message,
@@ -35,7 +36,6 @@ from datalattice.wire import (
     Patched,
     Ping,
     Query,
-    Request,
     Result,
     Unknown,
     decode_payload,
@@ -145,10 +145,10 @@ def test_goodbye() -> None:
 def test_a_request_takes_254_hashes() -> None:
     hashes = tuple(value_hash(number) for number in range(REQUEST_HASHES_MAX))
     for count in (0, 1, 14, 15, 253, 254):
-        assert read(encode_request(9, hashes[:count])) == Request(9, hashes[:count])
+        assert read(encode_request(9, hashes[:count])) == DataRequest(9, hashes[:count])
     too_many = Vector.of([Keyword("DR"), 9, *hashes, value_hash("one more")])
     message = read(encode_message(too_many))
-    assert isinstance(message, Request)
+    assert isinstance(message, DataRequest)
     assert message.id == 9
     assert message.fault is not None
     assert "254" in message.fault
@@ -157,7 +157,7 @@ def test_a_request_takes_254_hashes() -> None:
 @pytest.mark.parametrize("element", [b"short", "text", None, 1, b"x" * 33])
 def test_a_request_for_something_that_is_no_hash_has_a_fault(element: Value) -> None:
     message = read(encode(Vector.of([Keyword("DR"), 9, element])))
-    assert isinstance(message, Request)
+    assert isinstance(message, DataRequest)
     assert message.fault is not None
 
 

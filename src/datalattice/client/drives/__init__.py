@@ -1,7 +1,7 @@
 """Drives: the file systems in a folder, read and written by programs, local folders and fsspec."""
 
 from datalattice.client.drives.drives import DriveOf, Drives, DriveWriter
-from datalattice.client.drives.syncing import Direction, Outcome, Side, Sync
+from datalattice.client.drives.syncing import Direction, Side, Sync, SyncResult
 from datalattice.client.drives.transfer import (
     copy_tree,
     fetch,
@@ -16,9 +16,9 @@ __all__ = [
     "DriveOf",
     "DriveWriter",
     "Drives",
-    "Outcome",
     "Side",
     "Sync",
+    "SyncResult",
     "copy_tree",
     "fetch",
     "inside",

@@ -69,7 +69,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SyncResult:
     """What was done, path by path."""
 
     to_drive: list[str] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Sync:
         self._prefer = prefer
         self._dry_run = dry_run
         self._told = told
-        self._outcome = Outcome()
+        self._outcome = SyncResult()
         self._seen: dict[Names, Known] = {}
         self._blocked: set[Names] = set()
         place = json.dumps([os.path.realpath(local), drives.owner().hex(), drive, path])
@@ -131,7 +131,7 @@ class Sync:
         self._memory = drives.folder.path / "sync" / f"{name}.json"
         self._place = place
 
-    def run(self) -> Outcome:
+    def run(self) -> SyncResult:
         """Make both sides alike; return what was done, or would be done by a dry run.
 
         Raises: UsageError: with deletions, and one of the sides has lost everything.

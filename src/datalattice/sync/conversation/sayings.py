@@ -13,7 +13,7 @@ class Greet:
 
 
 @dataclass(frozen=True, slots=True)
-class Challenge:
+class DemandProof:
     """Have the peer prove its key."""
 
 
@@ -88,7 +88,7 @@ class TellTwin:
 
 Saying = (
     Greet
-    | Challenge
+    | DemandProof
     | Push
     | Compare
     | Continue

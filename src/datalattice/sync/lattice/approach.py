@@ -31,7 +31,7 @@ from datalattice.errors import BadFormat
 from datalattice.limits import MAP_LEAF_MAX
 from datalattice.store import Store
 from datalattice.sync.lattice.incoming import Claim, Incoming
-from datalattice.sync.lattice.usage import Slot
+from datalattice.sync.lattice.usage import OwnerSlot
 from datalattice.sync.replica import Part, Probe
 
 AHEAD_BYTES_MAX: Final = 16_000_000
@@ -70,7 +70,7 @@ class _Look:
 class _Fetched:
     """What is fetched for a slot: the hashes that are waited for, the bytes that came."""
 
-    slot: Slot
+    slot: OwnerSlot
     hashes: dict[bytes, None] = field(default_factory=dict)
     size: int = 0
 
@@ -190,7 +190,7 @@ class Approach:
 
     def follow(
         self,
-        slots: Iterable[tuple[Slot, list[bytes]]],
+        slots: Iterable[tuple[OwnerSlot, list[bytes]]],
         cells: Mapping[bytes, bytes],
         missing: Iterable[bytes],
     ) -> None:
@@ -226,7 +226,9 @@ class Approach:
         self._lies[hash] = fetched
         fetched.hashes[hash] = None
 
-    def arrived(self, parts: Iterable[Part], missing: Iterable[bytes]) -> list[tuple[Slot, int]]:
+    def arrived(
+        self, parts: Iterable[Part], missing: Iterable[bytes]
+    ) -> list[tuple[OwnerSlot, int]]:
         """Charge cells to their slots; return (slot, bytes so far) of those that got some.
 
         missing: what is waited for because of these cells.
@@ -245,12 +247,12 @@ class Approach:
                     self._lie(hash, fetched)
         return [(fetched.slot, fetched.size) for fetched in touched.values()]
 
-    def waits_for(self, slot: Slot) -> list[bytes]:
+    def waits_for(self, slot: OwnerSlot) -> list[bytes]:
         """Return the hashes of a slot that are waited for."""
         fetched = self._fetched.get(slot.key)
         return [] if fetched is None else list(fetched.hashes)
 
-    def drop(self, slot: Slot) -> None:
+    def drop(self, slot: OwnerSlot) -> None:
         """Charge nothing more to a slot: it was taken, or is refused."""
         fetched = self._fetched.pop(slot.key, None)
         for hash in () if fetched is None else fetched.hashes:

@@ -25,7 +25,7 @@ from datalattice.sync.lattice.forkrecords import ForkRecord, Path
 
 
 @dataclass(slots=True)
-class Change:
+class SlotChange:
     """What stood in a slot before, and whether what stands there now is greater, once asked."""
 
     before: Value
@@ -50,7 +50,7 @@ class Branches:
         return self._context.signer(owner) is not None
 
     def joined(
-        self, path: Path, owner: Value, one: Signed, two: Signed, change: Change | None = None
+        self, path: Path, owner: Value, one: Signed, two: Signed, change: SlotChange | None = None
     ) -> tuple[Value, OwnerForked | None]:
         """Return which of two cells of a slot stays, and how it leaves the other one out.
 

@@ -174,7 +174,8 @@ class Charges:
         if sender == self._latest:  # as for most of what one message costs
             account = self._accounts[sender]
         else:
-            account = self._accounts.pop(sender, None) or self._new_account()
+            found = self._accounts.pop(sender, None)
+            account = self._new_account() if found is None else found
             self._accounts[sender], self._latest = account, sender
         self._grow(account)
         return account

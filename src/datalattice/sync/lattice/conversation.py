@@ -78,11 +78,11 @@ from datalattice.sync.conversation import (
     Answered,
     Asked,
     Bare,
-    Challenge,
     Claimed,
     Compare,
     Continue,
     Delivered,
+    DemandProof,
     Deny,
     Ended,
     Event,
@@ -110,18 +110,20 @@ from datalattice.sync.lattice.incoming import PatchedRoot
 from datalattice.sync.lattice.requests import (
     ALIKE,
     Content,
-    Found,
     Lookup,
+    LookupResult,
     Question,
     State,
     stated,
 )
-from datalattice.sync.lattice.spelling import Piece
+from datalattice.sync.lattice.spelling import CompleteValue
 from datalattice.sync.lattice.starts import START, TWIN, Start, read_start
 from datalattice.sync.replica import FETCHES, Offer, Part, Peer, Probe, Reply, Want
 from datalattice.wire import (
     REQUEST_HASHES_MAX,
     Announcement,
+    Challenge,
+    DataRequest,
     ErrorCode,
     Goodbye,
     Patched,
@@ -144,8 +146,6 @@ from datalattice.wire import (
     encode_result,
     encode_supply,
 )
-from datalattice.wire import Challenge as ChallengeMessage
-from datalattice.wire import Request as RequestMessage
 
 PONG: Final = "PONG"
 PING_REPLIES: Final = ("pong", "timestamp")
@@ -288,7 +288,7 @@ class LatticeConversation:
                 raise AssertionError("a comparison of this protocol says all at its start")
             case Greet():
                 self._greet(now_ms)
-            case Challenge():
+            case DemandProof():
                 self._challenge(now_ms)
             case Deny((id, _)):
                 self._frames.append(encode_failure(id, ErrorCode.TRUST, DENIED))
@@ -335,7 +335,7 @@ class LatticeConversation:
     def _challenge(self, now_ms: int) -> None:
         asker = self._node.asker
         token = self._node.entropy.bytes(TOKEN_BYTES)
-        id = self._ask(Challenge(), now_ms, token)
+        id = self._ask(DemandProof(), now_ms, token)
         self._frames.append(encode_challenge(id, asker, token, self._pinned))
 
     def _compare(self, said: Sequence[object], now_ms: int) -> int | None:
@@ -359,7 +359,7 @@ class LatticeConversation:
         assert isinstance(exchange, tuple)
         id, asked = exchange
         body = reply.body
-        if not isinstance(body, Found):
+        if not isinstance(body, LookupResult):
             assert isinstance(body, list)
             found = [None if part is None else part.data for part in body]
             return encode_supply(id, list(zip(asked, found, strict=True)))
@@ -380,7 +380,7 @@ class LatticeConversation:
             self._frames.append(encode_failure(None, ErrorCode.FORMAT, str(error)))
             self._blame(MALFORMED, error)
             return
-        if self._is_unproved and not isinstance(message, Result | ChallengeMessage | Goodbye):
+        if self._is_unproved and not isinstance(message, Result | Challenge | Goodbye):
             self._fault(IGNORED, "said before the wanted key is proved")
             return
         is_twin = isinstance(message, Ping) and TWIN in message.extra[:1]
@@ -393,7 +393,7 @@ class LatticeConversation:
             case Patched():
                 root = PatchedRoot(message, len(payload), dialect.message_bytes_max)
                 self._events.append(Offered(Offer(Probe(message.hash, root))))
-            case RequestMessage(id, hashes, fault):
+            case DataRequest(id, hashes, fault):
                 if fault is not None:
                     self._frames.append(encode_failure(id, ErrorCode.ARGUMENT, fault))
                 else:
@@ -406,7 +406,7 @@ class LatticeConversation:
                 self._answered(message, parts, now_ms)
             case Ping():
                 self._pinged(message)
-            case ChallengeMessage():
+            case Challenge():
                 self._frames.append(answer_challenge(message, self._node.identity))
                 signed = message.signed
                 is_signed = signed is not None and signed.verify()
@@ -520,7 +520,7 @@ class LatticeConversation:
                 # Not the answer to a greeting: the other end has not heard of our start by then.
                 self._heard_of_twin(_said_of_start(result.info))
                 self._end_own()
-            case Challenge():
+            case DemandProof():
                 self._proved(pending, result.value, error, now_ms)
 
     def _delivered(
@@ -595,7 +595,7 @@ class LatticeConversation:
                     self._end_own()
                 case Greet():
                     self._say_hello(now_ms)  # unheard, the peer will not tell us of its changes
-                case Challenge():
+                case DemandProof():
                     self._unproved("the peer does not answer a challenge")
 
     def excuse(self, busy_ms: int) -> None:
@@ -620,7 +620,7 @@ def _pushed(offer: Offer) -> bytes:
     """Return a LATTICE_VALUE, or a LATTICE_PATCH where that is shorter."""
     assert offer.probe is not None
     value = offer.probe.data
-    if isinstance(value, Piece):
+    if isinstance(value, CompleteValue):
         return encode_complete(value.path, value.value, value.cells.values())
     whole = encode_announcement((), value, [part.data for part in offer.parts])
     if offer.patch is None or offer.base is None:
@@ -668,5 +668,5 @@ def _name_of(saying: object) -> str:
     """Return what was not answered, as a word to count by."""
     if isinstance(saying, Question):
         return "more" if saying.is_optional else "ask"
-    names = {Request: "want", Greet: "hello", Challenge: "challenge", TellTwin: "twin"}
+    names = {Request: "want", Greet: "hello", DemandProof: "challenge", TellTwin: "twin"}
     return names[type(saying)]

@@ -42,7 +42,7 @@ from datalattice.lattice import (
     set_local,
     slot_changes,
 )
-from datalattice.sync.lattice.branches import Branches, Change
+from datalattice.sync.lattice.branches import Branches, SlotChange
 from datalattice.sync.lattice.delta import Fetch, growth
 from datalattice.sync.lattice.forkrecords import (
     DROPPED,
@@ -331,13 +331,13 @@ class Evidence:
         if not self.records:
             return
         found, self._fresh = self._fresh, {}
-        changes: dict[bytes, Change] = {}  # by the id of a record
+        changes: dict[bytes, SlotChange] = {}  # by the id of a record
         try:
             for path, before, _ in slot_changes(former, root):
                 of_slot = self._slots.get(_path_hash(path))
                 if of_slot is not None:
                     found |= of_slot
-                    changes.update(dict.fromkeys(of_slot, Change(before)))
+                    changes.update(dict.fromkeys(of_slot, SlotChange(before)))
         except MissingData:
             found = dict(self.records)  # the former root was collected
         for record in found.values():
@@ -352,7 +352,7 @@ class Evidence:
             if record.id in self.records:
                 self._checked[record.id] = hash
 
-    def _compare(self, record: ForkRecord, slot: Signed, change: Change | None) -> None:
+    def _compare(self, record: ForkRecord, slot: Signed, change: SlotChange | None) -> None:
         """Let go of a record if its branch is in its slot by now, else note how it is left out."""
         loser = record.loser
         assert loser is not None

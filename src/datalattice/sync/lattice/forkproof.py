@@ -46,7 +46,7 @@ CHAIN: Final = "CHAIN"
 INVALID: Final = "INVALID"
 
 
-class Verdict(NamedTuple):
+class ForkVerdict(NamedTuple):
     """What a proof shows.
 
     kind: FORK: the owner signed two values of which neither contains the other. CHAIN: one contains
@@ -105,44 +105,44 @@ def _around(top: Vector, cells: tuple[Signed, Signed]) -> dict[bytes, bytes]:
     return made
 
 
-def check_proof(data: bytes) -> Verdict:
+def check_proof(data: bytes) -> ForkVerdict:
     """Return what a proof shows; nothing but its bytes is looked at."""
     try:
         return _judge(data)
     except MissingData:
-        return Verdict(INVALID, "a cell is missing that the check has to look at")
+        return ForkVerdict(INVALID, "a cell is missing that the check has to look at")
     except DataLatticeError as error:
-        return Verdict(INVALID, str(error))
+        return ForkVerdict(INVALID, str(error))
 
 
-def _judge(data: bytes) -> Verdict:
+def _judge(data: bytes) -> ForkVerdict:
     top, _ = decode_parts(data, None)
     if not isinstance(top, Vector) or len(top) != 5 or not same(top[0], PROOF):
-        return Verdict(INVALID, "it is no fork proof")
+        return ForkVerdict(INVALID, "it is no fork proof")
     if top[1] != VERSION:
-        return Verdict(INVALID, f"it is a fork proof of another version than {VERSION}")
+        return ForkVerdict(INVALID, f"it is a fork proof of another version than {VERSION}")
     path, owner, pair = top[2], top[3], top[4]
     if not isinstance(path, Vector) or not len(path) or not same(path[-1], owner):
-        return Verdict(INVALID, "its path does not end with its owner")
+        return ForkVerdict(INVALID, "its path does not end with its owner")
     if not isinstance(pair, Vector) or len(pair) != 2:
-        return Verdict(INVALID, "it has not two cells")
+        return ForkVerdict(INVALID, "it has not two cells")
     one, other = pair[0], pair[1]
     if not isinstance(one, Signed) or not isinstance(other, Signed):
-        return Verdict(INVALID, "its cells are not signed")
+        return ForkVerdict(INVALID, "its cells are not signed")
     steps = tuple(path)
     context = MergeContext(verifier=verify_did, path=steps, owner=owner)
     for cell in (one, other):
         if not cell.verify():
-            return Verdict(INVALID, "a signature is not valid")
+            return ForkVerdict(INVALID, "a signature is not valid")
         if not context.authorises(owner, cell.public_key):
-            return Verdict(INVALID, f"{cell.public_key.hex()} may not sign for the owner")
+            return ForkVerdict(INVALID, f"{cell.public_key.hex()} may not sign for the owner")
     lattice = root_lattice().path(*steps)
     if not isinstance(lattice, SignedLattice):
-        return Verdict(INVALID, "its path is not that of a slot")
+        return ForkVerdict(INVALID, "its path is not that of a slot")
     hashes = (value_hash(one), value_hash(other))
     forked = _forks(lattice, one, other, context) and _forks(lattice, other, one, context)
     text = "neither contains the other" if forked else "one of the two contains the other"
-    return Verdict(FORK if forked else CHAIN, text, steps, owner, hashes)
+    return ForkVerdict(FORK if forked else CHAIN, text, steps, owner, hashes)
 
 
 def is_descendant(path: tuple[Value, ...], cell: Value, former: Value) -> bool:

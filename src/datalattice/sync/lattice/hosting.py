@@ -44,17 +44,16 @@ from datalattice.lattice import (
     get_in,
 )
 from datalattice.store import Store
+from datalattice.sync.lattice.absorption import QUOTA_EXCEEDED, Absorption
 from datalattice.sync.lattice.delta import Fetch
+from datalattice.sync.lattice.forkrecords import Path
 from datalattice.sync.lattice.hostingtable import HostingTable
-from datalattice.sync.lattice.outcome import QUOTA_EXCEEDED, Outcome
 from datalattice.sync.lattice.policy import HostingPolicy
-from datalattice.sync.lattice.usage import RECOUNT_MS, Count, Slot, Usage
+from datalattice.sync.lattice.usage import RECOUNT_MS, Count, OwnerSlot, Usage
 
 DISK_LOW: Final = "disk-low"
 """What a value is counted as that is not taken because the disk is nearly full."""
 
-
-Path = tuple[Value, ...]
 
 _OVER_MAX: Final = 65_536
 
@@ -256,12 +255,12 @@ class Hosting:
             section = section_name(path)
             sender = self.policy.unsigned_of(section).sender
             is_known = peer in self._acquainted
-            is_over = not is_known and self._is_over(Slot(section, None))
+            is_over = not is_known and self._is_over(OwnerSlot(section, None))
             if sender == "none" or (sender == "known" and not is_known) or is_over:
                 value = _without(value, path[:-1], path[-1], self._lattice)
         if self._has_rules or self._over:
             for path, owner, _ in list(self._differing(root, value, work)):
-                slot = Slot(section_name(path), owner)
+                slot = OwnerSlot(section_name(path), owner)
                 if self.refuses(slot.section, owner) or self._is_over(slot):
                     value = _without(value, path, owner, self._lattice)
         return value
@@ -287,7 +286,7 @@ class Hosting:
         policy = self.policy
         return bool(policy.owners == "known" or policy.refuse or self.table.has_refusals)
 
-    def _is_over(self, slot: Slot) -> bool:
+    def _is_over(self, slot: OwnerSlot) -> bool:
         """Return whether a slot had no room for a value less than a minute ago."""
         if not self._over:
             return False
@@ -316,14 +315,14 @@ class Hosting:
 
     def limited(
         self, root: Value, other: Value, peer: str, work: Work | None = None
-    ) -> list[tuple[Slot, list[bytes]]]:
+    ) -> list[tuple[OwnerSlot, list[bytes]]]:
         """Return (slot, hashes that lead into it) of what differs in a foreign root and has limits.
 
         Raises: MissingData: a node of a container that leads there is not here.
                 WorkExceeded: to look whose data it has costs more than `work` has.
         """
         found = [
-            (Slot(section_name(path), owner), names)
+            (OwnerSlot(section_name(path), owner), names)
             for path, owner, names in self._differing(root, other, work)
             if names and not (self.is_own(owner) or self.is_allowed(owner))
         ]
@@ -332,10 +331,10 @@ class Hosting:
                 own, theirs = _containers(root, other, path[:-1])
                 for key, names in () if theirs is None else arriving_names(own, theirs, work):
                     if names and same(key, path[-1]):
-                        found.append((Slot(section_name(path), None), names))
+                        found.append((OwnerSlot(section_name(path), None), names))
         return found
 
-    def has_room_for(self, slot: Slot, root: Value, size: int, outcome: Outcome) -> bool:
+    def has_room_for(self, slot: OwnerSlot, root: Value, size: int, outcome: Absorption) -> bool:
         """Return whether a slot has room for so many bytes more; if not, it is refused a minute."""
         quota, used, setting = self._limit_of(slot)
         if used + size > quota and slot.owner is not None and self.evidence.release(slot.owner):
@@ -355,7 +354,7 @@ class Hosting:
         self._refuse(slot, report, outcome)
         return False
 
-    def _refuse(self, slot: Slot, report: QuotaExceeded, outcome: Outcome) -> None:
+    def _refuse(self, slot: OwnerSlot, report: QuotaExceeded, outcome: Absorption) -> None:
         """Note that a slot has no room for a value."""
         outcome.remark(QuotaExceeded.kind, str(report))
         before = self._short.pop(slot.key, None)
@@ -364,7 +363,7 @@ class Hosting:
         if len(self._short) > SHORT_MAX:
             del self._short[next(iter(self._short))]
 
-    def blame(self, slot: Slot, peers: Iterable[str]) -> None:
+    def blame(self, slot: OwnerSlot, peers: Iterable[str]) -> None:
         """Note over which connections a value came for which a slot had no room."""
         found = self._short.get(slot.key)
         if found is not None:
@@ -382,7 +381,7 @@ class Hosting:
             str(one.report) for one in self._short.values() if peer is None or peer in one.peers
         ]
 
-    def _limit_of(self, slot: Slot) -> tuple[int, int, str]:
+    def _limit_of(self, slot: OwnerSlot) -> tuple[int, int, str]:
         """Return (quota, bytes used of it, the setting) of the limit that a slot meets first."""
         policy, owner = self.policy, slot.owner
         if owner is None:
@@ -390,7 +389,7 @@ class Hosting:
             setting = f"unsigned.{slot.section}.strangers_bytes"
             return quota, self.usage.used_bytes(slot), setting
         own_limit = self.table.limit(owner_text(owner))
-        here = sum(self.usage.used_bytes(Slot(name, owner)) for name in self.section_names)
+        here = sum(self.usage.used_bytes(OwnerSlot(name, owner)) for name in self.section_names)
         here += self.evidence.bytes_of(owner)
         limits = (
             (policy.owner_bytes, here, "owner_bytes")
@@ -415,7 +414,7 @@ class Hosting:
     # --- before a merge -----------------------------------------------------------------------
 
     def within(
-        self, root: Value, other: Value, peer: str, outcome: Outcome, work: Work | None = None
+        self, root: Value, other: Value, peer: str, outcome: Absorption, work: Work | None = None
     ) -> Admitted:
         """Return what of a complete foreign root has room here, and the counts to be taken then.
 
@@ -443,7 +442,7 @@ class Hosting:
                 self._end(path, admitted, outcome)
         return admitted
 
-    def _end(self, path: Path, admitted: Admitted, outcome: Outcome) -> None:
+    def _end(self, path: Path, admitted: Admitted, outcome: Absorption) -> None:
         """Leave out all at a path, since the account ended there: nothing is left to merge it."""
         outcome.remark(TOO_COSTLY, SectionDropped(path, TOO_COSTLY))
         admitted.leave_out(path[:-1], path[-1], self._lattice)
@@ -455,7 +454,7 @@ class Hosting:
         other: Value,
         admitted: Admitted,
         peer: str,
-        outcome: Outcome,
+        outcome: Absorption,
         work: Work,
     ) -> None:
         """Weigh what differs in the owners' slots at a path.
@@ -485,7 +484,7 @@ class Hosting:
         theirs: Value,
         weigh: Callable[[], Value],
         admitted: Admitted,
-        outcome: Outcome,
+        outcome: Absorption,
         work: Work,
     ) -> None:
         """Weigh what is at a key of the container at a path, or leave it out: it costs too much.
@@ -507,12 +506,12 @@ class Hosting:
         mine: Value,
         theirs: Value,
         admitted: Admitted,
-        outcome: Outcome,
+        outcome: Absorption,
         peer: str,
         work: Work,
     ) -> None:
         policy, usage = self.policy, self.usage
-        slot = Slot(section_name(path), owner)
+        slot = OwnerSlot(section_name(path), owner)
         text = owner_text(owner)
         before = usage.known(slot, mine).size_bytes
         quota, used, setting = self._limit_of(slot)
@@ -539,11 +538,11 @@ class Hosting:
         mine: Value,
         theirs: Value,
         admitted: Admitted,
-        outcome: Outcome,
+        outcome: Absorption,
         peer: str,
         work: Work,
     ) -> None:
-        slot = Slot(section_name(path), None)
+        slot = OwnerSlot(section_name(path), None)
         quota, used, setting = self._limit_of(slot)
         grown = self.usage.growth(mine, theirs, quota - used, work)
         if grown is None:
@@ -619,7 +618,7 @@ class Hosting:
         for section, text in self.table.forgotten:
             for path in self._areas.owned:
                 if section in (None, section_name(path)):
-                    self.usage.drop(Slot(section_name(path), self.owner_of(path, text)))
+                    self.usage.drop(OwnerSlot(section_name(path), self.owner_of(path, text)))
         self.decided()
 
     def owner_of(self, path: tuple[Value, ...], text: str) -> Value:
@@ -639,12 +638,12 @@ class Hosting:
                 found.append((path, owner, value))
         return found
 
-    def inexact(self, root: Value) -> list[tuple[Slot, Value]]:
+    def inexact(self, root: Value) -> list[tuple[OwnerSlot, Value]]:
         """Return the slots whose counts are not exact, with their values; forget those that went.
 
         What strangers added to unsigned data is known exactly; it is bounded by what is there.
         """
-        found: list[tuple[Slot, Value]] = []
+        found: list[tuple[OwnerSlot, Value]] = []
         for count in self.usage:
             slot = count.slot
             values = self._values_of(root, slot)
@@ -654,7 +653,7 @@ class Hosting:
                 found += [(slot, value) for value in values]
         return found
 
-    def _values_of(self, root: Value, slot: Slot) -> list[Value]:
+    def _values_of(self, root: Value, slot: OwnerSlot) -> list[Value]:
         areas = self._areas.unsigned if slot.owner is None else self._areas.owned
         below = () if slot.owner is None else (slot.owner,)
         values = [
@@ -682,7 +681,7 @@ class Admitted:
 
     value: Value
     counts: list[tuple[Path, Value, Value, Count]] = field(default_factory=list)
-    added: list[tuple[Path, Value, Slot, tuple[int, int]]] = field(default_factory=list)
+    added: list[tuple[Path, Value, OwnerSlot, tuple[int, int]]] = field(default_factory=list)
     is_short: bool = False
     """Whether something was left out that had no room just now."""
 

@@ -53,7 +53,7 @@ REFERENCED_SHORT: Final = (
 )
 
 
-class Home(Protocol):
+class CompleteCells(Protocol):
     """Where complete cells live."""
 
     def lengths(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
@@ -69,7 +69,7 @@ class Home(Protocol):
 
 
 @dataclass(slots=True)
-class Progress:
+class Completion:
     """What an addition brought.
 
     stored:   cells to store, children first.
@@ -133,7 +133,7 @@ class IncompleteCells:
 
     def __init__(
         self,
-        home: Home,
+        home: CompleteCells,
         *,
         facts_max: int = FACTS_MAX,
         bad_max: int = BAD_CELLS_MAX,
@@ -168,7 +168,7 @@ class IncompleteCells:
         cells: Mapping[bytes, bytes],
         top: bytes = b"",
         sender: str = "",
-    ) -> Progress:
+    ) -> Completion:
         """Wait for `hashes` on behalf of `claim`, with these cells at hand.
 
         Cells that are not below the hashes are not kept. `top` is what refers to the hashes when it
@@ -193,7 +193,7 @@ class IncompleteCells:
                     outside[hash] = None
             front = below
         made = _Claim(hashes, top)
-        progress: Progress | None = None
+        progress: Completion | None = None
         if self._waiting.keys().isdisjoint(outside):
             lengths |= self._home.lengths(outside)
             if all(hash in lengths for hash in outside):
@@ -211,7 +211,7 @@ class IncompleteCells:
     def _is_held(self, hash: bytes) -> bool:
         return hash in self._cells or hash in self._spoiled
 
-    def add(self, cells: Mapping[bytes, bytes], sender: str = "") -> Progress:
+    def add(self, cells: Mapping[bytes, bytes], sender: str = "") -> Completion:
         """Take cells that something waits for; others are not kept."""
         wanted = {
             hash: _Cell(encoding, references(encoding), sender)
@@ -228,12 +228,12 @@ class IncompleteCells:
         made: _Claim,
         cells: dict[bytes, _Cell],
         lengths: Mapping[bytes, int],
-    ) -> Progress | None:
+    ) -> Completion | None:
         """Pass on a claim that has no gap below it, and what these cells complete.
 
         None: a stored cell that is needed to check one of them cannot be read.
         """
-        progress = Progress()
+        progress = Completion()
         spoiled: dict[bytes, _Spoiled] = {}
         short = {hash for hash, length in lengths.items() if length <= EMBEDDED_BYTES_MAX}
         short.update(h for h, cell in cells.items() if len(cell.encoding) <= EMBEDDED_BYTES_MAX)
@@ -266,7 +266,7 @@ class IncompleteCells:
         self._let_go(reversed(list(spoiled)))
         return progress
 
-    def _add(self, fresh: dict[bytes, _Cell], claim: object, hashes: list[bytes]) -> Progress:
+    def _add(self, fresh: dict[bytes, _Cell], claim: object, hashes: list[bytes]) -> Completion:
         above: list[tuple[object, list[bytes]]] = [(h, cell.below) for h, cell in fresh.items()]
         if claim is not None:
             above.append((claim, hashes))
@@ -282,7 +282,7 @@ class IncompleteCells:
                 self._spoiled[ref] = _Spoiled(self._bad[ref])  # "not fetched again, hole at once"
             elif ref not in lengths and ref not in self._spoiled:
                 absent[ref] = None
-        progress = Progress(missing=list(absent))
+        progress = Completion(missing=list(absent))
         ready: list[object] = []
         held: dict[bytes, None] = {}
         for key, refs in above:
@@ -326,7 +326,7 @@ class IncompleteCells:
                 front += below
         return found
 
-    def _advance(self, ready: list[object], progress: Progress) -> None:
+    def _advance(self, ready: list[object], progress: Completion) -> None:
         """Pass on what has no gap below it, and what that completes in turn."""
         while ready:
             key = ready.pop()
@@ -348,7 +348,7 @@ class IncompleteCells:
                 self.size_bytes += len(self._spoiled[key].encoding)
             self._fill(key, len(cell.encoding) <= EMBEDDED_BYTES_MAX, ready)
 
-    def _wait_for(self, key: object, hashes: Iterable[bytes], progress: Progress) -> None:
+    def _wait_for(self, key: object, hashes: Iterable[bytes], progress: Completion) -> None:
         """Wait once more: cells that the check must read are stored and cannot be read.
 
         "It is fetched or healed first": what cannot be read is no fault of the cell above it.
@@ -394,7 +394,7 @@ class IncompleteCells:
             return None  # the store tells whoever is to heal it
 
     def _settle(
-        self, hash: bytes, cell: _Cell, spoiled: dict[bytes, _Spoiled], progress: Progress
+        self, hash: bytes, cell: _Cell, spoiled: dict[bytes, _Spoiled], progress: Completion
     ) -> None:
         """Decide about a cell all below which is settled: it is stored, or added to `spoiled`.
 
@@ -421,7 +421,7 @@ class IncompleteCells:
             if len(self._bad) > self._bad_max:
                 del self._bad[next(iter(self._bad))]
 
-    def _finish(self, claim: object, made: _Claim, progress: Progress) -> None:
+    def _finish(self, claim: object, made: _Claim, progress: Completion) -> None:
         """Hand on a claim that waits for nothing more.
 
         Raises: MissingData: a stored cell that must be looked at cannot be read.

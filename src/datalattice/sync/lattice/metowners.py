@@ -11,12 +11,11 @@ from typing import Final
 
 from datalattice.cells import Index, Map, Value, arriving_names
 from datalattice.lattice import get_in, is_bare_did, public_key_of
+from datalattice.sync.lattice.forkrecords import Path
 
 DIDS_MAX: Final = 64
 """DIDs that are named at a time, and that are looked at anew for it: anybody may add any number,
 and may name a key of this node in a document."""
-
-Path = tuple[Value, ...]
 
 
 class MetOwners:

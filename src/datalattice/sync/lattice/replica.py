@@ -80,6 +80,7 @@ from datalattice.lattice import (
 )
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.store import Store
+from datalattice.sync.lattice.absorption import REFUSED, UNSOUND, Absorption
 from datalattice.sync.lattice.approach import AHEAD_BYTES_MAX, Approach
 from datalattice.sync.lattice.charging import Charges, Sender
 from datalattice.sync.lattice.comparison import LatticeComparison, Meeting
@@ -88,25 +89,24 @@ from datalattice.sync.lattice.evidence import Evidence, EvidenceLimits
 from datalattice.sync.lattice.handover import handed, is_fork_query
 from datalattice.sync.lattice.hosting import DISK_LOW, Admitted, Areas, Hosting, QuotaExceeded
 from datalattice.sync.lattice.incoming import Claim, Incoming, PatchedRoot, Waiting
-from datalattice.sync.lattice.incomplete import IncompleteCells, Progress
+from datalattice.sync.lattice.incomplete import Completion, IncompleteCells
 from datalattice.sync.lattice.metowners import MetOwners
-from datalattice.sync.lattice.outcome import REFUSED, UNSOUND, Outcome
 from datalattice.sync.lattice.overlay import overlaid
 from datalattice.sync.lattice.patch import PATCH_CELLS_MAX, cells_worth, read_patch, write_patch
 from datalattice.sync.lattice.plain import PlainPeer
 from datalattice.sync.lattice.policy import HostingPolicy
-from datalattice.sync.lattice.requests import PATCHES, Found, Lookup
+from datalattice.sync.lattice.requests import PATCHES, Lookup, LookupResult
 from datalattice.sync.lattice.spelling import Speller
-from datalattice.sync.lattice.usage import Slot
+from datalattice.sync.lattice.usage import OwnerSlot
 from datalattice.sync.replica import (
     FETCHES,
     Absorbed,
-    Change,
     News,
     Offer,
     Part,
     Peer,
     Probe,
+    Publication,
     Regard,
     Remark,
     Reply,
@@ -173,7 +173,7 @@ class LatticeReplica:
         self._frame_max = frame_max
         self._meetings: dict[str, Meeting] = {}  # by connection
         self._sections = _sections_of(lattice)
-        self._outcome = Outcome()  # of what is taken in just now
+        self._outcome = Absorption()  # of what is taken in just now
         # Owners that are no public key need a verifier; this one knows those that name their key.
         verifier = context.verifier or verify_did
         users = context.verified_by(verifier)
@@ -381,7 +381,7 @@ class LatticeReplica:
 
     # --- what a replicator needs --------------------------------------------------------------
 
-    def publish(self) -> Change:
+    def publish(self) -> Publication:
         """Commit the live value and announce it.
 
         Raises: UsageError, BadSignature: it has what this node may not write, or lacks what the
@@ -403,7 +403,7 @@ class LatticeReplica:
                 silent = self._context.reporting(discard)
                 self.cursor.adopt(lambda live: self._lattice.merge(self._root, live, silent))
                 raise
-        return Change(changed, self.probe)
+        return Publication(changed, self.probe)
 
     def _refuse(self, value: Value) -> None:
         """Take out of the live value what may not be written here, and raise, if `value` has any.
@@ -447,7 +447,7 @@ class LatticeReplica:
                 is none. StoreError: the store cannot keep it. All that waits for cells is given up.
         """
         plain = self._plain(peer)
-        outcome = self._outcome = Outcome(peer.connection)
+        outcome = self._outcome = Absorption(peer.connection)
         try:
             offer = self._unpatched(offer, outcome)
             self._take_in(offer, peer.connection, outcome)
@@ -465,7 +465,7 @@ class LatticeReplica:
                     meeting.plain.holds(probe, part=is_part)
         return outcome.absorbed()
 
-    def _unpatched(self, offer: Offer, outcome: Outcome) -> Offer:
+    def _unpatched(self, offer: Offer, outcome: Absorption) -> Offer:
         """Return what a patch says, or its hash alone where it is known or cannot be read.
 
         It brought the bytes of its message, whatever it stands for, and is read where it has as
@@ -499,7 +499,7 @@ class LatticeReplica:
         outcome.unread = False
         return Offer(Probe(hash, Incoming((), value, parts, sent=size)))
 
-    def _take_in(self, offer: Offer, peer: str, outcome: Outcome) -> None:
+    def _take_in(self, offer: Offer, peer: str, outcome: Absorption) -> None:
         if self.hosting is not None and not self.hosting.has_room():
             self._turn_away(offer, outcome)
             return
@@ -521,7 +521,7 @@ class LatticeReplica:
             # Not those of this peer: who fills the room to the brim would keep the others out.
             self._give_up(self._incomplete.heaviest(attrgetter("peer")), outcome)
 
-    def _turn_away(self, offer: Offer, outcome: Outcome) -> None:
+    def _turn_away(self, offer: Offer, outcome: Absorption) -> None:
         """Take nothing in: the room that the disk still has is for this node's own data."""
         outcome.remark(DISK_LOW, "the disk is nearly full: data of others is not taken")
         if offer.probe is not None:
@@ -553,9 +553,9 @@ class LatticeReplica:
         try:
             value = self.query(request.path, peer.connection, strict=request.is_strict)
         except NoSuchPath as error:
-            yield Reply(Found(error=str(error)))
+            yield Reply(LookupResult(error=str(error)))
         else:
-            yield Reply(Found(value, self.load_encoding))
+            yield Reply(LookupResult(value, self.load_encoding))
 
     def supply(self, want: Sequence[bytes]) -> list[Part | None]:
         """Return cells by hash."""
@@ -565,10 +565,10 @@ class LatticeReplica:
     def _supplied(self, hash: bytes) -> bytes | None:
         return self.load_encoding(hash) if self._store.announced(hash) else self._made.get(hash)
 
-    def _hand_over(self, owner: Value, connection: str) -> Found:
+    def _hand_over(self, owner: Value, connection: str) -> LookupResult:
         answer = self.handed(owner, connection)
         made = {hash: data for hash, data, _ in novelty(answer, self._store)}
-        return Found(answer, lambda hash: made.get(hash) or self.load_encoding(hash))
+        return LookupResult(answer, lambda hash: made.get(hash) or self.load_encoding(hash))
 
     def _plain(self, peer: Peer) -> PlainPeer | None:
         """Return what is known of a peer that fetches nothing, None of any other."""
@@ -682,7 +682,9 @@ class LatticeReplica:
         """How far this replica has come: the announced value."""
         return Probe(self.announced_hash, self._announced)
 
-    def _consider(self, probe: Probe, peer: str, outcome: Outcome, *, is_new: bool = False) -> None:
+    def _consider(
+        self, probe: Probe, peer: str, outcome: Absorption, *, is_new: bool = False
+    ) -> None:
         """Take in a value as far as its cells are here; `is_new`: it has just come."""
         incoming = probe.data
         assert isinstance(incoming, Incoming)
@@ -736,7 +738,7 @@ class LatticeReplica:
         self._waiting[claim] = waiting
         self._proceed(self._incomplete.claim(claim, refs, cells, bare, peer), peer, outcome)
 
-    def _enter(self, claim: Claim, probe: Probe, outcome: Outcome) -> bool:
+    def _enter(self, claim: Claim, probe: Probe, outcome: Absorption) -> bool:
         """Consider a value under a policy: look whose data it has, cut off what is refused.
 
         False: that cannot be told, so it is cut, around its holes, when all of it is here.
@@ -790,7 +792,7 @@ class LatticeReplica:
         self._proceed(progress, claim.peer, outcome)
         return True
 
-    def _come_nearer(self, parts: Sequence[Part], outcome: Outcome) -> None:
+    def _come_nearer(self, parts: Sequence[Part], outcome: Absorption) -> None:
         """Go on with the values whose upper cells have come."""
         if not len(self._approach):
             return
@@ -805,7 +807,7 @@ class LatticeReplica:
         if self._approach.size_bytes > AHEAD_BYTES_MAX:
             self._turn_back(self._approach.claims(), outcome)
 
-    def _turn_back(self, claims: Iterable[Claim], outcome: Outcome) -> None:
+    def _turn_back(self, claims: Iterable[Claim], outcome: Absorption) -> None:
         """Give up values whose upper cells are fetched."""
         for claim in claims:
             probe = self._approach.forget(claim)
@@ -814,7 +816,7 @@ class LatticeReplica:
             if claim in self._next:
                 outcome.dropped.append(self._next.pop(claim).key)
 
-    def _cut_short(self, slot: Slot, size: int, outcome: Outcome) -> None:
+    def _cut_short(self, slot: OwnerSlot, size: int, outcome: Absorption) -> None:
         """Fetch no more of a slot when what came of it has no room; fetch the rest without it."""
         hosting, approach = self.hosting, self._approach
         if hosting is None or hosting.has_room_for(slot, self._root, size, outcome):
@@ -832,7 +834,7 @@ class LatticeReplica:
             self._consider(self._stated.pop(claim), claim.peer, outcome)
         outcome.unwanted += [hash for hash in waits if not self._incomplete.is_wanted(hash)]
 
-    def _pass_over_next(self, claim: Claim, newer: bytes, outcome: Outcome) -> None:
+    def _pass_over_next(self, claim: Claim, newer: bytes, outcome: Absorption) -> None:
         """Wait for the value with the key `newer` in the place of the one that was to come next."""
         if claim in self._next:
             outcome.supersede(self._next.pop(claim).key, newer)
@@ -874,7 +876,7 @@ class LatticeReplica:
                 raise NoSuchPath("this node does not host it")
         return value
 
-    def _proceed(self, progress: Progress, peer: str, outcome: Outcome) -> None:
+    def _proceed(self, progress: Completion, peer: str, outcome: Absorption) -> None:
         """Store what is complete, note what is missing, merge the values that became complete."""
         if progress.stored:
             self._make_writable()
@@ -908,7 +910,7 @@ class LatticeReplica:
             if after is not None:
                 self._consider(after, claim.peer, outcome)
 
-    def _merge(self, claim: Claim, waiting: Waiting, holes: Holes, outcome: Outcome) -> bool:
+    def _merge(self, claim: Claim, waiting: Waiting, holes: Holes, outcome: Absorption) -> bool:
         """Merge a complete foreign value around its holes; return whether it was taken in full."""
         work = self.charges.open(claim.peer)
         try:
@@ -917,7 +919,7 @@ class LatticeReplica:
             self.charges.close(claim.peer, work)
 
     def _merge_on(
-        self, work: Work, claim: Claim, waiting: Waiting, holes: Holes, outcome: Outcome
+        self, work: Work, claim: Claim, waiting: Waiting, holes: Holes, outcome: Absorption
     ) -> bool:
         """Merge it on the account of one message, which pays for its evidence, too."""
         peer = claim.peer
@@ -980,7 +982,7 @@ class LatticeReplica:
         if len(self._cuts) > CUTS_MAX:
             del self._cuts[next(iter(self._cuts))]
 
-    def _is_here(self, claim: Claim, probe: Probe, outcome: Outcome) -> bool:
+    def _is_here(self, claim: Claim, probe: Probe, outcome: Absorption) -> bool:
         """Return whether all is here that a peer states: nothing, or the state that it is told.
 
         Or it states again what was taken of it but for what is not hosted.
@@ -999,7 +1001,7 @@ class LatticeReplica:
         self._took(claim, probe.key, taken, outcome)
         return True
 
-    def _took(self, claim: Claim, key: bytes, taken: Probe, outcome: Outcome) -> None:
+    def _took(self, claim: Claim, key: bytes, taken: Probe, outcome: Absorption) -> None:
         """Note that all of what a peer stated is here, as `taken`."""
         outcome.finished.append(key)
         outcome.holds.append((claim.peer, taken))
@@ -1102,7 +1104,7 @@ class LatticeReplica:
         room = MADE_MAX * (1 + len(self._paths))  # the views of all peers are kept, too
         self._made = dict([*known.items(), *made.items()][-max(room, len(made)) :])
 
-    def _give_up(self, claims: Iterable[object], outcome: Outcome) -> None:
+    def _give_up(self, claims: Iterable[object], outcome: Absorption) -> None:
         for claim in claims:
             assert isinstance(claim, Claim)
             outcome.dropped.append(self._waiting.pop(claim).key)

@@ -1,12 +1,11 @@
 """Lattice requests: what a lattice replica and its conversations say to each other.
 
 A comparison says `State` and `Question`, and is given a `Content` for each question. What a peer
-asks comes to the replica as a `Lookup`, and the answer is `Found`.
+asks comes to the replica as a `Lookup`, and the answer is `LookupResult`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 from datalattice.cells import Parts, Value, Vector, encode, value_hash
 from datalattice.crypto import sha3_256
 from datalattice.sync.lattice.incoming import Incoming
+from datalattice.sync.lattice.patch import Load
 from datalattice.sync.replica import FETCHES, REPLICATES, Offer, Probe
 
 PATCHES: Final = "patches"
@@ -21,9 +21,6 @@ PATCHES: Final = "patches"
 
 ALIKE: Final = frozenset({FETCHES, REPLICATES, PATCHES})
 """Features of a peer that speaks both extensions."""
-
-Load = Callable[[bytes], "bytes | None"]
-"""Returns the encoding of a cell that is here, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookupResult:
     """The answer to a `Lookup`: a value and what loads cells below it, or why there is none."""
 
     value: Value = None

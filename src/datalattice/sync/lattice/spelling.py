@@ -46,7 +46,7 @@ _Difference = tuple[Value, bool, Value, bool, Value]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CompleteValue:
     """A value at a path, and every cell at or below it that is not embedded."""
 
     path: tuple[Value, ...]
@@ -70,7 +70,7 @@ class Spelling:
     """
 
     told: Value
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[CompleteValue] = field(default_factory=list)
     is_all: bool = True
     too_large: list[str] = field(default_factory=list)
     missing: list[bytes] = field(default_factory=list)
@@ -171,7 +171,7 @@ class Speller:
         """Make a piece of a value, which is a container of some entries or stands by itself."""
         cells = self._cells(value, path)
         if cells is not None:
-            piece = Piece(path, value, cells)
+            piece = CompleteValue(path, value, cells)
             self._made.pieces.append(piece)
             self._room -= piece.size_bytes + FRAME_RESERVE_BYTES
         self._note(path, value)

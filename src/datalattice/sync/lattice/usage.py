@@ -33,7 +33,7 @@ _REMEMBERED_MAX: Final = 65_536
 UNBOUNDED: Final = 1 << 62
 
 
-class Slot(NamedTuple):
+class OwnerSlot(NamedTuple):
     """What one owner has in one section; owner None: what is unsigned there."""
 
     section: str
@@ -57,7 +57,7 @@ def _key_of(section: str, owner: bytes) -> bytes:
 class Count:
     """What a slot takes: bytes and cells in all; `since` of the bytes came after a full count."""
 
-    slot: Slot
+    slot: OwnerSlot
     size_bytes: int
     cells: int
     root: bytes
@@ -88,12 +88,12 @@ class Usage:
     def __iter__(self) -> Iterator[Count]:
         return iter(list(self._counts.values()))
 
-    def used_bytes(self, slot: Slot) -> int:
+    def used_bytes(self, slot: OwnerSlot) -> int:
         """Return the bytes of a slot as far as they were counted."""
         found = self._counts.get(slot.key)
         return 0 if found is None else found.size_bytes
 
-    def known(self, slot: Slot, present: Value) -> Count:
+    def known(self, slot: OwnerSlot, present: Value) -> Count:
         """Return the count of a slot whose value is `present`, counted now if it is another's.
 
         That happens after a crash, once for a slot, so no sender pays for it.
@@ -109,7 +109,12 @@ class Usage:
         return count
 
     def after(
-        self, slot: Slot, present: Value, value: Value, bytes_max: int, work: Work | None = None
+        self,
+        slot: OwnerSlot,
+        present: Value,
+        value: Value,
+        bytes_max: int,
+        work: Work | None = None,
     ) -> Count | None:
         """Return the count of a slot in which `value` comes after `present`.
 
@@ -128,7 +133,7 @@ class Usage:
         whole = growth(None, value, self._fetch, bytes_max)  # once a minute: no sender pays for it
         return None if whole is None else Count(slot, *whole, value_hash(value))
 
-    def _may_count(self, slot: Slot) -> bool:
+    def _may_count(self, slot: OwnerSlot) -> bool:
         """Return whether a slot may be counted anew, and take note that it is."""
         now_ms = self._now_ms()
         last_ms = self._counted_ms.get(slot.key)
@@ -139,7 +144,7 @@ class Usage:
         self._counted_ms[slot.key] = now_ms
         return True
 
-    def refreshed(self, slot: Slot, present: Value) -> bool:
+    def refreshed(self, slot: OwnerSlot, present: Value) -> bool:
         """Count a slot whose value is `present` exactly, once a minute; return whether it was."""
         found = self._counts.get(slot.key)
         if found is None or (not found.since and found.root == value_hash(present)):
@@ -164,14 +169,14 @@ class Usage:
         self._counts[key] = count
         self._changed.add(key)
 
-    def add(self, slot: Slot, size: int, cells: int) -> Count:
+    def add(self, slot: OwnerSlot, size: int, cells: int) -> Count:
         """Add to what strangers added to an unsigned part; return what that is now."""
         before = self._counts.get(slot.key, Count(slot, 0, 0, b""))
         now = Count(slot, before.size_bytes + size, before.cells + cells, b"")
         self.take(now)
         return now
 
-    def exactly(self, slot: Slot, value: Value) -> Count:
+    def exactly(self, slot: OwnerSlot, value: Value) -> Count:
         """Return the exact count of a slot that has this value. On any thread.
 
         Cost: reads every cell of it.
@@ -180,7 +185,7 @@ class Usage:
         assert whole is not None
         return Count(slot, *whole, value_hash(value))
 
-    def drop(self, slot: Slot) -> None:
+    def drop(self, slot: OwnerSlot) -> None:
         """Forget the count of a slot that is not here any more."""
         if self._counts.pop(slot.key, None) is not None:
             self._changed.add(slot.key)
@@ -216,4 +221,4 @@ def _read(row: bytes) -> Count | None:
         return None
     if type(size) is not int or type(cells) is not int or type(since) is not int:
         return None
-    return Count(Slot(section, owner), size, cells, root, since)
+    return Count(OwnerSlot(section, owner), size, cells, root, since)

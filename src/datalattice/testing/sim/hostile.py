@@ -21,11 +21,11 @@ from datalattice.testing.sim.node import SimNode
 from datalattice.testing.sim.poison import POISON
 from datalattice.testing.sim.timeline import Timeline
 from datalattice.wire import (
+    DataRequest,
     ErrorCode,
     FrameBuffer,
     Ping,
     Query,
-    Request,
     Result,
     decode_payload,
     encode_failure,
@@ -122,38 +122,38 @@ class HostilePeer:
             self._send(connection, encode_result(Result(message.id, "PONG")))
         elif isinstance(message, Query) and self._dice.chance(0.5):
             self._send(connection, self._knowledge.lie(message.id, self._dice))
-        elif isinstance(message, Request):
+        elif isinstance(message, DataRequest):
             answer = self._manner(message, self._knowledge, self._dice)
             if answer is not None:
                 delay_ms = LATE_MS if self._manner is late else 0
                 self._timeline.after(delay_ms, partial(self._send, connection, answer))
 
 
-Manner = Callable[[Request, Knowledge, Dice], "bytes | None"]
+Manner = Callable[[DataRequest, Knowledge, Dice], "bytes | None"]
 
 
-def silent(_request: Request, _knowledge: Knowledge, _dice: Dice) -> bytes | None:
+def silent(_request: DataRequest, _knowledge: Knowledge, _dice: Dice) -> bytes | None:
     """Answer nothing."""
     return None
 
 
-def empty(request: Request, _knowledge: Knowledge, _dice: Dice) -> bytes | None:
+def empty(request: DataRequest, _knowledge: Knowledge, _dice: Dice) -> bytes | None:
     """Answer that none of it is here."""
     return encode_supply(request.id, [(hash, None) for hash in request.hashes])
 
 
-def late(request: Request, knowledge: Knowledge, dice: Dice) -> bytes | None:
+def late(request: DataRequest, knowledge: Knowledge, dice: Dice) -> bytes | None:
     """Answer nothing useful, and that too late."""
     return empty(request, knowledge, dice)
 
 
-def wrong(request: Request, _knowledge: Knowledge, dice: Dice) -> bytes | None:
+def wrong(request: DataRequest, _knowledge: Knowledge, dice: Dice) -> bytes | None:
     """Answer with cells that have other hashes."""
     blob = b"\x31\x81\x40" + dice.bytes(192)
     return encode_supply(request.id, [(hash, blob) for hash in request.hashes])
 
 
-def nonsense(request: Request, _knowledge: Knowledge, dice: Dice) -> bytes | None:
+def nonsense(request: DataRequest, _knowledge: Knowledge, dice: Dice) -> bytes | None:
     """Answer with something that is no answer to the question."""
     kind = dice.below(4)
     if kind == 0:
@@ -165,7 +165,7 @@ def nonsense(request: Request, _knowledge: Knowledge, dice: Dice) -> bytes | Non
     return encode_supply(dice.below(100), [(hash, None) for hash in request.hashes])
 
 
-def serve(request: Request, knowledge: Knowledge, _dice: Dice) -> bytes | None:
+def serve(request: DataRequest, knowledge: Knowledge, _dice: Dice) -> bytes | None:
     """Answer with what is asked for, as a relay does that stores anything."""
     return encode_supply(request.id, [(name, knowledge.known.get(name)) for name in request.hashes])
 

@@ -1,4 +1,4 @@
-"""Outcome: what becomes of an offer, while it is taken in."""
+"""Absorption: what becomes of an offer, while it is taken in."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _key_text(key: Value) -> str:
     return to_text(key) if isinstance(key, Keyword) else brief(key)
 
 
-class Outcome:
+class Absorption:
     """An `Absorbed` in the making."""
 
     def __init__(self, sender: str = "") -> None:
