@@ -1,6 +1,6 @@
-"""Connection: one link, cut into frames, between the network and the worker.
+"""Connection: one link, cut into frames, between the network and the lane.
 
-The worker gets one frame of a peer at a time, a few of a wanted one, and the next when the peer has
+The lane gets one frame of a peer at a time, a few of a wanted one, and the next when the peer has
 read what we answer: a short question may have an answer as long as a frame can be, so a peer that
 asks and does not read makes us hold only so much. What all peers together make us hold is bounded
 by the node, which cuts the largest. A frame that does not complete in time ends the connection; a
@@ -27,13 +27,13 @@ UNSENT_BYTES_MAX: Final = 16_000_000
 """Bytes that wait for the peer to read before its next frame is looked at."""
 
 WANTED_FRAMES_MAX: Final = 16
-"""Frames of a wanted peer that may wait for the worker: all that came are done in one turn of it.
+"""Frames of a wanted peer that may wait for the lane: all that came are done in one turn of it.
 
 With one at a time, each would stand in line behind another turn of strangers.
 """
 
 AHEAD_BYTES_MAX: Final = 1_000_000
-"""Bytes of frames that wait for the worker before the next one is handed over behind them."""
+"""Bytes of frames that wait for the lane before the next one is handed over behind them."""
 
 JOIN_BYTES: Final = 1 << 16
 """Frames are joined up to this size to be written at once."""
@@ -98,7 +98,7 @@ class Connection:
         self.id = id
         self.name = name
         self.reason = ""
-        self.frames_max = 1  # that may wait for the worker
+        self.frames_max = 1  # that may wait for the lane
         self.cause: str | None = None  # a word for it where the peer is to blame
         self._link = link
         self._handler = handler
@@ -118,7 +118,7 @@ class Connection:
         self._room = asyncio.Event()
         self._room.set()
         self._rests_until_s = now_s
-        self._idle = asyncio.Event()  # nothing of this peer waits for the worker
+        self._idle = asyncio.Event()  # nothing of this peer waits for the lane
         self._idle.set()
         self._drained = asyncio.Event()
         self._drained.set()
@@ -206,7 +206,7 @@ class Connection:
         return True
 
     def _release(self) -> None:
-        """Hold nothing from now on; what the worker still has of it is no more than a frame."""
+        """Hold nothing from now on; what the lane still has of it is no more than a frame."""
         self._ended = True
         self._handler.held(-self.held_bytes)
         self.held_bytes = 0
@@ -221,7 +221,7 @@ class Connection:
         await self._drained.wait()
 
     def handled(self, payload_bytes: int) -> None:
-        """Note that the worker is done with a frame of so many bytes."""
+        """Note that the lane is done with a frame of so many bytes."""
         self._unhandled_bytes -= payload_bytes + FRAME_BYTES
         self._unhandled_count -= 1
         if not self._unhandled_count:

@@ -1,6 +1,6 @@
 """Forks: what the operator of a node decides about branches that are not in their slots.
 
-Everything here works on a replica; a running node does it in the worker's turn, a tool on the
+Everything here works on a replica; a running node does it in a turn of its lane, a tool on the
 replica of a folder in which no node runs.
 """
 
@@ -112,6 +112,6 @@ async def resolve(node: Node, arguments: Map) -> Value:
         raise UsageError("forks.resolve needs the texts id and action")
     clock = node.clock
     if action == "append":
-        # The worker must not wait for the fence: the answers of peers come through it.
+        # The lane must not wait for the fence: the answers of peers come through it.
         await node.fenced()
     return to_cell(await node.house.ask(lambda one: resolve_fork(one, id, action, clock)))

@@ -21,8 +21,8 @@ from typing import Final
 
 from datalattice.cells import references
 from datalattice.errors import Corruption, MissingData, StoreClosed, StoreError, UsageError
+from datalattice.node.lanes import Lane
 from datalattice.node.observe import WRITES, Observer
-from datalattice.node.worker import Worker
 from datalattice.store import CellStore, Damage, Fetch, Fetching, Healing, Report, Store, heal_store
 from datalattice.sync import Effects, Replicator
 
@@ -46,10 +46,10 @@ class Healer:
     """The missing cells of one node. `note` and `failed` may be called from any thread."""
 
     def __init__(
-        self, store: Store, worker: Worker, observer: Observer, check_interval_s: float
+        self, store: Store, lane: Lane, observer: Observer, check_interval_s: float
     ) -> None:
         self._store = store
-        self._worker = worker
+        self._lane = lane
         self._observer = observer
         self._check_interval_s = check_interval_s
         self._changed = threading.Condition()
@@ -96,7 +96,7 @@ class Healer:
         """
         if self._store.has_failed:
             self._store.resume()
-            self._worker.submit(self._resume)
+            self._lane.submit(self._resume)
 
     # --- what is lost -------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Healer:
             idle = [hash for hash, is_asked in self._wanted.items() if not is_asked]
             self._wanted.update(dict.fromkeys(idle, True))
         if idle:
-            self._worker.submit(lambda replicator, now_ms: replicator.acquire(idle, now_ms))
+            self._lane.submit(lambda replicator, now_ms: replicator.acquire(idle, now_ms))
 
     def failed(self, error: Exception) -> None:
         """Take note of what failed; cells that are missing or damaged are a matter for peers."""
@@ -133,7 +133,7 @@ class Healer:
         else:
             self._observer.failed(error)
 
-    # --- on the worker's thread ---------------------------------------------------------------
+    # --- in the lane ---------------------------------------------------------------------------
 
     def settle(self, effects: Effects) -> None:
         """Take note of the cells that peers had, and of those that nobody has."""
@@ -162,7 +162,7 @@ class Healer:
         self._observer.count("cells-healed", len(effects.healed))
         if is_done:
             self._observer.recover(MISSING)
-            self._worker.submit(_publish)  # what could not be published for want of these cells
+            self._lane.submit(_publish)  # what could not be published for want of these cells
 
     # --- checks -------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class Healer:
             is_due = 0 < interval_s <= loop.time() - checked_s
             self._ask()
             if self._store.has_failed or self._observer.has(WRITES):
-                self._worker.submit(self._resume)
+                self._lane.submit(self._resume)
 
     def _resume(self, replicator: Replicator, now_ms: int) -> None:
         self._store.resume()

@@ -1,6 +1,6 @@
 """Hosting: the operator's view of a node's hosting policy, and decisions while the node runs.
 
-Everything here works on a replica; a running node does it in the worker's turn, a tool on the
+Everything here works on a replica; a running node does it in a turn of its lane, a tool on the
 replica of a folder in which no node runs.
 """
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from datalattice.errors import StoreClosed, UsageError
-from datalattice.node.worker import Done, Worker
+from datalattice.node.lanes import Done, Lane, LanePool
 from datalattice.sync import Effects, Peer, Regard, Replica, Replicator, Sender
 
 LATTICE: Final = "lattice"
@@ -101,6 +101,7 @@ class Host(Generic[R]):
         replica: R,
         replicator: Replicator,
         failed: Callable[[Exception], None],
+        pool: LanePool,
         *,
         ledger: Ledger | None = None,
         told: Callable[[Effects], bool] | None = None,
@@ -113,7 +114,7 @@ class Host(Generic[R]):
         self._heard = heard
         self._outlet: Outlet | None = None
         self._closed = False
-        self.lane: Final = Worker(replicator, self._deliver, failed)
+        self.lane: Final = Lane(pool, replicator, self._deliver, failed)
 
     @property
     def name(self) -> str:
@@ -207,9 +208,13 @@ class Host(Generic[R]):
 
 
 class Hosts:
-    """The table of a node's replicas by (protocol, store id). Lives on the event loop."""
+    """The table of a node's replicas by (protocol, store id). Lives on the event loop.
+
+    pool: of the lanes of all of them.
+    """
 
     def __init__(self) -> None:
+        self.pool: Final = LanePool()
         self._table: dict[tuple[str, bytes], Host[Replica]] = {}
 
     def __iter__(self) -> Iterator[Host[Replica]]:

@@ -88,13 +88,13 @@ class Housekeeper:
             return
 
     def save(self) -> None:
-        """Write down what owners use; the worker has ended."""
+        """Write down what owners use; the lane has ended."""
         hosting = self._replica.hosting
         if hosting is not None:
             hosting.usage.save()
 
     async def ask(self, question: Callable[[LatticeReplica], T]) -> T:
-        """Return what the worker says about the replica, in its turn.
+        """Return what is true of the replica, in a turn of its lane.
 
         Raises: whatever `question` raises.
         """

@@ -1,4 +1,4 @@
-"""Looking: figures of a node that its worker owns, read in the worker's turn."""
+"""Looking: figures of a node that belong to its lane, read in a turn of it."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Mapping
 
 from datalattice.node.connection import Connection
 from datalattice.node.forkhealth import forks_of
+from datalattice.node.lanes import Lane
 from datalattice.node.pulling import PullWaiters
 from datalattice.node.reading import Inside
-from datalattice.node.worker import Worker
 from datalattice.sync import LatticeReplica, Replicator
 
 
 async def look_inside(
-    worker: Worker,
+    lane: Lane,
     replica: LatticeReplica,
     pulls: PullWaiters,
     connections: Mapping[str, Connection],
 ) -> Inside:
-    """Return what only the worker knows, once it has time to tell.
+    """Return what only the lane knows, once it has time to tell.
 
     Peers that are not known to be equal are asked for their state first, for a short while: what
     they were sent says nothing of what they took.
     """
-    inside = await _look(worker, replica)
+    inside = await _look(lane, replica)
     behind = (one.id for one in inside.standings if one.joined and not one.equal)
     asked = [connections[id] for id in behind if id in connections]
     if not asked:
         return inside
-    await pulls.confirm(worker, asked)
-    return await _look(worker, replica)
+    await pulls.confirm(lane, asked)
+    return await _look(lane, replica)
 
 
-async def _look(worker: Worker, replica: LatticeReplica) -> Inside:
+async def _look(lane: Lane, replica: LatticeReplica) -> Inside:
     loop = asyncio.get_running_loop()
     told: asyncio.Future[Inside] = loop.create_future()
 
@@ -48,5 +48,5 @@ async def _look(worker: Worker, replica: LatticeReplica) -> Inside:
         inside = Inside(standings, replicator.missing_count, replica.staged_bytes, forks, short)
         loop.call_soon_threadsafe(tell, inside)
 
-    worker.submit(look)
+    lane.submit(look)
     return await told

@@ -1,6 +1,6 @@
 """Monitor: what can be known about a running node, gathered at one moment, and who may ask.
 
-What only the replicator knows is asked of the worker, between two of its actions; when it is busy
+What only the replicator knows is asked in its lane, between two of its actions; when it is busy
 for long, what was known last is told again. A monitor also looks for reasons why the node is not
 well that nobody reports: damage in the store, and no connection to any wanted peer.
 """
@@ -38,7 +38,7 @@ SUSPECTED_MS: Final = 600_000
 """After so long without a value of a wanted peer that was taken in full a node is degraded."""
 
 ASK_TIMEOUT_S: Final = 1.0
-"""How long the worker is waited for; then what was known last is told."""
+"""How long the lane is waited for; then what was known last is told."""
 
 PAGE_METRICS: Final = "/metrics"
 PAGE_HEALTH: Final = "/health"
@@ -104,7 +104,7 @@ class Subject(Protocol):
         ...
 
     async def look_inside(self) -> Inside:
-        """Return what only its worker knows."""
+        """Return what only its lane knows."""
         ...
 
 
@@ -237,7 +237,7 @@ class Monitor:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 self._inside = await node.look_inside()
         except TimeoutError:
-            node.observer.count("worker-busy")
+            node.observer.count("lane-busy")
             self._inside = dataclasses.replace(self._inside, standings=())  # may be wrong by now
 
     def _peer(self, info: PeerInfo, connection: Connection | None) -> PeerReading:

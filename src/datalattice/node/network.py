@@ -27,11 +27,11 @@ from datalattice.node.directory import Changed, Found, Look
 from datalattice.node.discovery import Discovery
 from datalattice.node.files import FILES_RESERVED, files_max
 from datalattice.node.hosts import Acquaintance, Host, Hosts
+from datalattice.node.lanes import Action, Done
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
 from datalattice.node.peers import INBOUND, Call, PeerInfo, Peers
 from datalattice.node.transport import Link, Listener, Transport
-from datalattice.node.worker import Action, Done
 from datalattice.sync import Effects, Note, Replica, Replicator
 from datalattice.wire import ErrorCode, encode_failure, encode_frame
 

@@ -4,9 +4,9 @@
         node.cursor.path(...).set(...)
         await node.sync()                 # durable here, on its way to the peers
 
-Who does what: the event loop moves bytes and keeps connections; one worker thread owns the
-replicator with everything that touches the store; user threads change the cursor as they like and
-call `cursor.sync()`, which returns when what they wrote is durable.
+Who does what: the event loop moves bytes and keeps connections; a lane on a small pool of
+threads owns the replicator with everything that touches the store; user threads change the cursor
+as they like and call `cursor.sync()`, which returns when what they wrote is durable.
 
 Length: one node is put together here; what its parts do stands in their modules.
 """
@@ -234,7 +234,7 @@ class Node:
             for backup in self.backups:
                 backup.start(self._store, self.observer, self._lattice)
                 self._backing.append(backup)
-            self._back_up()  # before the worker begins: what it commits is later
+            self._back_up()  # before the lane begins: what it commits is later
             await self._network.listen(self._hosts)
             await self.monitor.start(self.config)
         except BaseException:
@@ -285,6 +285,7 @@ class Node:
             self._replica,
             Replicator(self._replica, protocol, pace),
             self._failed,
+            self._hosts.pool,
             ledger=LatticeLedger(self._replica, self._partial),
             told=self._told,
             heard=self._heard,
@@ -324,7 +325,7 @@ class Node:
             await self._network.close()
             await self._healer.close()
             await self.house.close()
-            await asyncio.to_thread(self._host.lane.stop)
+            await asyncio.to_thread(self._hosts.pool.close)
             lost = [] if failure is None else await asyncio.to_thread(self._unwritten)
             with contextlib.suppress(StoreError):  # it is counted again
                 await asyncio.to_thread(self.house.save)
@@ -540,7 +541,7 @@ class Node:
         return self._network.guests
 
     async def look_inside(self) -> Inside:
-        """Return what only the worker knows, once it has time to tell."""
+        """Return what only the lane knows, once it has time to tell."""
         links = self._network.connections
         return await look_inside(self._host.lane, self._replica, self._pulls, links)
 
@@ -583,7 +584,7 @@ class Node:
 
         self._host.lane.submit(ask)
 
-    # --- what the worker wants done -----------------------------------------------------------
+    # --- what the lane wants done -------------------------------------------------------------
 
     def _told(self, effects: Effects) -> bool:
         """Do what follows from effects in the lane; return whether somebody waits for a change."""

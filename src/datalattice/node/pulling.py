@@ -10,7 +10,7 @@ from typing import Final
 from datalattice.cells import Value
 from datalattice.errors import PeerUnavailable, Timeout
 from datalattice.node.connection import Connection
-from datalattice.node.worker import Worker
+from datalattice.node.lanes import Lane
 from datalattice.sync import Pull
 
 CONFIRM_S: Final = 0.25
@@ -26,34 +26,32 @@ class PullWaiters:
     def __init__(self) -> None:
         self._waiting: dict[object, asyncio.Future[str | None]] = {}
 
-    async def pull(
-        self, worker: Worker, connections: Iterable[Connection], timeout_s: float
-    ) -> None:
+    async def pull(self, lane: Lane, connections: Iterable[Connection], timeout_s: float) -> None:
         """Return when the live value contains all that these peers state, durably.
 
         Raises: PeerUnavailable: one did not deliver. Timeout: it took too long.
         """
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*(self._pull_one(worker, one) for one in connections))
+                await asyncio.gather(*(self._pull_one(lane, one) for one in connections))
         except TimeoutError as error:
             raise Timeout(f"the pull did not end in {timeout_s} s") from error
 
-    async def confirm(self, worker: Worker, connections: Sequence[Connection]) -> None:
+    async def confirm(self, lane: Lane, connections: Sequence[Connection]) -> None:
         """Have some of these peers state what they have; return soon, whether they did or not."""
-        asked = (self.ask(worker, one) for one in connections[:CONFIRMED_MAX])
+        asked = (self.ask(lane, one) for one in connections[:CONFIRMED_MAX])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CONFIRM_S):
                 await asyncio.gather(*asked)
 
-    async def _pull_one(self, worker: Worker, connection: Connection) -> None:
-        error = await self.ask(worker, connection)
+    async def _pull_one(self, lane: Lane, connection: Connection) -> None:
+        error = await self.ask(lane, connection)
         if error is not None:
             raise PeerUnavailable(f"pull from {connection.name}: {error}")
 
     async def ask(
         self,
-        worker: Worker,
+        lane: Lane,
         connection: Connection,
         path: tuple[Value, ...] = (),
         *,
@@ -67,7 +65,7 @@ class PullWaiters:
         done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._waiting[token] = done
         pull = Pull(token, path, is_strict)
-        worker.submit(lambda replicator, now: replicator.pull(connection.id, pull, now))
+        lane.submit(lambda replicator, now: replicator.pull(connection.id, pull, now))
         try:
             return await done
         finally:

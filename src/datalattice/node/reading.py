@@ -26,7 +26,7 @@ class Forks:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What only the worker knows.
+    """What only the lane knows.
 
     missing_count: cells that are wanted and not here. staged_bytes: of cells that wait for them.
     over_quota: of which owners values had no room of late, and why.

@@ -296,7 +296,7 @@ def test_a_connection_that_rests_is_read_on_afterwards_and_loses_nothing() -> No
     ("frames_max", "size", "count"),
     [(1, 1, 1), (3, 1, 3), (3, AHEAD_BYTES_MAX // 2 - FRAME_BYTES, 2), (3, AHEAD_BYTES_MAX, 1)],
 )
-def test_so_many_frames_wait_for_the_worker_and_so_many_bytes(
+def test_so_many_frames_wait_for_the_lane_and_so_many_bytes(
     frames_max: int, size: int, count: int
 ) -> None:
     async def work() -> None:

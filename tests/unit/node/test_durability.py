@@ -30,8 +30,8 @@ from datalattice.lattice import LOCAL_KEY, SetLattice, replicable
 from datalattice.node import Backup, MemoryTransport, Node, open_node
 from datalattice.node.backup import LACKING
 from datalattice.node.heal import Healer
+from datalattice.node.lanes import Lane
 from datalattice.node.observe import Observer
-from datalattice.node.worker import Worker
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.store.disk import DiskFile
 from datalattice.store.packing import locate
@@ -353,7 +353,7 @@ def test_a_healed_cell_that_is_damaged_at_once_is_asked_for_again() -> None:
             asked.append(action)
 
     observer = Observer()
-    healer = Healer(Worn(), cast("Worker", Asked()), observer, 0)
+    healer = Healer(Worn(), cast("Lane", Asked()), observer, 0)
     healer.note([sha3_256(b"cell")])
     healer.settle(Effects(healed=[sha3_256(b"cell")]))
     assert healer.wanted_count == 1

@@ -1,0 +1,543 @@
+"""Lanes: one thing after another happens to each replicator, on a few threads for all of them.
+
+A lane is the line of what is to be done to one replicator. Its storage may block, so turns run on
+the threads of a `LanePool`; at most one thread works on a lane at a time, and after a turn the lane
+goes to the end of the line of those that are ready. A thread that has nothing to do waits, one of
+them until the earliest deadline of all lanes.
+
+Frames and timers are the business of the pool. A publication of local writes is done by the thread
+that asks for it when nothing else is going on in the lane, which saves two changes of thread;
+otherwise it waits in line, and callers that wait at the same time are served by one commit. Effects
+are handed out after each action, when what they say is durable.
+
+What strangers say waits while there is anything else to do: a question of a few bytes may take a
+long time to answer, many of them ask, and neither writers here nor the peers that this node chose
+should stand in line behind them. Strangers have their turn all the same: in each lane, and with one
+turn in four for lanes where nobody else waits; but all of them together have no more of the pool's
+time than the others while these wait.
+"""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final
+
+from datalattice.clock import Clock
+from datalattice.cursors import collector_paused
+from datalattice.errors import DataLatticeError, StoreClosed, UsageError
+from datalattice.sync import Effects, Replicator
+
+Action = Callable[[Replicator, int], None]
+"""Something to do to the replicator, at a time."""
+
+Done = Callable[[], None]
+"""Told when an action is done, together with what came of it."""
+
+Task = tuple[Action, "Done | None"]
+"""An action, and who is told of its end."""
+
+LANE_THREADS_MAX: Final = 4
+"""Threads of a pool: they wait for disks; what they compute needs Python's one lock."""
+
+TURN_ACTIONS_MAX: Final = 64
+"""Actions of one turn: how long waiting publications and effects are put off at most."""
+
+TURN_MS_MAX: Final = 50
+"""Time of one turn after which nothing more is begun in it."""
+
+STRANGERS_TURN: Final = 4
+"""Every so many turns belong to a lane where only strangers wait, while the others wait too."""
+
+BUSY_MS_MIN: Final = 500
+"""A turn this long is not held against peers whose answers could not be heard meanwhile."""
+
+_log = logging.getLogger("datalattice.node")
+
+
+class SteadyClock:
+    """A clock that never steps back: for time-outs, not for stamps."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since some fixed moment."""
+        return time.monotonic_ns() // 1_000_000
+
+
+class LanePool:
+    """A few threads that work on any number of lanes; they begin when there is something to do.
+
+    All that says which lane is where, in this class and in `Lane`, is guarded by one lock, which is
+    held for moments only.
+    """
+
+    def __init__(self, threads: int | None = None, clock: Clock | None = None) -> None:
+        """Make a pool without lanes.
+
+        threads: 1 to `LANE_THREADS_MAX` at most; as many as there are processors when not given.
+        clock:   of the deadlines of all lanes, in milliseconds; it must not step back.
+        Raises: UsageError: not such a number of threads.
+        """
+        if threads is None:
+            threads = min(LANE_THREADS_MAX, os.cpu_count() or 1)
+        if not 1 <= threads <= LANE_THREADS_MAX:
+            raise UsageError(f"a pool has 1 to {LANE_THREADS_MAX} threads, not {threads}")
+        self.clock: Final = clock or SteadyClock()
+        self._threads_max = threads
+        self._lock = threading.Lock()
+        self._lanes: set[Lane] = set()  # all that have not ended
+        # Lanes that wait for a thread, in order; each is in one of the two lines at most.
+        self._ready: collections.OrderedDict[Lane, None] = collections.OrderedDict()
+        self._strangers: collections.OrderedDict[Lane, None] = collections.OrderedDict()
+        self._passed = 0  # turns in a row that the strangers' line was passed over
+        self._lead_ms = 0  # what strangers had more of the time than the others who waited
+        self._deadlines: list[tuple[int, int, Lane]] = []  # a heap; see `Lane._armed_ms`
+        self._numbers = itertools.count()  # so that two lanes are never compared
+        self._threads: list[threading.Thread] = []
+        self._idle: list[threading.Lock] = []  # of each thread that waits, what wakes it
+        self._coming = 0  # threads that were woken or begun and have not looked for work since
+        self._watcher: threading.Lock | None = None  # the one that waits until a deadline,
+        self._watched_ms = 0  # and which
+        self._closed = False
+
+    @property
+    def thread_count(self) -> int:
+        """How many threads it has begun."""
+        return len(self._threads)
+
+    def close(self) -> None:
+        """Stop all lanes, which do what is in line, and end the threads. Not from an action."""
+        with self._lock:
+            self._closed = True
+            lanes = list(self._lanes)
+        for lane in lanes:
+            self._end(lane)
+        for lane in lanes:
+            lane.stop()
+        with self._lock:
+            while self._idle:
+                self._call()
+        for thread in self._threads:
+            thread.join()
+
+    # --- what lanes ask for -------------------------------------------------------------------
+
+    def _add(self, lane: Lane) -> None:
+        with self._lock:
+            if self._closed:
+                raise StoreClosed("the node is closed")
+            self._lanes.add(lane)
+
+    def _begin(self, lane: Lane) -> None:
+        with self._lock:
+            lane._is_begun = True
+            self._settle(lane)
+
+    def _end(self, lane: Lane) -> None:
+        """Take nothing more for a lane; it ends when all that waits in it is done."""
+        with self._lock:
+            lane._is_begun = lane._is_ending = True
+            self._settle(lane)
+
+    def _line_up(self, lane: Lane, task: Task, *, stranger: bool) -> None:
+        with self._lock:
+            if not lane._is_ending:
+                (lane._strangers if stranger else lane._line).append(task)
+                self._settle(lane)
+
+    def _hold(self, lane: Lane) -> Future[None] | None:
+        """Give the lane to the thread that calls, if nothing else goes on there; else a place.
+
+        Raises: StoreClosed: the lane was stopped.
+        """
+        with self._lock:
+            if lane._is_ending:
+                raise StoreClosed("the node is closed")
+            # Whatever is in line comes first: a thread that writes all the time must not keep peers
+            # from being heard.
+            if not (lane._is_held or lane._line or lane._strangers or lane in self._ready):
+                lane._is_held = True
+                lane._armed_ms = None
+                return None
+            place: Future[None] = Future()
+            lane._line.append(place)
+            self._settle(lane)
+            return place
+
+    def _give_back(self, lane: Lane) -> None:
+        with self._lock:
+            lane._is_held = False
+            self._settle(lane)
+
+    def _others_wait(self) -> bool:
+        """Whether a lane waits in which there is more to do than what strangers want."""
+        return bool(self._ready)
+
+    def _account(self, others_ms: int, strangers_ms: int, *, waited: bool) -> bool:
+        """Count time; `waited`: others do. Return whether strangers have had more than these."""
+        with self._lock:
+            lead_ms = max(0, self._lead_ms - others_ms) + strangers_ms
+            self._lead_ms = lead_ms if waited else 0
+            return self._lead_ms > 0
+
+    # --- with the lock ------------------------------------------------------------------------
+
+    def _settle(self, lane: Lane) -> None:
+        """Put a lane that nobody works on where it belongs now, and see that somebody comes."""
+        if lane._is_held or not lane._is_begun or (lane in self._ready and lane._line):
+            return
+        if lane._line or (lane._strangers and lane._is_ending):
+            self._make_ready(lane)
+        elif lane._is_ending:
+            self._ready.pop(lane, None)
+            lane._armed_ms = None
+            self._lanes.discard(lane)
+            lane._ended.set()
+        elif lane not in self._ready:
+            if lane._strangers:
+                self._strangers.setdefault(lane)
+            self._arm(lane)
+        self._staff()
+
+    def _make_ready(self, lane: Lane) -> None:
+        if lane not in self._ready:
+            self._strangers.pop(lane, None)
+            self._ready[lane] = None
+            if lane._waits_since_ms is None:
+                lane._waits_since_ms = self.clock.now_ms()
+
+    def _arm(self, lane: Lane) -> None:
+        """Have a lane woken at its deadline."""
+        if lane._deadline_ms == lane._armed_ms:
+            return
+        lane._armed_ms = lane._deadline_ms
+        if lane._armed_ms is None:
+            return
+        heap = self._deadlines
+        heapq.heappush(heap, (lane._armed_ms, next(self._numbers), lane))
+        if len(heap) > 2 * len(self._lanes) + TURN_ACTIONS_MAX:
+            # Deadlines that were put off lie around until their time comes: too many of them.
+            armed = [one for one in self._lanes if one._armed_ms is not None]
+            heap[:] = [(one._armed_ms or 0, next(self._numbers), one) for one in armed]
+            heapq.heapify(heap)
+
+    def _next_deadline(self) -> int | None:
+        """Return the earliest deadline to come; lanes whose time has come get ready."""
+        heap = self._deadlines
+        while heap:
+            deadline_ms, _, lane = heap[0]
+            if lane._armed_ms == deadline_ms:
+                if deadline_ms > self.clock.now_ms():
+                    return deadline_ms
+                lane._armed_ms = None
+                self._make_ready(lane)
+            heapq.heappop(heap)
+        return None
+
+    def _staff(self) -> None:
+        """Call so many threads that somebody comes for each lane, and waits for a deadline."""
+        first_ms = self._next_deadline()
+        count = len(self._ready) + len(self._strangers)
+        if not count and first_ms is not None and not self._is_watched(first_ms):
+            count = 1
+        while self._coming < count and self._call():
+            pass
+
+    def _is_watched(self, deadline_ms: int) -> bool:
+        return self._watcher is not None and self._watched_ms <= deadline_ms
+
+    def _call(self) -> bool:
+        """Wake a thread or begin one; return whether there was one more."""
+        if self._idle:
+            # The last that became idle, whose memory is warm; rather not the one with a deadline,
+            # for another would have to take its place.
+            index = -2 if self._idle[-1] is self._watcher and len(self._idle) > 1 else -1
+            bell = self._idle.pop(index)
+            if bell is self._watcher:
+                self._watcher = None
+            bell.release()
+        elif len(self._threads) < self._threads_max and not self._closed_for_good():
+            name = f"datalattice-lanes-{len(self._threads) + 1}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        else:
+            return False
+        self._coming += 1
+        return True
+
+    def _closed_for_good(self) -> bool:
+        return self._closed and not self._lanes
+
+    def _take(self) -> Lane | None:
+        """Take the lane whose turn it is out of its line."""
+        if not self._ready and not self._strangers:
+            return None
+        is_due = self._passed >= STRANGERS_TURN - 1 and not self._lead_ms
+        if self._strangers and (is_due or not self._ready):
+            lane, _ = self._strangers.popitem(last=False)
+            self._passed = 0
+        else:
+            lane, _ = self._ready.popitem(last=False)
+            self._passed = self._passed + 1 if self._strangers else 0
+        lane._is_held = True
+        lane._armed_ms = None
+        return lane
+
+    # --- on the threads -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        bell = threading.Lock()
+        bell.acquire()
+        lane: Lane | None = None
+        while True:
+            with self._lock:
+                if lane is None:
+                    self._coming -= 1
+                else:
+                    lane._is_held = False
+                    self._settle_last(lane)
+                lane = self._wait(bell)
+            if lane is None:
+                return
+            try:
+                lane._turn()
+            except Exception:  # noqa: BLE001 - the thread belongs to all lanes
+                _log.exception("a fault in a turn of a lane")
+
+    def _settle_last(self, lane: Lane) -> None:
+        """Settle a lane after its turn, as a thread that is itself on its way to the next one."""
+        self._coming += 1
+        self._settle(lane)
+        self._coming -= 1
+
+    def _wait(self, bell: threading.Lock) -> Lane | None:
+        """Return the next lane, once there is one; None: the pool is closed. With the lock."""
+        while True:
+            first_ms = self._next_deadline()
+            lane = self._take()
+            if lane is not None:
+                self._staff()  # this thread has something to do; who looks after the rest?
+                return lane
+            if self._closed_for_good():
+                return None
+            wait_s = -1.0
+            if first_ms is not None and not self._is_watched(first_ms):
+                self._watcher, self._watched_ms = bell, first_ms
+                wait_s = max(0, first_ms - self.clock.now_ms()) / 1_000
+                wait_s = min(wait_s, threading.TIMEOUT_MAX)
+            self._idle.append(bell)
+            self._lock.release()
+            try:
+                was_called = bell.acquire(timeout=wait_s)
+            finally:
+                self._lock.acquire()
+            if bell in self._idle:
+                self._idle.remove(bell)
+                if self._watcher is bell:
+                    self._watcher = None
+            else:
+                if not was_called:  # the call came between the end of the wait and the lock
+                    bell.acquire()
+                self._coming -= 1
+
+
+class Lane:
+    """The line of what is to be done to a replicator that nobody else may touch.
+
+    Its methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        pool: LanePool,
+        replicator: Replicator,
+        deliver: Callable[[Effects, Done | None], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Make a lane in which nothing is done until `start`.
+
+        deliver: told what an action or a publication brought, on the thread that did it.
+        failed:  told of each fault there.
+        Raises: StoreClosed: the pool is closed.
+        """
+        self._pool = pool
+        self._replicator = replicator
+        self._deliver = deliver
+        self._failed = failed
+        self._clock = pool.clock
+        self._holder = 0  # the thread that works on it
+        # What follows is the pool's; who holds the lane takes from the two lines.
+        self._line: collections.deque[Task | Future[None]] = collections.deque()
+        self._strangers: collections.deque[Task] = collections.deque()
+        self._is_begun = False
+        self._is_held = False  # whether a thread works on it
+        self._is_ending = False
+        self._waits_since_ms: int | None = None  # since when it is ready and no thread has come
+        self._deadline_ms: int | None = None  # when the replicator has something to do
+        self._armed_ms: int | None = None  # the deadline at which the pool wakes it
+        self._ended = threading.Event()
+        pool._add(self)
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._deadline_ms = self._replicator.deadline_ms
+        self._pool._begin(self)
+
+    def submit(self, action: Action, done: Done | None = None, *, stranger: bool = False) -> None:
+        """Have `action` done soon, after what is in line; after `stop` it is not done.
+
+        `done` goes with the effects to whoever they are handed out to: one call for both.
+        `stranger`: it has a line of its own, which waits for the other one.
+        """
+        self._pool._line_up(self, (action, done), stranger=stranger)
+
+    def publish(self, timeout_s: float | None = None) -> None:
+        """Return when every local write made before the call is durable.
+
+        Raises: StoreError: they could not be written. StoreClosed: the node is closed.
+                TimeoutError: it took longer than `timeout_s` seconds.
+        """
+        if self._holder == threading.get_ident():
+            self._replicator.publish(self._clock.now_ms())
+            return
+        place = self._pool._hold(self)
+        if place is not None:
+            place.result(timeout_s)
+            return
+        try:
+            self._publish_here()
+        finally:
+            self._holder = 0
+            self._pool._give_back(self)
+
+    def stop(self) -> None:
+        """Finish what was submitted, and end.
+
+        Raises: UsageError: called by an action of this lane, which would wait for itself.
+        """
+        if self._holder == threading.get_ident():
+            raise UsageError("an action cannot wait for the end of its own lane")
+        self._pool._end(self)
+        self._ended.wait()
+
+    # --- on the thread that holds it ----------------------------------------------------------
+
+    def _publish_here(self) -> None:
+        """Publish on the caller's thread, which holds the lane."""
+        self._holder = threading.get_ident()
+        began_ms = self._clock.now_ms()
+        try:
+            with collector_paused:
+                self._replicator.publish(began_ms)
+        except Exception as error:
+            self._failed(error)
+            raise
+        finally:
+            self._excuse(began_ms)
+            self._hand_out()
+            self._deadline_ms = self._replicator.deadline_ms
+
+    def _turn(self, actions_max: int = TURN_ACTIONS_MAX) -> None:
+        self._holder = threading.get_ident()
+        try:
+            began_ms = self._clock.now_ms()
+            waits_since_ms, self._waits_since_ms = self._waits_since_ms, None
+            waiting = self._serve(began_ms, actions_max)
+            if waiting:
+                self._publish(waiting)
+            self._serve_strangers(began_ms)
+            # Nobody was heard either while the lane waited for a thread.
+            self._excuse(began_ms if waits_since_ms is None else waits_since_ms)
+            deadline_ms = self._replicator.deadline_ms
+            if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
+                self._guard(_tick)
+                deadline_ms = self._replicator.deadline_ms
+            self._deadline_ms = deadline_ms
+            self._hand_out()
+        finally:
+            self._holder = 0
+
+    def _serve(self, began_ms: int, actions_max: int) -> list[Future[None]]:
+        """Do what is in line, as far as a turn goes; return who waits for a publication."""
+        waiting: list[Future[None]] = []
+        for _ in range(actions_max):
+            if not self._line or self._clock.now_ms() >= began_ms + TURN_MS_MAX:
+                break
+            task = self._line.popleft()
+            if isinstance(task, Future):
+                waiting.append(task)
+            else:
+                self._guard(task[0])
+                self._hand_out(task[1])  # at once: answers may be long, and many would pile up here
+        return waiting
+
+    def _serve_strangers(self, began_ms: int) -> None:
+        """Do what strangers want: no more than half of the time while others wait."""
+        before_ms = self._clock.now_ms()
+        waited = self._others_wait()
+        are_ahead = self._pool._lead_ms > 0 and self._pool._account(
+            before_ms - began_ms, 0, waited=waited
+        )
+        while self._strangers and (self._is_ending or not are_ahead):
+            action, done = self._strangers.popleft()
+            self._replicator.crowded = bool(self._strangers)
+            self._guard(action)
+            self._replicator.crowded = False
+            self._hand_out(done)
+            now_ms = self._clock.now_ms()
+            waited = self._others_wait()
+            are_ahead = self._pool._account(0, now_ms - before_ms, waited=waited)
+            before_ms = now_ms
+            if now_ms >= began_ms + TURN_MS_MAX or (waited and not self._is_ending):
+                return
+
+    def _others_wait(self) -> bool:
+        return bool(self._line) or self._pool._others_wait()
+
+    def _publish(self, waiting: list[Future[None]]) -> None:
+        try:
+            with collector_paused:
+                self._replicator.publish(self._clock.now_ms())
+        except Exception as error:  # noqa: BLE001 - it is the callers', whatever it is
+            for one in waiting:
+                one.set_exception(error)
+            self._failed(error)
+        else:
+            for one in waiting:
+                one.set_result(None)
+
+    def _excuse(self, began_ms: int) -> None:
+        busy_ms = self._clock.now_ms() - began_ms
+        if busy_ms >= BUSY_MS_MIN:
+            self._guard(lambda replicator, now_ms: replicator.tick(now_ms, busy_ms))
+
+    def _hand_out(self, done: Done | None = None) -> None:
+        try:
+            effects = self._replicator.take_effects()
+            if effects or done is not None:
+                self._deliver(effects, done)
+        except Exception as error:  # noqa: BLE001 - as in `_guard`; what they say has happened
+            _log.exception("a fault while effects were handed out")
+            self._failed(error)
+
+    def _guard(self, action: Action) -> None:
+        """Do one thing; a fault in it must not end the turn, which has more to do."""
+        try:
+            with collector_paused:
+                action(self._replicator, self._clock.now_ms())
+        except DataLatticeError as error:
+            self._failed(error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must show, not kill the node
+            _log.exception("a fault while handling an event")
+            self._failed(error)
+
+
+def _tick(replicator: Replicator, now_ms: int) -> None:
+    replicator.tick(now_ms)
