@@ -143,11 +143,11 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "swallow a full disk",
-        "node/worker.py",
+        "node/lanes.py",
         "            self._failed(error)\n            raise\n",
         "            self._failed(error)\n",
         (
-            UNIT + "node/test_worker.py"
+            UNIT + "node/test_lanes.py"
             "::test_a_failed_publication_is_raised_where_it_was_asked_for_and_reported",
         ),
     ),
@@ -453,10 +453,10 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "run timers by the wall clock",
-        "node/worker.py",
+        "node/lanes.py",
         "        return time.monotonic_ns() // 1_000_000\n",
         "        return time.time_ns() // 1_000_000\n",
-        (UNIT + "node/test_worker.py::test_timers_do_not_notice_that_the_wall_clock_is_set",),
+        (UNIT + "node/test_lanes.py::test_timers_do_not_notice_that_the_wall_clock_is_set",),
     ),
     Mutation(
         "let a back-off grow without end",
@@ -467,10 +467,10 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "let a writer starve the peers",
-        "node/worker.py",
-        "        is_idle = not self._wanted and self._queue.empty()\n",
-        "        is_idle = True\n",
-        (UNIT + "node/test_worker.py::test_a_publication_does_not_overtake_what_peers_said",),
+        "node/lanes.py",
+        "            if not (lane._is_held or lane._line or lane._strangers or lane in self._ready):\n",
+        "            if not lane._is_held:\n",
+        (UNIT + "node/test_lanes.py::test_a_publication_does_not_overtake_what_peers_said",),
     ),
     Mutation(
         "leave the collector off after an error",
@@ -481,13 +481,10 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "hold the own work against peers that wait",
-        "node/worker.py",
+        "node/lanes.py",
         "        if busy_ms >= BUSY_MS_MIN:\n",
         "        if busy_ms < 0:\n",
-        (
-            UNIT + "node/test_worker.py"
-            "::test_the_time_a_node_was_busy_is_not_held_against_its_peers",
-        ),
+        (UNIT + "node/test_lanes.py::test_the_time_a_node_was_busy_is_not_held_against_its_peers",),
     ),
     # --- what is believed of peers ----------------------------------------------------------------
     Mutation(

@@ -47,7 +47,7 @@ ATTACKER_CPU_SHARE: Final = 0.25
 """Processor time of one node that one attacker may take, of each second: a stranger's account."""
 
 STRANGERS_CPU_SHARE: Final = 0.6
-"""What all of them may take together: half of the worker, and some for what is not accounted."""
+"""What all of them may take together: half of the lane, and some for what is not accounted."""
 
 GROWTH_BYTES: Final = 96_000_000
 """Memory that a node may take beyond 1.2 times what it took in the first part."""

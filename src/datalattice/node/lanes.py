@@ -455,31 +455,34 @@ class Lane:
             self._serve_strangers(began_ms)
             # Nobody was heard either while the lane waited for a thread.
             self._excuse(began_ms if waits_since_ms is None else waits_since_ms)
-            deadline_ms = self._replicator.deadline_ms
-            if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
-                self._guard(_tick)
-                deadline_ms = self._replicator.deadline_ms
-            self._deadline_ms = deadline_ms
+            now_ms, deadline_ms = self._clock.now_ms(), self._replicator.deadline_ms
+            if deadline_ms is not None and deadline_ms <= now_ms:
+                self._guard(_tick, now_ms)
             self._hand_out()
+            self._deadline_ms = self._replicator.deadline_ms
         finally:
             self._holder = 0
 
     def _serve(self, began_ms: int, actions_max: int) -> list[Future[None]]:
         """Do what is in line, as far as a turn goes; return who waits for a publication."""
         waiting: list[Future[None]] = []
+        now_ms = began_ms
         for _ in range(actions_max):
-            if not self._line or self._clock.now_ms() >= began_ms + TURN_MS_MAX:
+            if not self._line or now_ms >= began_ms + TURN_MS_MAX:
                 break
             task = self._line.popleft()
             if isinstance(task, Future):
                 waiting.append(task)
             else:
-                self._guard(task[0])
+                self._guard(task[0], now_ms)
                 self._hand_out(task[1])  # at once: answers may be long, and many would pile up here
+                now_ms = self._clock.now_ms()
         return waiting
 
     def _serve_strangers(self, began_ms: int) -> None:
         """Do what strangers want: no more than half of the time while others wait."""
+        if not self._strangers and not self._pool._lead_ms:
+            return
         before_ms = self._clock.now_ms()
         waited = self._others_wait()
         are_ahead = self._pool._lead_ms > 0 and self._pool._account(
@@ -488,7 +491,7 @@ class Lane:
         while self._strangers and (self._is_ending or not are_ahead):
             action, done = self._strangers.popleft()
             self._replicator.crowded = bool(self._strangers)
-            self._guard(action)
+            self._guard(action, before_ms)
             self._replicator.crowded = False
             self._hand_out(done)
             now_ms = self._clock.now_ms()
@@ -499,6 +502,7 @@ class Lane:
                 return
 
     def _others_wait(self) -> bool:
+        """Whether somebody who is no stranger waits, here or in another lane."""
         return bool(self._line) or self._pool._others_wait()
 
     def _publish(self, waiting: list[Future[None]]) -> None:
@@ -514,9 +518,10 @@ class Lane:
                 one.set_result(None)
 
     def _excuse(self, began_ms: int) -> None:
-        busy_ms = self._clock.now_ms() - began_ms
+        now_ms = self._clock.now_ms()
+        busy_ms = now_ms - began_ms
         if busy_ms >= BUSY_MS_MIN:
-            self._guard(lambda replicator, now_ms: replicator.tick(now_ms, busy_ms))
+            self._guard(lambda replicator, now_ms: replicator.tick(now_ms, busy_ms), now_ms)
 
     def _hand_out(self, done: Done | None = None) -> None:
         try:
@@ -527,11 +532,11 @@ class Lane:
             _log.exception("a fault while effects were handed out")
             self._failed(error)
 
-    def _guard(self, action: Action) -> None:
+    def _guard(self, action: Action, now_ms: int) -> None:
         """Do one thing; a fault in it must not end the turn, which has more to do."""
         try:
             with collector_paused:
-                action(self._replicator, self._clock.now_ms())
+                action(self._replicator, now_ms)
         except DataLatticeError as error:
             self._failed(error)
         except Exception as error:  # noqa: BLE001 - a fault of ours must show, not kill the node
