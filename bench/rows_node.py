@@ -9,6 +9,7 @@ import os
 import random
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,8 +41,9 @@ from datalattice.lattice import (
     root_lattice,
 )
 from datalattice.node import Node
+from datalattice.node.lanes import Lane, LanePool
 from datalattice.store import CellStore, MemoryStore
-from datalattice.sync import LatticeProtocol, LatticeReplica, Replicator
+from datalattice.sync import Effects, LatticeProtocol, LatticeReplica, Replicator
 from datalattice.wire import encode_frame, encode_ping
 
 COMPILED = not kernel.__file__.endswith(".py")
@@ -49,6 +51,7 @@ BATCH = 1_000
 RECORD_BYTES = 100
 BLOCK_BYTES = 200
 GAP_S = 0.060
+LANES = 500
 REFERENCE = "reference, same machine kind"
 Row = dict[str, Any]
 
@@ -270,6 +273,51 @@ def exchange(nodes: list[Replicator], now_ms: int) -> int:
     raise AssertionError("the replicas never fell silent")
 
 
+# --- lanes ---------------------------------------------------------------------------------------
+
+
+def lane_rows(quick: bool) -> Iterator[Row]:
+    """Yield how soon an action that is submitted is done, and how many of them many lanes do."""
+    hand_overs, actions = (2_000, 20) if quick else (20_000, 200)
+    told = threading.Semaphore(0)
+
+    def deliver(_effects: Effects, done: Callable[[], None] | None) -> None:
+        if done is not None:
+            done()
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    def nothing(_replicator: Replicator, _now_ms: int) -> None:
+        pass
+
+    pool = LanePool()
+    lanes = []
+    for _ in range(LANES):
+        replica = LatticeReplica(MemoryStore(), root_lattice())
+        replicator = Replicator(replica, LatticeProtocol(SystemClock()))
+        lanes.append(Lane(pool, replicator, deliver, fail))
+        lanes[-1].start()
+    try:
+        times = []
+        for _ in range(hand_overs):
+            begin = time.perf_counter()
+            lanes[0].submit(nothing, told.release)
+            told.acquire()
+            times.append(time.perf_counter() - begin)
+        yield row("lane-hand-over", statistics.median(times) * 1e6, "us", {})
+        begin = time.perf_counter()
+        for _ in range(actions):
+            for lane in lanes:
+                lane.submit(nothing, told.release)
+        for _ in range(actions * LANES):
+            told.acquire()
+        took = time.perf_counter() - begin
+        yield row(f"lanes-{LANES}", actions * LANES / took, "actions/s", {})
+    finally:
+        pool.close()
+
+
 def row(name: str, value: float, unit: str, beside: dict[str, float]) -> Row:
     """Return one result row."""
     return {"row": name, "value": value, "unit": unit, "peers": beside, "compiled": COMPILED}
@@ -281,6 +329,7 @@ def rows(quick: bool) -> Iterator[Row]:
     yield from visibility_rows(quick)
     yield from first_sync_rows(quick)
     yield from overhead_rows(quick)
+    yield from lane_rows(quick)
     frames = pushes(20 if quick else 200)
     runs = 1 if quick else 3
     rates = [apply_rate(frames) for _ in range(runs)]

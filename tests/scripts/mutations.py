@@ -468,9 +468,33 @@ MUTATIONS: Final = (
     Mutation(
         "let a writer starve the peers",
         "node/lanes.py",
-        "            if not (lane._is_held or lane._line or lane._strangers or lane in self._ready):\n",
-        "            if not lane._is_held:\n",
+        "(lane._is_held or lane._line or ",
+        "(lane._is_held or ",
         (UNIT + "node/test_lanes.py::test_a_publication_does_not_overtake_what_peers_said",),
+    ),
+    Mutation(
+        "let two threads work on one lane",
+        "node/lanes.py",
+        "        if lane._is_held or not lane._is_begun or ",
+        "        if not lane._is_begun or ",
+        (UNIT + "node/test_lanes.py::test_under_the_hammer_nothing_is_lost_and_order_is_kept",),
+    ),
+    Mutation(
+        "let lanes of strangers wait for all others",
+        "node/lanes.py",
+        "        is_due = self._passed >= STRANGERS_TURN - 1 and not self._lead_ms\n",
+        "        is_due = False\n",
+        (
+            UNIT + "node/test_lanes.py"
+            "::test_lanes_of_strangers_have_one_turn_in_four_while_others_wait",
+        ),
+    ),
+    Mutation(
+        "leave deadlines alone while a lane works",
+        "node/lanes.py",
+        "                self._staff()  # this thread has",
+        "                # this thread has",
+        (UNIT + "node/test_lanes.py::test_a_deadline_is_kept_while_other_lanes_work",),
     ),
     Mutation(
         "leave the collector off after an error",

@@ -27,7 +27,7 @@ UNSENT_BYTES_MAX: Final = 16_000_000
 """Bytes that wait for the peer to read before its next frame is looked at."""
 
 WANTED_FRAMES_MAX: Final = 16
-"""Frames of a wanted peer that may wait for the lane: all that came are done in one turn of it.
+"""Frames of a wanted peer that may wait for the lane: all that came are done in one turn.
 
 With one at a time, each would stand in line behind another turn of strangers.
 """
