@@ -56,6 +56,9 @@ TURN_MS_MAX: Final = 50
 STRANGERS_TURN: Final = 4
 """Every so many turns belong to a lane where only strangers wait, while the others wait too."""
 
+DEADLINES_SPARE: Final = 64
+"""Deadlines that a pool remembers beyond two of each lane: then those put off are cleared away."""
+
 BUSY_MS_MIN: Final = 500
 """A turn this long is not held against peers whose answers could not be heard meanwhile."""
 
@@ -221,8 +224,8 @@ class LanePool:
             return
         heap = self._deadlines
         heapq.heappush(heap, (lane._armed_ms, next(self._numbers), lane))
-        if len(heap) > 2 * len(self._lanes) + TURN_ACTIONS_MAX:
-            # Deadlines that were put off lie around until their time comes: too many of them.
+        # What was put off lies around until its time comes.
+        if len(heap) > 2 * len(self._lanes) + DEADLINES_SPARE:
             armed = [one for one in self._lanes if one._armed_ms is not None]
             heap[:] = [(one._armed_ms or 0, next(self._numbers), one) for one in armed]
             heapq.heapify(heap)
@@ -418,7 +421,7 @@ class Lane:
             self._pool._give_back(self)
 
     def stop(self) -> None:
-        """Finish what was submitted, and end.
+        """Finish what was submitted, and end. Not from an action: it may have the only thread.
 
         Raises: UsageError: called by an action of this lane, which would wait for itself.
         """

@@ -17,6 +17,7 @@ from datalattice.errors import StoreClosed, StoreFull, UsageError
 from datalattice.lattice import root_lattice
 from datalattice.node.lanes import (
     BUSY_MS_MIN,
+    DEADLINES_SPARE,
     LANE_THREADS_MAX,
     STRANGERS_TURN,
     TURN_ACTIONS_MAX,
@@ -616,7 +617,7 @@ def test_deadlines_that_are_put_off_take_no_room() -> None:
         for number in range(5_000):
             nodes[number % 10].deadline_ms = 10**9 + number
             lanes[number % 10].start()
-        assert len(pool._deadlines) <= 2 * 10 + TURN_ACTIONS_MAX
+        assert len(pool._deadlines) <= 2 * 10 + DEADLINES_SPARE
         clock.now = 2 * 10**9
         lanes[0].start()
         assert all(node.ticks.wait(20) for node in nodes)
