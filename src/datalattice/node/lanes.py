@@ -15,6 +15,8 @@ long time to answer, many of them ask, and neither writers here nor the peers th
 should stand in line behind them. Strangers have their turn all the same: in each lane, and with one
 turn in four for lanes where nobody else waits; but all of them together have no more of the pool's
 time than the others while these wait.
+
+Length: the pool and its lanes are one thing under one lock.
 """
 
 from __future__ import annotations

@@ -440,11 +440,33 @@ def test_a_long_action_keeps_no_other_lane_from_running() -> None:
         assert heard == [True]
 
 
+class Order(list[str]):
+    """What was said, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._more = threading.Condition()
+
+    def say(self, word: str) -> None:
+        with self._more:
+            self.append(word)
+            self._more.notify_all()
+
+    def wait(self, count: int) -> None:
+        with self._more:
+            assert self._more.wait_for(lambda: len(self) >= count, 20)
+
+
 @contextlib.contextmanager
 def lined_up(
-    clock: Clock | None = None, meanwhile: Callable[[], None] | None = None
+    clock: Clock | None = None,
+    meanwhile: Callable[[], None] | None = None,
+    expected: tuple[Order, int] | None = None,
 ) -> Iterator[LanePool]:
-    """Yield a pool with one thread, which begins its work at the end of the block."""
+    """Yield a pool with one thread, which begins its work at the end of the block.
+
+    expected: so many words are said in its lanes before they end.
+    """
     with pooled(1, clock) as pool:
         gate = resting(pool)
         began, go = threading.Event(), threading.Event()
@@ -462,12 +484,14 @@ def lined_up(
             yield pool
         finally:
             go.set()
-        until(lambda: len(pool._idle) == 1)  # lanes that end have no turn in four to wait for
+        if expected is not None:
+            order, count = expected
+            order.wait(count)  # for lanes that end have no turn in four to wait for
 
 
-def saying(order: list[str], word: str, clock: Clock | None = None, ms: int = 0) -> Action:
+def saying(order: Order, word: str, clock: Clock | None = None, ms: int = 0) -> Action:
     def action(_node: Replicator, _now_ms: int) -> None:
-        order.append(word)
+        order.say(word)
         if clock is not None:
             clock.advance(ms)
 
@@ -483,7 +507,7 @@ def saying(order: list[str], word: str, clock: Clock | None = None, ms: int = 0)
     ],
 )
 def test_a_turn_has_so_many_actions(count: int, first: int) -> None:
-    order: list[str] = []
+    order = Order()
     with lined_up() as pool:
         lanes = [resting(pool), resting(pool)]
         for lane, word, times in zip(lanes, "ab", (count, 1), strict=True):
@@ -498,7 +522,7 @@ def test_a_turn_has_so_many_actions(count: int, first: int) -> None:
     [(TURN_MS_MAX - 1, "aab"), (TURN_MS_MAX, "aba"), (TURN_MS_MAX + 1, "aba")],
 )
 def test_a_turn_has_so_much_time(cost_ms: int, expected: str) -> None:
-    order: list[str] = []
+    order = Order()
     clock = Clock()
     with lined_up(clock) as pool:
         lanes = [resting(pool), resting(pool)]
@@ -510,8 +534,8 @@ def test_a_turn_has_so_much_time(cost_ms: int, expected: str) -> None:
 
 
 def test_lanes_of_strangers_have_one_turn_in_four_while_others_wait() -> None:
-    order: list[str] = []
-    with lined_up() as pool:
+    order = Order()
+    with lined_up(expected=(order, 14)) as pool:
         for word in "xyz":
             lane = resting(pool)
             lane.start()
@@ -527,9 +551,9 @@ def test_lanes_of_strangers_have_one_turn_in_four_while_others_wait() -> None:
 
 
 def test_lanes_of_strangers_have_no_more_time_than_the_others_who_wait() -> None:
-    order: list[str] = []
+    order = Order()
     clock = Clock()
-    with lined_up(clock) as pool:
+    with lined_up(clock, expected=(order, 12)) as pool:
         for word in "xy":
             lane = resting(pool)
             lane.start()
@@ -543,8 +567,8 @@ def test_lanes_of_strangers_have_no_more_time_than_the_others_who_wait() -> None
 
 
 def test_a_lane_of_strangers_comes_first_when_somebody_else_speaks_there() -> None:
-    order: list[str] = []
-    with lined_up() as pool:
+    order = Order()
+    with lined_up(expected=(order, 5)) as pool:
         lanes = [resting(pool) for _ in range(4)]
         for lane, word in zip(lanes, "abcd", strict=True):
             lane.start()
@@ -641,23 +665,57 @@ def test_the_time_a_lane_waited_for_a_thread_is_not_held_against_its_peers(
     assert found == excused
 
 
-def test_nobody_watches_where_there_is_no_deadline() -> None:
-    with pooled(2) as pool:
-        lanes = [resting(pool) for _ in range(10)]
-        for lane in lanes:
-            lane.start()
-            lane.submit(lambda _node, _now_ms: None)
-            lane.stop()
-        until(lambda: len(pool._idle) == pool.thread_count)
-        assert pool._watcher is None
+class Bell:
+    """What wakes a thread of a pool; takes down how long it was waited for."""
+
+    def __init__(self, waits: list[float]) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._waits = waits
+
+    def acquire(self, timeout: float = -1) -> bool:
+        self._waits.append(timeout)
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self._lock.release()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    for _ in range(2_000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("what was waited for did not happen")
+class Observed(LanePool):
+    """A pool of one thread; `waits`: the seconds it meant to wait, -1: until it is called."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.waits: list[float] = []
+        self._bell = Bell(self.waits)
+
+    def _wait(self, bell: threading.Lock) -> Lane | None:
+        return super()._wait(cast("threading.Lock", self._bell))
+
+
+def test_a_thread_that_has_nothing_to_do_sleeps_until_it_is_called() -> None:
+    pool = Observed()
+    lane = resting(pool)
+    lane.start()
+    for _ in range(10):
+        done = threading.Event()
+        lane.submit(lambda _node, _now_ms, done=done: done.set())  # type: ignore[misc]
+        assert done.wait(20)
+    pool.close()
+    assert set(pool.waits) <= {-1}
+    assert len(pool.waits) <= 11  # once before each call
+
+
+def test_a_thread_that_has_nothing_to_do_sleeps_until_a_deadline() -> None:
+    pool = Observed()
+    node = Counting()
+    node.deadline_ms = pool.clock.now_ms() + 3_600_000
+    lane = resting(pool, node)
+    lane.start()
+    lane.publish()  # the deadline stays what it was, so nobody is called
+    pool.close()
+    assert len(pool.waits) <= 1
+    assert all(0 < seconds <= 3_600 for seconds in pool.waits)
 
 
 class Careful(Counting):
@@ -670,6 +728,7 @@ class Careful(Counting):
         self.written = 0  # by the threads that write
         self.durable = 0
         self.seen: list[tuple[int, int]] = []  # (who, number)
+        self.is_busy = threading.Event()
 
     @contextlib.contextmanager
     def touched(self) -> Iterator[None]:
@@ -692,6 +751,8 @@ class Careful(Counting):
     def note(self, who: int, number: int) -> None:
         with self.touched():
             self.seen.append((who, number))
+            if len(self.seen) > 50:
+                self.is_busy.set()
             if not number % 5:
                 self.deadline_ms = time.monotonic_ns() // 1_000_000
 
@@ -764,7 +825,7 @@ def test_an_end_under_the_hammer_loses_nothing_that_was_submitted_before(ends: s
         for lane in lanes:
             lane.start()
         hammers = [Hammer(who, lanes, nodes, 10**9) for who in range(6)]
-        until(lambda: all(len(node.seen) > 50 for node in nodes))
+        assert all(node.is_busy.wait(60) for node in nodes)
         before = [list(hammer.sent) for hammer in hammers]
         if ends == "the pool":
             pool.close()
