@@ -52,6 +52,7 @@ class OpenComparison:
 class Partner:
     """The other end of one connection.
 
+    id:             the name of the connection.
     joined:         it is told of changes.
     met:            it is known what it can do: it greeted us, or answered our greeting.
     sent, received: the last states that this peer was told, and told us and we took in. What it is
@@ -75,6 +76,7 @@ class Partner:
     """
 
     conversation: Conversation
+    id: str = field(init=False)
     joined: bool = False
     met: bool = False
     sent: Probe | None = None
@@ -99,15 +101,13 @@ class Partner:
     closing: bool = False
     comparisons: dict[int, OpenComparison] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.id = self.conversation.peer.connection
+
     @property
     def peer(self) -> Peer:
         """Who it is, as far as that is known."""
         return self.conversation.peer
-
-    @property
-    def id(self) -> str:
-        """The name of the connection."""
-        return self.conversation.peer.connection
 
     @property
     def takes_lots(self) -> bool:

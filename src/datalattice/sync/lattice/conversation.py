@@ -622,10 +622,13 @@ def _pushed(offer: Offer) -> bytes:
     value = offer.probe.data
     if isinstance(value, CompleteValue):
         return encode_complete(value.path, value.value, value.cells.values())
-    whole = encode_announcement((), value, [part.data for part in offer.parts])
+    cells = [part.data for part in offer.parts]
     if offer.patch is None or offer.base is None:
-        return whole
+        return encode_announcement((), value, cells)
     short = encode_patched(offer.base.data, offer.probe.key, offer.patch)
+    if len(short) <= sum(map(len, cells)):  # the message with the cells has a head, too
+        return short
+    whole = encode_announcement((), value, cells)
     return short if len(short) < len(whole) else whole
 
 

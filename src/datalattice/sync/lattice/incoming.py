@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from datalattice.cells import Parts, Value, Vector, encode
 from datalattice.crypto import sha3_256
 from datalattice.sync.lattice.forkrecords import FORKS_KEY
 from datalattice.wire import Patched
+
+_ROOT_PLACE: Final = sha3_256(encode(Vector.of(())))
+"""Where a root stands, as nearly every value that peers send does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class Incoming:
         A branch stands apart, for it does not contain what the peer has at its path.
         """
         path = (FORKS_KEY, *self.path) if self.is_branch else self.path
-        return sha3_256(encode(Vector.of(path)))
+        return sha3_256(encode(Vector.of(path))) if path else _ROOT_PLACE
 
     @property
     def size_bytes(self) -> int:
@@ -55,8 +59,7 @@ class PatchedRoot:
     bytes_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A foreign root that waits for cells.
 
     One peer has one for each path; a newer one replaces it.

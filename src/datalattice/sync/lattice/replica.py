@@ -200,7 +200,7 @@ class LatticeReplica:
         self._made: dict[bytes, bytes] = {}
         self._paths: dict[str, tuple[tuple[Value, ...], ...]] = {}
         self._views: dict[str, tuple[Value, Value]] = {}  # peer -> (announced, what it is told)
-        self._announce()
+        self._announce(self._public(self._root))
         clock = clock or SystemClock()
         self.charges = Charges(clock)
         """What the merges of each sender cost."""
@@ -1057,11 +1057,12 @@ class LatticeReplica:
         # "They were signed to be published": branches that only `:local` has are announced, too.
         new = [one for one in self.evidence.open if one.id not in self._handed]
         branches = [one.loser for one in new if one.loser is not None]
-        self._store.commit(value, contains=contains, announced=[self._public(value), *branches])
+        announced = self._public(value)
+        self._store.commit(value, contains=contains, announced=[announced, *branches])
         if new:
             self._handed = {one.id for one in self.evidence.open}
         self._root = value
-        self._announce()
+        self._announce(announced)
         self._join()
 
     def _join(self) -> None:
@@ -1087,8 +1088,7 @@ class LatticeReplica:
         names = references(encode(branch)) if is_embedded(branch) else [value_hash(branch)]
         return all(self._store.announced(name) for name in names)
 
-    def _announce(self) -> None:
-        announced = self._public(self._root)
+    def _announce(self, announced: Value) -> None:
         if announced is not self._root:
             self._keep(announced)
         self._announced = announced
