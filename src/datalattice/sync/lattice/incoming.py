@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from datalattice.cells import Parts, Value, Vector, encode
+from datalattice.cells import Parts, Value, Vector, encode, is_embedded, value_hash
 from datalattice.crypto import sha3_256
 from datalattice.sync.lattice.forkrecords import FORKS_KEY
 from datalattice.wire import Patched
@@ -82,3 +82,10 @@ class Waiting:
     top: bytes
     is_hash: bool
     is_wrapped: bool
+
+    @staticmethod
+    def of(value: Value, key: bytes, path: tuple[Value, ...], *, is_wrapped: bool) -> Waiting:
+        """Return the claim of a value that is here, offered under `key`."""
+        is_hash = not is_embedded(value)
+        top = value_hash(value) if is_hash else encode(value)
+        return Waiting(key, path, top, is_hash, is_wrapped)

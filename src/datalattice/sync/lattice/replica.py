@@ -18,7 +18,7 @@ Length: one replica; its parts (staging, hosting, charges) have modules of their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final
@@ -711,10 +711,8 @@ class LatticeReplica:
                 self._next[claim] = probe
             return
         cells = dict(incoming.cells.encodings())
-        bare = b""  # of a value without a cell of its own
         if incoming.absent is not None:
             waiting = Waiting(probe.key, incoming.path, incoming.absent, True, False)
-            refs = [incoming.absent]
         else:
             try:
                 value, is_wrapped = self._wrap(incoming.path, incoming.value, peer), True
@@ -724,19 +722,25 @@ class LatticeReplica:
             except UsageError as error:
                 outcome.refuse(probe.key, f"value at {brief(incoming.path)} not taken: {error}")
                 return
-            bare = encode(value) if is_embedded(value) else b""
-            top = bare or value_hash(value)
-            refs = references(bare) if bare else [top]
             # What wrapping made is here in memory only; all other cells came with the message.
             cells.update((hash, data) for hash, data, _ in novelty(value, incoming.cells))
-            waiting = Waiting(probe.key, incoming.path, top, not bare, is_wrapped)
+            waiting = Waiting.of(value, probe.key, incoming.path, is_wrapped=is_wrapped)
+        self._proceed(self._wait(claim, waiting, cells, outcome), peer, outcome)
+
+    def _wait(
+        self, claim: Claim, waiting: Waiting, cells: Mapping[bytes, bytes], outcome: Absorption
+    ) -> Completion:
+        """Wait for the cells of a value, with these at hand, in the place of the one before it."""
+        before = self._waiting.get(claim)
         if before is not None:
             # A peer's newer value contains its older one; the cells fetched so far serve both.
-            outcome.supersede(before.key, probe.key)
-            self._pass_over_next(claim, probe.key, outcome)
+            outcome.supersede(before.key, waiting.key)
+            self._pass_over_next(claim, waiting.key, outcome)
             self._incomplete.release(claim)
         self._waiting[claim] = waiting
-        self._proceed(self._incomplete.claim(claim, refs, cells, bare, peer), peer, outcome)
+        bare = b"" if waiting.is_hash else waiting.top
+        refs = references(bare) if bare else [waiting.top]
+        return self._incomplete.claim(claim, refs, cells, bare, claim.peer)
 
     def _enter(self, claim: Claim, probe: Probe, outcome: Absorption) -> bool:
         """Consider a value under a policy: look whose data it has, cut off what is refused.
@@ -774,20 +778,13 @@ class LatticeReplica:
         if before is None and claim not in approach and same(value, self._zero):
             self._took(claim, probe.key, Probe(value_hash(value), value), outcome)
             return True  # nothing of it concerns this node, so there is nothing to merge
-        bare = encode(value) if is_embedded(value) else b""
-        top = bare or value_hash(value)
         cells = approach.cells(incoming, {hash: data for hash, data, _ in novelty(value, loader)})
         passed = approach.forget(claim)
         if passed is not None:
             outcome.supersede(passed.key, probe.key)
-        if before is not None:
-            outcome.supersede(before.key, probe.key)
-            self._pass_over_next(claim, probe.key, outcome)
-            self._incomplete.release(claim)
-        self._waiting[claim] = Waiting(probe.key, incoming.path, top, not bare, True)
+        waiting = Waiting.of(value, probe.key, incoming.path, is_wrapped=True)
+        progress = self._wait(claim, waiting, cells, outcome)
         self._stated[claim] = probe
-        refs = references(bare) if bare else [top]
-        progress = self._incomplete.claim(claim, refs, cells, bare, claim.peer)
         approach.follow(limited, cells, progress.missing)
         self._proceed(progress, claim.peer, outcome)
         return True
