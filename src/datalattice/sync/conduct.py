@@ -57,5 +57,7 @@ class Conduct:
 
     def forgive(self) -> None:
         """Note that a message was of use."""
+        # Bounded is "each kind in a row" (docs/design/replication.md, Conduct). Frames that cannot
+        # be read have no honest cause, so nothing takes those back.
         for kind in (UNASKED, IGNORED, REFUSED):
             self._counts[kind] = 0

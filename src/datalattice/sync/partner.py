@@ -166,11 +166,15 @@ class Partner:
         self.paced_ms = max(self.paced_ms, now_ms) + pace.broadcast_delay_ms
         is_alike = REPLICATES in self.peer.features
         ahead_ms = (pace.burst_max - 1) * pace.broadcast_delay_ms
+        # "A peer that reads patches is told sooner ..., up to eight times in a row, and still no
+        # more than once in 50 ms on average" (docs/node.md, What is sent when).
         self.may_push_early = is_alike and self.paced_ms - ahead_ms <= now_ms
         self.push_after_ms = self.window_ms = now_ms + pace.broadcast_delay_ms
 
     def told_lot(self, size_bytes: int, now_ms: int, pace: Pace) -> None:
         """Note that a peer was told something complete; decides when it is told more."""
+        # "At most 8 MB at a time, at 10 MB/s": nothing says how fast a plain peer takes them in
+        # (docs/node.md, Plain peers).
         pause_ms = 1_000 * size_bytes // LOT_BYTES_PER_S
         self.push_after_ms = now_ms + max(pace.broadcast_delay_ms, pause_ms)
 
@@ -199,6 +203,8 @@ class Partner:
         had_news, self.has_news = self.has_news, True
         if self.takes_lots:
             return
+        # "What strangers changed is told half a second later while more of them wait, or with what
+        # others change" (docs/design/foreign-data.md, Order of work).
         if crowded:
             if not had_news:
                 self.push_after_ms = max(self.push_after_ms, now_ms + CROWDED_MS)

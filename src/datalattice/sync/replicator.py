@@ -215,6 +215,8 @@ class Replicator:
         Each is among the effects' `healed` or `unhealed` in the end: at once when nobody is joined.
         """
         wanted = tuple(dict.fromkeys(hashes))
+        # "Every joined peer is asked for them, and what comes, checked against its hash, is handed
+        # to `repair`" (docs/design/replication.md, Healing).
         helpers = [one.id for one in self._partners.values() if one.joined and not one.closing]
         for id in helpers:
             self._wants.add(wanted, id)
@@ -386,6 +388,8 @@ class Replicator:
         if not answered:
             self._flush(partner, now_ms)
         if answered or not was_met:  # who greets again and again is compared when that is due
+            # "Then it asks for the peer's root, ... and states its own root" (docs/node.md, What is
+            # sent when).
             self._compare(partner, Why.MEETING if answered else Why.WELCOMED, now_ms)
 
     def _serve(self, partner: Partner, exchange: object, request: object, now_ms: int) -> None:
@@ -395,6 +399,9 @@ class Replicator:
                 if isinstance(parts, list) and any(part is not None for part in parts):
                     self._was_useful(partner)
                 is_wanted = self._is_wanted(partner)
+                # "Whoever is asked for the very root that it told knows by this that the patch was
+                # lost, and at once tells all that lies beyond the receiver's root" (docs/node.md,
+                # Patches).
                 if partner.asked_for(request.hashes, now_ms, is_wanted=is_wanted):
                     self._flush(partner, now_ms)  # it may need no more of them then
             self._say(partner, Answer(exchange, reply), now_ms)
@@ -431,12 +438,16 @@ class Replicator:
                 partner.states(offer.probe.key)
             if exchange is not None:
                 self._pulls.wait((partner.id, exchange), offer.probe.key)
+        # "A receiver that cannot make the cells treats the message as a statement of the root: it
+        # states its own root and asks for the cell of the other" (docs/node.md, Patches).
         if absorbed.unread:
             self._disabuse(partner, now_ms)
+        # A cell that heals this store is asked for on although no value waits for it any more.
         for hash in absorbed.unwanted:
             if hash not in self._repairs:
                 self._wants.found(hash)
         self._wants.add(absorbed.missing, partner.id)
+        # What is wanted costs memory here before a byte of it has come (docs/node.md, Limits).
         if self._wants.count(partner.id) > WANTS_MAX:
             self._cut(partner, "missing", f"more than {WANTS_MAX} parts are missing of its values")
         # Whoever states something is told what it lacks, unless it was told already.
@@ -452,6 +463,8 @@ class Replicator:
         only.
         """
         home = self._home(partner)
+        # What a peer broadcasts "counts once it has proved there that it holds the same key"
+        # (docs/node.md, Plain peers).
         if home is None:
             self._charge(partner, IGNORED, reason)
         else:
@@ -484,6 +497,8 @@ class Replicator:
         if partner.is_refused:
             return
         partner.has_news = False
+        # "A push is computed when it leaves": many updates of one window cost one message, and the
+        # last one is never lost (docs/design/replication.md).
         news = self._replica.news(partner.peer, partner.known)
         if news is None:
             return
@@ -575,6 +590,7 @@ class Replicator:
             return
         if not partner.comparisons:
             self._comparing.pop(partner.id, None)
+        # A comparison that ended early proves nothing of what either side has now.
         if error is not None:
             self._pulls.failed((partner.id, exchange), error)
             if partner.id in self._partners:
@@ -721,6 +737,8 @@ class Replicator:
     def _part_with(self, id: str, reason: str) -> None:
         """Cut who sends what no honest peer sends; a wanted peer may relay what others sent it."""
         partner = self._partners.get(id)
+        # "A named peer stays, since it may relay what others made; health says which and why"
+        # (docs/design/foreign-data.md, Charges).
         if partner is not None and self._is_wanted(partner):
             self._effects.suspects.append((id, reason))
         elif partner is not None:

@@ -221,6 +221,8 @@ class WantList:
             self._remove(hash)
             self._lost.append(hash)
         else:
+            # "Three rounds with rests" (docs/node.md, What is sent when): a peer may just be
+            # fetching it.
             rest_ms = self._rest_ms << want.rounds
             want.rounds += 1
             want.asked.clear()

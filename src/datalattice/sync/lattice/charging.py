@@ -100,12 +100,16 @@ class Charges:
         limits, work = self.limits, self._work_limits
         if peer in self._wanted:
             start = max(work.start, limits.wanted_credit)
+            # "A peer that the operator named earns by all that it reads": trusted with time, not
+            # with data.
             return Work(_beginning(work, start), pairs=self.pairs)
         account = self._account(peer)
         if self._is_in_standing(account):
             start = max(work.start, min(limits.credit, int(account.ticks)))
             return Work(_beginning(work, start), earn_max=account.brought, pairs=self.pairs)
         # A tick for each byte, and no more: what it begins with is a part of what it may earn.
+        # "One that exceeds its account costs that credit for 10 minutes" (foreign-data.md,
+        # Charges).
         start = min(work.start, limits.exceeded_start, account.brought)
         made = _beginning(work, start, 0)
         return Work(made, earn_max=account.brought - start, pairs=self.pairs)
@@ -123,12 +127,16 @@ class Charges:
 
     def commit(self, peer: str) -> None:
         """Charge the commit of what a merge made."""
+        # "A message costs 40 ticks ..., and a commit 100": it stands for the sync of the disk
+        # (docs/design/foreign-data.md, Charges).
         self._charge(peer, self.limits.commit)
 
     def _charge(self, peer: str, ticks: int) -> _Account:
         """Charge ticks to the bytes that a sender brought, then to its bucket."""
         account = self._account(peer)
         account.spent += ticks
+        # "What a merge spends is charged to the bytes brought, then to the bucket of the sender's
+        # key" (docs/design/foreign-data.md, Charges).
         paid = min(account.brought, ticks)
         account.brought -= paid
         if peer not in self._wanted:

@@ -380,6 +380,8 @@ class LatticeConversation:
             self._frames.append(encode_failure(None, ErrorCode.FORMAT, str(error)))
             self._blame(MALFORMED, error)
             return
+        # Where the key is pinned "nothing else is said or heard before the proof" (docs/node.md,
+        # Identity): whoever answers at that address may be anybody.
         if self._is_unproved and not isinstance(message, Result | Challenge | Goodbye):
             self._fault(IGNORED, "said before the wanted key is proved")
             return
@@ -420,6 +422,8 @@ class LatticeConversation:
         if isinstance(value, Vector):
             self._fault(IGNORED, reason)
             return
+        # "A bare value without an envelope, counts once it has proved there that it holds the same
+        # key" (docs/node.md, Plain peers); or the operator takes anybody's.
         offer = stated((), value, parts)
         is_accepted = self._node.dialect.accept_bare_values
         self._events.append(Offered(offer) if is_accepted else Bare(offer, reason))
@@ -455,6 +459,8 @@ class LatticeConversation:
             fields.append((START, node.start.signed))
         info = Map.of(fields) if fields else None
         self._frames.append(encode_result(Result(ping.id, reply, info=info)))
+        # Who asks to be told of changes fetches what it lacks; whether it reads patches it says
+        # itself (docs/node.md, What is sent when).
         self._learn(ALIKE if reads_patches else {FETCHES})
         self._events.append(Joined())
         self._events.append(Met(False, self._started(said)))

@@ -426,6 +426,8 @@ class LatticeReplica:
 
         Durable on return. Peers keep theirs; what they send of it is cut off at the door.
         """
+        # "A refusal of an owner is a tombstone of hosting, not of data": the new root need not
+        # contain the one before it (docs/design/foreign-data.md, Room).
         self.cursor.adopt(self._without_forgotten)
         value = self._without_forgotten(self._root)
         if value is self._root or self.hosting is None:
@@ -479,6 +481,8 @@ class LatticeReplica:
         load, patch = self.load_encoding, message.patch
         base = encode(message.base) if message.absent is None else load(message.absent)
         top = Probe(message.hash, Incoming((), None, Parts(None), message.hash, sent=size))
+        # "It is read when it is no longer than its message, its value is not here"
+        # (foreign-data.md, Charges): to read it again would earn for cells that are here.
         if load(message.hash) is not None:
             return Offer(top)
         outcome.unread = True
@@ -488,6 +492,7 @@ class LatticeReplica:
         try:
             cells = read_patch(bytes(patch), base, load, limit, cells_worth(len(patch)))
             hash, cell = cells.popitem()
+            # What it makes is not what it says: "it counts as a statement of the root".
             if hash != message.hash:
                 return Offer(top)
             made = join_cells(cell, cells.values())
@@ -500,6 +505,8 @@ class LatticeReplica:
         return Offer(Probe(hash, Incoming((), value, parts, sent=size)))
 
     def _take_in(self, offer: Offer, peer: str, outcome: Absorption) -> None:
+        # "A disk that is full stops a store where it writes before it frees"
+        # (docs/design/foreign-data.md, Room): others' data is refused before that.
         if self.hosting is not None and not self.hosting.has_room():
             self._turn_away(offer, outcome)
             return
@@ -526,6 +533,7 @@ class LatticeReplica:
         outcome.remark(DISK_LOW, "the disk is nearly full: data of others is not taken")
         if offer.probe is not None:
             outcome.dropped.append(offer.probe.key)
+        # What waits for cells would take the room that is left as soon as they came.
         self._give_up(list(self._waiting), outcome)
         self._turn_back(self._approach.claims(), outcome)
 
@@ -630,11 +638,15 @@ class LatticeReplica:
             return self._spell_out(plain, peer.connection) if plain.is_asked else None
         value = self._view(peer.connection)
         probe = Probe(value_hash(value), value)
+        # What the peer holds is a hint: "if it is wrong the peer asks"
+        # (docs/design/replication.md).
         if any(base.key == probe.key for base in known):
             return None
         held = [base.data for base in known]
         cells = beyond(held, value, self._load_encodings, PUSH_BYTES_MAX) if held else None
         if cells is None:
+            # "A difference above 8 MB is replaced by the root alone" (docs/node.md, What is sent
+            # when).
             return News((self.begin(peer.connection),))
         parts = tuple(Part(hash, data) for hash, data in cells.items())
         # A patch of next to nothing, which is what a new peer states first, spares nothing.
@@ -691,6 +703,8 @@ class LatticeReplica:
         if is_new:
             self.charges.bring(peer, incoming.size_bytes)
         claim = Claim(peer, incoming.place)
+        # "A peer that states nothing, or the state that it is told, is answered without a look at
+        # its cells" (docs/design/foreign-data.md, Costs outside of merges).
         if self._is_here(claim, probe, outcome):
             return
         if self._sections and incoming.path and name_bytes(incoming.path[0]) not in self._sections:
@@ -816,6 +830,8 @@ class LatticeReplica:
     def _cut_short(self, slot: OwnerSlot, size: int, outcome: Absorption) -> None:
         """Fetch no more of a slot when what came of it has no room; fetch the rest without it."""
         hosting, approach = self.hosting, self._approach
+        # "From there on every cell that arrives lies in a known slot": the quota holds while a
+        # value still comes (docs/design/foreign-data.md, Room).
         if hosting is None or hosting.has_room_for(slot, self._root, size, outcome):
             return
         waits = approach.waits_for(slot)
@@ -855,6 +871,8 @@ class LatticeReplica:
         if not lattice.check_foreign(value):
             raise TypeMismatch(f"not a value of this lattice: {type(value).__name__}")
         if isinstance(lattice, KeyedLattice) and isinstance(value, Index):
+            # "A root has at most 256 sections, known or not" (docs/design/foreign-data.md, Costs
+            # outside of merges).
             if len(value) > SECTIONS_MAX:
                 raise TypeMismatch(f"a root of {len(value)} sections, at most {SECTIONS_MAX}")
             sections = self._sections
@@ -883,6 +901,8 @@ class LatticeReplica:
                 self._give_up(list(self._waiting), outcome)
                 return
         outcome.need(progress.missing, peer)
+        # "A bad part costs the smallest unit": the cell is not stored, and what needs it is left
+        # out when the value is merged (docs/design/foreign-data.md, Holes).
         for hash, reason, sender in progress.unsound:
             text = f"cell 0x{hash.hex()} is not stored: {reason}"
             outcome.remark(UNSOUND, text)
@@ -1055,6 +1075,8 @@ class LatticeReplica:
         new = [one for one in self.evidence.open if one.id not in self._handed]
         branches = [one.loser for one in new if one.loser is not None]
         announced = self._public(value)
+        # "A cell is served by its hash when the part of a root that peers see reached it": the
+        # store keeps that with the cell (docs/design/foreign-data.md, What is served).
         self._store.commit(value, contains=contains, announced=[announced, *branches])
         if new:
             self._handed = {one.id for one in self.evidence.open}
