@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from datalattice.apps.queue import LatticeMQ
-from datalattice.client import NodeWriter, connect, running
+from datalattice.client import connect, running
 from datalattice.client.network import probe
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import StoreLocked, UsageError
 from datalattice.lattice import root_lattice
 from datalattice.store import CellStore
+from datalattice.testing.folders import append, node_editor
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "node_process.py"
 PATIENCE_S = 30.0
@@ -61,10 +62,8 @@ class Process:
             self.stop(signal.SIGKILL)
 
     def offer(self, first: int, count: int) -> None:
-        client = connect(self.folder)
-        assert client is not None
-        with client:
-            NodeWriter(client).offer_many("t", 0, [f"r{n}" for n in range(first, first + count)])
+        with node_editor(self.folder, self.keys) as editor:
+            editor.edit(append([f"r{n}" for n in range(first, first + count)]))
 
     def root_hash(self) -> bytes:
         return probe(self.address).root_hash

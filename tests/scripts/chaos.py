@@ -41,7 +41,7 @@ from faulty_proxy import BACKWARD, FORWARD, FaultyProxy
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Map, missing
 from datalattice.cells import cell as kernel
-from datalattice.client import NodeWriter, Running, connect
+from datalattice.client import Running, connect
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -49,6 +49,7 @@ from datalattice.errors import DataLatticeError
 from datalattice.lattice import root_lattice
 from datalattice.node import Daemon, Node
 from datalattice.store import CellStore
+from datalattice.testing.folders import append, node_editor
 
 NODES: Final = 5
 VETERAN: Final = 0
@@ -224,16 +225,13 @@ class ChaosNode:
         number = 0
         while not stopping.is_set():
             try:
-                client = connect(self.folder)
-                if client is not None:
-                    with client:
-                        writer = NodeWriter(client)
-                        while not stopping.wait(chance.uniform(0, WRITE_GAP_S)):
-                            count = chance.randint(1, BATCH_MAX)
-                            first, number = number, number + count
-                            values = [self.record(one) for one in range(first, number)]
-                            offsets = writer.offer_many(TOPIC, 0, values)
-                            self.acknowledged.append(Acknowledged(offsets.start, first, count))
+                with node_editor(self.folder, self.keys) as editor:
+                    while not stopping.wait(chance.uniform(0, WRITE_GAP_S)):
+                        count = chance.randint(1, BATCH_MAX)
+                        first, number = number, number + count
+                        values = [self.record(one) for one in range(first, number)]
+                        offsets = editor.edit(append(values, TOPIC))
+                        self.acknowledged.append(Acknowledged(offsets.start, first, count))
             except DataLatticeError:
                 self.failed_writes += 1  # it was killed; some of what was written may be there
             stopping.wait(0.05)

@@ -9,10 +9,9 @@ from typing import Final, TypeVar
 
 from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.cells import Index, Map, Signed, Value
-from datalattice.cli import access
 from datalattice.cli.folder import existing_folder, folder_of, read_key
 from datalattice.cli.values import parse_owner
-from datalattice.client import Folder
+from datalattice.client import Folder, edit, reading
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
@@ -61,7 +60,7 @@ def choose_database(folder: Folder, root: Value, name: str, owner: str | None) -
 def reading_database(directory: Path | None, name: str, owner: str | None) -> Iterator[Database]:
     """Give a database to read from, as it is on disk now."""
     folder = existing_folder(directory)
-    with access.reading(folder) as root:
+    with reading(folder) as root:
         chosen = choose_database(folder, root, name, owner)
         yield Database.at(RootLattice(root_lattice(), root), chosen, name)
 
@@ -72,4 +71,4 @@ def edit_database(directory: Path | None, name: str, change: Callable[[Database]
     def run(cursor: RootLattice, keys: KeyPair) -> T:
         return change(Database.at(cursor, keys.public_key, name))
 
-    return access.edit(folder_of(directory), run)
+    return edit(folder_of(directory), run)

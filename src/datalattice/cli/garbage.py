@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from datalattice.cli.folder import DirOption, Folder, JsonOption, existing_folder
-from datalattice.cli.render import Step, print_pairs, progress_bars, show
-from datalattice.cli.running import size_text
-from datalattice.cli.values import value_json
+from datalattice.cli.render import print_pairs, progress_bars, show
+from datalattice.cli.running import finish, size_text
+from datalattice.client import Progress, collect, open_reader
 from datalattice.errors import UsageError
-from datalattice.store import time_text
-
-WAIT_MS: Final = 20_000
-"""How long the running node is asked to wait with its answer; it is asked again."""
+from datalattice.store import CellStore, time_text
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)?")
@@ -39,12 +37,9 @@ def stats(
 
     With --live also how much a collection with that grace would find alive and dead.
     """
-    from datalattice.cli.access import open_reader
-    from datalattice.node import stats_document
-
     folder = existing_folder(dir)
     with progress_bars(quiet=json) as bars, open_reader(folder) as store:
-        document = stats_document(store.stats())
+        document = asdict(store.stats())
         if live:
             bar = bars.add(f"count {folder.store_path}")
             found = store.collect(
@@ -73,22 +68,8 @@ def gc(
     Works through the running node, which goes on meanwhile, or without one.
     """
     grace_ms = duration_ms(grace)
-    folder = existing_folder(dir)
-    with progress_bars(quiet=json) as bars:
-        bar = bars.add(f"gc {folder.store_path}")
-        document = collect(folder, bar, grace_ms, dry_run=dry_run)
+    document = collected(existing_folder(dir), quiet=json, grace_ms=grace_ms, dry_run=dry_run)
     show(json, document, lambda: _print_collected(document))
-
-
-def collect(folder: Folder, bar: Step, grace_ms: int, *, dry_run: bool = False) -> dict[str, Any]:
-    """Collect the garbage of a folder's store, through the running node if there is one."""
-    from datalattice.client import connect
-
-    client = connect(folder.path)
-    if client is None:
-        return _collect_alone(folder, grace_ms, dry_run, bar)
-    with client:
-        return _collect_through(client, bar, grace_ms=grace_ms, dry_run=dry_run)
 
 
 def sweep(
@@ -106,28 +87,29 @@ def sweep(
     What is needed again since stays. A list of another store, or made before another collection,
     is refused. Works through the running node, which goes on meanwhile, or without one.
     """
-    from datalattice.client import connect
-    from datalattice.node import collected_document, sweep_by
-    from datalattice.store import CellStore
-
     path = str(plan.absolute())
-    folder = existing_folder(dir)
-    client = connect(folder.path)
-    with progress_bars(quiet=json) as bars:
-        bar = bars.add(f"sweep {folder.store_path}")
-        if client is None:
-            with CellStore.open(folder.store_path) as store:
-                done = sweep_by(
-                    store,
-                    path,
-                    is_dry=dry_run,
-                    progress=lambda _what, count, total: bar.to(count, total),
-                )
-            document = collected_document(done)
-        else:
-            with client:
-                document = _collect_through(client, bar, dry_run=dry_run, list=path)
+    document = collected(existing_folder(dir), quiet=json, plan=path, dry_run=dry_run)
     show(json, document, lambda: _print_collected(document))
+
+
+def collected(
+    folder: Folder,
+    *,
+    quiet: bool,
+    grace_ms: int = 0,
+    plan: str | None = None,
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    """Collect the garbage of a folder's store, or sweep by a list; return what was done."""
+
+    def alone(progress: Progress) -> dict[str, object]:
+        with CellStore.open(folder.store_path) as store:
+            done = collect(store, progress, grace_ms=grace_ms, plan=plan, is_dry=dry_run)
+            return asdict(done)
+
+    arguments = {"dry_run": dry_run, **({"grace_ms": grace_ms} if plan is None else {"list": plan})}
+    title = f"{'gc' if plan is None else 'sweep'} {folder.store_path}"
+    return finish(folder, "store.gc", arguments, alone, title=title, quiet=quiet)
 
 
 def duration_ms(text: str) -> int:
@@ -139,32 +121,6 @@ def duration_ms(text: str) -> int:
     if found is None or (found[2] is None and len(found[1]) > 9):
         raise UsageError(f"a duration is a number and ms, s, m, h or d, such as 10m; got {text!r}")
     return int(found[1]) * _UNITS[found[2] or "s"]
-
-
-def _collect_alone(folder: Folder, grace_ms: int, is_dry: bool, bar: Step) -> dict[str, Any]:
-    from datalattice.node import collected_document
-    from datalattice.store import CellStore
-
-    with CellStore.open(folder.store_path) as store:
-        done = store.collect(
-            grace_ms=grace_ms,
-            dry_run=is_dry,
-            progress=lambda _what, count, total: bar.to(count, total),
-        )
-    return collected_document(done)
-
-
-def _collect_through(client: object, bar: Step, **arguments: object) -> dict[str, Any]:
-    from datalattice.client import ControlClient
-
-    assert isinstance(client, ControlClient)
-    while True:
-        answer = client.call("store.gc", timeout_ms=WAIT_MS, **arguments)
-        document = value_json(answer)
-        assert isinstance(document, dict)
-        if document["done"]:
-            return document
-        bar.to(document["count"], document["total"])
 
 
 def _print_stats(document: dict[str, Any]) -> None:

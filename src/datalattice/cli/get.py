@@ -21,11 +21,12 @@ from datalattice.cells import (
     to_text,
     value_hash,
 )
-from datalattice.cli import access, past
+from datalattice.cli import past
 from datalattice.cli.folder import DirOption, Folder, JsonOption, existing_folder, read_key
 from datalattice.cli.render import print_lines, print_pairs, show
 from datalattice.cli.values import parse_key, value_json
 from datalattice.cli.whole import AsOption, Layout, OutputOption, print_document, write_whole
+from datalattice.client import reading
 from datalattice.errors import NoSuchPath
 from datalattice.lattice import LOCAL_KEY, OwnerLattice, root_lattice
 
@@ -76,7 +77,7 @@ def get(
         with past.root_of(folder, as_of) as (_, root):
             tell(root)
         return
-    with access.reading(folder) as root:
+    with reading(folder) as root:
         tell(root)
 
 

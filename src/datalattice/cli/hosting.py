@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from datalattice.cli.folder import DirOption, JsonOption, existing_folder
-from datalattice.cli.garbage import collect
-from datalattice.cli.render import print_lines, print_pairs, progress_bars, results, show, table
+from datalattice.cli.garbage import collected
+from datalattice.cli.render import print_lines, print_pairs, results, show, table
 from datalattice.cli.running import on_replica, size_text
 
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ def forget(
     arguments = {"owner": owner, "section": section, "own": own, "reason": reason}
     document = on_replica(folder, "owner.forget", arguments, alone)
     if now:
-        with progress_bars(quiet=json) as bars:
-            document["collected"] = collect(folder, bars.add(f"gc {folder.store_path}"), 0)
+        document["collected"] = collected(folder, quiet=json)
     show(json, document, lambda: _print_forgotten(document))
 
 

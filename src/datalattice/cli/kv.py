@@ -11,7 +11,6 @@ import typer
 
 from datalattice.apps.kv import GC_AGE_MS, Database, KeyChange
 from datalattice.cells import Value
-from datalattice.cli import access
 from datalattice.cli.databases import (
     SHORT_KEY,
     choose_database,
@@ -28,6 +27,7 @@ from datalattice.cli.render import (
     table,
 )
 from datalattice.cli.values import Form, parse_value, value_json, value_text
+from datalattice.client import open_reader, reading
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.lattice import root_lattice
@@ -79,7 +79,7 @@ def _plain(result: object) -> str:
 def dbs(dir: DirOption = None, json: JsonOption = False) -> None:
     """List databases: everybody's that are here."""
     found: list[dict[str, object]] = []
-    with access.reading(existing_folder(dir)) as root:
+    with reading(existing_folder(dir)) as root:
         cursor = RootLattice(root_lattice(), root)
         for owner, name in databases_of(root):
             keys = len(Database.at(cursor, owner, name))
@@ -238,7 +238,7 @@ def watch(
     if (count is not None and count < 1) or (seconds is not None and seconds < 0):
         raise UsageError("--count is 1 or more, --for 0 seconds or more")
     give_up_s = None if seconds is None else time.monotonic() + seconds
-    with access.open_reader(folder) as store:
+    with open_reader(folder) as store:
         cursor = RootLattice(root_lattice(), store.root())
         database = Database.at(cursor, choose_database(folder, cursor.get(), db, owner), db)
         told = 0

@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -126,6 +126,7 @@ def _as_command(name: str, found: typer.Typer | Callable[..., Any]) -> Any:
         command = get_group(parent).commands[name]
         if name == "put":
             command.params.append(offline_option())
+        _convert_plainly(command)
         return command
     empty = copy(found)
     infos = {_name_of(info): info for info in found.registered_commands}
@@ -145,10 +146,39 @@ def _as_command(name: str, found: typer.Typer | Callable[..., Any]) -> Any:
         command = get_group(made).commands[below]
         if below in writers:
             command.params.append(offline_option())
+        _convert_plainly(command)
         return command
 
     group.commands = _Commands([*infos, *groups], make)
+    _convert_plainly(group)
     return group
+
+
+def _convert_plainly(command: Any) -> None:
+    """Have a command take texts and paths without typer, which imports pydantic to convert them.
+
+    That would be a third of a short command's start. Where typer has other names than these, it
+    converts as ever.
+    """
+    for parameter in command.params:
+        kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+        if kind is not None:
+            parameter.process_value = partial(_processed, parameter, kind, parameter.process_value)
+
+
+def _processed(
+    parameter: Any, kind: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any
+) -> Any:
+    """Return the value of a parameter; `convert` does what `_convert_plainly` spares it."""
+    if kind is Path and type(value) is str:
+        value = Path(value)
+    is_absent = value is None and not parameter.required
+    is_plain = is_absent or (isinstance(kind, type) and isinstance(value, kind))
+    if kind == list[str] and isinstance(value, (list, tuple)) and value:
+        is_plain = all(type(one) is str for one in value)
+    if not is_plain or kind is bool:
+        return convert(context, value)
+    return value if parameter.callback is None else parameter.callback(context, parameter, value)
 
 
 def _nothing() -> None:
@@ -190,6 +220,7 @@ def built() -> TyperGroup:
     group = get_command(app)  # with completion, which a group alone does not have
     assert isinstance(group, TyperGroup)
     group.commands = _Commands(COMMANDS, _load)
+    _convert_plainly(group)
     return group
 
 

@@ -39,7 +39,7 @@ from datalattice.cli.render import (
 from datalattice.cli.running import peers_table, size_text, status_of
 from datalattice.cli.values import value_json
 from datalattice.cli.watch import watch
-from datalattice.client import take_turn
+from datalattice.client import open_reader, take_turn
 from datalattice.errors import PeerUnavailable, StoreLocked, UsageError
 from datalattice.store import RealDisk
 
@@ -326,7 +326,6 @@ def _status_of(folder: Folder) -> dict[str, Any]:
             found = {"running": True, **status_of(client)}
         names = [name for name in STATUS_FIRST if name in found]
         return {name: found[name] for name in names + sorted(found.keys() - names)}
-    from datalattice.cli.access import open_reader
     from datalattice.lattice import replicable
 
     with open_reader(folder) as store:

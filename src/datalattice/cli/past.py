@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from datalattice.cells import Value, encode, novelty, to_text, value_hash
-from datalattice.cli.access import open_reader
 from datalattice.cli.folder import Folder
 from datalattice.cli.render import print_notice
-from datalattice.client import root_named
+from datalattice.client import open_reader, root_named
 from datalattice.errors import Corruption, MissingData
 from datalattice.store import CellStore, Moment, time_text
 

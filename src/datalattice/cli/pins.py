@@ -10,14 +10,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
 from datalattice.cli import past
 from datalattice.cli.folder import (
     DirOption,
-    Folder,
     JsonOption,
     WithLocalOption,
     existing_folder,
@@ -25,7 +24,6 @@ from datalattice.cli.folder import (
 )
 from datalattice.cli.imported import tell_imported
 from datalattice.cli.render import (
-    Step,
     print_lines,
     print_pairs,
     progress_bars,
@@ -33,19 +31,12 @@ from datalattice.cli.render import (
     show,
     table,
 )
-from datalattice.cli.running import size_text
-from datalattice.cli.values import value_json
-from datalattice.client import root_named
-from datalattice.client.replicas import taking
+from datalattice.cli.running import finish, size_text
+from datalattice.client import Progress, connect, root_named
+from datalattice.client.replicas import import_into, taking
 from datalattice.clock import SystemClock
 from datalattice.errors import BadFormat, UsageError
-from datalattice.store import Pin, parse_time, time_text
-
-if TYPE_CHECKING:
-    from datalattice.client import ControlClient
-
-IMPORT_WAIT_MS: Final = 20_000
-"""How long the running node is asked to wait with its answer; it is asked again."""
+from datalattice.store import CellStore, Pin, parse_time, time_text
 
 PIPE: Final = Path("-")
 
@@ -145,9 +136,6 @@ def forget(
 
     Pins and the present root stay. Works through the running node, or without one.
     """
-    from datalattice.client import connect
-    from datalattice.store import CellStore
-
     folder = existing_folder(dir)
     before_ms = parse_time(before, SystemClock().now_ms())
     client = connect(folder.path)
@@ -229,45 +217,23 @@ def import_(
     sends: one part that is malformed, not signed, not hosted or over a quota is left out and told,
     and exit code 1 says so. Works through the running node, or without one.
     """
-    from datalattice.client import connect
-
     if not name and not merge:
         raise UsageError("say what becomes of it: --pin NAME, --merge, or both")
     folder = folder_of(dir)
-    arguments = {"merge": merge, "pin": name or ""}
-    with progress_bars(quiet=json) as bars:
-        bar = bars.add(f"import {source}")
-        client = connect(folder.path)
-        if client is None:
-            document = _import_alone(folder, source, arguments, bar)
-        else:
-            with client:
-                document = _import_through(client, source, arguments)
+    pin = name or ""
+    with _opened(source) as path:
+
+        def alone(progress: Progress) -> dict[str, object]:
+            with CellStore.open(folder.store_path) as store:
+                gate = taking(folder, store)
+                return import_into(
+                    store, path, pin=pin, merge=merge, taking=gate, progress=progress
+                )
+
+        arguments = {"path": str(Path(path).absolute()), "merge": merge, "pin": pin}
+        title = f"import {source}"
+        document = finish(folder, "store.import", arguments, alone, title=title, quiet=json)
     tell_imported(document, json=json)
-
-
-def _import_alone(
-    folder: Folder, source: Path, arguments: dict[str, Any], bar: Step
-) -> dict[str, Any]:
-    from datalattice.client.replicas import import_into
-    from datalattice.store import CellStore
-
-    with CellStore.open(folder.store_path) as store, _opened(source) as where:
-        gate = taking(folder, store)
-        return import_into(store, where, taking=gate, progress=bar.to, **arguments)
-
-
-def _import_through(
-    client: ControlClient, source: Path, arguments: dict[str, Any]
-) -> dict[str, Any]:
-    with _opened(source) as where:
-        path = str(Path(where).absolute())
-        while True:
-            found = client.call("store.import", path=path, timeout_ms=IMPORT_WAIT_MS, **arguments)
-            if found is not None:
-                document = value_json(found)
-                assert isinstance(document, dict)
-                return document
 
 
 @contextmanager

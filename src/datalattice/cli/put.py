@@ -10,12 +10,12 @@ import typer
 import datalattice.apps  # noqa: F401 - registers the sections of the root
 from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.cells import EMPTY_INDEX, Index, Keyword, Value, to_text, value_hash
-from datalattice.cli import access
 from datalattice.cli.folder import DirOption, JsonOption, folder_of
 from datalattice.cli.get import OWN, canonical
 from datalattice.cli.render import print_pairs, show
 from datalattice.cli.values import parse_key, value_json
 from datalattice.cli.whole import Layout, read_whole
+from datalattice.client import editing
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -72,7 +72,7 @@ def put(
     if value is not None and source is not None:
         raise UsageError("give the value with --value or with --from, not both")
     folder = folder_of(dir)
-    with access.editing(folder) as editor:
+    with editing(folder) as editor:
         keys = _place(path, editor.context, editor.key_pair)
         new = _given(value, form) if value is not None else read_whole(source, form, editor.stage)
         where = editor.edit(lambda cursor, _: _write(cursor, keys, new))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,6 +19,7 @@ import typer
 
 from datalattice.apps.queue import (
     Queue,
+    Topic,
     entry_headers,
     entry_key,
     entry_stamp_ms,
@@ -25,7 +27,6 @@ from datalattice.apps.queue import (
     partition_of,
 )
 from datalattice.cells import Blob, Map, Text, Value, from_json
-from datalattice.cli import access
 from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of, read_key
 from datalattice.cli.render import (
     Step,
@@ -36,6 +37,7 @@ from datalattice.cli.render import (
     show,
     table,
 )
+from datalattice.cli.topics import choose_owner, own_topic, queue_owners, topics_of
 from datalattice.cli.values import (
     Form,
     parse_key,
@@ -44,6 +46,7 @@ from datalattice.cli.values import (
     value_json,
     value_text,
 )
+from datalattice.client import Editor, edit, editing, reading
 from datalattice.errors import DataLatticeError, UsageError
 
 app = typer.Typer(help="Append to topics, read them, cut them. Every write is signed and on disk.")
@@ -92,10 +95,10 @@ def _open(
 ) -> Iterator[_Reading]:
     folder = existing_folder(directory)
     name = parse_key(topic)
-    with access.reading(folder) as root:
-        chosen = access.choose_owner(folder, root, parse_owner(owner) if owner else None, name)
+    with reading(folder) as root:
+        chosen = choose_owner(folder, root, parse_owner(owner) if owner else None, name)
         place = 0 if partition is None else parse_key(partition)
-        found = access.topics_of(root, chosen).topic(name)
+        found = topics_of(root, chosen).topic(name)
         held = found.partitions()
         if place not in held:
             ids = ", ".join(value_text(one) for one in held) or "none"
@@ -151,14 +154,15 @@ def offer(
     key_cell = None if key is None else parse_key(key)
     header_cell = None if headers is None else _parse_headers(headers)
     offsets: list[range] = []
-    with access.writing(folder) as writer, progress_bars(quiet=json, transient=True) as bars:
-        place = _place(writer, name, key_cell, partition)
+    with editing(folder) as editor, progress_bars(quiet=json, transient=True) as bars:
+        place = _place(editor, name, key_cell, partition)
         bar = bars.add(f"offer to {topic}", None if not values else len(values))
         try:
             for batch in _batches(_values(values, form)):
                 keys = None if key_cell is None else [key_cell] * len(batch)
                 all_headers = None if header_cell is None else [header_cell] * len(batch)
-                offsets.append(writer.offer_many(name, place, batch, keys, all_headers))
+                append = partial(_append, place, batch, keys, all_headers)
+                offsets.append(editor.edit(own_topic(name, append)))
                 bar.advance(len(batch))
         except DataLatticeError as error:
             if offsets:
@@ -194,10 +198,22 @@ def _parse_headers(text: str) -> Value:
     return value
 
 
-def _place(writer: access.Writer, topic: Value, key: Value, partition: str | None) -> Value:
+def _append(
+    place: Value,
+    values: list[Value],
+    keys: list[Value] | None,
+    headers: list[Value] | None,
+    topic: Topic,
+) -> range:
+    return topic.partition(place).offer_many(values, keys, headers)
+
+
+def _place(editor: Editor, topic: Value, key: Value, partition: str | None) -> Value:
     if partition is not None:
         return parse_key(partition)
-    count = writer.num_partitions(topic) if key is not None else 0
+    if key is None:
+        return 0
+    count = topics_of(editor.root(), editor.key_pair.public_key).topic(topic).num_partitions
     return partition_of(key, count) if count > 0 else 0
 
 
@@ -351,9 +367,9 @@ def info(
     """Print a topic's owner, metadata and partitions."""
     folder = existing_folder(dir)
     name = parse_key(topic)
-    with access.reading(folder) as root:
-        chosen = access.choose_owner(folder, root, parse_owner(owner) if owner else None, name)
-        found = access.topics_of(root, chosen).topic(name)
+    with reading(folder) as root:
+        chosen = choose_owner(folder, root, parse_owner(owner) if owner else None, name)
+        found = topics_of(root, chosen).topic(name)
         partitions = [
             _partition_info(place, found.partition(place)) for place in found.partitions()
         ]
@@ -413,8 +429,7 @@ def truncate(
     own = read_key(folder.key_path).public_key
     with _open(dir, topic, partition, own.hex()):
         pass
-    with access.writing(folder) as writer:
-        removed = writer.truncate(name, place, start)
+    removed = edit(folder, own_topic(name, lambda found: found.partition(place).truncate(start)))
     done = {"topic": topic, "partition": value_json(place), "start": start, "removed": removed}
     show(json, done, lambda: print_lines([f"{topic} {value_text(place)}: {removed} removed"]))
 
@@ -428,11 +443,11 @@ def topics(
     """List topics: everybody's that are here, or one owner's."""
     folder = existing_folder(dir)
     found: list[dict[str, object]] = []
-    with access.reading(folder) as root:
-        for one in access.queue_owners(root):
+    with reading(folder) as root:
+        for one in queue_owners(root):
             if owner is not None and one != parse_owner(owner):
                 continue
-            mine = access.topics_of(root, one)
+            mine = topics_of(root, one)
             for name in mine.topics():
                 topic = mine.topic(name)
                 ids = topic.partitions()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from datalattice.cells import to_cell
 from datalattice.cli.folder import Folder
-from datalattice.cli.render import table
+from datalattice.cli.render import progress_bars, table
 from datalattice.cli.values import value_json
-from datalattice.client import replica_of
+from datalattice.client import Progress, connect, replica_of
 from datalattice.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ def running_node(folder: Folder, remedy: str) -> Iterator[ControlClient]:
 
     Raises: UsageError: none does; the text ends with what can be done then.
     """
-    from datalattice.client import connect
-
     client = connect(folder.path)
     if client is None:
         raise UsageError(f"no node runs in {folder.path}; {remedy}")
@@ -59,8 +57,6 @@ def on_replica(
 
     fenced: it writes for owners, so peers are asked first.
     """
-    from datalattice.client import connect
-
     client = connect(folder.path)
     if client is None:
         with replica_of(folder, fenced=fenced) as replica:
@@ -68,6 +64,32 @@ def on_replica(
     else:
         with client:
             document = value_json(client.call(operation, **arguments))
+    assert isinstance(document, dict)
+    return document
+
+
+def finish(
+    folder: Folder,
+    operation: str,
+    arguments: dict[str, Any],
+    alone: Callable[[Progress], Mapping[str, object]],
+    *,
+    title: str,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Have the running node run a long operation, or run it here when none runs; return the end.
+
+    alone: runs it in this process and tells how many parts are done, and of how many.
+    title: what the progress bar says; `quiet`: there is none.
+    Raises: what the operation raises.
+    """
+    with progress_bars(quiet=quiet) as bars:
+        bar = bars.add(title)
+        client = connect(folder.path)
+        if client is None:
+            return dict(alone(bar.to))
+        with client:
+            document = value_json(client.finish(operation, bar.to, **arguments))
     assert isinstance(document, dict)
     return document
 

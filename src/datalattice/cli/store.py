@@ -13,16 +13,14 @@ from datalattice.cells import Index, Map, Value, encode, references, to_text, va
 from datalattice.cli import garbage, pins
 from datalattice.cli.folder import DirOption, Folder, JsonOption, existing_folder, read_keys_or_none
 from datalattice.cli.render import (
-    Step,
     print_lines,
     print_notice,
     print_pairs,
     progress_bars,
     show,
 )
-from datalattice.cli.running import size_text
-from datalattice.cli.values import value_json
-from datalattice.client import ask_first
+from datalattice.cli.running import finish, size_text
+from datalattice.client import Progress, ask_first, open_reader, running
 from datalattice.cursors import without_malformed
 from datalattice.errors import BadFormat, Corruption, StoreFailed, UsageError
 from datalattice.store import CellStore, time_text
@@ -40,9 +38,6 @@ app.command("import")(pins.import_)
 
 EXIT_FAILED: Final = 1
 
-WAIT_MS: Final = 20_000
-"""How long the running node is asked to wait with its answer; it is asked again."""
-
 LINES_MAX: Final = 20
 """Damaged places and missing cells that are printed of each kind; --json has all."""
 
@@ -53,7 +48,6 @@ def check(dir: DirOption = None, json: JsonOption = False) -> None:
 
     Works beside a running node. Exit code 1 when anything is damaged, missing or lost.
     """
-    from datalattice.cli.access import open_reader
     from datalattice.client.network import report_document
 
     folder = existing_folder(dir)
@@ -119,22 +113,17 @@ def heal(
     something could not be had. With --accept-loss the store goes on at its last good root: let its
     node meet its peers before you write, as new records take the offsets of lost ones.
     """
-    from datalattice.client import connect
-
     folder = existing_folder(dir)
-    other = None if store is None else _store_in(store)
-    client = connect(folder.path)
-    if client is not None and accept_loss:
-        client.close()
+    other = None if store is None else str(_store_in(store))
+    if accept_loss and running(folder.path) is not None:
         raise UsageError(f"a node runs on {folder.path}; stop it before a loss is accepted")
-    with progress_bars(quiet=json) as bars:
-        bar = bars.add(f"heal {folder.store_path}")
-        if client is None:
-            document = _heal_alone(folder, address or [], other, bar, accept_loss=accept_loss)
-        else:
-            with client:
-                document = _heal_through(client, address or [], other)
-            bar.to(1, 1)
+    sources = {"addresses": address or [], "folder": other}
+
+    def alone(progress: Progress) -> dict[str, Any]:
+        return _heal_alone(folder, address or [], other, progress, accept_loss=accept_loss)
+
+    title = f"heal {folder.store_path}"
+    document = finish(folder, "store.heal", sources, alone, title=title, quiet=json)
     show(json, document, lambda: _print_healing(document))
     if not document["clean"]:
         print_notice(
@@ -158,13 +147,8 @@ def repair(
     remove the pin. Sound copies come back from peers. Stop the node first. Exit code 1 when there
     are malformed parts and --apply is not given.
     """
-    from datalattice.cli.access import open_reader
-    from datalattice.client import connect
-
     folder = existing_folder(dir)
-    client = connect(folder.path) if apply else None
-    if client is not None:
-        client.close()
+    if apply and running(folder.path) is not None:
         raise UsageError(f"a node runs on {folder.path}; stop it before the root is repaired")
     opened = CellStore.open(folder.store_path) if apply else open_reader(folder)
     with progress_bars(quiet=json) as bars, opened as store:
@@ -224,41 +208,32 @@ def _store_in(path: Path) -> Path:
     return found.absolute()
 
 
-def _heal_through(client: object, addresses: list[str], other: Path | None) -> dict[str, Any]:
-    from datalattice.client import ControlClient
-
-    assert isinstance(client, ControlClient)
-    where = None if other is None else str(other)
-    while True:
-        found = client.call("store.heal", addresses=addresses, folder=where, timeout_ms=WAIT_MS)
-        if found is not None:
-            document = value_json(found)
-            assert isinstance(document, dict)
-            return document
-
-
 def _heal_alone(
-    folder: Folder, addresses: list[str], other: Path | None, bar: Step, *, accept_loss: bool
+    folder: Folder,
+    addresses: list[str],
+    other: str | None,
+    progress: Progress,
+    *,
+    accept_loss: bool,
 ) -> dict[str, Any]:
     from datalattice.client.network import HealingSources, healing_document
     from datalattice.store import Fetching, heal_store, open_damaged
 
-    where = None if other is None else str(other)
     keys = read_keys_or_none(folder)
     identity = None if keys is None else keys.identity
     with (
-        HealingSources(addresses, where, identity) as sources,
+        HealingSources(addresses, other, identity) as sources,
         open_damaged(folder.store_path) as store,
     ):
-        healing = heal_store(store, Fetching(store, sources), bar.to)
+        healing = heal_store(store, Fetching(store, sources), progress)
         loss = store.loss
         store.close()
     if loss is not None and accept_loss:
         with (
-            HealingSources(addresses, where, identity) as sources,
+            HealingSources(addresses, other, identity) as sources,
             CellStore.open(folder.store_path, repair=not loss.is_given_up) as store,
         ):
-            healing = heal_store(store, Fetching(store, sources), bar.to)
+            healing = heal_store(store, Fetching(store, sources), progress)
             if keys is not None:
                 ask_first(folder, store, keys)
             store.accept_loss()

@@ -21,11 +21,11 @@ from datalattice.apps.grid import (
     read_metadata,
 )
 from datalattice.cells import Index, Keyword, Map, Value
-from datalattice.cli import access
 from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of, read_key
 from datalattice.cli.node import settings_of
 from datalattice.cli.render import counted, print_json, print_lines, results, show, table
 from datalattice.cli.values import value_json, value_text
+from datalattice.client import edit, reading
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import LimitExceeded, NoSuchPath, UsageError
@@ -75,7 +75,7 @@ def register(
             venue.put_content(asset, data)
         return asset
 
-    asset = access.edit(folder_of(directory), change)
+    asset = edit(folder_of(directory), change)
     show(as_json, {"asset": asset.hex()}, lambda: print_lines([asset.hex()]))
 
 
@@ -93,7 +93,7 @@ def upload(
         venue = Venue.at(cursor, key_pair)
         return venue.put_content(_asset_of(venue, asset), data)
 
-    digest = access.edit(folder_of(directory), change)
+    digest = edit(folder_of(directory), change)
     show(as_json, {"sha256": digest.hex()}, lambda: print_lines([digest.hex()]))
 
 
@@ -221,7 +221,7 @@ def _opened(
 ) -> Iterator[Venue]:
     """Give a venue of the folder's grid as it is now: a named one, else its own, else the only."""
     folder = existing_folder(directory)
-    with access.reading(folder) as root:
+    with reading(folder) as root:
         context = MergeContext(verifier=verify_did)
         cursor = RootLattice(root_lattice(), root, context)
         if did is None and folder.key_path.exists():

@@ -9,8 +9,8 @@ from datalattice.client.addresses import (
     parse_key,
     system_reason,
 )
-from datalattice.client.control import KIND, NO_KEY, ControlClient, NodeWriter
-from datalattice.client.edits import Change, Editor, edit, editing, take_turn
+from datalattice.client.control import KIND, NO_KEY, ControlClient, Progress
+from datalattice.client.edits import Change, Editor, NodeEditor, edit, editing, take_turn
 from datalattice.client.folder import (
     DEFAULT_FOLDER,
     HOME_VARIABLE,
@@ -23,6 +23,7 @@ from datalattice.client.folder import (
     read_keys_or_none,
     write_key,
 )
+from datalattice.client.garbage import collect
 from datalattice.client.identity import begin_folder, renew_identity
 from datalattice.client.opening import (
     ask_first,
@@ -60,14 +61,16 @@ __all__ = [
     "ControlClient",
     "Editor",
     "Folder",
-    "NodeWriter",
+    "NodeEditor",
     "OwnKeys",
+    "Progress",
     "Running",
     "Slot",
     "SlotMoved",
     "ask_first",
     "begin_folder",
     "changed_slots",
+    "collect",
     "connect",
     "differing",
     "edit",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from datalattice import errors
 from datalattice.cells import Keyword, Loader, Map, Value, Vector, encode, novelty, to_cell
@@ -40,8 +40,19 @@ NO_KEY: Final = (
 )
 
 CALL_TIMEOUT_S: Final = 60.0
+TELL_MS: Final = 500
+"""How often a long operation is asked how far it is; its end is told at once."""
+
 REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1_000_000
 """Cells of one request, with room for their lengths."""
+
+
+class Progress(Protocol):
+    """Is told how many parts of a long operation are done, and of how many if that is known."""
+
+    def __call__(self, done: int, total: int | None = None, /) -> None:
+        """Take note of it."""
+        ...
 
 
 class ControlClient:
@@ -83,6 +94,22 @@ class ControlClient:
             raise _error(message.error.name, str(message.value))
         return message.value
 
+    def finish(self, operation: str, progress: Progress, **arguments: object) -> Value:
+        """Have the node run a long operation to its end; return its result.
+
+        Raises: as `call`.
+        """
+        task = self.call(operation, **arguments)
+        while True:
+            state = self.call("task.wait", task=task, timeout_ms=TELL_MS)
+            if not isinstance(state, Map):
+                raise ProtocolViolation(f"the node does not say how far {operation} is")
+            if state.get("done") is True:
+                return state.get("result")
+            count, total = state.get("count"), state.get("total")
+            if type(count) is int:
+                progress(count, total if type(total) is int else None)
+
     def _payload(self, request: Vector) -> bytes:
         top = encode(request)
         cells = [cell for _, cell, value in novelty(request, self.home) if value is not request]
@@ -121,57 +148,3 @@ def _kinds(base: type[DataLatticeError]) -> Iterator[type[DataLatticeError]]:
     yield base
     for kind in base.__subclasses__():
         yield from _kinds(kind)
-
-
-class NodeWriter:
-    """Writes to the queues of a running node's owner, through its control socket."""
-
-    def __init__(self, client: ControlClient) -> None:
-        self._client = client
-
-    @property
-    def owner(self) -> bytes:
-        """The owner of the queues: the key that signs.
-
-        Raises: NoSigningKey: the node runs without a key.
-        """
-        status = self._client.call("node.status")
-        key = status.get("owner") if isinstance(status, Map) else None
-        if not isinstance(key, str):
-            raise errors.NoSigningKey(NO_KEY)
-        return bytes.fromhex(key)
-
-    def offer_many(
-        self,
-        topic: Value,
-        partition: Value,
-        values: object,
-        keys: object = None,
-        headers: object = None,
-    ) -> range:
-        """Append records and return their offsets; durable on return."""
-        found = self._client.call(
-            "queue.offer_many",
-            topic=topic,
-            partition=partition,
-            values=values,
-            keys=keys,
-            headers=headers,
-        )
-        if not isinstance(found, Vector) or len(found) != 2:
-            raise ProtocolViolation("the node's answer to an offer is not [first count]")
-        first, count = found
-        assert type(first) is int
-        assert type(count) is int
-        return range(first, first + count)
-
-    def truncate(self, topic: Value, partition: Value, start: int) -> int:
-        """Remove the records before `start` and return how many; durable on return."""
-        removed = self._client.call("queue.truncate", topic=topic, partition=partition, start=start)
-        return removed if type(removed) is int else 0
-
-    def num_partitions(self, topic: Value) -> int:
-        """Return how many partitions keys of a topic are spread over; 0 when not set."""
-        meta = self._client.call("queue.meta", topic=topic)
-        count = meta.get(Keyword("num-partitions")) if isinstance(meta, Map) else None
-        return count if type(count) is int else 0

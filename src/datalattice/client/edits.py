@@ -12,11 +12,13 @@ and must do nothing but write to its cursor and return something.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import accumulate
-from typing import Final, Protocol, TypeVar
+from pathlib import Path
+from typing import Final, TypeVar
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.cells import Loader, Part, Value, Vector, branch_hashes, decode, novelty, settle
@@ -35,7 +37,7 @@ from datalattice.errors import (
     Timeout,
 )
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.store import CellStore, Damage, Lease, Lock, RealDisk, write_error
+from datalattice.store import CellStore, Lease, Lock, RealDisk, write_error
 
 T = TypeVar("T")
 
@@ -73,87 +75,14 @@ _REF: Final = b"\x20"
 KEEP_S: Final = 2 * 60 * 60
 """How long such a lease lasts, should nobody give it back."""
 
-
-class Editor(Protocol):
-    """Whoever makes changes durable."""
-
-    @property
-    def key_pair(self) -> KeyPair:
-        """The key of the folder's owner, below which its commands write."""
-        ...
-
-    @property
-    def context(self) -> MergeContext:
-        """What edits merge and sign with: the node's identity, and the ring of owners' keys."""
-        ...
-
-    @property
-    def damage(self) -> tuple[Damage, ...]:
-        """Damaged places that were met when the store was opened."""
-        ...
-
-    @property
-    def loader(self) -> Loader:
-        """Where the cells of the root, and those that were staged, come from."""
-        ...
-
-    def root(self) -> Value:
-        """Return the root as it is now."""
-        ...
-
-    def stage(self, value: Value) -> object:
-        """Put the cells of a value where a later edit will refer to them, and free their memory."""
-        ...
-
-    def stage_cells(self, cells: list[tuple[bytes, bytes]]) -> object:
-        """Put cells, given as (hash, encoding), where a later edit will refer to them.
-
-        The caller has made sure that encodings are canonical and have these hashes, and that the
-        cells below them were staged or come before them.
-        """
-        ...
-
-    def edit(self, change: Change[T]) -> T:
-        """Make a change; return what it returned, when what it wrote is durable.
-
-        Raises: Backpressure: others were faster each time. NoSigningKey, BadSignature,
-                NotContained: it wrote what only another owner may.
-        """
-        ...
+_log = logging.getLogger("datalattice.client")
 
 
-@contextmanager
-def editing(folder: Folder) -> Iterator[Editor]:
-    """Give an editor of the folder: of the store, or through the node that runs.
+class Editor:
+    """Makes changes of a folder's data durable, in a store that this process has opened.
 
-    Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
-            writing.
+    `NodeEditor` does it through a running node. Get either from `editing`.
     """
-    found = node_or_store(folder, fenced=True)
-    with found, whole(folder):
-        keys = read_keys(folder)
-        if isinstance(found, CellStore):
-            yield StoreEditor(found, keys)
-            return
-        with open_reader(folder) as reader:
-            editor = NodeEditor(found, reader, keys, str(folder.edit_lock_path))
-            try:
-                yield editor
-            finally:
-                editor.release()
-
-
-def edit(folder: Folder, change: Change[T]) -> T:
-    """Make one change of the folder's data; return what it returned, when it is durable.
-
-    Raises: as `editing` and `Editor.edit`; and what the change raises, with nothing written.
-    """
-    with editing(folder) as editor:
-        return editor.edit(change)
-
-
-class StoreEditor:
-    """An editor of a store that this process has opened."""
 
     def __init__(self, store: CellStore, keys: OwnKeys) -> None:
         self._store = store
@@ -170,13 +99,8 @@ class StoreEditor:
         return self._keys.context()
 
     @property
-    def damage(self) -> tuple[Damage, ...]:
-        """Damaged places that were met when the store was opened."""
-        return self._store.damage
-
-    @property
     def loader(self) -> Loader:
-        """The store."""
+        """Where the cells of the root, and those that were staged, come from."""
         return self._store
 
     def root(self) -> Value:
@@ -184,74 +108,82 @@ class StoreEditor:
         return self._store.root()
 
     def stage(self, value: Value) -> object:
-        """Put the cells of a value into the store, and free their memory."""
+        """Put the cells of a value where a later edit will refer to them, and free their memory."""
         return self._store.put(value)
 
     def stage_cells(self, cells: list[tuple[bytes, bytes]]) -> object:
-        """Put cells into the store."""
+        """Put cells, given as (hash, encoding), where a later edit will refer to them.
+
+        The caller has made sure that encodings are canonical and have these hashes, and that the
+        cells below them were staged or come before them.
+        """
         return self._store.put_encodings(cells)
 
     def edit(self, change: Change[T]) -> T:
-        """Make a change; return what it returned, when what it wrote is durable."""
-        cursor = _cursor_on(self._store.root(), self.context)
-        result = change(cursor, self.key_pair)
-        if _changes(cursor):
-            self._store.commit(cursor.get())
-        return result
+        """Make a change; return what it returned, when what it wrote is durable.
+
+        Raises: Backpressure: others were faster each time. NoSigningKey, BadSignature,
+                NotContained: it wrote what only another owner may.
+        """
+        lattice = root_lattice()
+        with self._turn():
+            pause_s = RETRY_S
+            for _ in range(TRIES_MAX):
+                base = self._store.root_hash()
+                try:
+                    root = self._store.root()
+                    before = lattice.zero() if root is None else root
+                    cursor = RootLattice(lattice, before, self.context)
+                    result = change(cursor, self.key_pair)
+                    slots = changed_slots(lattice, cursor.initial_value, cursor.get())
+                    if not slots or self._commit(cursor.get(), slots):
+                        return result
+                except (MissingData, Corruption):
+                    if self._store.root_hash() == base:
+                        raise
+                    # The root moved on, and what it no longer needs may be gone already.
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+        raise Backpressure(
+            f"others changed the same data {TRIES_MAX} times while this edit was made; "
+            "nothing of it was written, try again"
+        )
+
+    def _turn(self) -> AbstractContextManager[object]:
+        """Return what keeps other editors out meanwhile: here the store's own lock does."""
+        return nullcontext()
+
+    def _commit(self, root: Value, slots: list[Slot]) -> bool:
+        """Make a root durable that differs in `slots`; return whether nobody was faster."""
+        self._store.commit(root)
+        return True
 
 
-class NodeEditor:
-    """An editor of a running node, through its control socket; `reader` is its store."""
+class NodeEditor(Editor):
+    """An editor of a running node, through its control socket; the store is read beside it."""
 
-    def __init__(
-        self, client: ControlClient, reader: CellStore, keys: OwnKeys, lock_path: str
-    ) -> None:
+    def __init__(self, client: ControlClient, store: CellStore, keys: OwnKeys, lock: Path) -> None:
+        super().__init__(store, keys)
         self._client = client
-        self._client.home = reader
-        self._reader = reader
-        self._keys = keys
-        self._lock_path = lock_path
+        self._client.home = store
+        self._lock = lock
         self._staged: dict[bytes, None] = {}  # what no staged value is above
         self._leases: dict[bytes, Lease] = {}
         self._kept_s = time.monotonic()
 
-    @property
-    def key_pair(self) -> KeyPair:
-        """The key of the folder's owner, below which its commands write."""
-        return self._keys.owner
-
-    @property
-    def context(self) -> MergeContext:
-        """What edits merge and sign with: the node's identity, and the ring of owners' keys."""
-        return self._keys.context()
-
-    @property
-    def damage(self) -> tuple[Damage, ...]:
-        """Nothing: the node tells its own."""
-        return ()
-
-    @property
-    def loader(self) -> Loader:
-        """The node's store, as this process reads it."""
-        return self._reader
-
-    def root(self) -> Value:
-        """Return the root as it is now."""
-        return self._reader.root()
-
     def stage(self, value: Value) -> object:
         """Put the cells of a value into the node's store, and free their memory."""
-        return self._stage(novelty(value, self._reader))
+        return self._stage(novelty(value, self._store))
 
     def stage_cells(self, cells: list[tuple[bytes, bytes]]) -> object:
         """Put cells into the node's store."""
         return self._stage(
-            [(hash, encoding, decode(encoding, self._reader)) for hash, encoding in cells]
+            [(hash, encoding, decode(encoding, self._store)) for hash, encoding in cells]
         )
 
     def _stage(self, parts: list[Part]) -> int:
         if not self._bring(parts):
-            raise MissingData(self._reader.missing(hash for hash, _, _ in parts))
+            raise MissingData(self._store.missing(hash for hash, _, _ in parts))
         self._keep(parts)
         return len(parts)
 
@@ -275,7 +207,7 @@ class NodeEditor:
             if hash in self._leases:
                 self._leases[hash].renew(KEEP_S)
             else:
-                self._leases[hash] = self._reader.lease(hash, KEEP_S)
+                self._leases[hash] = self._store.lease(hash, KEEP_S)
         for hash in self._leases.keys() - self._staged.keys():
             self._leases.pop(hash).release()
         self._kept_s = time.monotonic()
@@ -284,51 +216,34 @@ class NodeEditor:
         """Return the cells of a Vector of all staged values, which are known by hash only."""
         rows = [_REF + hash for hash in self._staged]
         ends = list(accumulate(map(len, rows)))
-        made, leaves = Vector().extend_packed(b"".join(rows), ends, self._reader)
-        parts: list[Part] = [(hash, data, decode(data, self._reader)) for hash, data in leaves]
-        return parts + novelty(made, self._reader)
+        made, leaves = Vector().extend_packed(b"".join(rows), ends, self._store)
+        parts: list[Part] = [(hash, data, decode(data, self._store)) for hash, data in leaves]
+        return parts + novelty(made, self._store)
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Let the node's store do what it likes with values that were staged and not used."""
         for lease in self._leases.values():
             lease.release()
         self._leases.clear()
 
-    def edit(self, change: Change[T]) -> T:
-        """Make a change; return what it returned, when what it wrote is durable.
+    @contextmanager
+    def _turn(self) -> Iterator[object]:
+        """Have one process edit after the other: a quick one must not starve a slow one.
 
-        One process after the other, so that a quick one cannot keep a slow one from ever
-        succeeding; what else the node does meanwhile is found out when the slots are set.
+        What else the node does meanwhile is found out when the slots are set.
         """
-        turn = take_turn(self._lock_path, LOCK_WAIT_S, "edit to end")
+        turn = take_turn(str(self._lock), LOCK_WAIT_S, "edit to end")
         try:
-            pause_s = RETRY_S
-            for _ in range(TRIES_MAX):
-                base = self._reader.root_hash()
-                try:
-                    cursor = _cursor_on(self._reader.root(), self.context)
-                    result = change(cursor, self.key_pair)
-                    slots = _changes(cursor)
-                    if not slots or self._swap(slots):
-                        return result
-                except (MissingData, Corruption):
-                    if self._reader.root_hash() == base:
-                        raise
-                    # The root moved on, and what it no longer needs may be gone already.
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MAX_S)
+            yield turn
         finally:
             turn.release()
-        raise Backpressure(
-            f"others changed the same data {TRIES_MAX} times while this edit was made; "
-            "nothing of it was written, try again"
-        )
 
-    def _swap(self, slots: list[Slot]) -> bool:
+    def _commit(self, root: Value, slots: list[Slot]) -> bool:
         """Have the node set the slots; return whether they had not moved."""
         for slot in slots:
-            parts = novelty(slot.after, self._reader)
-            if _size(parts) > BATCH_BYTES and not self._bring(parts):
+            parts = novelty(slot.after, self._store)
+            size = sum(len(encoding) for _, encoding, _ in parts)
+            if size > BATCH_BYTES and not self._bring(parts):
                 return False
         try:
             done = self._client.call("root.swap", slots=[slot.to_cell() for slot in slots])
@@ -347,28 +262,41 @@ class NodeEditor:
                 values = Vector.of(value for _, _, value in batch)
                 if self._client.call("root.put", values=values) is not True:
                     return False
-                settle(batch, self._reader)
+                settle(batch, self._store)
                 batch, size = [], 0
         return True
 
 
-def _size(parts: list[Part]) -> int:
-    return sum(len(encoding) for _, encoding, _ in parts)
+@contextmanager
+def editing(folder: Folder) -> Iterator[Editor]:
+    """Give an editor of the folder: of the store, or through the node that runs.
 
-
-def _cursor_on(root: Value, context: MergeContext) -> RootLattice:
-    lattice = root_lattice()
-    return RootLattice(lattice, lattice.zero() if root is None else root, context)
-
-
-def _changes(cursor: RootLattice) -> list[Slot]:
-    """Return what a change made of a root.
-
-    Raises: UsageError: more than an edit may change, or no place for data.
+    Damaged places that are met when the store is opened are logged.
+    Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
+            writing.
     """
-    lattice = cursor.lattice
-    assert lattice is not None
-    return changed_slots(lattice, cursor.initial_value, cursor.get())
+    found = node_or_store(folder, fenced=True)
+    with found, whole(folder):
+        keys = read_keys(folder)
+        if isinstance(found, CellStore):
+            for damage in found.damage:
+                _log.warning("%s; what was there is missing", damage)
+            yield Editor(found, keys)
+            return
+        with (
+            open_reader(folder) as store,
+            closing(NodeEditor(found, store, keys, folder.edit_lock_path)) as editor,
+        ):
+            yield editor
+
+
+def edit(folder: Folder, change: Change[T]) -> T:
+    """Make one change of the folder's data; return what it returned, when it is durable.
+
+    Raises: as `editing` and `Editor.edit`; and what the change raises, with nothing written.
+    """
+    with editing(folder) as editor:
+        return editor.edit(change)
 
 
 def take_turn(path: str, wait_s: float, awaited: str) -> Lock:

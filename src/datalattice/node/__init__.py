@@ -4,7 +4,6 @@ from datalattice.node.backup import Backup
 from datalattice.node.daemon import Daemon
 from datalattice.node.following import Watched, follow
 from datalattice.node.forks import resolve_fork
-from datalattice.node.garbage import collected_document, stats_document, sweep_by
 from datalattice.node.grids import AuthorityWatch, WebResolver, web_keys
 from datalattice.node.hosting import decide, hosting_document, refuse_for_good
 from datalattice.node.node import Node, open_node
@@ -28,14 +27,11 @@ __all__ = [
     "Transport",
     "Watched",
     "WebResolver",
-    "collected_document",
     "decide",
     "follow",
     "hosting_document",
     "open_node",
     "refuse_for_good",
     "resolve_fork",
-    "stats_document",
-    "sweep_by",
     "web_keys",
 ]

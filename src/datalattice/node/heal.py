@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from datalattice.cells import references
+from datalattice.client import Progress
 from datalattice.errors import Corruption, MissingData, StoreClosed, StoreError, UsageError
 from datalattice.node.lanes import Lane
 from datalattice.node.observe import WRITES, Observer
@@ -166,20 +167,27 @@ class Healer:
 
     # --- checks -------------------------------------------------------------------------------
 
-    def heal(self, others: Fetch | None = None) -> Healing:
+    def heal(self, others: Fetch | None = None, progress: Progress | None = None) -> Healing:
         """Check the store and repair it with the help of the peers. Blocks; not for the loop.
 
-        `others` is asked for what the peers do not have.
+        others: is asked for what the peers do not have. progress: told how far the check is.
         Raises: UsageError: the store is in memory. StoreError: it cannot be written.
                 OSError: a file of it cannot be read.
         """
         store = self._store
         if not isinstance(store, CellStore):
             raise UsageError("a store in memory has nothing to check")
+
+        def go_on(done: int, total: int) -> None:
+            if self._closed.is_set():
+                raise StoreClosed("the node is closing")
+            if progress is not None:
+                progress(done, total)
+
         with self._healing:
             self._others = None if others is None else Fetching(store, others)
             try:
-                healing = heal_store(store, self, self._go_on)
+                healing = heal_store(store, self, go_on)
             except (StoreError, OSError) as error:
                 self._observer.degrade(MISSING, f"the check of the store failed: {error}")
                 raise
@@ -223,10 +231,6 @@ class Healer:
         if self._others is not None and left:
             found += self._others.acquire(left)
         return found
-
-    def _go_on(self, _done: int, _total: int) -> None:
-        if self._closed.is_set():
-            raise StoreClosed("the node is closing")
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -24,6 +24,7 @@ from typing import Final, Self
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.cells import Value
+from datalattice.client import Progress
 from datalattice.client.fence import owned_paths
 from datalattice.client.settings import NodeConfig, parse_owner, partial_paths
 from datalattice.clock import Clock, SystemClock
@@ -435,12 +436,12 @@ class Node:
         self._store.put(*values)
         self._store.sync()
 
-    async def heal(self, others: Fetch | None = None) -> Healing:
+    async def heal(self, others: Fetch | None = None, progress: Progress | None = None) -> Healing:
         """Check the whole store, and repair it with the help of the peers, then of `others`.
 
         Raises: UsageError: the store is in memory. StoreError: it cannot be written.
         """
-        return await asyncio.to_thread(self._healer.heal, others)
+        return await asyncio.to_thread(self._healer.heal, others, progress)
 
     async def changed(self) -> None:
         """Return at the next change of the announced value."""

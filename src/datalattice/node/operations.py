@@ -4,11 +4,6 @@ A store has one writer, and while a node runs that is the node. So whoever wants
 another process asks the node to: each operation returns when its effect is durable. An operation is
 a name and a Map of arguments; its result is a value.
 
-    queue.offer_many     topic partition values keys? headers?    [first offset, count]
-    queue.truncate       topic partition start                    records removed
-    queue.set_meta       topic partition key value                nil
-    queue.meta           topic                                    Map of the topic's metadata
-    topic.set_meta       topic key value                          nil
     root.put             values                                   whether all below them is here
     root.swap            slots: [[path hash value] ...]           whether they were set
     node.status                                                   Map
@@ -17,19 +12,19 @@ a name and a Map of arguments; its result is a value.
     node.remove_peer     address, or a key in hex                 nil
     node.pull            address?                                 root hash
     node.stop                                                     nil
-    store.heal           addresses? folder? timeout_ms            Map of what it did; nil: not yet
-    store.gc             grace_ms? dry_run? list? timeout_ms       Map of what it did, or of how far
-                                                                  it is, by `done`
+    store.heal           addresses? folder?                       task: Map of what it did
+    store.gc             grace_ms? dry_run? list?                 task: Map of what it did
+    store.import         path pin? merge? known?                  task: Map of what it did
+    task.wait            task timeout_ms                          Map: done, result or count total
     store.forget         before_ms                                former roots that were forgotten
     hosting.show                                                  Map: policy, decisions, usage
     hosting.decide       rule owner limit? reason?                the same, after it
     owner.forget         owner section? own? reason?              Map of what went
     forks.resolve        id action: append or drop                Map of what was done
-    store.import         path pin? merge? timeout_ms              Map of what it did; nil: not yet
 
-Queues are those of the first owner's key that the node was given. `root.swap` sets all slots, or
-none when one of them has another value by now (see `slots`); `root.put` brings cells ahead that are
-too many for it.
+`root.swap` sets all slots, or none when one of them has another value by now (see `slots`);
+`root.put` brings cells ahead that are too many for it. A long operation answers at once with the id
+of its task, and `task.wait` with what came of that or how far it is (see `tasks`).
 """
 
 from __future__ import annotations
@@ -38,11 +33,11 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict
 from typing import Final
 
 import datalattice
-from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
     Index,
     Loader,
@@ -56,6 +51,7 @@ from datalattice.cells import (
 from datalattice.client import (
     NO_KEY,
     SlotMoved,
+    collect,
     parse_key,
     present_slots,
     read_slots,
@@ -78,24 +74,18 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.node import forks, hosting
-from datalattice.node.garbage import Collection
 from datalattice.node.node import Node
-from datalattice.store import CellStore, CheckedCells
+from datalattice.node.tasks import Task, Tasks, Work
+from datalattice.store import GRACE_MS, CellStore, CheckedCells
 from datalattice.sync import Absorbed, Offer
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 KEPT: Final = (
-    "the records are not acknowledged: while it runs the node keeps them and stores them once it "
-    "can, so make room and do not offer them again; if it stops before, they are lost"
-)
-"""What is true of an offer whose sync failed: it is in the live value (docs/node.md)."""
-
-KEPT_EDIT: Final = (
     "the edit is not acknowledged: while it runs the node keeps it and stores it once it can, so "
     "make room and do not make it again; if it stops before, it is lost"
 )
-"""What is true of an edit whose sync failed, likewise."""
+"""What is true of an edit whose sync failed: it is in the live value (docs/node.md)."""
 
 FENCE_WAIT_S: Final = 45.0
 """Longest wait for the fence: shorter than the time after which a client gives up."""
@@ -113,9 +103,7 @@ class Operations:
         self._node = node
         self._stop = stop
         self._started_ms = node.clock.now_ms()
-        self._healing: asyncio.Task[Value] | None = None
-        self._collection = Collection(node)
-        self._importing: dict[str, asyncio.Task[Value]] = {}
+        self._tasks = Tasks()
 
     async def perform(self, name: str, arguments: Map) -> Value:
         """Do what `name` says; return its result when that is durable.
@@ -127,8 +115,13 @@ class Operations:
         if operation is None:
             known = ", ".join(sorted(_OPERATIONS))
             raise UnsupportedOperation(f"this node has no operation {name!r}; it has: {known}")
-        try:
+        with self._telling_faults():
             return await operation(self, arguments)
+
+    @contextlib.contextmanager
+    def _telling_faults(self) -> Iterator[None]:
+        try:
+            yield
         except DataLatticeError:
             raise
         except Exception as error:  # whoever asked must learn that it was our fault
@@ -178,12 +171,10 @@ class Operations:
             try:
                 cursor.sync()
             except (StoreFull, StoreFailed) as error:
-                raise type(error)(f"{error}; {KEPT_EDIT}") from error
+                raise type(error)(f"{error}; {KEPT}") from error
             return True
 
         return await asyncio.to_thread(swap)
-
-    # --- queues -------------------------------------------------------------------------------
 
     async def _fenced(self) -> None:
         """Return when writes are accepted.
@@ -195,61 +186,6 @@ class Operations:
                 await self._node.fenced()
         except TimeoutError as error:
             raise Unfenced("peers are being asked for what was written elsewhere") from error
-
-    def _topics(self) -> LatticeMQ:
-        owner = self._node.owner
-        if owner is None:
-            raise NoSigningKey(NO_KEY)
-        return LatticeMQ.at(self._node.cursor, owner.public_key, self._node.clock)
-
-    async def _offer_many(self, arguments: Map) -> Value:
-        await self._fenced()
-        queue = self._topics().partition(_need(arguments, "topic"), _need(arguments, "partition"))
-        values = _vector(arguments, "values")
-        keys = _optional_vector(arguments, "keys")
-        headers = _optional_vector(arguments, "headers")
-
-        def offer() -> range:
-            offsets = queue.offer_many(values, keys, headers)
-            try:
-                self._node.cursor.sync()
-            except (StoreFull, StoreFailed) as error:
-                raise type(error)(f"{error}; {KEPT}") from error
-            return offsets
-
-        offsets = await asyncio.to_thread(offer)
-        return Vector.of((offsets.start, len(offsets)))
-
-    async def _truncate(self, arguments: Map) -> Value:
-        await self._fenced()
-        queue = self._topics().partition(_need(arguments, "topic"), _need(arguments, "partition"))
-        start = _need(arguments, "start")
-        if type(start) is not int:
-            raise UsageError(f"start is an offset, got {start!r}")
-
-        def truncate() -> int:
-            removed = queue.truncate(start)
-            self._node.cursor.sync()
-            return removed
-
-        return await asyncio.to_thread(truncate)
-
-    async def _set_queue_meta(self, arguments: Map) -> Value:
-        await self._fenced()
-        queue = self._topics().partition(_need(arguments, "topic"), _need(arguments, "partition"))
-        queue.set_meta(_need(arguments, "key"), arguments.get("value"))
-        await self._node.sync()
-        return None
-
-    async def _set_topic_meta(self, arguments: Map) -> Value:
-        await self._fenced()
-        topic = self._topics().topic(_need(arguments, "topic"))
-        topic.set_meta(_need(arguments, "key"), arguments.get("value"))
-        await self._node.sync()
-        return None
-
-    async def _meta(self, arguments: Map) -> Value:
-        return self._topics().topic(_need(arguments, "topic")).metadata()
 
     # --- the node -----------------------------------------------------------------------------
 
@@ -310,67 +246,94 @@ class Operations:
         await self._node.pull(_text(arguments, "address") if has_address else None)
         return self._node.root_hash
 
-    async def _heal(self, arguments: Map) -> Value:
-        """Begin to heal the store, or wait for the end of what was begun."""
-        timeout_ms = _timeout_ms(arguments)
-        if self._healing is None:
-            addresses = _optional_vector(arguments, "addresses")
-            folder = _text(arguments, "folder") if arguments.get("folder") is not None else None
-            sources = HealingSources([str(one) for one in addresses or ()], folder)
-            self._healing = asyncio.ensure_future(self._heal_with(sources))
-        task = self._healing
-        done, _ = await asyncio.wait([task], timeout=timeout_ms / 1e3)
-        if not done:
-            return None
-        self._healing = None
-        return task.result()
-
-    async def _heal_with(self, sources: HealingSources) -> Value:
-        with sources:
-            healing = await self._node.heal(sources)
-            return to_cell(healing_document(healing, sources))
-
-    async def _import(self, arguments: Map) -> Value:
-        """Begin to import a file of this machine, or wait for the end of what was begun."""
-        timeout_ms = _timeout_ms(arguments)
-        path = _text(arguments, "path")
-        task = self._importing.get(path)
-        if task is None:
-            pin, merge = str(arguments.get("pin") or ""), arguments.get("merge") is True
-            is_known = arguments.get("known") is True
-            loop = asyncio.get_running_loop()
-            work = asyncio.to_thread(self._import_now, path, pin, merge, is_known, loop)
-            task = self._importing[path] = asyncio.ensure_future(work)
-        done, _ = await asyncio.wait([task], timeout=timeout_ms / 1e3)
-        if not done:
-            return None
-        del self._importing[path]
-        return task.result()
-
     async def _forget(self, arguments: Map) -> Value:
-        before_ms, store = _need(arguments, "before_ms"), self._node.store
+        before_ms = _need(arguments, "before_ms")
         if type(before_ms) is not int:
             raise UsageError(f"before_ms is a time in milliseconds, got {before_ms!r}")
-        if not isinstance(store, CellStore):
-            raise UsageError("this node keeps its data in memory, and remembers no former roots")
+        store = self._cell_store("remembers no former roots")
         return await asyncio.to_thread(store.history.forget, before_ms)
 
-    def _import_now(
-        self, path: str, pin: str, merge: bool, is_known: bool, loop: asyncio.AbstractEventLoop
-    ) -> Value:
-        house, store = self._node.house, self._node.store
-        if not isinstance(store, CellStore):
-            raise UsageError("this node keeps its data in memory, so nothing can be imported")
+    # --- long operations ----------------------------------------------------------------------
+
+    def _begin(self, name: str, arguments: Map, work: Work) -> Value:
+        async def run(task: Task) -> Value:
+            with self._telling_faults():
+                return await work(task)
+
+        return self._tasks.begin(name, arguments, run)
+
+    async def _wait_for_task(self, arguments: Map) -> Value:
+        return await self._tasks.wait(_need(arguments, "task"), _timeout_ms(arguments) / 1e3)
+
+    async def _heal(self, arguments: Map) -> Value:
+        addresses = _optional_vector(arguments, "addresses")
+        folder = _text(arguments, "folder") if arguments.get("folder") is not None else None
+
+        async def work(task: Task) -> Value:
+            with HealingSources([str(one) for one in addresses or ()], folder) as sources:
+                healing = await self._node.heal(sources, task.told)
+                return to_cell(healing_document(healing, sources))
+
+        return self._begin("store.heal", arguments, work)
+
+    async def _gc(self, arguments: Map) -> Value:
+        plan = arguments.get("list")
+        if not (plan is None or (isinstance(plan, str) and plan)):
+            raise UsageError(f"list is the path of a sweep list, got {plan!r}")
+        grace_ms = arguments.get("grace_ms", GRACE_MS)
+        if type(grace_ms) is not int or grace_ms < 0:
+            raise UsageError(f"grace_ms is a number from 0, got {grace_ms!r}")
+        is_dry = arguments.get("dry_run") is True
+        store = self._cell_store("has no garbage to collect")
+
+        async def work(task: Task) -> Value:
+            done = await asyncio.to_thread(
+                collect, store, task.told, grace_ms=grace_ms, plan=plan, is_dry=is_dry
+            )
+            if not is_dry:
+                await self._node.house.collected(done)
+            return to_cell(asdict(done))
+
+        return self._begin("store.gc", arguments, work)
+
+    async def _import(self, arguments: Map) -> Value:
+        """Import a file or store of this machine."""
+        path = _text(arguments, "path")
+        pin, merge = str(arguments.get("pin") or ""), arguments.get("merge") is True
+        is_known = arguments.get("known") is True
+        house, store = self._node.house, self._cell_store("takes no import")
+        loop = asyncio.get_running_loop()
 
         def taking(offer: Offer) -> Absorbed:
             taken = house.bring(offer, is_known=is_known)
             return asyncio.run_coroutine_threadsafe(taken, loop).result()
 
-        return to_cell(import_into(store, path, pin=pin, merge=merge, taking=taking))
+        async def work(task: Task) -> Value:
+            return to_cell(
+                await asyncio.to_thread(
+                    import_into,
+                    store,
+                    path,
+                    pin=pin,
+                    merge=merge,
+                    taking=taking,
+                    progress=task.told,
+                )
+            )
 
-    async def _gc(self, arguments: Map) -> Value:
-        """Begin to collect garbage, or tell how far it is."""
-        return await self._collection.perform(arguments, _timeout_ms(arguments))
+        return self._begin("store.import", arguments, work)
+
+    def _cell_store(self, without: str) -> CellStore:
+        """Return the store on disk.
+
+        Raises: UsageError: it is in memory; the text ends with `without`.
+        """
+        store = self._node.store
+        if not isinstance(store, CellStore):
+            raise UsageError(f"this node keeps its data in memory and {without}")
+        return store
+
+    # --- others -------------------------------------------------------------------------------
 
     async def _show_hosting(self, arguments: Map) -> Value:
         return await hosting.show(self._node)
@@ -390,11 +353,6 @@ class Operations:
 
 
 _OPERATIONS: Final[dict[str, Operation]] = {
-    "queue.offer_many": Operations._offer_many,
-    "queue.truncate": Operations._truncate,
-    "queue.set_meta": Operations._set_queue_meta,
-    "queue.meta": Operations._meta,
-    "topic.set_meta": Operations._set_topic_meta,
     "root.put": Operations._put,
     "root.swap": Operations._swap,
     "node.status": Operations._status,
@@ -407,6 +365,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "store.gc": Operations._gc,
     "store.forget": Operations._forget,
     "store.import": Operations._import,
+    "task.wait": Operations._wait_for_task,
     "hosting.show": Operations._show_hosting,
     "hosting.decide": Operations._decide_hosting,
     "owner.forget": Operations._forget_owner,
@@ -470,6 +429,3 @@ def _vector(arguments: Map, name: str) -> Vector:
 
 def _optional_vector(arguments: Map, name: str) -> Vector | None:
     return None if arguments.get(name) is None else _vector(arguments, name)
-
-
-"""First element of a control request: [:DO id name arguments]."""

@@ -19,6 +19,9 @@ from datalattice.errors import StoreError, StoreLocked
 
 LOCK_MODE: Final = 0o600
 
+TEXT_BYTES: Final = 40
+"""Room for the text of the file: two numbers of at most 19 digits."""
+
 _held: Final[set[int]] = set()
 
 
@@ -53,9 +56,13 @@ class FileLock:
         except BaseException:
             os.close(fd)
             raise
-        with contextlib.suppress(OSError):  # a full disk: then others are not told who has it
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()} {_start_time()}\n".encode(), 0)
+        # Padded, so that nothing of a longer text is left: to truncate takes milliseconds.
+        text = f"{os.getpid()} {_start_time()}".ljust(TEXT_BYTES) + "\n"
+        try:
+            os.pwrite(fd, text.encode(), 0)
+        except OSError:  # a full disk: then others are not told who has it
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, 0)
         _held.add(fd)
         self._fd = fd
         self._pid = os.getpid()

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Value, value_hash
-from datalattice.client import Folder, Running, connect, read_keys_or_none
+from datalattice.client import (
+    Change,
+    Folder,
+    NodeEditor,
+    OwnKeys,
+    Running,
+    connect,
+    open_reader,
+    read_keys_or_none,
+)
 from datalattice.client.settings import NodeConfig
+from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
+from datalattice.errors import PeerUnavailable
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.node import Daemon, Node
 from datalattice.store import CellStore
@@ -45,6 +58,32 @@ def running(folder: Path, *, has_key: bool = True, **settings: Any) -> Iterator[
             client.call("node.stop")
         thread.join(READY_S)
         assert not thread.is_alive(), "the node did not end"
+
+
+@contextmanager
+def node_editor(folder: Path, keys: KeyPair) -> Iterator[NodeEditor]:
+    """Give an editor through the node that runs in a folder; its keys need no files there.
+
+    Raises: PeerUnavailable: no node runs.
+    """
+    client = connect(folder)
+    if client is None:
+        raise PeerUnavailable(f"no node runs in {folder}")
+    found = Folder(folder)
+    with client, open_reader(found) as store:
+        lock = found.edit_lock_path
+        with closing(NodeEditor(client, store, OwnKeys.of(keys), lock)) as editor:
+            yield editor
+
+
+def append(values: Sequence[object], topic: str = "t", partition: object = 0) -> Change[range]:
+    """Return the edit that appends records to a topic of the one who makes it."""
+
+    def change(cursor: RootLattice, keys: KeyPair) -> range:
+        queue = LatticeMQ.at(cursor, keys.public_key).partition(topic, partition)
+        return queue.offer_many(values)
+
+    return change
 
 
 @contextmanager

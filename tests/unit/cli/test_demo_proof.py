@@ -9,16 +9,16 @@ import pytest
 
 from datalattice.apps.queue import QUEUE_SECTION
 from datalattice.cells import Index, Map, Signed, Value, decode_message, encode_message, value_hash
-from datalattice.cli.access import StoreWriter
 from datalattice.cli.demo.figures import Figure, plain
 from datalattice.cli.demo.flights import DataSet, plain_rows, read_flights
 from datalattice.cli.demo.proof import Check, prove
-from datalattice.cli.demo.sites import FIGURES_TOPIC, FLIGHTS_TOPIC, HQ, Cluster, Site
+from datalattice.cli.demo.sites import FIGURES_TOPIC, FLIGHTS_TOPIC, HQ, Cluster, Site, records
 from datalattice.cli.folder import read_key, read_keys
 from datalattice.cli.render import Bars
+from datalattice.cursors import RootLattice
 from datalattice.errors import BadSignature, Corruption
 from datalattice.lattice import root_lattice
-from datalattice.store import CellStore, MemoryStore
+from datalattice.store import CellStore
 
 FLIGHTS = 400
 RECORDS, LINES, FIGURES, ROOTS, SIGNATURES = range(5)
@@ -39,14 +39,15 @@ class Demo:
         """Return what all four sign together."""
         joined: Value = None
         for site in self.cluster.nodes:
-            store = MemoryStore()
-            writer = StoreWriter(store, read_keys(site.folder))
+            keys = read_keys(site.folder)
+            cursor = RootLattice(root_lattice(), root_lattice().zero(), keys.context())
             if site.name == HQ:
-                texts = [figure.to_json() for figure in self.figures.values()]
-                writer.offer_many(FIGURES_TOPIC, 0, texts, list(self.figures))
+                figures = [(key, figure.to_json()) for key, figure in self.figures.items()]
+                records(FIGURES_TOPIC, figures)(cursor, keys.owner)
             else:
-                writer.offer_many(FLIGHTS_TOPIC, 0, self.lines[site.name])
-            joined = root_lattice().merge(joined, store.root())
+                lines = [("", line) for line in self.lines[site.name]]
+                records(FLIGHTS_TOPIC, lines)(cursor, keys.owner)
+            joined = root_lattice().merge(joined, cursor.get())
         return joined
 
     def check(self, root: Value, others: Mapping[str, Value] | None = None) -> list[Check]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from datalattice.apps.queue import Queue
 from datalattice.cells import Keyword, Text, to_text
 from datalattice.cli import queue as commands
-from datalattice.cli.access import StoreWriter
 from datalattice.cli.values import Form, parse_key, parse_owner, parse_value, value_text
 from datalattice.errors import StoreFull, UsageError
 
@@ -176,14 +176,14 @@ def test_a_store_that_fails_on_the_way_says_what_it_kept(
     lattice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "BATCH", 2)
-    real, calls = StoreWriter.offer_many, iter(range(10))
+    real, calls = Queue.offer_many, iter(range(10))
 
     def full(*arguments: Any) -> Any:
         if next(calls) == 1:
             raise StoreFull("no room left on the disk")
         return real(*arguments)
 
-    monkeypatch.setattr(StoreWriter, "offer_many", full)
+    monkeypatch.setattr(Queue, "offer_many", full)
     ran = lattice("queue", "offer", "t", stdin="a\nb\nc\n")
     assert (ran.code, ran.line()) == (1, "no room left on the disk; on disk: offsets 0 to 1")
 

@@ -13,9 +13,9 @@ import pytest
 
 from datalattice.apps.grid import Venue, venue_document
 from datalattice.cells import Keyword
-from datalattice.cli import access
 from datalattice.cli import venue as commands
 from datalattice.client import Folder
+from datalattice.client import edit as client_edit
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.cursors import RootLattice
 from datalattice.errors import LimitExceeded
@@ -39,7 +39,7 @@ def asset(lattice: Any, owner: str, tmp_path: Path) -> str:
 
 
 def edit(tmp_path: Path, change: Any) -> Any:
-    return access.edit(Folder(tmp_path / "home"), change)
+    return client_edit(Folder(tmp_path / "home"), change)
 
 
 def test_what_is_registered_is_listed_and_shown(

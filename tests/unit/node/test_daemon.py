@@ -16,7 +16,7 @@ import pytest
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Value
-from datalattice.client import Running, connect, running, write_key
+from datalattice.client import Change, Running, connect, running, write_key
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -32,6 +32,7 @@ from datalattice.lattice import root_lattice
 from datalattice.node import Daemon, Node, control
 from datalattice.node.daemon import SIGNAL_REST_S
 from datalattice.store import CellStore
+from datalattice.testing.folders import append, node_editor
 
 
 def serving(
@@ -185,10 +186,16 @@ def asked(folder: Path, operation: str, **arguments: object) -> Value:
         return client.call(operation, **arguments)
 
 
+def edited(folder: Path, keys: KeyPair, change: Change[object]) -> object:
+    with node_editor(folder, keys) as editor:
+        return editor.edit(change)
+
+
 def test_what_cannot_be_done_is_explained_to_whoever_asks(tmp_path: Path) -> None:
     async def work(_daemon: Daemon, _node: Node) -> None:
         for name, arguments, error, words in (
-            ("queue.meta", {"topic": "t"}, NoSigningKey, "started without a key"),
+            ("root.swap", {"slots": []}, NoSigningKey, "started without a key"),
+            ("task.wait", {"task": 1, "timeout_ms": 0}, UsageError, "has no task 1"),
             ("node.add_peer", {"address": "12ab"}, UsageError, "or a key of 64 hex digits"),
             ("node.add_peer", {"address": "h:0"}, UsageError, "1 to 65535"),
             (
@@ -227,12 +234,12 @@ def test_records_that_wait_for_room_on_the_disk_are_not_acknowledged(
             raise StoreFull("no room")
 
         monkeypatch.setattr(type(node.cursor), "sync", full)
-        offer = {"topic": "t", "partition": 0, "values": ["one"]}
-        with pytest.raises(StoreFull, match="no room; the records are not acknowledged"):
-            await asyncio.to_thread(asked, tmp_path, "queue.offer_many", **offer)
+        with pytest.raises(StoreFull, match="no room; the edit is not acknowledged"):
+            await asyncio.to_thread(edited, tmp_path, key, append(["one"]))
         monkeypatch.undo()  # the end needs it
 
-    serving(tmp_path, work, key_pair=KeyPair.generate())
+    key = KeyPair.generate()
+    serving(tmp_path, work, key_pair=key)
 
 
 def test_an_end_with_records_that_were_never_stored_says_which_are_lost(
@@ -241,20 +248,22 @@ def test_an_end_with_records_that_were_never_stored_says_which_are_lost(
     key = KeyPair.generate()
 
     async def work(_daemon: Daemon, _node: Node) -> None:
-        def offer(topic: str, partition: int, values: list[str]) -> object:
-            return asked(
-                tmp_path, "queue.offer_many", topic=topic, partition=partition, values=values
-            )
-
-        await asyncio.to_thread(offer, "t", 0, ["stored"])
+        await asyncio.to_thread(edited, tmp_path, key, append(["stored"]))
 
         def full(*_arguments: object, **_more: object) -> None:
             raise StoreFull("no room")
 
         monkeypatch.setattr(CellStore, "commit", full)
-        for topic, partition, values in (("t", 0, ["one", "two"]), ("other", 3, ["three"])):
-            with pytest.raises(StoreFull, match="if it stops before, they are lost"):
-                await asyncio.to_thread(offer, topic, partition, values)
+
+        def two_topics(cursor: RootLattice, keys: KeyPair) -> None:
+            append(["one", "two"])(cursor, keys)
+            append(["three"], "other", 3)(cursor, keys)
+
+        with pytest.raises(StoreFull, match="if it stops before, it is lost"):
+            await asyncio.to_thread(edited, tmp_path, key, two_topics)
+        # What is durable is behind what the node keeps, so a later edit is refused, and not kept.
+        with pytest.raises(StoreFull, match=r"^no room$"):
+            await asyncio.to_thread(edited, tmp_path, key, append(["four"]))
 
     with (
         pytest.raises(StoreFull) as raised,

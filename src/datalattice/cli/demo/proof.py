@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from datalattice.apps.queue import QUEUE_SECTION, Queue, entry_key, entry_value
 from datalattice.cells import Index, Map, Signed, Value, branch_hashes
-from datalattice.cli.access import open_reader, topics_of
 from datalattice.cli.demo.figures import Figure, Figures, plain
 from datalattice.cli.demo.flights import FLIGHTS, SITES, DataSet, plain_rows
 from datalattice.cli.demo.sites import FIGURES_TOPIC, FLIGHTS_TOPIC, Cluster, Site
 from datalattice.cli.render import Step
+from datalattice.cli.topics import topics_of
+from datalattice.client import open_reader
 from datalattice.store import CellStore
 
 

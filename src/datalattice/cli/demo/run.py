@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from datalattice.cells import Map, Value, to_python
-from datalattice.cli.access import open_reader
 from datalattice.cli.demo.driver import compute, forget
 from datalattice.cli.demo.figures import fold, total_of
 from datalattice.cli.demo.flights import CARRIER, DataSet, read_flights
@@ -30,11 +29,13 @@ from datalattice.cli.demo.sites import (
     Site,
     count_of,
     ingest,
+    records,
 )
 from datalattice.cli.demo.stream import Groups, Task, check_spark
 from datalattice.cli.demo.usage import peak_memory_mib
 from datalattice.cli.render import Bars, Step, print_lines, progress_bars
-from datalattice.client import NodeWriter
+from datalattice.cli.topics import own_topic, topics_of
+from datalattice.client import edit, open_reader, reading
 from datalattice.errors import PeerUnavailable, Unavailable
 from datalattice.store import CellStore
 
@@ -209,16 +210,15 @@ class _Run:
         ends = {
             site.public_key.hex(): len(flights[name]) for name, site in self.cluster.sites.items()
         }
-        with hq.client() as client:
-            covered = _covered(client.call("queue.meta", topic=FIGURES_TOPIC))
+        with reading(hq.folder) as root:
+            covered = _covered(topics_of(root, hq.public_key).topic(FIGURES_TOPIC).metadata())
         if covered == ends:
             with self.journal.wait("spark", "Spark has nothing new to read since the last run"):
                 return False
         words = "Spark reads the queues at hq, figures go back signed"
         with self.journal.step("spark", words) as bars:
             self._stream(bars)
-            with hq.client() as client:
-                client.call("topic.set_meta", topic=FIGURES_TOPIC, key=COVERS, value=ends)
+            edit(hq.folder, own_topic(FIGURES_TOPIC, lambda topic: topic.set_meta(COVERS, ends)))
         return True
 
     def _stream(self, bars: Bars) -> None:
@@ -282,10 +282,8 @@ def _write_figures(hq: Site, groups: Groups) -> int:
         known = read_figures(store.root(), hq.public_key)
     changed = {key: figure for key, figure in sorted(figures.items()) if known.get(key) != figure}
     if changed:
-        with hq.client() as client:
-            NodeWriter(client).offer_many(
-                FIGURES_TOPIC, 0, [one.to_json() for one in changed.values()], list(changed)
-            )
+        pairs = [(key, figure.to_json()) for key, figure in changed.items()]
+        edit(hq.folder, records(FIGURES_TOPIC, pairs))
     return total_of(figures, CARRIER).flights
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from datalattice.cells import Map, Value
-from datalattice.cli.access import open_reader, topics_of
 from datalattice.cli.demo.flights import SITES, Flight
 from datalattice.cli.folder import Folder, read_key, write_key
-from datalattice.client import ControlClient, NodeWriter, connect
+from datalattice.cli.topics import own_topic, topics_of
+from datalattice.client import Change, ControlClient, connect, editing, open_reader
 from datalattice.crypto import KeyPair
 from datalattice.errors import PeerUnavailable, Timeout
 
@@ -225,14 +225,15 @@ class Cluster:
 
 def ingest(site: Site, flights: Sequence[Flight], begin: int) -> Iterator[int]:
     """Append a site's flights from number `begin` on; yield how many after every durable batch."""
-    with site.client() as client:
-        writer = NodeWriter(client)
+    with editing(site.folder) as editor:
         for at in range(begin, len(flights), BATCH):
             batch = flights[at : at + BATCH]
-            writer.offer_many(
-                FLIGHTS_TOPIC,
-                0,
-                [flight.line for flight in batch],
-                [flight.carrier for flight in batch],
-            )
+            append = records(FLIGHTS_TOPIC, [(one.carrier, one.line) for one in batch])
+            editor.edit(append)
             yield len(batch)
+
+
+def records(topic: str, pairs: Sequence[tuple[str, str]]) -> Change[range]:
+    """Return the edit that appends records, given as (key, value), to a topic of the site."""
+    keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+    return own_topic(topic, lambda found: found.partition(0).offer_many(values, keys))

@@ -18,9 +18,6 @@ from datalattice.store import CellStore, Store, import_cells, store_in
 from datalattice.store.etch import EtchStore, copy_cells
 from datalattice.sync import DISK_LOW, Absorbed, LatticeReplica, Offer, bring, is_left_out, offer_of
 
-Progress = Callable[[int], None]
-"""Told how many cells are done."""
-
 Bring = Callable[[Offer], Absorbed]
 """Has a replica take in what the operator brings."""
 
@@ -40,7 +37,7 @@ def import_into(
     pin: str = "",
     merge: bool = False,
     taking: Bring | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> dict[str, object]:
     """Take the root of an archive, of a store or of a node's folder; tell what was done.
 
@@ -97,7 +94,7 @@ def _check_taken(absorbed: Absorbed, top: bytes) -> None:
 def _stage(
     store: CellStore,
     source: str | EtchStore,
-    progress: Progress | None,
+    progress: Callable[[int], None] | None,
     apart: dict[bytes, bytes] | None,
 ) -> tuple[bytes, int]:
     """Stage the cells of a source; return the hash of its root, and how many came."""
@@ -118,7 +115,7 @@ def _copy(
     other: Store,
     name: str,
     store: CellStore,
-    progress: Progress | None,
+    progress: Callable[[int], None] | None,
     apart: dict[bytes, bytes] | None,
 ) -> tuple[bytes, int]:
     root = other.root_hash()

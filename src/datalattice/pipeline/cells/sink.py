@@ -53,9 +53,6 @@ STORES_MAX: Final = 16
 NOTES_MAX: Final = 512
 """Cells that are copied at a time, at most; none is longer than 16 KiB."""
 
-IMPORT_WAIT_MS: Final = 10_000
-"""How long one question to a node lasts whether it has imported everything."""
-
 _NOTE: Final = struct.Struct("<I32s")
 
 _log: Final = logging.getLogger("datalattice.pipeline")
@@ -298,14 +295,12 @@ def _import(options: WriteOptions, archive: Path) -> None:
         if isinstance(found, CellStore):
             _keep(options, found, archive, node)
             return
-        done = None
-        while done is None:
-            done = found.call(
-                "store.import",
-                path=str(archive),
-                pin=options.pin,
-                merge=options.merge,
-                known=True,
-                timeout_ms=IMPORT_WAIT_MS,
-            )
+        done = found.finish(
+            "store.import",
+            lambda _done, _total=None: None,
+            path=str(archive),
+            pin=options.pin,
+            merge=options.merge,
+            known=True,
+        )
         _warn(done.get("dropped") if isinstance(done, Map) else None)

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from datalattice.cells import Index, Map, Signed, Value, same, value_hash
 from datalattice.client import Folder, folder_of, node_or_store, open_reader
@@ -25,9 +24,6 @@ from datalattice.lattice import get_in
 from datalattice.pipeline.jobs.partials import Merger, Seal, stage, with_databases
 from datalattice.store import STORE_FILE, CellStore, announce_cells, export_cells
 from datalattice.sync import Absorbed, Offer
-
-IMPORT_WAIT_MS: Final = 20_000
-"""How long a running node is asked to wait with its answer; it is asked again."""
 
 Told = Callable[[int], None]
 """Told how many cells are written."""
@@ -123,12 +119,11 @@ def _imported(folder: Folder, made: str, result: Result, told: Told) -> tuple[st
             gate = partial(_take, found, folder, result)
             done = import_into(found, made, merge=True, taking=gate, progress=told)
             return str(done["root"]), _number(done["cells"])
-        while True:
-            answer = found.call(
-                "store.import", path=made, merge=True, pin="", timeout_ms=IMPORT_WAIT_MS
-            )
-            if isinstance(answer, Map):
-                return str(answer.get("root")), _number(answer.get("cells"))
+        answer = found.finish(
+            "store.import", lambda done, _=None: told(done), path=made, merge=True, pin=""
+        )
+        assert isinstance(answer, Map)
+        return str(answer.get("root")), _number(answer.get("cells"))
 
 
 def _take(store: CellStore, folder: Folder, result: Result, offer: Offer) -> Absorbed:

@@ -1,0 +1,36 @@
+"""Garbage: a collection of a folder's store, as a command or the running node makes it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from datalattice.client.control import Progress
+from datalattice.errors import UsageError
+from datalattice.store import GRACE_MS, CellStore, Collected, RealDisk, SweepList
+
+
+def collect(
+    store: CellStore,
+    progress: Progress,
+    *,
+    grace_ms: int = GRACE_MS,
+    plan: str | None = None,
+    is_dry: bool = False,
+) -> Collected:
+    """Give back the room of what nothing reaches; with a `plan`, of what that sweep list names.
+
+    grace_ms: what is younger stays. progress: told the cells that are done, and of how many.
+    Raises: as `SweepList`, `CellStore.collect` and `CellStore.sweep`.
+    """
+
+    def tell(_step: str, done: int, total: int) -> None:
+        progress(done, total)
+
+    if plan is None:
+        return store.collect(grace_ms=grace_ms, dry_run=is_dry, progress=tell)
+    found = Path(plan)
+    if found.exists() and not found.is_file() and not found.is_dir():
+        raise UsageError(f"{plan}: a sweep list is a file, this is none")  # a pipe holds us up
+    with closing(SweepList(RealDisk(), plan)) as listed:
+        return store.sweep(listed, dry_run=is_dry, progress=tell)

@@ -1,0 +1,93 @@
+"""Tasks: the long operations of a running node, which outlast the request that begins them.
+
+    id = tasks.begin("store.gc", arguments, work)       # the answer to whoever asked for it
+    await tasks.wait(id, timeout_s)                     # how far it is, or what came of it
+
+A task goes on when whoever began it goes away. A request equal to one whose task has not ended
+joins that task. Tasks of one operation run one after the other, in the order they were begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from datalattice.cells import Map, Value, Vector, to_cell, value_hash
+from datalattice.errors import Backpressure, UsageError
+
+TASKS_MAX: Final = 64
+"""Tasks that a node remembers. For a new one the task that ended first is forgotten."""
+
+
+class Task:
+    """One long operation: how far it is, and in the end its result or error."""
+
+    def __init__(self, request: bytes) -> None:
+        self.request: Final = request
+        """Hash of the operation's name and arguments."""
+        self.progress: tuple[int, int | None] = (0, None)
+        self.ended: asyncio.Task[Value]
+
+    def told(self, count: int, total: int | None = None) -> None:
+        """Take note of how many parts are done, and of how many; from any thread."""
+        self.progress = (count, total)
+
+
+Work = Callable[[Task], Awaitable[Value]]
+"""What a task does. It tells the task how far it is and returns the operation's result."""
+
+
+class Tasks:
+    """The tasks of one node, by id; in its event loop."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[int, Task] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._last_id = 0
+
+    def begin(self, name: str, arguments: Map, work: Work) -> int:
+        """Begin a task, or join the one of an equal request; return its id.
+
+        Raises: Backpressure: `TASKS_MAX` tasks have not ended yet.
+        """
+        request = value_hash(Vector.of((name, arguments)))
+        for id, task in self._tasks.items():
+            if task.request == request and not task.ended.done():
+                return id
+        self._make_room()
+        task = Task(request)
+        task.ended = asyncio.ensure_future(self._run(name, task, work))
+        # Who began it may be gone when it fails; the task keeps the error for whoever asks.
+        task.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        self._last_id += 1
+        self._tasks[self._last_id] = task
+        return self._last_id
+
+    def _make_room(self) -> None:
+        if len(self._tasks) < TASKS_MAX:
+            return
+        for id, task in self._tasks.items():
+            if task.ended.done():
+                del self._tasks[id]
+                return
+        raise Backpressure(f"{TASKS_MAX} long operations of this node have not ended; try again")
+
+    async def _run(self, name: str, task: Task, work: Work) -> Value:
+        async with self._turns[name]:
+            return await work(task)
+
+    async def wait(self, id: Value, timeout_s: float) -> Value:
+        """Wait for the end of a task; return `{done result}`, or `{done count total}` before it.
+
+        Raises: what the task raised. UsageError: there is no such task.
+        """
+        task = self._tasks.get(id) if type(id) is int else None
+        if task is None:
+            raise UsageError(f"this node has no task {id!r}")
+        await asyncio.wait([task.ended], timeout=timeout_s)
+        if task.ended.done():
+            return to_cell({"done": True, "result": task.ended.result()})
+        count, total = task.progress
+        return to_cell({"done": False, "count": count, "total": total})
