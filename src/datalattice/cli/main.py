@@ -157,26 +157,35 @@ def _as_command(name: str, found: typer.Typer | Callable[..., Any]) -> Any:
 def _convert_plainly(command: Any) -> None:
     """Have a command take texts and paths without typer, which imports pydantic to convert them.
 
-    That would be a third of a short command's start. Where typer has other names than these, it
-    converts as ever.
+    That is a third of a short command's start. Where typer has other names, it converts as ever.
     """
-    for parameter in command.params:
-        kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
-        if kind is not None:
-            parameter.process_value = partial(_processed, parameter, kind, parameter.process_value)
+    named = command.get_params
+
+    def with_plain(context: Any) -> list[Any]:
+        found: list[Any] = named(context)
+        for parameter in found:
+            kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+            if kind is not None and "process_value" not in vars(parameter):
+                convert = parameter.process_value
+                parameter.process_value = partial(_processed, parameter, kind, convert)
+        return found
+
+    command.get_params = with_plain
 
 
 def _processed(
     parameter: Any, kind: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any
 ) -> Any:
-    """Return the value of a parameter; `convert` does what `_convert_plainly` spares it."""
+    """Return the value of a parameter: `convert` is called where there is anything to convert."""
     if kind is Path and type(value) is str:
         value = Path(value)
-    is_absent = value is None and not parameter.required
-    is_plain = is_absent or (isinstance(kind, type) and isinstance(value, kind))
     if kind == list[str] and isinstance(value, (list, tuple)) and value:
         is_plain = all(type(one) is str for one in value)
-    if not is_plain or kind is bool:
+    elif value is None:
+        is_plain = not parameter.required and parameter.nargs == 1 and not parameter.multiple
+    else:
+        is_plain = isinstance(kind, type) and isinstance(value, kind)
+    if not is_plain:
         return convert(context, value)
     return value if parameter.callback is None else parameter.callback(context, parameter, value)
 

@@ -128,8 +128,9 @@ def test_a_command_imports_no_server_and_no_module_of_another_command(
     lattice("key", "new")
     lattice("kv", "set", "shop", "k", "2")
     heavy = (
-        "asyncio cryptography ssl datalattice.node datalattice.sync datalattice.conformance "
-        "datalattice.pipeline datalattice.cli.queue datalattice.cli.store zeroconf pyspark"
+        "asyncio cryptography pydantic ssl datalattice.node datalattice.sync "
+        "datalattice.conformance datalattice.pipeline datalattice.cli.queue "
+        "datalattice.cli.store zeroconf pyspark"
     )
     if "--help" not in command:
         heavy += " rich"

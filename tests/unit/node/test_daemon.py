@@ -8,6 +8,7 @@ import signal
 import socket
 import stat
 import tempfile
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from unittest.mock import Mock
@@ -15,8 +16,8 @@ from unittest.mock import Mock
 import pytest
 
 from datalattice.apps.queue import LatticeMQ
-from datalattice.cells import Value
-from datalattice.client import Change, Running, connect, running, write_key
+from datalattice.cells import Map, Value, to_cell
+from datalattice.client import Change, Progress, Running, connect, running, write_key
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -29,9 +30,9 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import root_lattice
-from datalattice.node import Daemon, Node, control
+from datalattice.node import Daemon, Node, control, operations
 from datalattice.node.daemon import SIGNAL_REST_S
-from datalattice.store import CellStore
+from datalattice.store import CellStore, Collected
 from datalattice.testing.folders import append, node_editor
 
 
@@ -222,6 +223,67 @@ def test_a_fault_in_an_operation_is_told_and_degrades_the_node(
         with pytest.raises(Unavailable, match="a fault of the running node: ZeroDivisionError"):
             await asyncio.to_thread(asked, tmp_path, "node.pull")
         assert node.observer.health == "degraded: ZeroDivisionError: by mistake"
+
+    serving(tmp_path, work)
+
+
+def finished(folder: Path, operation: str, **arguments: object) -> tuple[Value, list[object]]:
+    told: list[object] = []
+    client = connect(folder)
+    assert client is not None
+    with client:
+        return client.finish(
+            operation, lambda done, total=None: told.append((done, total)), **arguments
+        ), told
+
+
+def test_a_long_operation_tells_how_far_it_is_until_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+
+    def collected(_store: object, progress: Progress, **_more: object) -> Collected:
+        progress(7)
+        progress(8, 9)
+        assert release.wait(30)
+        raise StoreFull("no room")
+
+    async def work(_daemon: Daemon, _node: Node) -> None:
+        monkeypatch.setattr(operations, "collect", collected)
+        ids = [await asyncio.to_thread(asked, tmp_path, "store.gc", grace_ms=5) for _ in range(2)]
+        assert ids == [1, 1]
+        state: Value = None
+        while not isinstance(state, Map) or state.get("count") != 8:
+            state = await asyncio.to_thread(
+                asked, tmp_path, "task.wait", task=1, timeout_ms=operations.WAIT_MS_MAX // 100
+            )
+        assert state == to_cell({"done": False, "count": 8, "total": 9})
+        waiting = asyncio.ensure_future(asyncio.to_thread(finished, tmp_path, "store.gc"))
+        release.set()
+        with pytest.raises(StoreFull, match="no room"):
+            await waiting
+        monkeypatch.undo()
+        document, _ = await asyncio.to_thread(finished, tmp_path, "store.gc", dry_run=True)
+        assert isinstance(document, Map)
+        assert document.get("is_dry") is True
+
+    serving(tmp_path, work)
+
+
+def test_a_fault_of_a_long_operation_that_nobody_waits_for_degrades_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(_daemon: Daemon, node: Node) -> None:
+        def broken(*_arguments: object) -> None:
+            raise ZeroDivisionError("by mistake")
+
+        monkeypatch.setattr(node, "heal", broken)
+        task = await asyncio.to_thread(asked, tmp_path, "store.heal")
+        await node.wait_until(
+            lambda node: node.observer.health == "degraded: ZeroDivisionError: by mistake"
+        )
+        with pytest.raises(Unavailable, match="a fault of the running node: ZeroDivisionError"):
+            await asyncio.to_thread(asked, tmp_path, "task.wait", task=task, timeout_ms=0)
 
     serving(tmp_path, work)
 
