@@ -8,6 +8,7 @@ Exit codes: 0 done; 1 it failed (a store, a peer, a check that does not hold); 2
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 import signal
@@ -28,7 +29,7 @@ from typer.models import CommandInfo
 
 from datalattice.cli import missing_package
 from datalattice.cli.offline import OFFLINE_COMMANDS, offline_option
-from datalattice.cli.render import print_error
+from datalattice.cli.render import print_error, print_notice
 from datalattice.errors import DataLatticeError, UsageError
 
 EXIT_DONE: Final = 0
@@ -286,6 +287,13 @@ def _explain(message: str, code: str, exit_code: int, as_json: bool) -> int:
     return exit_code
 
 
+class _Notices(logging.Handler):
+    """Prints what a package warns of as a notice of the command."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print_notice(record.getMessage())
+
+
 class _Terminated(BaseException):
     """SIGTERM came: everything is closed on the way out, as with Ctrl-C."""
 
@@ -299,6 +307,7 @@ def main() -> None:
     _prepare_streams()
     sys.set_int_max_str_digits(INTEGER_DIGITS_MAX)
     signal.signal(signal.SIGTERM, _terminate)
+    logging.lastResort = _Notices(logging.WARNING)  # a node has a log of its own
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()

@@ -22,8 +22,8 @@ from typing import Final, TypeVar
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.cells import Loader, Part, Value, Vector, branch_hashes, decode, novelty, settle
-from datalattice.client.control import ControlClient
-from datalattice.client.folder import Folder, OwnKeys, read_keys
+from datalattice.client.control import NO_KEY, ControlClient
+from datalattice.client.folder import Folder, OwnKeys, read_keys, read_keys_or_none
 from datalattice.client.opening import LOCK_WAIT_S, node_or_store, open_reader, whole
 from datalattice.client.slots import Slot, changed_slots
 from datalattice.crypto import KeyPair
@@ -32,6 +32,7 @@ from datalattice.errors import (
     Backpressure,
     Corruption,
     MissingData,
+    NoSigningKey,
     PeerUnavailable,
     StoreLocked,
     Timeout,
@@ -277,12 +278,14 @@ def editing(folder: Folder) -> Iterator[Editor]:
     """
     found = node_or_store(folder, fenced=True)
     with found, whole(folder):
-        keys = read_keys(folder)
         if isinstance(found, CellStore):
             for damage in found.damage:
                 _log.warning("%s; what was there is missing", damage)
-            yield Editor(found, keys)
+            yield Editor(found, read_keys(folder))
             return
+        keys = read_keys_or_none(folder)
+        if keys is None:
+            raise NoSigningKey(NO_KEY)  # which says that the node has to be started again, too
         with (
             open_reader(folder) as store,
             closing(NodeEditor(found, store, keys, folder.edit_lock_path)) as editor,
