@@ -45,7 +45,7 @@ _LOCAL: Final[Path] = (LOCAL_KEY,)
 _P2P: Final[Path] = (P2P_KEY,)
 
 
-class Outcome(Enum):
+class Acceptance(Enum):
     """Why writes are accepted: a peer was asked, none answered in time, there is none to ask."""
 
     ASKED = "asked"
@@ -54,7 +54,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class FenceTerms:
     """wait_s: time for an answer. again_s: time without a peer after which it is asked again.
 
     refusal:  why writes are refused when nobody has answered in time, at the start; None: accepted.
@@ -89,7 +89,7 @@ class Fence:
         links: Links,
         observer: Observer,
         paths: Sequence[Path],
-        settled: Callable[[Outcome], None],
+        settled: Callable[[Acceptance], None],
     ) -> None:
         self._links = links
         self._tell = settled
@@ -103,7 +103,7 @@ class Fence:
         self._until_s = 0.0
         self._news = asyncio.Event()
         self._thread = 0
-        self._watching: Pace | None = None  # while all is well until peers are gone for long
+        self._watching: FenceTerms | None = None  # while all is well until peers are gone for long
         self._alone_since_s: float | None = None
         self._task: asyncio.Task[None] | None = None
         self.is_asked = False
@@ -142,11 +142,11 @@ class Fence:
 
     # --- life ---------------------------------------------------------------------------------
 
-    def begin(self, pace: Pace) -> None:
+    def begin(self, pace: FenceTerms) -> None:
         """Begin to ask. Without slots or peers to ask for, writes are accepted at once."""
         self._thread = threading.get_ident()
         if not self._paths or not self._links.wanted():
-            self._open(Outcome.ALONE)
+            self._open(Acceptance.ALONE)
             return
         self._close(pace.wait_s)
         self._task = asyncio.ensure_future(self._run(pace))
@@ -175,7 +175,7 @@ class Fence:
 
     # --- asking -------------------------------------------------------------------------------
 
-    async def _run(self, pace: Pace) -> None:
+    async def _run(self, pace: FenceTerms) -> None:
         await self._round(pace, is_start=True)
         while True:
             self._watching, self._alone_since_s = pace, None
@@ -185,7 +185,7 @@ class Fence:
                 await self._news.wait()
             await self._round(pace, is_start=False)
 
-    async def _round(self, pace: Pace, *, is_start: bool) -> None:
+    async def _round(self, pace: FenceTerms, *, is_start: bool) -> None:
         """Ask until a peer has answered; accept or refuse writes when that takes too long."""
         is_late = False
         try:
@@ -205,7 +205,7 @@ class Fence:
                 task.cancel()
             self._asks.clear()
         self._reasons.clear()
-        self._open(Outcome.ASKED)
+        self._open(Acceptance.ASKED)
 
     def _ask_new(self) -> None:
         """Ask the peers that were not asked yet."""
@@ -239,7 +239,7 @@ class Fence:
             is_late or all(one.id in answered for one in self._links.connected())
         )
 
-    def _give_up(self, pace: Pace, *, is_start: bool) -> None:
+    def _give_up(self, pace: FenceTerms, *, is_start: bool) -> None:
         reasons = {one.address or "": one.reason for one in self._links.wanted()} | self._reasons
         asked = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
         log_event(logging.WARNING, UNFENCED, peers=asked)
@@ -250,7 +250,7 @@ class Fence:
         if is_start:
             self._observer.count("unfenced-starts")
         self._observer.degrade(UNFENCED, WITHOUT_ASKING)
-        self._open(Outcome.UNASKED)
+        self._open(Acceptance.UNASKED)
 
     # --- state --------------------------------------------------------------------------------
 
@@ -264,8 +264,8 @@ class Fence:
         self._until_s = time.monotonic() + wait_s
         self._decided.clear()
 
-    def _open(self, outcome: Outcome) -> None:
-        if outcome is Outcome.ASKED:
+    def _open(self, outcome: Acceptance) -> None:
+        if outcome is Acceptance.ASKED:
             self.is_asked = True
             self._refusals.pop(UNFENCED, None)
             self._observer.recover(UNFENCED)

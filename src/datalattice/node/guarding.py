@@ -16,7 +16,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy, KeyPair
 from datalattice.errors import DataLoss, StoreError
-from datalattice.node.fencing import UNFENCED, WROTE_UNASKED, Fence, Links, Outcome, Pace
+from datalattice.node.fencing import UNFENCED, WROTE_UNASKED, Acceptance, Fence, FenceTerms, Links
 from datalattice.node.observe import Observer
 from datalattice.store import CellStore, Store
 from datalattice.sync import Start
@@ -61,15 +61,15 @@ class Guard:
             self.fence.refuse(UNFENCED, doubt)  # without any peer, too
         if history.was_written_unasked and config.peers:
             self._observer.degrade(UNFENCED, WROTE_UNASKED)
-        self.fence.begin(Pace(history.wait_s(config), config.fence_again_ms / 1e3, doubt))
+        self.fence.begin(FenceTerms(history.wait_s(config), config.fence_again_ms / 1e3, doubt))
 
-    def _settled(self, outcome: Outcome) -> None:
+    def _settled(self, outcome: Acceptance) -> None:
         """Note that the store belongs where it is, and has what peers know of what it lost."""
 
         def note() -> None:
             try:
                 self._history.settle(
-                    asked=outcome is Outcome.ASKED, unasked=outcome is Outcome.UNASKED
+                    asked=outcome is Acceptance.ASKED, unasked=outcome is Acceptance.UNASKED
                 )
             except StoreError as error:
                 self._observer.failed(error)

@@ -32,7 +32,7 @@ _log = logging.getLogger("datalattice.node")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LogEvent:
     """What happened, and the circumstances; its text is one line."""
 
     name: str
@@ -59,7 +59,7 @@ def log_event(level: int, name: str, **fields: object) -> None:
     """Log an event; fields that are None are left out."""
     if _log.isEnabledFor(level):
         kept = {key: _plain(value) for key, value in fields.items() if value is not None}
-        _log.log(level, "%s", Event(name, kept))
+        _log.log(level, "%s", LogEvent(name, kept))
 
 
 class _OneLine(logging.Formatter):
@@ -83,12 +83,12 @@ class _OneLine(logging.Formatter):
         return f"{when} {level} {event}"
 
 
-def _event_of(record: logging.LogRecord) -> Event:
+def _event_of(record: logging.LogRecord) -> LogEvent:
     """Return the event that a record is; any other record is the event `message`."""
     event = record.args[0] if isinstance(record.args, tuple) and record.args else None
-    if isinstance(event, Event):
-        return Event(event.name, dict(event.fields))
-    return Event("message", {"logger": record.name, "text": record.getMessage()})
+    if isinstance(event, LogEvent):
+        return LogEvent(event.name, dict(event.fields))
+    return LogEvent("message", {"logger": record.name, "text": record.getMessage()})
 
 
 @contextmanager

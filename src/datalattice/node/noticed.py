@@ -21,7 +21,7 @@ KEPT_S: Final = 600.0
 
 
 @dataclass(slots=True)
-class _Peer:
+class _Offender:
     """What one peer did: how often, by word, and the circumstances of the last."""
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -35,11 +35,11 @@ class Noticed:
     def __init__(self, now_s: Callable[[], float], peers_max: int = PEERS_MAX) -> None:
         self._now_s = now_s
         self._max = peers_max
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, _Offender] = {}
 
     def add(self, name: str, note: Note) -> None:
         """Take in a note about the peer with a name."""
-        peer = self._peers.pop(name, None) or _Peer()
+        peer = self._peers.pop(name, None) or _Offender()
         peer.kinds[note.kind] += note.count
         peer.text, peer.last_s = note.text, self._now_s()
         self._peers[name] = peer

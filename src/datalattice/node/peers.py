@@ -91,7 +91,7 @@ class PeerInfo:
 
 
 @dataclass(eq=False, slots=True)
-class Peer:
+class WantedPeer:
     """A wanted peer with what is needed to reach it.
 
     addresses: those that were given; `learnt` the one that others tell, newest by `stamp`.
@@ -169,7 +169,7 @@ class Peers:
         self._own_key = own_key
         self._clock = clock or SystemClock()
         self._numbers = itertools.count(1)
-        self._peers: list[Peer] = []
+        self._peers: list[WantedPeer] = []
         self._inbound: dict[bytes, list[str]] = {}  # proven key -> ids of connections they made
         self._forgotten: dict[bytes, int] = {}  # key -> stamp up to which it is not heard of
         self.changed: Callable[[], None] = lambda: None
@@ -239,17 +239,18 @@ class Peers:
             raise UsageError(f"{what} is not a peer of this node; its peers: {known}")
         await self._end(peer)
 
-    def find(self, address: str | None = None, *, public_key: bytes | None = None) -> Peer | None:
+    def find(
+        self, address: str | None = None, *, public_key: bytes | None = None
+    ) -> WantedPeer | None:
         """Return the wanted peer with an address or a key."""
         if public_key is None and address is not None:
             place = parse_address(address)
-            named = next((one for one in self._peers if one.has(place)), None)
-            if named is not None or place.public_key is None:
+            if (named := next((one for one in self._peers if one.has(place)), None)) is not None:
                 return named
             public_key = place.public_key
         return None if public_key is None else self._with_key(public_key)
 
-    def connection_ids(self, peer: Peer | None = None) -> list[str]:
+    def connection_ids(self, peer: WantedPeer | None = None) -> list[str]:
         """Return the ids of the connections to a wanted peer, or to all of them: one for each."""
         found = []
         for one in self._peers if peer is None else [peer]:
@@ -345,13 +346,13 @@ class Peers:
 
     # --- the effort ---------------------------------------------------------------------------
 
-    def _start(self, info: PeerInfo) -> Peer:
-        peer = Peer(info)
+    def _start(self, info: PeerInfo) -> WantedPeer:
+        peer = WantedPeer(info)
         self._peers.append(peer)
         peer.task = asyncio.ensure_future(self._keep(peer))
         return peer
 
-    async def _end(self, peer: Peer) -> None:
+    async def _end(self, peer: WantedPeer) -> None:
         """Want a peer no more."""
         if peer not in self._peers:
             return
@@ -363,7 +364,7 @@ class Peers:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _keep(self, peer: Peer) -> None:
+    async def _keep(self, peer: WantedPeer) -> None:
         # That a cancellation gets lost on its way must not keep the effort alive.
         while peer in self._peers:
             peer.news.clear()
@@ -395,7 +396,7 @@ class Peers:
                 async with asyncio.timeout(pause_ms / 1_000):
                     await peer.news.wait()
 
-    async def _attempt(self, peer: Peer, place: Address) -> None:
+    async def _attempt(self, peer: WantedPeer, place: Address) -> None:
         """Dial once, and serve the connection until it ends."""
         try:
             link = await self._transport.dial(str(place))
@@ -428,7 +429,7 @@ class Peers:
         else:
             peer.turn += 1
 
-    def _proved(self, peer: Peer, place: Address | None, key: bytes) -> str | None:
+    def _proved(self, peer: WantedPeer, place: Address | None, key: bytes) -> str | None:
         """Take in the key that answers at a peer's address; return why not to go on, if so."""
         if key == self._own_key:
             peer.pause_ms = OWN_KEY_PAUSE_MS
@@ -446,7 +447,7 @@ class Peers:
             return THEIRS_STAYS
         return None
 
-    def _hand_over(self, peer: Peer, place: Address | None, other: Peer) -> None:
+    def _hand_over(self, peer: WantedPeer, place: Address | None, other: WantedPeer) -> None:
         """Give an address to the peer whose key answers there."""
         moved = [one for one in peer.addresses if place is None or _place(one) == _place(place)]
         peer.addresses = [one for one in peer.addresses if one not in moved]
@@ -460,7 +461,7 @@ class Peers:
         if other.connection_id is None:
             other.news.set()
 
-    def _forget(self, peer: Peer) -> None:
+    def _forget(self, peer: WantedPeer) -> None:
         """Want a peer no more that was found and is not there."""
         self._peers.remove(peer)
         if len(self._forgotten) >= FORGOTTEN_MAX:
@@ -470,16 +471,15 @@ class Peers:
     def _theirs_stays(self, key: bytes) -> bool:
         return self._own_key is not None and key < self._own_key
 
-    def _with_key(self, key: bytes) -> Peer | None:
+    def _with_key(self, key: bytes) -> WantedPeer | None:
         return next((one for one in self._peers if one.info.public_key == key), None)
 
     def _drop(self, id: str, reason: str) -> None:
         if self._close is not None:
             self._close(id, reason)
 
-    def _seen(self, peer: Peer, *, proved: bool) -> None:
-        now_ms = self._clock.now_ms()
-        info = peer.info
+    def _seen(self, peer: WantedPeer, *, proved: bool) -> None:
+        now_ms, info = self._clock.now_ms(), peer.info
         if not info.connected:
             info.connected_since_ms = now_ms
         info.connected, info.last_seen_ms = True, now_ms
@@ -487,7 +487,7 @@ class Peers:
         self.changed()
         asyncio.get_running_loop().call_soon(self.changed)  # and once the connection is listed
 
-    def _unseen(self, peer: Peer, reason: str) -> None:
+    def _unseen(self, peer: WantedPeer, reason: str) -> None:
         info = peer.info
         if info.connected:
             info.last_seen_ms = self._clock.now_ms()

@@ -16,7 +16,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, LimitExceeded
 from datalattice.testing.sim.attacks import ATTACKS, Knowledge
 from datalattice.testing.sim.dice import Dice
-from datalattice.testing.sim.network import Network
+from datalattice.testing.sim.network import SimNetwork
 from datalattice.testing.sim.node import SimNode
 from datalattice.testing.sim.poison import POISON
 from datalattice.testing.sim.timeline import Timeline
@@ -51,7 +51,7 @@ class HostilePeer:
         self,
         name: str,
         timeline: Timeline,
-        network: Network,
+        network: SimNetwork,
         victims: Sequence[SimNode],
         dice: Dice,
     ) -> None:

@@ -1,4 +1,4 @@
-"""Network: connections between the ends of a simulation, as streams of bytes.
+"""Simulated network: connections between the ends of a simulation, as streams of bytes.
 
 What an end sends is one piece, arrives in order like on TCP, possibly cut in two at any byte or
 together with the next. Beyond what TCP does, whole pieces may be lost, repeated or overtaken: a
@@ -80,7 +80,7 @@ class _Connection:
     flows: bool = True
 
 
-class Network:
+class SimNetwork:
     """All connections of a simulation."""
 
     def __init__(self, timeline: Timeline, dice: Dice) -> None:

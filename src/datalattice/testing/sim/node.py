@@ -40,7 +40,7 @@ from datalattice.sync import (
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 from datalattice.testing.sim.checkers import Checker, Violation, honest_part
 from datalattice.testing.sim.dice import Dice
-from datalattice.testing.sim.network import Network
+from datalattice.testing.sim.network import SimNetwork
 from datalattice.testing.sim.timeline import Timeline
 from datalattice.wire import FrameBuffer, encode_frame
 
@@ -102,7 +102,7 @@ class World:
     def __init__(
         self,
         timeline: Timeline,
-        network: Network,
+        network: SimNetwork,
         open_replica: OpenReplica,
         *,
         lattice: Lattice,

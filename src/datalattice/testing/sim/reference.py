@@ -18,7 +18,7 @@ from datalattice.lattice import MergeContext, root_lattice
 from datalattice.testing.reference import ReferencePeer
 from datalattice.testing.sim.checkers import Violation
 from datalattice.testing.sim.dice import Dice
-from datalattice.testing.sim.network import Network
+from datalattice.testing.sim.network import SimNetwork
 from datalattice.testing.sim.timeline import Timeline
 from datalattice.wire import FrameBuffer, encode_frame
 
@@ -39,7 +39,7 @@ class _Clock:
 class SimReference:
     """One of them. It is an `End` of the network."""
 
-    def __init__(self, name: str, timeline: Timeline, network: Network, dice: Dice) -> None:
+    def __init__(self, name: str, timeline: Timeline, network: SimNetwork, dice: Dice) -> None:
         self.name: Final = name
         self.idle_until_ms: Final = 0
         self.clock: Final = _Clock(timeline)

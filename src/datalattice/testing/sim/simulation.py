@@ -27,7 +27,7 @@ from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.doubles import Doubles
 from datalattice.testing.sim.faults import NO_FAULTS, Faults
 from datalattice.testing.sim.hostile import HostilePeer
-from datalattice.testing.sim.network import End, Network
+from datalattice.testing.sim.network import End, SimNetwork
 from datalattice.testing.sim.node import (
     EVIDENCE_LIMITS,
     OpenReplica,
@@ -37,7 +37,7 @@ from datalattice.testing.sim.node import (
 )
 from datalattice.testing.sim.reference import SimReference, judge
 from datalattice.testing.sim.timeline import Timeline
-from datalattice.testing.sim.topology import Links, diameter, draw_links
+from datalattice.testing.sim.topology import Topology, diameter, draw_links
 from datalattice.testing.sim.trust import general_checkers, standard_checkers
 from datalattice.testing.sim.workload import Workload, standard_workload
 
@@ -125,7 +125,7 @@ class Simulation:
         lattice: Lattice | None = None,
         workload: Workload | None = None,
         replica: OpenReplica = open_lattice,
-        links: Links | None = None,
+        links: Topology | None = None,
         hostile: int = 0,
         references: int = 0,
         clones: int = 0,
@@ -144,7 +144,7 @@ class Simulation:
         self.faults = faults
         self._dice = dice = Dice(seed)
         self.timeline = Timeline(events_max, keep)
-        self.network = Network(self.timeline, dice.fork("network"))
+        self.network = SimNetwork(self.timeline, dice.fork("network"))
         if checkers is None:
             is_lattice = replica is open_lattice
             checkers = standard_checkers(EVIDENCE_LIMITS) if is_lattice else general_checkers()

@@ -6,30 +6,30 @@ from collections import deque
 
 from datalattice.testing.sim.dice import Dice
 
-Links = list[tuple[int, int]]
+Topology = list[tuple[int, int]]
 
 
-def ring(nodes: int) -> Links:
+def ring(nodes: int) -> Topology:
     """Return a ring."""
     return [(index, (index + 1) % nodes) for index in range(nodes)] if nodes > 2 else line(nodes)
 
 
-def line(nodes: int) -> Links:
+def line(nodes: int) -> Topology:
     """Return a line."""
     return [(index, index + 1) for index in range(nodes - 1)]
 
 
-def star(nodes: int) -> Links:
+def star(nodes: int) -> Topology:
     """Return a star: all dial the first."""
     return [(index, 0) for index in range(1, nodes)]
 
 
-def mesh(nodes: int) -> Links:
+def mesh(nodes: int) -> Topology:
     """Return a link for every pair."""
     return [(low, high) for low in range(nodes) for high in range(low + 1, nodes)]
 
 
-def random_links(nodes: int, degree: int, dice: Dice) -> Links:
+def random_links(nodes: int, degree: int, dice: Dice) -> Topology:
     """Return a ring in random order, and chords until nodes have about `degree` links each."""
     order = dice.shuffled(range(nodes))
     found = dict.fromkeys((order[low], order[high]) for low, high in ring(nodes))
@@ -40,7 +40,7 @@ def random_links(nodes: int, degree: int, dice: Dice) -> Links:
     return list(found)
 
 
-def draw_links(nodes: int, dice: Dice) -> Links:
+def draw_links(nodes: int, dice: Dice) -> Topology:
     """Return links of one of these kinds."""
     kind = dice.below(5)
     if kind < 4:
@@ -48,7 +48,7 @@ def draw_links(nodes: int, dice: Dice) -> Links:
     return random_links(nodes, min(3, nodes - 1), dice)
 
 
-def diameter(nodes: int, links: Links) -> int:
+def diameter(nodes: int, links: Topology) -> int:
     """Return the greatest distance of two nodes, in links."""
     beside: list[list[int]] = [[] for _ in range(nodes)]
     for low, high in links:
