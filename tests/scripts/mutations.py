@@ -356,7 +356,8 @@ MUTATIONS: Final = (
         "forget what is written within the broadcast window",
         "sync/replicator.py",
         " or now_ms < partner.push_after_ms:\n            return\n"
-        "        if not self._admits(partner):\n            return\n"
+        "        partner.is_refused = not self._admits(partner)\n"
+        "        if partner.is_refused:\n            return\n"
         "        partner.has_news = False\n",
         ":\n            return\n        partner.has_news = False\n"
         "        if now_ms < partner.push_after_ms:\n            return\n",
@@ -548,7 +549,7 @@ MUTATIONS: Final = (
     Mutation(
         "give cells of :local by their hash",
         "sync/lattice/replica.py",
-        "announced=[self._public(value), *branches])\n",
+        "announced=[announced, *branches])\n",
         "announced=[value, *branches])\n",
         (UNIT + "sync/test_private.py::test_private_cells_are_not_given",),
         simulated=True,
