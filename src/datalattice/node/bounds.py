@@ -55,30 +55,17 @@ class Bucket:
 class Progress:
     """How a frame that has begun comes along. A peer that sends it in drops is not waited for."""
 
-    __slots__ = ("_bytes", "_end_s", "_mark_s", "_timeout_s")
+    __slots__ = ("_bytes", "_end_s", "_mark_s")
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._end_s: float | None = None
-        self._mark_s = 0.0
-        self._bytes = 0
+    def __init__(self, timeout_s: float, count: int, now_s: float) -> None:
+        self._end_s = now_s + timeout_s
+        self._mark_s, self._bytes = now_s, count
 
-    def reset(self) -> None:
-        """Note that no frame is under way, or that nobody listened."""
-        self._end_s = None
-
-    def left_s(self, now_s: float) -> float:
-        """Return how long to wait for more of the frame, which began now at the latest."""
-        if self._end_s is None:
-            self._end_s = now_s + self._timeout_s
-            self._mark_s, self._bytes = now_s, 0
+    def left_s(self, count: int, now_s: float) -> float:
+        """Return how long to wait for more of the frame, of which so many bytes have come."""
+        if count - self._bytes >= PROGRESS_BYTES:
+            self._mark_s, self._bytes = now_s, count
         return max(0.0, min(self._end_s, self._mark_s + PROGRESS_S) - now_s)
-
-    def came(self, count: int, now_s: float) -> None:
-        """Note that bytes came."""
-        self._bytes += count
-        if self._bytes >= PROGRESS_BYTES:
-            self._mark_s, self._bytes = now_s, 0
 
 
 class Addresses:

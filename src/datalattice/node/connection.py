@@ -1,10 +1,10 @@
-"""Connection: one link, cut into frames, between the network and the lane.
+"""Connection: one link, its streams cut into frames, between the network and the lanes.
 
-The lane gets one frame of a peer at a time, a few of a wanted one, and the next when the peer has
-read what we answer: a short question may have an answer as long as a frame can be, so a peer that
-asks and does not read makes us hold only so much. What all peers together make us hold is bounded
-by the node, which cuts the largest. A frame that does not complete in time ends the connection; a
-silent connection without a started frame may live for ever.
+A lane gets one frame of a stream at a time, a few of a wanted peer, and the next when the peer
+has read what we answer: a short question may have an answer as long as a frame can be, so a peer
+that asks and does not read makes us hold only so much. What all peers together make us hold is
+bounded by the node, which cuts the largest. A frame that does not complete in time ends the
+connection; a silent connection without a started frame may live for ever.
 
 Waits are bounded by `asyncio.timeout`: before Python 3.12 `asyncio.wait_for` loses a cancellation
 that comes at the moment when what it waits for is done, and a node would never end.
@@ -13,33 +13,37 @@ that comes at the moment when what it waits for is done, and a node would never 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from datalattice.client.settings import Bounds
+from datalattice.crypto import Entropy
 from datalattice.errors import PeerError
 from datalattice.node.bounds import Bucket, Progress
 from datalattice.node.transport import Link
-from datalattice.wire import FrameBuffer, encode_frame
-
-UNSENT_BYTES_MAX: Final = 16_000_000
-"""Bytes that wait for the peer to read before its next frame is looked at."""
+from datalattice.wire import (
+    FRAME_BYTES,
+    LATTICE,
+    MAIN_STREAM,
+    MUX_PROTOCOL,
+    NONCE_BYTES,
+    WINDOW_BYTES,
+    Arrived,
+    Event,
+    Framing,
+    Hello,
+    Mux,
+    Opened,
+    Plain,
+    Streams,
+)
 
 WANTED_FRAMES_MAX: Final = 16
-"""Frames of a wanted peer that may wait for the lane: all that came are done in one turn.
+"""Frames of a stream of a wanted peer that may wait for the lane: all that came are done in one
+turn of it.
 
 With one at a time, each would stand in line behind another turn of strangers.
 """
-
-AHEAD_BYTES_MAX: Final = 1_000_000
-"""Bytes of frames that wait for the lane before the next one is handed over behind them."""
-
-JOIN_BYTES: Final = 1 << 16
-"""Frames are joined up to this size to be written at once."""
-
-FRAME_BYTES: Final = 64
-"""What a frame costs us beside its payload, so that empty ones count too."""
 
 CLOSE_TIMEOUT_S: Final = 2.0
 
@@ -65,14 +69,22 @@ class Traffic:
 
 
 class Handler(Protocol):
-    """Who takes a connection's frames."""
+    """Who takes what comes over a connection."""
 
-    def frame(self, connection: Connection, payload: bytes) -> None:
+    def frame(self, connection: Connection, stream: int, payload: bytes) -> None:
         """Handle a frame; `Connection.handled` is called when that is done."""
         ...
 
-    def written(self, connection: Connection, count: int) -> None:
-        """Note that frames have left."""
+    def opened(self, connection: Connection, stream: int, protocol: str, store_id: bytes) -> None:
+        """Take a stream that the peer opened, or `reset_stream` it."""
+        ...
+
+    def ended(self, connection: Connection, stream: int, *, is_reset: bool) -> None:
+        """Note that nothing more comes on a stream; after a reset nothing goes either."""
+        ...
+
+    def written(self, connection: Connection, stream: int, count: int) -> None:
+        """Note that frames of a stream have left."""
         ...
 
     def held(self, change: int) -> None:
@@ -82,6 +94,19 @@ class Handler(Protocol):
     def slowed(self, connection: Connection) -> None:
         """Note that a peer sends more than its share and is read later."""
         ...
+
+
+def streams_over(link: Link, bounds: Bounds, entropy: Entropy, *, dialled: bool) -> Streams:
+    """Return the streams of a new link, as both ends agreed to cut it."""
+    lattice = Framing(bounds.message_bytes_max)
+    if link.protocol != MUX_PROTOCOL:
+        return Plain(lattice)
+    return Mux(
+        {LATTICE: lattice},
+        Hello(entropy.bytes(NONCE_BYTES)),
+        dialled=dialled,
+        large_bytes_max=bounds.message_bytes_max,
+    )
 
 
 class Connection:
@@ -94,29 +119,29 @@ class Connection:
         link: Link,
         handler: Handler,
         bounds: Bounds,
+        streams: Streams,
     ) -> None:
         self.id = id
         self.name = name
         self.reason = ""
-        self.frames_max = 1  # that may wait for the lane
         self.cause: str | None = None  # a word for it where the peer is to blame
         self._link = link
         self._handler = handler
         self._bounds = bounds
-        self._buffer = FrameBuffer(bounds.message_bytes_max)
-        self._progress = Progress(bounds.read_timeout_s)
+        self._streams = streams
+        # A peer may fill the window of the main stream at any time, whatever it may make us hold.
+        window = WINDOW_BYTES if streams.is_multiplexed else 0
+        self._held_bytes_max = bounds.peer_bytes_max + window
+        self._progress: dict[int, Progress] = {}  # of streams with a frame that has begun
         now_s = asyncio.get_running_loop().time()
         self._messages = Bucket(bounds.messages_per_s_max, now_s)
         self._bytes = Bucket(bounds.bytes_per_s_max, now_s)
-        self._outbox: deque[bytes] = deque()
         self.traffic = Traffic()
-        self._unsent_bytes = 0
-        self._unhandled_bytes = 0
-        self._unhandled_count = 0
+        self._leaving_bytes = 0  # taken from the streams, and not written yet
         self.held_bytes = 0
         self._wake_writer = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._stirred = asyncio.Event()  # something that waits here may go on
+        self._reading: asyncio.Task[bytes] | None = None  # goes on while the reader does other work
         self._rests_until_s = now_s
         self._idle = asyncio.Event()  # nothing of this peer waits for the lane
         self._idle.set()
@@ -126,6 +151,8 @@ class Connection:
         self._closing = False
         self._ended = False
         self._write_error: OSError | None = None
+        if streams.has_output:  # what a connection begins with
+            self._stir_writer()
 
     async def run(self) -> None:
         """Read and write until either side ends it; `reason` says why."""
@@ -143,7 +170,9 @@ class Connection:
                 )
                 finish.cancel()
         finally:
-            tasks = (reader, writer, cut)
+            tasks: list[asyncio.Task[Any]] = [reader, writer, cut]
+            if self._reading is not None:
+                tasks.append(self._reading)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -174,16 +203,72 @@ class Connection:
         self._wake_writer.set()
         await asyncio.shield(writer)
 
-    def send(self, payload: bytes) -> None:
-        """Queue a frame."""
+    # --- streams ------------------------------------------------------------------------------
+
+    @property
+    def is_multiplexed(self) -> bool:
+        """Whether streams can be opened beside the main one."""
+        return self._streams.is_multiplexed
+
+    @property
+    def frames_max(self) -> int:
+        """Frames of a stream that may wait for the lane."""
+        return self._streams.frames_max
+
+    @frames_max.setter
+    def frames_max(self, count: int) -> None:
+        self._streams.frames_max = count
+
+    def send(self, payload: bytes, stream: int = MAIN_STREAM) -> None:
+        """Queue a frame; it is dropped when the stream is over, or the connection about to be."""
         if self._closing:
             return
-        frame = encode_frame(payload)
-        self._outbox.append(frame)
-        self._unsent_bytes += len(frame)
+        self._streams.send(stream, payload)
+        self._stir_writer()
+        self._account()
+
+    def open_stream(self, protocol: str, store_id: bytes) -> int:
+        """Open a stream; return its number.
+
+        Raises: UsageError: there is one stream only, or the protocol is unknown.
+                Backpressure: as many as may be are open.
+        """
+        number = self._streams.open(protocol, store_id)
+        self._stir_writer()
+        self._account()
+        return number
+
+    def end_stream(self, stream: int) -> None:
+        """Send nothing more on a stream, after what is queued."""
+        self._streams.end(stream)
+        self._stir_writer()
+
+    def reset_stream(self, stream: int) -> None:
+        """End a stream at once in both directions: nothing more of it is handed over."""
+        self._streams.reset(stream)
+        self._progress.pop(stream, None)
+        self._stir_writer()
+        self._account()
+
+    def handled(self, payload_bytes: int, stream: int = MAIN_STREAM) -> None:
+        """Note that the lane is done with a frame of so many bytes."""
+        self._streams.handled(stream, payload_bytes)
+        if self._streams.is_idle:
+            self._idle.set()
+        self._stirred.set()
+        if self._streams.has_output:  # credit is given back
+            self._stir_writer()
+        self._account()
+
+    def unsent_bytes(self, stream: int = MAIN_STREAM) -> int:
+        """Return the bytes of frames of a stream that wait to be written."""
+        return self._streams.unsent_bytes(stream)
+
+    def _stir_writer(self) -> None:
         self._drained.clear()
         self._wake_writer.set()
-        self._account()
+
+    # --- ends ---------------------------------------------------------------------------------
 
     def close(self, reason: str) -> None:
         """Write what is queued, then end; soon, even if the peer does not read."""
@@ -200,7 +285,6 @@ class Connection:
         self.cause = self.cause or cause
         self.reason = self.reason or reason
         self._closing = True
-        self._outbox.clear()
         self._release()
         self._cut.set()
         return True
@@ -220,121 +304,161 @@ class Connection:
         """Return when everything queued has been written."""
         await self._drained.wait()
 
-    def handled(self, payload_bytes: int) -> None:
-        """Note that the lane is done with a frame of so many bytes."""
-        self._unhandled_bytes -= payload_bytes + FRAME_BYTES
-        self._unhandled_count -= 1
-        if not self._unhandled_count:
-            self._idle.set()
-        self._account()
-
     def _account(self) -> None:
-        """See whether there is room for more of this peer, and report what it makes us hold."""
-        waiting = self._unhandled_count
-        is_few = waiting < self.frames_max and self._unhandled_bytes < AHEAD_BYTES_MAX
-        if (is_few or not waiting) and self._unsent_bytes < UNSENT_BYTES_MAX:
-            self._room.set()
-        else:
-            self._room.clear()
+        """Report what the peer makes us hold, and cut it when that is too much."""
         if self._ended:
             return
-        held = self._buffer.buffered_bytes + self._unhandled_bytes + self._unsent_bytes
+        held = self._streams.held_bytes + self._leaving_bytes
         change, self.held_bytes = held - self.held_bytes, held
         self._handler.held(change)
-        if held > self._bounds.peer_bytes_max:
-            self.cut(f"{held} bytes of it wait here, {self._bounds.peer_bytes_max} may", "memory")
+        if held > self._held_bytes_max:
+            self.cut(f"{held} bytes of it wait here, {self._held_bytes_max} may", "memory")
+
+    # --- reading ------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        now_s = asyncio.get_running_loop().time
-        progress = self._progress
+        try:
+            await self._read_on()
+        except TimeoutError:
+            self.cause, self.reason = "slow", "a frame did not complete in time"
+        except PeerError as error:
+            error.peer = self.id
+            self.cause, self.reason = "framing", str(error)
+
+    async def _read_on(self) -> None:
+        """Hand over what comes until the link ends.
+
+        Raises: TimeoutError: a frame does not come along. PeerError: what came is illegal.
+        """
+        streams = self._streams
+        is_over = False
         while True:
-            while not self._room.is_set():
-                await self._room.wait()
-                progress.reset()  # nobody listened meanwhile
-            pause_s = self._rests_until_s - now_s()
+            pause_s = self._rests_until_s - asyncio.get_running_loop().time()
             if pause_s > 0:
                 await asyncio.sleep(pause_s)
-                progress.reset()
+                self._progress.clear()  # nobody listened meanwhile
                 continue
-            try:
-                size = self._pass_on()
-            except PeerError as error:
-                error.peer = self.id
-                self.cause, self.reason = "framing", str(error)
-                return
-            if size is not None:
-                progress.reset()
-                await self._rest(size)
+            event = streams.next()
+            if streams.has_output:  # credit is given back for what came of a long frame
+                self._stir_writer()
+            if event is not None:
+                await self._rest(1, self._pass_on(event) + FRAME_BYTES)
                 continue
-            left_s = progress.left_s(now_s()) if self._buffer.is_partial else None
-            try:
-                async with asyncio.timeout(left_s):
-                    data = await self._link.read()
-            except TimeoutError:
-                self.cause, self.reason = "slow", "a frame did not complete in time"
-                return
-            except PeerError as error:
-                error.peer = self.id
-                self.cause, self.reason = "framing", str(error)
-                return
-            if not data:
-                return
-            progress.came(len(data), now_s())
+            self._stirred.clear()
+            if is_over:
+                if not streams.is_blocked:
+                    return
+                async with asyncio.timeout(self._bounds.read_timeout_s):
+                    await self._stirred.wait()
+                continue
+            if not streams.listens:
+                await self._stirred.wait()
+                self._progress.clear()
+                continue
+            data = await self._more()
+            if data is None:
+                continue
+            is_over = not data
             self.traffic.bytes_in += len(data)
-            self._buffer.feed(data)
+            cost = streams.receive(data)
+            if streams.has_output:  # credit came, or something is to be answered
+                self._stir_writer()
             self._account()
+            if cost:
+                await self._rest(0, cost)
 
-    async def _rest(self, payload_bytes: int) -> None:
+    async def _more(self) -> bytes | None:
+        """Return what comes over the link, nothing at its end; None: look at what is here first.
+
+        Raises: TimeoutError: a frame does not come along. PeerError: the peer abuses the link.
+        """
+        left_s = self._left_s()
+        if self._reading is None and not self._streams.is_blocked:
+            async with asyncio.timeout(left_s):
+                return await self._link.read()
+        # A frame that waits here may be given out as soon as another was handled.
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._link.read())
+        stirred = asyncio.ensure_future(self._stirred.wait())
+        try:
+            await asyncio.wait(
+                (self._reading, stirred), timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if stirred.done():
+                return None
+        finally:
+            stirred.cancel()
+        if not self._reading.done():
+            raise TimeoutError
+        reading, self._reading = self._reading, None
+        return reading.result()
+
+    def _left_s(self) -> float | None:
+        """Return how long to wait for more of the frames that have begun, None: for ever."""
+        begun = self._streams.begun
+        if not begun:
+            self._progress.clear()
+            return None
+        now_s = asyncio.get_running_loop().time()
+        for stream in [one for one in self._progress if one not in begun]:
+            del self._progress[stream]
+        timeout_s = left_s = self._bounds.read_timeout_s
+        for stream, count in begun.items():
+            progress = self._progress.get(stream)
+            if progress is None:
+                progress = self._progress[stream] = Progress(timeout_s, count, now_s)
+            left_s = min(left_s, progress.left_s(count, now_s))
+        return left_s
+
+    async def _rest(self, messages: int, size: int) -> None:
         """Listen no more for a while when this peer has sent more than its share."""
         now_s = asyncio.get_running_loop().time()
-        wait_s = max(
-            self._messages.take(1, now_s), self._bytes.take(payload_bytes + FRAME_BYTES, now_s)
-        )
+        wait_s = max(self._messages.take(messages, now_s), self._bytes.take(size, now_s))
         if wait_s > REST_S_MIN:
             self._handler.slowed(self)
             await asyncio.sleep(wait_s)
+            self._progress.clear()
 
-    def _pass_on(self) -> int | None:
-        """Hand over the next frame; return its size, None when there is none."""
-        payload = self._buffer.next_payload()
-        if payload is None:
-            return None
-        self._unhandled_bytes += len(payload) + FRAME_BYTES
-        self._unhandled_count += 1
-        self.traffic.frames_in += 1
-        self._idle.clear()
-        self._handler.frame(self, payload)
+    def _pass_on(self, event: Event) -> int:
+        """Hand over what happened; return the size of the payload, if it is one."""
+        size = 0
+        if isinstance(event, Arrived):
+            size = len(event.payload)
+            self.traffic.frames_in += 1
+            self._progress.pop(event.stream, None)
+            self._idle.clear()
+            self._handler.frame(self, event.stream, event.payload)
+        elif isinstance(event, Opened):
+            self._handler.opened(self, event.stream, event.protocol, event.store_id)
+        else:
+            self._handler.ended(self, event.stream, is_reset=event.is_reset)
         self._account()
-        return len(payload)
+        return size
+
+    # --- writing ------------------------------------------------------------------------------
 
     async def _write(self) -> None:
-        while True:
-            while self._outbox:
-                count, data = self._next_piece()
-                try:
-                    # In pieces, since a transport keeps a copy of what it cannot send at once.
-                    for start in range(0, len(data), JOIN_BYTES):
-                        piece = data[start : start + JOIN_BYTES]
-                        await self._link.write(piece)
-                        self._unsent_bytes -= len(piece)
-                        self.traffic.bytes_out += len(piece)
-                except OSError as error:
-                    self._write_error = error
-                    return
-                self.traffic.frames_out += count
-                self._account()
-                self._handler.written(self, count)
-            self._drained.set()
-            if self._closing:
+        streams = self._streams
+        while not self._cut.is_set():
+            done, data = streams.take()
+            if not data:
+                if streams.is_sent:
+                    self._drained.set()
+                    if self._closing:
+                        return
+                self._wake_writer.clear()
+                await self._wake_writer.wait()
+                continue
+            self._leaving_bytes = len(data)
+            try:
+                await self._link.write(data)
+            except OSError as error:
+                self._write_error = error
                 return
-            self._wake_writer.clear()
-            await self._wake_writer.wait()
-
-    def _next_piece(self) -> tuple[int, bytes]:
-        """Return (frames, their bytes): one frame, or several small ones."""
-        frames = [self._outbox.popleft()]
-        size = len(frames[0])
-        while self._outbox and size + len(self._outbox[0]) <= JOIN_BYTES:
-            frames.append(self._outbox.popleft())
-            size += len(frames[-1])
-        return len(frames), frames[0] if len(frames) == 1 else b"".join(frames)
+            self._leaving_bytes = 0
+            self.traffic.bytes_out += len(data)
+            self._stirred.set()
+            self._account()
+            for stream, count in done.items():
+                self.traffic.frames_out += count
+                self._handler.written(self, stream, count)

@@ -46,6 +46,7 @@ _COUNTERS_HELP: Final = {
     "unsound-cells": "Cells not stored because they do not fit together with those below them.",
     "unsound-wanted": "Times that a wanted peer had sent too many of them; it stays connected.",
     "closed-unsound": "Peers cut because they sent too many of them.",
+    "streams-refused": "Streams that peers opened for something that this node does not have.",
     "peers-slowed": "Times that a peer sent more than its share and was read later.",
     "bad-asset": "Asset records left out because their metadata is not what their id says.",
     "bad-content": "Contents left out because they are not what their hash says.",

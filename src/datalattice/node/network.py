@@ -22,7 +22,7 @@ from datalattice.crypto import Entropy
 from datalattice.errors import UsageError
 from datalattice.node.admission import Admission, Guest, NotAdmitted
 from datalattice.node.bounds import source_of_remote
-from datalattice.node.connection import WANTED_FRAMES_MAX, Connection, Traffic
+from datalattice.node.connection import WANTED_FRAMES_MAX, Connection, Traffic, streams_over
 from datalattice.node.directory import Changed, Found, Look
 from datalattice.node.discovery import Discovery
 from datalattice.node.files import FILES_RESERVED, files_max
@@ -33,7 +33,7 @@ from datalattice.node.observe import Observer
 from datalattice.node.peers import INBOUND, Call, PeerInfo, Peers
 from datalattice.node.transport import Link, Listener, Transport
 from datalattice.sync import Effects, Note, Replica, Replicator
-from datalattice.wire import ErrorCode, encode_failure, encode_frame
+from datalattice.wire import MAIN_STREAM, ErrorCode, encode_failure
 
 HELD_BYTES_MAX: Final = 256_000_000
 """Bytes that wait here to be received, handled or sent, over all connections: five of the largest
@@ -69,6 +69,7 @@ class Network:
         self.own_key = own_key
         self._observer = observer
         self._clock = clock
+        self._entropy = entropy
         self.peers = Peers(
             transport,
             self._serve_outbound,
@@ -227,10 +228,16 @@ class Network:
             self._refusing += 1
             with contextlib.suppress(TimeoutError, OSError):
                 async with asyncio.timeout(REFUSAL_TIMEOUT_S):
-                    await link.write(encode_frame(encode_failure(None, ErrorCode.LOAD, text)))
+                    await link.write(self._last_words(link, text))
                     await link.close()
             self._refusing -= 1
         link.abort()
+
+    def _last_words(self, link: Link, text: str) -> bytes:
+        """Return the bytes that tell the other end of a new link why it ends."""
+        streams = streams_over(link, self._config.bounds, self._entropy, dialled=False)
+        streams.send(MAIN_STREAM, encode_failure(None, ErrorCode.LOAD, text))
+        return streams.take()[1]
 
     def _evict(self, id: str, reason: str) -> None:
         self._observer.count("connections-evicted")
@@ -338,7 +345,9 @@ class Network:
     ) -> str:
         """Run a connection until it ends, an inbound one unless `dialled`; return why it ended."""
         outbound = dialled is not None
-        connection = Connection(id, name, link, self, self._config.bounds)
+        bounds = self._config.bounds
+        streams = streams_over(link, bounds, self._entropy, dialled=outbound)
+        connection = Connection(id, name, link, self, bounds, streams)
         self.connections[id] = connection
         direction, level = ("out", logging.INFO) if outbound else ("in", logging.DEBUG)
         log_event(level, "connected", peer=id, direction=direction)
@@ -399,7 +408,15 @@ class Network:
         """Have a replica do something for a connection; those we chose come first."""
         host.lane.submit(action, done, stranger=id not in self._chosen)
 
-    def frame(self, connection: Connection, payload: bytes) -> None:
+    def opened(self, connection: Connection, stream: int, protocol: str, store_id: bytes) -> None:
+        """Refuse a stream: this node has nothing but the lattice of its main stream."""
+        connection.reset_stream(stream)
+        self._observer.count("streams-refused")
+
+    def ended(self, connection: Connection, stream: int, *, is_reset: bool) -> None:
+        """Nothing: no stream but the main one is ever taken, and that does not end."""
+
+    def frame(self, connection: Connection, stream: int, payload: bytes) -> None:
         """Hand a frame to the replica that it is for."""
         host = self._hosts.lattice
         size = len(payload)
@@ -415,7 +432,7 @@ class Network:
         def handled() -> None:
             if wait_ms:
                 self._hold_back(connection, wait_ms)
-            connection.handled(size)
+            connection.handled(size, stream)
 
         self._submit(host, connection.id, receive, handled)
 
@@ -425,7 +442,7 @@ class Network:
         text = f"its messages cost more than its share; it is read again in {wait_ms} ms"
         self._observer.note(Note("work-slowed", connection.id, text))
 
-    def written(self, connection: Connection, count: int) -> None:
+    def written(self, connection: Connection, stream: int, count: int) -> None:
         """Tell a replica that frames have left."""
         host = self._hosts.lattice
         self._submit(

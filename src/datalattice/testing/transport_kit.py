@@ -13,6 +13,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.node import Transport
 from datalattice.node.transport import Link, Listener
+from datalattice.wire import PLAIN_PROTOCOL
 
 RULE_TIMEOUT_S: Final = 20.0
 SIZES: Final = (1, 2, 127, 16_383, 16_384, 16_385, 65_536, 300_000)
@@ -33,6 +34,7 @@ class Place:
     there: Transport
     bind: str
     scheme: str
+    protocol: str
     listener: Listener | None = None
     accepted: asyncio.Queue[Link] = field(default_factory=asyncio.Queue)
     released: asyncio.Event = field(default_factory=asyncio.Event)
@@ -86,6 +88,7 @@ async def check_transport(
     bind: str = "127.0.0.1",
     scheme: str = "",
     proves_keys: bool = True,
+    protocol: str = PLAIN_PROTOCOL,
 ) -> None:
     """Assert that a transport keeps the protocol.
 
@@ -93,9 +96,11 @@ async def check_transport(
     bind:        a local address to listen at and to dial.
     scheme:      how addresses begin.
     proves_keys: whether links prove the keys of both ends.
+    protocol:    what both ends agree to speak.
     Raises: AssertionError: it does not; the text says which rule.
     """
     for rule in (
+        _agrees_on_a_protocol,
         _carries_bytes_of_any_number_both_ways,
         _delivers_all_before_an_end,
         _ends_for_the_other_side_too,
@@ -111,7 +116,7 @@ async def check_transport(
         here = make(DIALLER)
         # A network in memory is one object.
         there = here if bind == "memory" else make(LISTENER)
-        place = Place(here, there, bind, scheme)
+        place = Place(here, there, bind, scheme, protocol)
         try:
             async with asyncio.timeout(RULE_TIMEOUT_S):
                 await rule(place)
@@ -158,6 +163,13 @@ async def _until_refused(link: Link) -> int:
 
 def _pattern(count: int) -> bytes:
     return (bytes(range(251)) * (count // 251 + 1))[:count]
+
+
+async def _agrees_on_a_protocol(place: Place) -> None:
+    await place.listen()
+    near, far = await place.pair()
+    assert near.protocol == place.protocol, "who dialled knows what is spoken"
+    assert far.protocol == place.protocol, "and who listens"
 
 
 async def _carries_bytes_of_any_number_both_ways(place: Place) -> None:

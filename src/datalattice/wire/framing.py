@@ -1,7 +1,8 @@
 """Framing: payloads on a byte stream, each behind its length.
 
     frame   = length payload
-    length  = payload bytes as an unsigned, big-endian, base 128 count
+    length  = payload bytes as an unsigned, big-endian, base 128 count;
+              of protocols with fixed lengths: as four octets, big-endian
 
 There is no magic, no version and no checksum: the first octet a node sees is a length. So the
 length is all there is to judge whether the other side speaks this protocol, and every illegal one
@@ -12,6 +13,7 @@ kept.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from datalattice.errors import LimitExceeded, ProtocolViolation
@@ -19,6 +21,9 @@ from datalattice.limits import MESSAGE_BYTES_MAX
 
 LENGTH_OCTETS_MAX: Final = 5
 """Longest length that is read: five octets reach past 2^32, far above any limit."""
+
+FIXED_OCTETS: Final = 4
+"""Octets of a length in a protocol with fixed lengths."""
 
 READ_BYTES: Final = 1 << 18
 """Most bytes that are taken from a stream at once."""
@@ -51,6 +56,29 @@ def encode_frame(payload: bytes) -> bytes:
     return encode_length(len(payload)) + payload
 
 
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How the payloads of one protocol stand on a stream.
+
+    payload_bytes_max: longest payload that is accepted, and sent.
+    is_fixed:          lengths are four octets, big-endian; else counts in base 128.
+    Source: docs/node.md "Frames", "Several streams".
+    """
+
+    payload_bytes_max: int = MESSAGE_BYTES_MAX
+    is_fixed: bool = False
+
+    def frame(self, payload: bytes) -> bytes:
+        """Return `payload` behind its length, ready to be written."""
+        if self.is_fixed:
+            return len(payload).to_bytes(FIXED_OCTETS, "big") + payload
+        return encode_frame(payload)
+
+    def buffer(self) -> FrameBuffer:
+        """Return an empty buffer that cuts such a stream into payloads."""
+        return FrameBuffer(self.payload_bytes_max, is_fixed=self.is_fixed)
+
+
 class FrameBuffer:
     """Cuts a byte stream into payloads, however the stream was split into pieces.
 
@@ -60,13 +88,16 @@ class FrameBuffer:
     Source: docs/node.md "Frames", "Bad input".
     """
 
-    def __init__(self, payload_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+    def __init__(
+        self, payload_bytes_max: int = MESSAGE_BYTES_MAX, *, is_fixed: bool = False
+    ) -> None:
         self._limit = payload_bytes_max
+        self._is_fixed = is_fixed
         self._data = bytearray()
         self._start = 0
         self._length: int | None = None
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Append bytes of the stream.
 
         Source: docs/node.md "Frames".
@@ -83,6 +114,17 @@ class FrameBuffer:
         """Bytes held for frames not yet given out."""
         return len(self._data) - self._start
 
+    @property
+    def expected_bytes(self) -> int | None:
+        """Payload bytes of the frame the stream stands in, None before its length was read."""
+        return self._length
+
+    def clear(self) -> None:
+        """Drop everything that is held; the stream goes on with a new frame."""
+        self._data = bytearray()
+        self._start = 0
+        self._length = None
+
     def next_payload(self) -> bytes | None:
         """Return the next whole payload, or None when more bytes are needed.
 
@@ -92,13 +134,14 @@ class FrameBuffer:
         Source: docs/node.md "Frames": padded and wrapped lengths close the connection.
         """
         if self._length is None:
-            self._length = self._read_length()
+            self._length = self._read_fixed() if self._is_fixed else self._read_length()
             if self._length is None:
                 return None
         end = self._start + self._length
         if len(self._data) < end:
             return None
-        payload = bytes(self._data[self._start : end])
+        with memoryview(self._data) as view:
+            payload = bytes(view[self._start : end])
         self._length = None
         self._start = end
         # Cutting the front of a buffer moves its rest, so it is done only when the front is the
@@ -130,3 +173,15 @@ class FrameBuffer:
             msg = f"a frame length is longer than {LENGTH_OCTETS_MAX} octets"
             raise ProtocolViolation(msg)
         return None
+
+    def _read_fixed(self) -> int | None:
+        """Return the length of four octets and step over it, or None when it is not all here."""
+        end = self._start + FIXED_OCTETS
+        if len(self._data) < end:
+            return None
+        value = int.from_bytes(self._data[self._start : end], "big")
+        if value > self._limit:
+            msg = f"a frame announces {value} bytes, at most {self._limit} are accepted"
+            raise LimitExceeded(msg)
+        self._start = end
+        return value

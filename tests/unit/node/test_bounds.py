@@ -24,8 +24,16 @@ from datalattice.node.bounds import (
     Bucket,
     Progress,
 )
-from datalattice.node.connection import AHEAD_BYTES_MAX, FRAME_BYTES, REST_S_MIN, Connection
-from datalattice.wire import encode_frame, encode_length
+from datalattice.node.connection import REST_S_MIN, Connection
+from datalattice.wire import (
+    AHEAD_BYTES_MAX,
+    FRAME_BYTES,
+    PLAIN_PROTOCOL,
+    Framing,
+    Plain,
+    encode_frame,
+    encode_length,
+)
 
 T = TypeVar("T")
 
@@ -66,27 +74,22 @@ def test_one_message_that_is_larger_than_a_burst_is_taken_and_paid_for() -> None
 
 
 def test_a_frame_has_to_come_along() -> None:
-    progress = Progress(60.0)
-    assert progress.left_s(100.0) == PROGRESS_S
-    progress.came(PROGRESS_BYTES - 1, 105.0)
-    assert progress.left_s(105.0) == PROGRESS_S - 5
-    progress.came(1, 106.0)
-    assert progress.left_s(106.0) == PROGRESS_S
-    assert progress.left_s(106.0 + PROGRESS_S) == 0
-    for count in (PROGRESS_BYTES, PROGRESS_BYTES + 1):
-        progress.came(count, 120.0)
-        assert progress.left_s(120.0) == PROGRESS_S
+    progress = Progress(60.0, 0, 100.0)
+    assert progress.left_s(0, 100.0) == PROGRESS_S
+    assert progress.left_s(PROGRESS_BYTES - 1, 105.0) == PROGRESS_S - 5
+    assert progress.left_s(PROGRESS_BYTES, 106.0) == PROGRESS_S
+    assert progress.left_s(PROGRESS_BYTES, 106.0 + PROGRESS_S) == 0
+    for count in (2 * PROGRESS_BYTES, 3 * PROGRESS_BYTES + 1):
+        assert progress.left_s(count, 120.0) == PROGRESS_S
 
 
 def test_a_frame_that_comes_along_still_has_to_end() -> None:
-    progress = Progress(60.0)
-    assert progress.left_s(0.0) == PROGRESS_S
+    progress = Progress(60.0, 0, 0.0)
     for now in range(1, 60):
-        progress.came(PROGRESS_BYTES, float(now))
-    assert progress.left_s(59.0) == 1
-    assert progress.left_s(60.0) == 0
-    progress.reset()
-    assert progress.left_s(60.0) == PROGRESS_S
+        left_s = progress.left_s(now * PROGRESS_BYTES, float(now))
+        assert left_s == min(PROGRESS_S, 60.0 - now)
+    assert progress.left_s(60 * PROGRESS_BYTES, 60.0) == 0
+    assert Progress(60.0, 0, 60.0).left_s(0, 60.0) == PROGRESS_S
 
 
 # --- addresses ------------------------------------------------------------------------------------
@@ -175,6 +178,7 @@ class FakeLink:
     """A link that gives what it was given, then blocks."""
 
     public_key = None
+    protocol = PLAIN_PROTOCOL
     remote = "fake:1"
 
     def __init__(self, *pieces: bytes) -> None:
@@ -209,11 +213,17 @@ class Taker:
         self.held_bytes = 0
         self.slow = asyncio.Event()
 
-    def frame(self, connection: Connection, payload: bytes) -> None:
+    def frame(self, connection: Connection, stream: int, payload: bytes) -> None:
         self.frames.append(payload)
         asyncio.get_running_loop().call_soon(connection.handled, len(payload))
 
-    def written(self, connection: Connection, count: int) -> None:
+    def opened(self, connection: Connection, stream: int, protocol: str, store_id: bytes) -> None:
+        raise AssertionError("there is one stream")
+
+    def ended(self, connection: Connection, stream: int, *, is_reset: bool) -> None:
+        raise AssertionError("the main stream has no end")
+
+    def written(self, connection: Connection, stream: int, count: int) -> None:
         pass
 
     def held(self, change: int) -> None:
@@ -226,7 +236,8 @@ class Taker:
 
 def served(bounds: Bounds, *pieces: bytes) -> tuple[Connection, Taker]:
     taker = Taker()
-    return Connection("in fake #1", "fake", FakeLink(*pieces), taker, bounds), taker
+    streams = Plain(Framing(bounds.message_bytes_max))
+    return Connection("in fake #1", "fake", FakeLink(*pieces), taker, bounds, streams), taker
 
 
 @pytest.mark.parametrize(
@@ -305,7 +316,7 @@ def test_so_many_frames_wait_for_the_lane_and_so_many_bytes(
         connection.frames_max = frames_max
         come, next_one = asyncio.Event(), asyncio.Event()
 
-        def keep(_: Connection, payload: bytes) -> None:
+        def keep(_: Connection, _stream: int, payload: bytes) -> None:
             taker.frames.append(payload)
             if len(taker.frames) == count:  # whatever comes at once comes before this is looked at
                 asyncio.get_running_loop().call_later(0.05, come.set)

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import pytest
 
-import datalattice.node.connection
 import datalattice.node.network
 import datalattice.sync.conduct
+import datalattice.wire.streams
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
     Index,
@@ -92,14 +92,15 @@ async def is_well(transport: Transport, node: Node) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_bytes_end_connections_and_nothing_else(seed: int) -> None:
+@pytest.mark.parametrize("mux", [False, True])
+def test_random_bytes_end_connections_and_nothing_else(seed: int, mux: bool) -> None:
     async def work() -> None:
         chance = random.Random(seed)
-        transport = TcpTransport()
-        async with root_node(transport, "127.0.0.1") as node:
+        noisy, transport = TcpTransport(mux=mux), TcpTransport(mux=False)
+        async with root_node(TcpTransport(), "127.0.0.1") as node:
             before = node.root_hash
             for _ in range(60):
-                link = await transport.dial(str(node.address))
+                link = await noisy.dial(str(node.address))
                 noise = chance.randbytes(chance.randrange(1, 3_000))
                 framed = encode_frame(noise) if chance.random() < 0.5 else noise
                 await link.write(framed)
@@ -284,10 +285,10 @@ def test_frames_that_never_end_are_bounded_over_all_connections(
 def test_a_peer_that_asks_and_does_not_read_makes_us_hold_one_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(datalattice.node.connection, "UNSENT_BYTES_MAX", 100_000)
+    monkeypatch.setattr(datalattice.wire.streams, "UNSENT_BYTES_MAX", 100_000)
 
     async def work() -> None:
-        transport = TcpTransport(plain=True)
+        transport = TcpTransport(plain=True, mux=False)
         chance = random.Random(1)
         long = Text.of(chance.randbytes(4_000_000).hex())
         async with root_node(transport, "127.0.0.1") as node:

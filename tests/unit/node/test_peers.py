@@ -25,6 +25,7 @@ from datalattice.node.peers import (
     backoff_ms,
 )
 from datalattice.node.transport import Accept, Link, Listener, Refused
+from datalattice.wire import PLAIN_PROTOCOL
 
 OWN = b"m" * 32
 SMALL = b"a" * 32
@@ -45,6 +46,7 @@ class FakeLink:
     """A link that proves a key."""
 
     remote = "fake:1"
+    protocol = PLAIN_PROTOCOL
 
     def __init__(self, public_key: bytes | None) -> None:
         self.public_key = public_key

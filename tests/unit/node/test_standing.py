@@ -106,7 +106,7 @@ def test_everybody_who_is_connected_is_listed() -> None:
         ):
             await write(site, 1)
             await hub.wait_until(lambda node: node.root_hash == site.root_hash)
-            client = await TcpTransport(KeyPair(b"c" * 32)).dial(str(hub.address))
+            client = await TcpTransport(KeyPair(b"c" * 32), mux=False).dial(str(hub.address))
             await client.write(encode_frame(encode_ping(1)))
             assert await client.read()
             reading = await hub.monitor.reading()

@@ -8,9 +8,18 @@ from datalattice.client.network.fetching import (
 )
 from datalattice.client.network.probing import NodeReport, probe, receive_result, unreached
 from datalattice.client.network.stream import open_stream, tune
-from datalattice.client.network.tls import HandshakeFailed, TlsIdentity, explain, proven_key
+from datalattice.client.network.tls import (
+    NODE_ALPN,
+    PLAIN_ALPN,
+    HandshakeFailed,
+    TlsIdentity,
+    explain,
+    proven_key,
+)
 
 __all__ = [
+    "NODE_ALPN",
+    "PLAIN_ALPN",
     "HandshakeFailed",
     "HealingSources",
     "NodeReport",

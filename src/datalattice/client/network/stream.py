@@ -7,7 +7,12 @@ import ssl
 from typing import Final
 
 from datalattice.client.addresses import PLAIN, parse_address
-from datalattice.client.network.tls import HandshakeFailed, TlsIdentity, explain, proven_key
+from datalattice.client.network.tls import (
+    HandshakeFailed,
+    TlsIdentity,
+    explain,
+    proven_key,
+)
 from datalattice.crypto import KeyPair
 
 _KEEP_ALIVE: Final = (

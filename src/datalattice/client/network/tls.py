@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
@@ -30,9 +30,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.x509.oid import NameOID
 
 from datalattice.crypto import KeyPair
+from datalattice.wire import MUX_PROTOCOL, PLAIN_PROTOCOL
 
-ALPN: Final = "lattice/1"
-"""The protocol that both sides have to name in the handshake."""
+PLAIN_ALPN: Final = (PLAIN_PROTOCOL,)
+"""What a client program speaks: one stream of frames."""
+
+NODE_ALPN: Final = (MUX_PROTOCOL, PLAIN_PROTOCOL)
+"""What a node speaks, what it likes better first."""
 
 AUTHORITY: Final = Ed25519PrivateKey.from_private_bytes(b"datalattice: a key everybody has")
 """The private key of the authority. It is public on purpose, and proves nothing."""
@@ -46,10 +50,11 @@ class HandshakeFailed(ConnectionError):
 
 
 class TlsIdentity:
-    """A node's side of every handshake: its key, and a certificate for it."""
+    """One side of every handshake: its key, a certificate for it, and what it speaks."""
 
-    def __init__(self, key_pair: KeyPair) -> None:
+    def __init__(self, key_pair: KeyPair, protocols: Sequence[str] = PLAIN_ALPN) -> None:
         self.public_key: Final = key_pair.public_key
+        self.protocols: Final = tuple(protocols)
         private = Ed25519PrivateKey.from_private_bytes(key_pair.seed)
         leaf = _certificate(self.public_key.hex(), private.public_key(), is_authority=False)
         pem = private.private_bytes(
@@ -58,19 +63,23 @@ class TlsIdentity:
             serialization.NoEncryption(),
         ) + leaf.public_bytes(serialization.Encoding.PEM)
         with _file_of(pem) as path:
-            self.client: Final = _context(ssl.PROTOCOL_TLS_CLIENT, path)
-            self.server: Final = _context(ssl.PROTOCOL_TLS_SERVER, path)
+            self.client: Final = _context(ssl.PROTOCOL_TLS_CLIENT, path, self.protocols)
+            self.server: Final = _context(ssl.PROTOCOL_TLS_SERVER, path, self.protocols)
 
 
 def proven_key(
-    tls: ssl.SSLObject | ssl.SSLSocket, remote: str, expected: bytes | None = None
+    tls: ssl.SSLObject | ssl.SSLSocket,
+    remote: str,
+    expected: bytes | None = None,
+    protocols: Collection[str] = PLAIN_ALPN,
 ) -> bytes:
     """Return the public key that the other end of a finished handshake proved to hold.
 
+    protocols: what this side offered; one of them was agreed on.
     Raises: HandshakeFailed: it is no key of a node, or not the `expected` one.
     """
-    if tls.selected_alpn_protocol() != ALPN:
-        raise HandshakeFailed(f"{remote} does not speak {ALPN}")
+    if tls.selected_alpn_protocol() not in protocols:
+        raise HandshakeFailed(f"{remote} does not speak {' or '.join(protocols)}")
     shown = tls.getpeercert(binary_form=True)
     if shown is None:
         raise HandshakeFailed(f"{remote} showed no certificate")
@@ -135,7 +144,7 @@ def _certificate(name: str, key: Ed25519PublicKey, *, is_authority: bool) -> x50
     )
 
 
-def _context(protocol: int, path: str) -> ssl.SSLContext:
+def _context(protocol: int, path: str, offered: Sequence[str]) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # a node is its key, wherever it is
@@ -144,7 +153,7 @@ def _context(protocol: int, path: str) -> ssl.SSLContext:
     authority = _certificate(_AUTHORITY_NAME, AUTHORITY.public_key(), is_authority=True)
     context.load_verify_locations(cadata=authority.public_bytes(serialization.Encoding.DER))
     context.load_cert_chain(path)
-    context.set_alpn_protocols([ALPN])
+    context.set_alpn_protocols(offered)
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0
     return context

@@ -23,6 +23,11 @@ class Link(Protocol):
         """The key that the other end proved to hold, None when this transport proves none."""
         ...
 
+    @property
+    def protocol(self) -> str:
+        """What both ends agreed to speak: `PLAIN_PROTOCOL` or `MUX_PROTOCOL` of `wire`."""
+        ...
+
     async def read(self) -> bytes:
         """Return some bytes, none at the end of the stream.
 

@@ -10,6 +10,7 @@ from typing import Final
 from datalattice.client import parse_address
 from datalattice.errors import UsageError
 from datalattice.node.transport.base import Accept, Link, Listener, Refused
+from datalattice.wire import MUX_PROTOCOL, PLAIN_PROTOCOL
 
 PENDING_PIECES_MAX: Final = 256
 """Pieces that one end may have written and the other not read."""
@@ -63,8 +64,9 @@ class MemoryLink:
 
     public_key: None = None
 
-    def __init__(self, remote: str, incoming: Pipe, outgoing: Pipe) -> None:
+    def __init__(self, remote: str, incoming: Pipe, outgoing: Pipe, protocol: str) -> None:
         self.remote = remote
+        self.protocol = protocol
         self._incoming = incoming
         self._outgoing = outgoing
 
@@ -102,9 +104,12 @@ class MemoryTransport:
     """A network of its own; nodes that share the object reach each other at `memory:port`.
 
     Whatever the scheme of an address, its links are the same.
+
+    mux: whether they carry several streams.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, mux: bool = False) -> None:
+        self._protocol = MUX_PROTOCOL if mux else PLAIN_PROTOCOL
         self._places: dict[int, Accept] = {}
         self._free = itertools.count(1)
         self._running: set[asyncio.Task[None]] = set()
@@ -115,11 +120,11 @@ class MemoryTransport:
         if accept is None:
             raise ConnectionRefusedError(f"nobody listens at {address}")
         there, back = Pipe(), Pipe()
-        far = MemoryLink(f"memory:{next(self._free)}", there, back)
+        far = MemoryLink(f"memory:{next(self._free)}", there, back, self._protocol)
         task = asyncio.ensure_future(_run(accept, far))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        return MemoryLink(address, back, there)
+        return MemoryLink(address, back, there, self._protocol)
 
     async def listen(
         self, bind: str, port: int, accept: Accept, refused: Refused | None = None

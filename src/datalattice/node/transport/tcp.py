@@ -14,12 +14,12 @@ import errno
 from typing import Final
 
 from datalattice.client import PLAIN, Address, parse_address, system_reason
-from datalattice.client.network import TlsIdentity, tune
+from datalattice.client.network import NODE_ALPN, PLAIN_ALPN, TlsIdentity, tune
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.node.transport.base import Accept, Link, Listener, Refused
 from datalattice.node.transport.tls import RECORD_START, TlsLink
-from datalattice.wire import READ_BYTES
+from datalattice.wire import PLAIN_PROTOCOL, READ_BYTES
 
 BACKLOG: Final = 128
 DIAL_TIMEOUT_S: Final = 10.0
@@ -40,6 +40,7 @@ class TcpLink:
     """A plain TCP connection. It proves no key."""
 
     public_key: None = None
+    protocol: Final = PLAIN_PROTOCOL
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -169,10 +170,14 @@ class TcpTransport:
 
     key_pair: what this side proves to hold; a throw-away key when not given.
     plain:    whether inbound streams may be plain. What is dialled says its scheme.
+    mux:      whether links over TLS carry several streams where the other side can.
     """
 
-    def __init__(self, key_pair: KeyPair | None = None, *, plain: bool = False) -> None:
-        self._identity = TlsIdentity(key_pair or KeyPair.generate())
+    def __init__(
+        self, key_pair: KeyPair | None = None, *, plain: bool = False, mux: bool = True
+    ) -> None:
+        protocols = NODE_ALPN if mux else PLAIN_ALPN
+        self._identity = TlsIdentity(key_pair or KeyPair.generate(), protocols)
         self._plain = plain
 
     async def dial(self, address: str) -> Link:

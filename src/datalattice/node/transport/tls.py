@@ -9,7 +9,7 @@ from typing import Final
 from datalattice.client.network import HandshakeFailed, TlsIdentity, explain, proven_key
 from datalattice.errors import LimitExceeded
 from datalattice.node.transport.base import Link
-from datalattice.wire import READ_BYTES
+from datalattice.wire import PLAIN_PROTOCOL, READ_BYTES
 
 RECORD_START: Final = b"\x16\x03"
 """How TLS begins: a handshake record of version 3. No plain stream begins so: there 0x16 would be
@@ -24,11 +24,13 @@ class TlsLink:
     """TLS on top of a plain link. Made by `shake_hands`."""
 
     public_key: bytes
+    protocol: str
 
     def __init__(
         self, link: Link, identity: TlsIdentity, *, dialled: bool, begun: bytes = b""
     ) -> None:
         self._link = link
+        self._offered = identity.protocols
         self.remote = link.remote
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -57,7 +59,8 @@ class TlsLink:
                     await self._flush()  # the alert that tells the other end why
                 raise HandshakeFailed(explain(error, self.remote)) from error
         # Looked at before our own proof leaves: who is not the one expected does not get it.
-        self.public_key = proven_key(self._tls, self.remote, expected)
+        self.public_key = proven_key(self._tls, self.remote, expected, self._offered)
+        self.protocol = self._tls.selected_alpn_protocol() or PLAIN_PROTOCOL
         await self._flush()
 
     async def read(self) -> bytes:

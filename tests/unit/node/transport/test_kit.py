@@ -4,20 +4,40 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from datalattice.node import MemoryTransport, TcpTransport
-from datalattice.testing.transport_kit import check_transport
+from datalattice.testing.transport_kit import DIALLER, LISTENER, check_transport
+from datalattice.wire import MUX_PROTOCOL, PLAIN_PROTOCOL
 
 
-def test_memory_is_a_transport() -> None:
-    asyncio.run(check_transport(lambda _key: MemoryTransport(), bind="memory", proves_keys=False))
+@pytest.mark.parametrize(("mux", "protocol"), [(False, PLAIN_PROTOCOL), (True, MUX_PROTOCOL)])
+def test_memory_is_a_transport(mux: bool, protocol: str) -> None:
+    asyncio.run(
+        check_transport(
+            lambda _key: MemoryTransport(mux=mux),
+            bind="memory",
+            proves_keys=False,
+            protocol=protocol,
+        )
+    )
 
 
 def test_tls_is_a_transport() -> None:
-    asyncio.run(check_transport(TcpTransport))
+    asyncio.run(check_transport(TcpTransport, protocol=MUX_PROTOCOL))
+
+
+@pytest.mark.parametrize("older", [DIALLER, LISTENER])
+def test_tls_with_a_node_that_knows_one_stream_only_is_a_transport(older: object) -> None:
+    asyncio.run(check_transport(lambda key: TcpTransport(key, mux=key is not older)))
 
 
 def test_tls_beside_plain_streams_is_a_transport() -> None:
-    asyncio.run(check_transport(lambda key: TcpTransport(key, plain=True), scheme="tls://"))
+    asyncio.run(
+        check_transport(
+            lambda key: TcpTransport(key, plain=True), scheme="tls://", protocol=MUX_PROTOCOL
+        )
+    )
 
 
 def test_plain_tcp_is_a_transport() -> None:

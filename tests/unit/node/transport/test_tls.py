@@ -24,13 +24,14 @@ from cryptography.x509.oid import NameOID
 
 import datalattice.node.transport.tcp as tcp_module
 from datalattice.client.network import HandshakeFailed, TlsIdentity, open_stream
-from datalattice.client.network.tls import ALPN, AUTHORITY
+from datalattice.client.network.tls import AUTHORITY, PLAIN_ALPN
 from datalattice.crypto import KeyPair
 from datalattice.errors import LimitExceeded
 from datalattice.node import TcpTransport
 from datalattice.node.transport import Link
 from datalattice.node.transport.tcp import TcpLink
 from datalattice.node.transport.tls import SILENT_BYTES_MAX, TlsLink
+from datalattice.wire import PLAIN_PROTOCOL
 
 KEYS = KeyPair(b"t" * 32)
 MINE = KeyPair(b"m" * 32)
@@ -232,7 +233,7 @@ def context_of(key: PrivateKey | None, *chain: x509.Certificate) -> ssl.SSLConte
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    context.set_alpn_protocols([ALPN])
+    context.set_alpn_protocols(PLAIN_ALPN)
     if key is not None:
         pem = key.private_bytes(
             serialization.Encoding.PEM,
@@ -325,7 +326,7 @@ def test_a_server_that_proves_nothing_is_not_spoken_to() -> None:
                 )
             )
             server_side.load_cert_chain(path)
-        server_side.set_alpn_protocols([ALPN])
+        server_side.set_alpn_protocols(PLAIN_ALPN)
         heard = bytearray()
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -447,6 +448,7 @@ class Fed:
 
     remote = "fed:1"
     public_key = None
+    protocol = PLAIN_PROTOCOL
 
     def __init__(self) -> None:
         self.given: list[bytes] = []
