@@ -368,6 +368,20 @@ MUTATIONS: Final = (
         simulated=True,
     ),
     Mutation(
+        "wake for what a refused peer is not told",
+        "sync/partner.py",
+        "        is_news = self.has_news and not self.is_refused\n",
+        "        is_news = self.has_news\n",
+        (UNIT + "sync/test_replicator.py::test_what_a_refused_peer_is_not_told_wakes_nobody",),
+    ),
+    Mutation(
+        "do not note that what a peer said may change when it is due",
+        "sync/replicator.py",
+        "        self._touched.add(partner.id)\n        self._send_frames(partner)\n        while",
+        "        self._send_frames(partner)\n        while",
+        (UNIT + "sync/test_replicator.py::test_the_deadline_is_that_of_whoever_is_due_first",),
+    ),
+    Mutation(
         "tell a plain peer a root alone",
         "sync/lattice/conversation.py",
         "        self._learn(known | ALIKE if reads_patches else known)\n",
