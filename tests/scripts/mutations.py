@@ -619,9 +619,66 @@ MUTATIONS: Final = (
     Mutation(
         "hold what a peer does not read",
         "node/connection.py",
-        "        if held > self._bounds.peer_bytes_max:\n",
-        "        if held > self._bounds.peer_bytes_max << 40:\n",
+        "        if held > self._held_bytes_max:\n",
+        "        if held > self._held_bytes_max << 40:\n",
         (UNIT + "node/test_bounds.py::test_a_peer_for_whom_too_much_waits_is_cut",),
+    ),
+    Mutation(
+        "give the credit of a stream back before its frames are handled",
+        "wire/mux.py",
+        "        kept = 0 if is_under_way else stream.buffer.buffered_bytes + waiting\n",
+        "        kept = 0\n",
+        (
+            UNIT + "wire/test_mux.py"
+            "::test_bytes_that_wait_behind_a_handled_frame_are_not_given_back_with_it",
+        ),
+    ),
+    Mutation(
+        "give no credit back for a long frame that is under way",
+        "wire/mux.py",
+        "        is_under_way = stream.large and not stream.is_large_complete\n",
+        "        is_under_way = False\n",
+        (UNIT + "wire/test_mux.py::test_one_large_frame_is_admitted_whatever_the_limit",),
+    ),
+    Mutation(
+        "admit any number of long frames at once",
+        "wire/mux.py",
+        "self._large_bytes + length > self._large_bytes_max",
+        "False",
+        (
+            "tests/laws/test_mux_laws.py::test_a_peer_with_many_large_frames_makes_us_hold_one_of_them",
+        ),
+    ),
+    Mutation(
+        "take more on a stream than there is credit for",
+        "wire/mux.py",
+        "            if stream.uncredited > WINDOW_BYTES:\n",
+        "            if stream.uncredited > WINDOW_BYTES << 40:\n",
+        (UNIT + "wire/test_mux.py::test_a_side_sends_no_more_than_a_window_ahead",),
+    ),
+    Mutation(
+        "let a peer open any number of streams",
+        "wire/mux.py",
+        "        if self._peer_count >= STREAMS_MAX:\n",
+        "        if self._peer_count >= STREAMS_MAX << 20:\n",
+        (UNIT + "wire/test_mux.py::test_so_many_streams_of_each_side_are_open_at_once",),
+    ),
+    Mutation(
+        "send one stream to its end before the next",
+        "wire/mux.py",
+        "            self._sending.append(stream)\n",
+        "            self._sending.appendleft(stream)\n",
+        (UNIT + "wire/test_mux.py::test_streams_take_turns",),
+    ),
+    Mutation(
+        "leave the reader asleep when a waiting frame has room",
+        "node/connection.py",
+        "        self._stirred.set()\n        if self._streams.has_output:",
+        "        if self._streams.has_output:",
+        (
+            UNIT + "node/test_connection.py"
+            "::test_a_slow_handler_stops_its_own_stream_only_and_goes_on_when_it_can",
+        ),
     ),
     Mutation(
         "wait for a frame that comes in drops",

@@ -467,6 +467,18 @@ def test_credit_is_given_back_when_a_frame_was_handled() -> None:
     assert end.take()[1] == encode_mux_frame(CREDIT, 0, len(frame).to_bytes(4, "big"))
 
 
+def test_bytes_that_wait_behind_a_handled_frame_are_not_given_back_with_it() -> None:
+    end = greeted()
+    frame = encode_frame(bytes(70_000))
+    data = frame * 2
+    for at in range(0, len(data), 30_000):
+        end.receive(encode_mux_frame(DATA, 0, data[at : at + 30_000]))
+    for _ in range(2):
+        assert isinstance(end.next(), Arrived)
+        end.handled(0, 70_000)
+        assert end.take()[1] == encode_mux_frame(CREDIT, 0, len(frame).to_bytes(4, "big"))
+
+
 def test_little_credit_is_kept_until_there_is_more() -> None:
     end = greeted()
     given = 0
