@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,7 @@ from datalattice.errors import NoSigningKey, UsageError
 from datalattice.lattice import NODES_KEY, P2P_KEY, get_in
 from datalattice.node import MemoryTransport, Node, TcpTransport, open_node
 from datalattice.node.peers import OWN_KEY
+from datalattice.node.transport import Link
 from datalattice.store import MemoryStore
 from datalattice.wire import FrameBuffer, Result, decode_payload, encode_frame, encode_ping
 
@@ -261,7 +263,7 @@ def test_nodes_find_each_other_by_what_one_of_them_publishes() -> None:
                 assert two.peers[1].public_key == THREE.public_key
                 assert hub.peers == [], "the hub was not told to look"
                 # What is found is a claim of anybody: it waits with the strangers.
-                (named,) = two._network._chosen
+                (named,) = two._hosts.known
                 assert str(hub.address) in named
                 assert two._replica.hosting is not None
                 assert two._replica.hosting.wanted() == [ONE.public_key]
@@ -327,6 +329,63 @@ def test_a_transport_of_ones_own_takes_the_place_of_the_usual_one() -> None:
             link = await TcpTransport().dial(str(one.address))
             assert link.public_key == THREE.public_key
             await link.close()
+
+    run(work)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cellar:
+    """A place that has no host and no port."""
+
+    name: str
+    public_key: bytes | None = None
+
+    def with_key(self, public_key: bytes | None) -> Cellar:
+        return dataclasses.replace(self, public_key=public_key)
+
+    def __str__(self) -> str:
+        key = "" if self.public_key is None else f" {self.public_key.hex()}"
+        return f"cellar {self.name}{key}"
+
+
+class Cellars(TcpTransport):
+    """A transport whose addresses are names; it knows where they are."""
+
+    def __init__(self, key_pair: KeyPair) -> None:
+        super().__init__(key_pair)
+        self.known: dict[str, str] = {}
+
+    def place(self, address: str) -> Cellar:  # type: ignore[override]
+        kind, *rest = address.split()
+        if kind != "cellar" or not 1 <= len(rest) <= 2:
+            raise UsageError(f"a cellar has a name, got {address!r}")
+        return Cellar(rest[0], bytes.fromhex(rest[1]) if len(rest) > 1 else None)
+
+    async def dial(self, address: str) -> Link:
+        place = self.place(address)
+        if place.name not in self.known:
+            raise ConnectionRefusedError("no such cellar")
+        return await super().dial(self.known[place.name])
+
+
+def test_a_transport_has_addresses_of_its_own_kind() -> None:
+    async def work() -> None:
+        transport = Cellars(TWO)
+        config = NodeConfig(port=-1)
+        async with (
+            node_of(ONE) as one,
+            open_node(MemoryStore(), key_pair=TWO, config=config, transport=transport) as two,
+        ):
+            transport.known["wine"] = str(one.address)
+            two.add_peer("cellar wine")
+            two.add_peer("cellar coal")
+            with pytest.raises(UsageError, match="a cellar has a name, got 'house wine'"):
+                two.add_peer("house wine")
+            await until(lambda: two.peers[0].connected)
+            assert [peer.address for peer in two.peers] == ["cellar wine", "cellar coal"]
+            assert two.peers[0].public_key == ONE.public_key
+            await two.remove_peer("cellar coal")
+            assert [peer.address for peer in two.peers] == ["cellar wine"]
 
     run(work)
 

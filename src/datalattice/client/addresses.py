@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from datalattice.crypto import PUBLIC_KEY_BYTES
@@ -30,6 +30,10 @@ class Address:
     host: str
     port: int
     public_key: bytes | None = None
+
+    def with_key(self, public_key: bytes | None) -> Address:
+        """Return the same place, with another key to prove there, or none."""
+        return replace(self, public_key=public_key)
 
     def __str__(self) -> str:
         """Return the shortest text that `parse_address` reads as this."""

@@ -13,6 +13,7 @@ that comes at the moment when what it waits for is done, and a node would never 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -96,16 +97,21 @@ class Handler(Protocol):
         ...
 
 
-def streams_over(link: Link, bounds: Bounds, entropy: Entropy, *, dialled: bool) -> Streams:
-    """Return the streams of a new link, as both ends agreed to cut it."""
-    lattice = Framing(bounds.message_bytes_max)
+def streams_over(
+    link: Link, framings: Mapping[str, Framing], entropy: Entropy, *, dialled: bool
+) -> Streams:
+    """Return the streams of a new link, as both ends agreed to cut it.
+
+    framings: how frames are cut on the streams of each protocol, the lattice's among them.
+    """
+    lattice = framings[LATTICE]
     if link.protocol != MUX_PROTOCOL:
         return Plain(lattice)
     return Mux(
-        {LATTICE: lattice},
+        framings,
         Hello(entropy.bytes(NONCE_BYTES)),
         dialled=dialled,
-        large_bytes_max=bounds.message_bytes_max,
+        large_bytes_max=lattice.payload_bytes_max,
     )
 
 

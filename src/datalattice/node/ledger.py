@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from datalattice.cells import Value
-from datalattice.node.hosts import Acquaintance
+from datalattice.node.host import Acquaintance
 from datalattice.sync import LatticeReplica
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from datalattice.client import Address, parse_key
+from datalattice.client import parse_key
 from datalattice.client.settings import DEFAULT_PORT, NodeConfig
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy
@@ -26,13 +26,13 @@ from datalattice.node.connection import WANTED_FRAMES_MAX, Connection, Traffic, 
 from datalattice.node.directory import Changed, Found, Look
 from datalattice.node.discovery import Discovery
 from datalattice.node.files import FILES_RESERVED, files_max
-from datalattice.node.hosts import Acquaintance, Host, Hosts
-from datalattice.node.lanes import Action, Done
+from datalattice.node.host import Acquaintance, Host
+from datalattice.node.hosts import Hosts
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
 from datalattice.node.peers import INBOUND, Call, PeerInfo, Peers
-from datalattice.node.transport import Link, Listener, Transport
-from datalattice.sync import Effects, Note, Replica, Replicator
+from datalattice.node.transport import Link, Listener, Place, Transport
+from datalattice.sync import Effects, Note, Replica
 from datalattice.wire import MAIN_STREAM, ErrorCode, encode_failure
 
 HELD_BYTES_MAX: Final = 256_000_000
@@ -82,7 +82,6 @@ class Network:
             config, own_key, clock, self._learn, self.peers.keys, observer.failed
         )
         self.connections: dict[str, Connection] = {}
-        self._acquaintances: dict[str, Acquaintance] = {}
         self._numbers = itertools.count(1)
         self._guests: dict[str, Guest] = {}
         self._refusing = 0
@@ -95,7 +94,6 @@ class Network:
             time.monotonic,
         )
         self.held_bytes = 0
-        self._chosen: set[str] = set()  # connections with peers that the operator named
         self.past_traffic = Traffic()  # of connections that ended
         self._serving: set[asyncio.Task[Any]] = set()
         self._listener: Listener | None = None
@@ -235,7 +233,7 @@ class Network:
 
     def _last_words(self, link: Link, text: str) -> bytes:
         """Return the bytes that tell the other end of a new link why it ends."""
-        streams = streams_over(link, self._config.bounds, self._entropy, dialled=False)
+        streams = streams_over(link, self._hosts.framings, self._entropy, dialled=False)
         streams.send(MAIN_STREAM, encode_failure(None, ErrorCode.LOAD, text))
         return streams.take()[1]
 
@@ -251,24 +249,20 @@ class Network:
             self._observer.note(note)
         if effects.push_count:
             self._observer.count("pushes", effects.push_count)
-        for id, payload in effects.sends:
-            connection = self.connections.get(id)
-            if connection is not None:
-                connection.send(payload)
-        for id, reason in effects.closes:
-            self._close_connection(id, reason)
-        self._take_note(effects)
+        self._hosts.carry_out(host, effects)
+        for id in effects.useful:
+            if id in self._guests:
+                self._admission.used(self._guests[id])
+        if host is self._hosts.lattice:
+            self._take_note(effects)
 
     def _take_note(self, effects: Effects) -> None:
-        """Take note of what peers proved and did, as a replicator says."""
+        """Take note of what peers proved and did, as the lattice's replicator says."""
         for id, public_key in effects.identified:
             self.peers.identified(id, public_key)
             self._proved(id, public_key)
         for id, refusal in effects.taken:
             self.peers.taken(id, refusal)
-        for id in effects.useful:
-            if id in self._guests:
-                self._admission.used(self._guests[id])
         for id in effects.breaches:
             if id in self._guests:
                 self._admission.ban(self._guests[id])
@@ -281,11 +275,6 @@ class Network:
         """Return whether the operator named a peer: what is found is a claim of anybody."""
         return public_key in self._allowed or self.peers.is_added(public_key)
 
-    def _choose(self, id: str) -> None:
-        """Have what comes over a connection done before what strangers say."""
-        self._chosen.add(id)
-        self.connections[id].frames_max = WANTED_FRAMES_MAX
-
     def _proved(self, id: str, public_key: bytes) -> None:
         """Note whose connection it is; a named peer's is from now on served before strangers."""
         guest = self._guests.get(id)
@@ -294,15 +283,14 @@ class Network:
         guest.public_key = public_key
         if not self._is_named(public_key):
             return
-        self._choose(id)
-        known = self._acquaintances[id]
+        self.connections[id].frames_max = WANTED_FRAMES_MAX
+        known = self._hosts.acquaintance(id)
         is_wanted = self.peers.is_added(public_key)
-        who = replace(
-            known, public_key=public_key, sender=public_key, is_wanted=is_wanted, is_known=True
+        self._hosts.introduce(
+            replace(
+                known, public_key=public_key, sender=public_key, is_wanted=is_wanted, is_known=True
+            )
         )
-        self._acquaintances[id] = who
-        lattice = self._hosts.lattice
-        self._submit(lattice, id, lambda _replicator, _now: lattice.ledger.introduce(who))
 
     def name_of(self, id: str) -> str:
         """Return what stays of the peer at the other end: its key, else where it is."""
@@ -339,14 +327,14 @@ class Network:
         id: str,
         name: str,
         link: Link,
-        dialled: Address | None = None,
+        dialled: Place | None = None,
         *,
         is_added: bool = False,
     ) -> str:
         """Run a connection until it ends, an inbound one unless `dialled`; return why it ended."""
         outbound = dialled is not None
         bounds = self._config.bounds
-        streams = streams_over(link, bounds, self._entropy, dialled=outbound)
+        streams = streams_over(link, self._hosts.framings, self._entropy, dialled=outbound)
         connection = Connection(id, name, link, self, bounds, streams)
         self.connections[id] = connection
         direction, level = ("out", logging.INFO) if outbound else ("in", logging.DEBUG)
@@ -359,19 +347,15 @@ class Network:
         is_wanted = is_added or (key is not None and self.peers.is_added(key))
         is_known = is_wanted or (key is not None and self._is_named(key))
         if is_known:
-            self._choose(id)
+            connection.frames_max = WANTED_FRAMES_MAX
         sender = key or source_of_remote(link.remote) or link.remote
-        self._acquaintances[id] = Acquaintance(
-            id, outbound, key, pinned, sender, is_wanted, is_known
-        )
-        self._open(self._hosts.lattice, id, outbound=outbound)
+        who = Acquaintance(id, outbound, key, pinned, sender, is_wanted, is_known)
+        self._hosts.connected(connection, who)
         try:
             await connection.run()
         finally:
             del self.connections[id]
-            self._closed(self._hosts.lattice, id)
-            del self._acquaintances[id]
-            self._chosen.discard(id)
+            self._hosts.disconnected(id)
             self._observer.count("connections-closed")
             if connection.cause is not None:
                 self._observer.note(Note(f"closed-{connection.cause}", id, connection.reason))
@@ -381,75 +365,23 @@ class Network:
             log_event(level, "disconnected", peer=id, reason=connection.reason or "closed here")
         return connection.reason
 
-    def _open(self, host: Host[Replica], id: str, *, outbound: bool) -> None:
-        """Have a replica take up a connection."""
-        who = self._acquaintances[id]
-
-        def open(replicator: Replicator, now_ms: int) -> None:
-            host.ledger.introduce(who)
-            replicator.open(
-                id, now_ms, outbound=outbound, public_key=who.public_key, pinned=who.pinned
-            )
-
-        self._submit(host, id, open)
-
-    def _closed(self, host: Host[Replica], id: str) -> None:
-        """Have a replica forget a connection."""
-
-        def closed(replicator: Replicator, now_ms: int) -> None:
-            replicator.closed(id, now_ms)
-            host.ledger.leave(id)
-
-        self._submit(host, id, closed)
-
-    def _submit(
-        self, host: Host[Replica], id: str, action: Action, done: Done | None = None
-    ) -> None:
-        """Have a replica do something for a connection; those we chose come first."""
-        host.lane.submit(action, done, stranger=id not in self._chosen)
-
-    def opened(self, connection: Connection, stream: int, protocol: str, store_id: bytes) -> None:
-        """Refuse a stream: this node has nothing but the lattice of its main stream."""
-        connection.reset_stream(stream)
-        self._observer.count("streams-refused")
-
-    def ended(self, connection: Connection, stream: int, *, is_reset: bool) -> None:
-        """Nothing: no stream but the main one is ever taken, and that does not end."""
+    # --- what the connections say -------------------------------------------------------------
 
     def frame(self, connection: Connection, stream: int, payload: bytes) -> None:
         """Hand a frame to the replica that it is for."""
-        host = self._hosts.lattice
-        size = len(payload)
-        wait_ms = 0
+        self._hosts.frame(connection, stream, payload)
 
-        def receive(replicator: Replicator, now_ms: int) -> None:
-            nonlocal wait_ms
-            began_s = time.perf_counter()
-            replicator.receive(connection.id, payload, now_ms)
-            wait_ms = host.ledger.wait_ms(connection.id)
-            self._observer.measure("frame", time.perf_counter() - began_s)
+    def opened(self, connection: Connection, stream: int, protocol: str, store_id: bytes) -> None:
+        """Take a stream that the peer opened."""
+        self._hosts.opened(connection, stream, protocol, store_id)
 
-        def handled() -> None:
-            if wait_ms:
-                self._hold_back(connection, wait_ms)
-            connection.handled(size, stream)
-
-        self._submit(host, connection.id, receive, handled)
-
-    def _hold_back(self, connection: Connection, wait_ms: int) -> None:
-        """Read a peer later whose messages cost more than its share."""
-        connection.rest(wait_ms / 1e3)
-        text = f"its messages cost more than its share; it is read again in {wait_ms} ms"
-        self._observer.note(Note("work-slowed", connection.id, text))
+    def ended(self, connection: Connection, stream: int, *, is_reset: bool) -> None:
+        """Note that the peer says nothing more on a stream."""
+        self._hosts.ended(connection, stream)
 
     def written(self, connection: Connection, stream: int, count: int) -> None:
         """Tell a replica that frames have left."""
-        host = self._hosts.lattice
-        self._submit(
-            host,
-            connection.id,
-            lambda replicator, now: replicator.written(connection.id, count, now),
-        )
+        self._hosts.written(connection, stream, count)
 
     def held(self, change: int) -> None:
         """Keep what all peers together make us hold within bounds: cut the largest."""

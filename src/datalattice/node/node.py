@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.cells import Value
@@ -48,7 +48,8 @@ from datalattice.node.forkhealth import FORKS, fork_trouble
 from datalattice.node.grids import AuthorityWatch, web_keys
 from datalattice.node.guarding import Guard
 from datalattice.node.heal import Healer
-from datalattice.node.hosts import LATTICE, Host, Hosts
+from datalattice.node.host import LATTICE, Host
+from datalattice.node.hosts import Hosts
 from datalattice.node.housekeeping import Housekeeper
 from datalattice.node.keys import node_keys
 from datalattice.node.ledger import LatticeLedger
@@ -67,10 +68,13 @@ from datalattice.sync import (
     Effects,
     LatticeProtocol,
     LatticeReplica,
+    Replica,
     Replicator,
     Start,
+    WireProtocol,
     owner_text,
 )
+from datalattice.wire import Framing
 
 PULL_TIMEOUT_S: Final = 30.0
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -79,6 +83,8 @@ LOOK_S: Final = 0.05
 
 FAREWELL_S: Final = 1.0
 """How long a closing node waits for its last frames to leave."""
+
+R = TypeVar("R", bound=Replica)
 
 Verifier = Callable[[Value, bytes], bool]
 
@@ -176,7 +182,7 @@ class Node:
             self._entropy,
         )
         self._partial = partial_paths(config, self._lattice)
-        self._hosts = Hosts()
+        self._hosts = Hosts(self.observer, Framing(config.bounds.message_bytes_max))
         self.backups = tuple(backups)
         for one in self.backups:
             if not isinstance(one, Backup):
@@ -291,7 +297,7 @@ class Node:
             told=self._told,
             heard=self._heard,
         )
-        self._hosts.add(host)
+        self._hosts.add(host, Framing(self.config.bounds.message_bytes_max))
         self._healer = Healer(
             self._store, host.lane, self.observer, self.config.check_interval_ms / 1_000
         )
@@ -326,6 +332,7 @@ class Node:
             await self._network.close()
             await self._healer.close()
             await self.house.close()
+            await self._end_hosts()
             await asyncio.to_thread(self._hosts.pool.close)
             lost = [] if failure is None else await asyncio.to_thread(self._unwritten)
             with contextlib.suppress(StoreError):  # it is counted again
@@ -355,20 +362,25 @@ class Node:
     async def _end_backups(self) -> None:
         await asyncio.gather(*(asyncio.to_thread(one.close) for one in self._backing))
 
+    async def _end_hosts(self) -> None:
+        """End the replicas beside the lattice."""
+        for host in self._hosts:
+            if host is not self._host:
+                try:
+                    await self.unhost(host)
+                except (StoreError, TimeoutError) as error:
+                    log_event(logging.ERROR, "lost-unwritten", what=f"{host.name}: {error}")
+
     async def _farewell(self) -> None:
         """Let what peers have not been told leave, for a short while."""
-        told = asyncio.Event()
 
         def hurry(replicator: Replicator, now_ms: int) -> None:
-            try:
-                replicator.publish(now_ms, at_once=True)
-            finally:
-                self._loop.call_soon_threadsafe(told.set)
+            replicator.publish(now_ms, at_once=True)
 
-        self._host.lane.submit(hurry)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
-                await told.wait()
+                told = (host.act(hurry) for host in self._hosts)
+                await asyncio.gather(*told, return_exceptions=True)
                 await asyncio.gather(*(one.drained() for one in self.connections))
 
     # --- the fence ----------------------------------------------------------------------------
@@ -545,6 +557,47 @@ class Node:
         """Return what only the lane knows, once it has time to tell."""
         links = self._network.connections
         return await look_inside(self._host.lane, self._replica, self._pulls, links)
+
+    # --- further replicas ---------------------------------------------------------------------
+
+    def host(
+        self,
+        protocol: str,
+        store_id: bytes,
+        replica: R,
+        wire: WireProtocol,
+        *,
+        framing: Framing | None = None,
+    ) -> Host[R]:
+        """Replicate something beside the lattice, with the peers that both sides admit.
+
+        It talks on streams of its own, on connections of nodes that have several (`tls://`).
+
+        protocol, store_id: its name on every node that has it: 1 to 64 ASCII characters, up to 64
+                            bytes. wire: makes its conversations. framing: how its frames are cut.
+        Raises: UsageError: there is one with this name, or it is too long.
+                StoreClosed: the node is closed, or was not started.
+        """
+        host = Host(
+            (protocol, store_id),
+            replica,
+            Replicator(replica, wire, self.config.pace),
+            self.observer.failed,
+            self._hosts.pool,
+        )
+        self._hosts.add(host, framing or Framing())
+        host.start(self._network)
+        return host
+
+    async def unhost(self, host: Host[R]) -> None:
+        """Replicate something no more; what was written to it is durable on return.
+
+        Raises: UsageError: it is not here. StoreError: the last writes could not be made durable.
+        """
+        self._hosts.remove(host)
+        await host.close()
+
+    # --- peers --------------------------------------------------------------------------------
 
     def add_peer(self, address: str | None = None, *, public_key: bytes | None = None) -> None:
         """Stay connected to a node from now on: at an address, with a key, or both.

@@ -21,11 +21,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from datalattice.client import Address, parse_address
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import PUBLIC_KEY_BYTES, Entropy, SystemEntropy
 from datalattice.errors import UsageError
-from datalattice.node.transport import Link, Transport
+from datalattice.node.transport import Link, Place, Transport
 
 BACKOFF_MS_MIN: Final = 1_000
 BACKOFF_MS_MAX: Final = 30_000
@@ -99,8 +98,8 @@ class WantedPeer:
     """
 
     info: PeerInfo
-    addresses: list[Address] = field(default_factory=list)
-    learnt: Address | None = None
+    addresses: list[Place] = field(default_factory=list)
+    learnt: Place | None = None
     stamp: int = -1
     pinned: bool = False
     turn: int = 0
@@ -110,18 +109,15 @@ class WantedPeer:
     task: asyncio.Task[None] | None = None
 
     @property
-    def places(self) -> list[Address]:
+    def places(self) -> list[Place]:
         """Every address to try, each with the key it has to prove."""
         known = [*self.addresses, *([] if self.learnt is None else [self.learnt])]
         key = self.info.public_key if self.pinned else None
-        return [
-            one if key is None else Address(one.scheme, one.host, one.port, key) for one in known
-        ]
+        return [one if key is None else one.with_key(key) for one in known]
 
-    def has(self, address: Address) -> bool:
+    def has(self, address: Place) -> bool:
         """Return whether it is one of its addresses, whatever key is named with it."""
-        place = (address.scheme, address.host, address.port)
-        return any((one.scheme, one.host, one.port) == place for one in self.places)
+        return any(_is_same(one, address) for one in self.places)
 
     def show(self) -> None:
         """Let `info` name the address whose turn it is."""
@@ -137,7 +133,7 @@ class Call:
     """
 
     id: str
-    address: Address
+    address: Place
     link: Link
     is_added: bool = False
 
@@ -197,7 +193,7 @@ class Peers:
         Raises: UsageError: neither address nor key, not an address, not a key, two different keys,
                 or the key of this node itself.
         """
-        place = None if address is None else parse_address(address)
+        place = None if address is None else self._transport.place(address)
         key = public_key
         if place is not None and place.public_key is not None:
             if key not in (None, place.public_key):
@@ -222,7 +218,7 @@ class Peers:
         if place is not None and not any(one == place for one in peer.addresses):
             if not peer.has(place):
                 peer.news.set()
-            peer.addresses = [one for one in peer.addresses if _place(one) != _place(place)]
+            peer.addresses = [one for one in peer.addresses if not _is_same(one, place)]
             peer.addresses.append(place)
         peer.show()
 
@@ -244,7 +240,7 @@ class Peers:
     ) -> WantedPeer | None:
         """Return the wanted peer with an address or a key."""
         if public_key is None and address is not None:
-            place = parse_address(address)
+            place = self._transport.place(address)
             if (named := next((one for one in self._peers if one.has(place)), None)) is not None:
                 return named
             public_key = place.public_key
@@ -267,7 +263,7 @@ class Peers:
 
     # --- hearing of peers ---------------------------------------------------------------------
 
-    def learn(self, public_key: bytes, address: Address, stamp: int, source: str) -> bool:
+    def learn(self, public_key: bytes, address: Place, stamp: int, source: str) -> bool:
         """Take in where a node is said to be; return whether that is of use.
 
         A newer `stamp` replaces what an older one said. Nodes that nobody added are dialled, too,
@@ -396,7 +392,7 @@ class Peers:
                 async with asyncio.timeout(pause_ms / 1_000):
                     await peer.news.wait()
 
-    async def _attempt(self, peer: WantedPeer, place: Address) -> None:
+    async def _attempt(self, peer: WantedPeer, place: Place) -> None:
         """Dial once, and serve the connection until it ends."""
         try:
             link = await self._transport.dial(str(place))
@@ -429,7 +425,7 @@ class Peers:
         else:
             peer.turn += 1
 
-    def _proved(self, peer: WantedPeer, place: Address | None, key: bytes) -> str | None:
+    def _proved(self, peer: WantedPeer, place: Place | None, key: bytes) -> str | None:
         """Take in the key that answers at a peer's address; return why not to go on, if so."""
         if key == self._own_key:
             peer.pause_ms = OWN_KEY_PAUSE_MS
@@ -447,9 +443,9 @@ class Peers:
             return THEIRS_STAYS
         return None
 
-    def _hand_over(self, peer: WantedPeer, place: Address | None, other: WantedPeer) -> None:
+    def _hand_over(self, peer: WantedPeer, place: Place | None, other: WantedPeer) -> None:
         """Give an address to the peer whose key answers there."""
-        moved = [one for one in peer.addresses if place is None or _place(one) == _place(place)]
+        moved = [one for one in peer.addresses if place is None or _is_same(one, place)]
         peer.addresses = [one for one in peer.addresses if one not in moved]
         other.addresses.extend(one for one in moved if not other.has(one))
         if peer.info.source == ADDED:
@@ -496,5 +492,6 @@ class Peers:
         self.changed()
 
 
-def _place(address: Address) -> tuple[str, str, int]:
-    return address.scheme, address.host, address.port
+def _is_same(one: Place, other: Place) -> bool:
+    """Return whether two places are one, whatever key is named with it."""
+    return one.with_key(None) == other.with_key(None)

@@ -50,6 +50,7 @@ from datalattice.wire.mux import (
 from datalattice.wire.muxframes import (
     DATA_BYTES_MAX,
     NONCE_BYTES,
+    PROTOCOL_BYTES_MAX,
     STORE_ID_BYTES_MAX,
     Hello,
     encode_mux_frame,
@@ -87,6 +88,7 @@ __all__ = [
     "PATCH_BYTES_MAX",
     "PATH_KEYS_MAX",
     "PLAIN_PROTOCOL",
+    "PROTOCOL_BYTES_MAX",
     "READ_BYTES",
     "REQUEST_HASHES_MAX",
     "STORE_ID_BYTES_MAX",

@@ -172,9 +172,9 @@ def test_who_is_not_wanted_waits_in_a_line_of_its_own() -> None:
                 await node.sync()
                 for one in (wanted, other):
                     await one.wait_until(lambda one: one.root_hash == node.root_hash, 10)
-                known = set(node._network._chosen)
+                known = set(node._hosts.known)
                 assert len(known) == 1
                 assert known == set(node._network.peers.connection_ids())
-                assert other._network._chosen == {one.id for one in other.connections}
+                assert other._network._hosts.known == {one.id for one in other.connections}
 
     asyncio.run(work())

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import datalattice.node.peers as peers_module
-from datalattice.client import parse_address
+from datalattice.client import Address, parse_address
 from datalattice.crypto import Entropy, SeededEntropy
 from datalattice.errors import UsageError
 from datalattice.node import MemoryTransport
@@ -74,6 +74,9 @@ class World:
         self.calls: dict[str, asyncio.Future[str]] = {}
         self.changed = asyncio.Event()
         self.peers = Peers(self, self.serve, entropy, close=self.end, own_key=own_key)
+
+    def place(self, address: str) -> Address:
+        return parse_address(address)
 
     async def dial(self, address: str) -> Link:
         place = parse_address(address)

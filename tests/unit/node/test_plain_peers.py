@@ -78,7 +78,7 @@ def test_a_node_and_a_reference_node_become_equal_whoever_writes(dials: bool) ->
             assert info.public_key == THERE.public_key
             if dials:  # what it proved there makes it no stranger on its own connection either
                 network = here._network
-                await here.wait_until(lambda _: network._chosen == set(network.connections))
+                await here.wait_until(lambda _: network._hosts.known == set(network.connections))
 
     run(work)
 

@@ -4,6 +4,7 @@ from datalattice.node.transport.base import (
     Accept,
     Link,
     Listener,
+    Place,
     Refused,
     Transport,
 )
@@ -15,6 +16,7 @@ __all__ = [
     "Link",
     "Listener",
     "MemoryTransport",
+    "Place",
     "Refused",
     "TcpTransport",
     "Transport",

@@ -71,8 +71,32 @@ Refused = Callable[[str, str], None]
 """Called with (counter, circumstances) for each stranger that did not become a link."""
 
 
+class Place(Protocol):
+    """Where a node is, in the way of one transport. Places with equal fields are equal.
+
+    public_key: the key that the node has to prove there; None: any. `str` gives the text that
+                `Transport.place` reads as this.
+    """
+
+    @property
+    def public_key(self) -> bytes | None:
+        """The key that the node has to prove, None for any."""
+        ...
+
+    def with_key(self, public_key: bytes | None) -> Place:
+        """Return the same place, with another key to prove there, or none."""
+        ...
+
+
 class Transport(Protocol):
     """A way to reach nodes."""
+
+    def place(self, address: str) -> Place:
+        """Return the place that an address stands for.
+
+        Raises: UsageError: not an address of this transport.
+        """
+        ...
 
     async def dial(self, address: str) -> Link:
         """Return a link to the node at `address`.

@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from typing import Final
 
-from datalattice.client import parse_address
+from datalattice.client import Address, parse_address
 from datalattice.errors import UsageError
 from datalattice.node.transport.base import Accept, Link, Listener, Refused
 from datalattice.wire import MUX_PROTOCOL, PLAIN_PROTOCOL
@@ -113,6 +113,10 @@ class MemoryTransport:
         self._places: dict[int, Accept] = {}
         self._free = itertools.count(1)
         self._running: set[asyncio.Task[None]] = set()
+
+    def place(self, address: str) -> Address:
+        """Return the place that an address of the usual form stands for."""
+        return parse_address(address)
 
     async def dial(self, address: str) -> Link:
         """Return a link to a node that listens here."""

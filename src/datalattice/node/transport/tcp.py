@@ -180,6 +180,10 @@ class TcpTransport:
         self._identity = TlsIdentity(key_pair or KeyPair.generate(), protocols)
         self._plain = plain
 
+    def place(self, address: str) -> Address:
+        """Return the place that an address of the usual form stands for."""
+        return parse_address(address)
+
     async def dial(self, address: str) -> Link:
         """Return a link to a node; over TLS, to the one whose key the address names, if any."""
         target = parse_address(address)
