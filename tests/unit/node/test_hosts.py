@@ -52,13 +52,12 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - there is no event for what is looked at
-        await asyncio.sleep(0.01)
+async def until(node: Node, condition: Callable[[], bool]) -> None:
+    await node.wait_until(lambda _: condition(), TIMEOUT_S)
 
 
 async def connected(node: Node) -> None:
-    await until(lambda: all(peer.connected for peer in node.peers))
+    await until(node, lambda: all(peer.connected for peer in node.peers))
 
 
 def counters_on(
@@ -75,10 +74,8 @@ async def counts(host: Host[Counters]) -> dict[str, int]:
     return await host.ask(lambda counters: dict(counters.counts))
 
 
-async def agree(hosts: list[Host[Counters]], expected: dict[str, int]) -> None:
-    for host in hosts:
-        while await counts(host) != expected:  # noqa: ASYNC110 - a write of a peer is no event here
-            await asyncio.sleep(0.01)
+async def agree(node: Node, hosts: list[Host[Counters]], expected: dict[str, int]) -> None:
+    await until(node, lambda: all(host.replica.counts == expected for host in hosts))
 
 
 def test_counters_and_the_lattice_replicate_side_by_side_on_one_connection() -> None:
@@ -88,7 +85,7 @@ def test_counters_and_the_lattice_replicate_side_by_side_on_one_connection() -> 
             await connected(second)
             for number, host in enumerate(hosts):
                 await count(host, f"of {number}", number + 1)
-            await agree(hosts, {"of 0": 1, "of 1": 2})
+            await agree(first, hosts, {"of 0": 1, "of 1": 2})
             await settled(first, second)
             assert [one.connection_count for one in (first, second)] == [1, 1]
 
@@ -105,10 +102,10 @@ def test_a_replica_that_is_added_later_finds_its_like_on_open_connections(order:
                 store_id = bytes([number])
                 hosts = [counters_on(nodes[0], store_id)]
                 if order != "at once":
-                    await asyncio.sleep(0.02)
+                    await settled(*nodes)
                 hosts.append(counters_on(nodes[1], store_id))
                 await count(hosts[number % 2], "n")
-                await agree(hosts, {"n": 1})
+                await agree(nodes[0], hosts, {"n": 1})
 
     run(work)
 
@@ -122,7 +119,7 @@ def test_what_was_counted_before_two_nodes_met_is_compared_when_they_do() -> Non
                 await count(hosts[number % 2], f"name {number}", number + 1)
                 expected[f"name {number}"] = number + 1
             second.add_peer(f"tls://{first.address}")
-            await agree(hosts, expected)
+            await agree(first, hosts, expected)
 
     run(work)
 
@@ -132,7 +129,7 @@ async def settled(*nodes: Node) -> None:
     for node in nodes:
         assert node.owner is not None
         LatticeMQ.at(node.cursor, node.owner.public_key).partition("t", 0).offer("a record")
-    await until(lambda: len({node.root_hash for node in nodes}) == 1)
+    await until(nodes[0], lambda: len({node.root_hash for node in nodes}) == 1)
 
 
 def test_only_members_are_spoken_to_from_their_admission_to_their_removal() -> None:
@@ -140,13 +137,13 @@ def test_only_members_are_spoken_to_from_their_admission_to_their_removal() -> N
         async with node_of(ONE) as first, node_of(TWO, first) as second:
             ours, theirs = Club(), Club(ONE)
             hosts = [counters_on(first, b"club", ours), counters_on(second, b"club", theirs)]
-            await until(lambda: first.observer.counters.get("streams-refused", 0) == 1)
+            await until(first, lambda: first.observer.counters.get("streams-refused", 0) == 1)
             await count(hosts[0], "before")
             await settled(first, second)
             assert await counts(hosts[1]) == {}
             await hosts[0].ask(lambda _: ours.admitted.add(TWO.public_key))
             await count(hosts[0], "member")
-            await agree(hosts, {"before": 1, "member": 1})
+            await agree(first, hosts, {"before": 1, "member": 1})
             await hosts[0].ask(lambda _: ours.admitted.clear())
             await count(hosts[0], "after")
             await count(hosts[1], "from outside")
@@ -167,7 +164,7 @@ def test_an_unknown_store_and_a_forbidden_one_are_refused_alike_and_harm_nothing
             second.host("another protocol", b"", Counters(), JsonProtocol())
             good = [counters_on(node, b"good") for node in (first, second)]
             await count(good[0], "n")
-            await agree(good, {"n": 1})
+            await agree(first, good, {"n": 1})
             await settled(first, second)
             assert first.observer.health == second.observer.health == "ok"
 
@@ -180,7 +177,7 @@ def test_a_replica_that_is_removed_is_silent_and_catches_up_when_it_is_back() ->
             kept = Counters()
             hosts = [counters_on(first), counters_on(second, replica=kept)]
             await count(hosts[0], "n")
-            await agree(hosts, {"n": 1})
+            await agree(first, hosts, {"n": 1})
             await second.unhost(hosts[1])
             with pytest.raises(StoreClosed, match="counters is not on this node any more"):
                 await counts(hosts[1])
@@ -189,7 +186,7 @@ def test_a_replica_that_is_removed_is_silent_and_catches_up_when_it_is_back() ->
             await count(hosts[0], "n")
             assert kept.counts == {"n": 1}
             again = counters_on(second, replica=kept)
-            await agree([hosts[0], again], {"n": 2})
+            await agree(first, [hosts[0], again], {"n": 2})
 
     run(work)
 
@@ -238,11 +235,11 @@ def test_who_offends_a_replica_loses_its_stream_and_who_offends_three_the_connec
             closed = first.observer.counters
             if offended < FAULTY_MAX:
                 await count(good[0], "n")
-                await agree(good, {"n": 1})
-                await until(lambda: closed.get("closed-malformed", 0) == offended)
+                await agree(first, good, {"n": 1})
+                await until(first, lambda: closed.get("closed-malformed", 0) == offended)
                 assert not closed.get("connections-closed", 0)
             else:
-                await until(lambda: closed.get("connections-closed", 0) >= 1)
+                await until(first, lambda: closed.get("connections-closed", 0) >= 1)
             assert [await counts(one) for one in counters] == [{}] * offended
 
     run(work)
@@ -262,7 +259,7 @@ def test_a_hundred_replicas_need_no_more_threads_than_one() -> None:
             ]
             await asyncio.gather(*(count(pair[n % 2], "n") for n, pair in enumerate(pairs)))
             for pair in pairs:
-                await agree(pair, {"n": 1})
+                await agree(first, pair, {"n": 1})
             assert lane_threads() - before <= 8
             assert [one.connection_count for one in (first, second)] == [1, 1]
 
