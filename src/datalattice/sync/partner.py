@@ -53,6 +53,7 @@ class Partner:
     """The other end of one connection.
 
     id:             the name of the connection.
+    admitted:       the replica spoke to it when that was looked at last.
     joined:         it is told of changes.
     met:            it is known what it can do: it greeted us, or answered our greeting.
     sent, received: the last states that this peer was told, and told us and we took in. What it is
@@ -77,6 +78,7 @@ class Partner:
 
     conversation: Conversation
     id: str = field(init=False)
+    admitted: bool = True
     joined: bool = False
     met: bool = False
     sent: Probe | None = None

@@ -121,6 +121,7 @@ class Replicator:
         """
         conversation = self._protocol.converse(Peer(id, outbound, public_key), pinned)
         self._partners[id] = partner = Partner(conversation)
+        partner.admitted = self._admits(partner)
         self._say(partner, Greet(), now_ms)
         self._hear(partner, now_ms)
 
@@ -225,6 +226,24 @@ class Replicator:
             self._fetch(now_ms)
         else:
             self._effects.unhealed.extend(wanted)
+
+    def readmit(self, now_ms: int) -> None:
+        """Look anew at whom the replica admits; to be called when that may have changed.
+
+        Whoever is admitted now is compared and told. To whoever is not any more, what is open with
+        it ends, and what it was to deliver is asked of others.
+        """
+        for partner in list(self._partners.values()):
+            was_admitted, partner.admitted = partner.admitted, self._admits(partner)
+            if partner.admitted == was_admitted:
+                continue
+            partner.is_refused = not partner.admitted
+            self._touched.add(partner.id)
+            if partner.admitted:
+                self._welcome(partner, now_ms)
+            else:
+                self._expel(partner, now_ms)
+        self._fetch(now_ms)
 
     def written(self, id: str, count: int, now_ms: int) -> None:
         """Note that so many frames to a peer have left."""
@@ -375,6 +394,24 @@ class Replicator:
         elif isinstance(event, Delivered):
             for hash in event.request.hashes:
                 self._wants.failed(hash, partner.id, now_ms)
+
+    def _welcome(self, partner: Partner, now_ms: int) -> None:
+        """Begin with a peer that was not admitted before."""
+        if partner.joined:
+            self._wants.add_helper(partner.id)
+        # What it was told before does not count: it may not have admitted this node either.
+        partner.sent, partner.has_news = None, True
+        if partner.met:
+            self._compare(partner, Why.DUE, now_ms)
+        self._flush(partner, now_ms)
+
+    def _expel(self, partner: Partner, now_ms: int) -> None:
+        """End what is open with a peer that is no longer admitted."""
+        for exchange in list(partner.comparisons):
+            self._say(partner, Deny(exchange), now_ms)
+        self._hear(partner, now_ms)
+        self._wants.remove_peer(partner.id, now_ms)
+        self._drop_lost(partner.peer, now_ms)
 
     def _met(self, partner: Partner, start: object, now_ms: int, *, answered: bool) -> None:
         """Take up replication with a peer of which it is known now how it speaks."""
