@@ -48,7 +48,7 @@ class Point:
     seconds: float
 
 
-class Equality(Checker):
+class Equality(Checker[Observed]):
     """Knows at once when all nodes announce the same."""
 
     def __init__(self, nodes: int) -> None:

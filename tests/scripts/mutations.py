@@ -68,6 +68,7 @@ class Mutation:
 UNIT: Final = "tests/unit/"
 LAWS: Final = "tests/laws/"
 ATTACKS: Final = "tests/sim/test_attacks.py"
+COUNTERS: Final = "tests/sim/test_counters.py::"
 FENCING: Final = "tests/integration/test_fencing.py::"
 
 MUTATIONS: Final = (
@@ -353,14 +354,30 @@ MUTATIONS: Final = (
     ),
     # --- convergence ------------------------------------------------------------------------------
     Mutation(
+        "push to a peer that is not admitted",
+        "sync/replicator.py",
+        "        partner.is_refused = not self._admits(partner)\n",
+        "        partner.is_refused = False\n",
+        (
+            UNIT + "sync/test_replicator.py"
+            "::test_to_a_refused_peer_nothing_is_said_and_nothing_of_it_counts",
+            COUNTERS
+            + "test_a_peer_gets_nothing_before_it_is_admitted_and_nothing_after_it_is_removed",
+        ),
+    ),
+    Mutation(
+        "keep awake for news that a peer may not have",
+        "sync/partner.py",
+        "self.has_news and not self.is_refused",
+        "self.has_news",
+        (UNIT + "sync/test_replicator.py::test_what_a_refused_peer_is_not_told_wakes_nobody",),
+    ),
+    Mutation(
         "forget what is written within the broadcast window",
         "sync/replicator.py",
-        " or now_ms < partner.push_after_ms:\n            return\n"
-        "        partner.is_refused = not self._admits(partner)\n"
-        "        if partner.is_refused:\n            return\n"
-        "        partner.has_news = False\n",
-        ":\n            return\n        partner.has_news = False\n"
-        "        if now_ms < partner.push_after_ms:\n            return\n",
+        " or now_ms < partner.push_after_ms:\n            return\n        partner.is_refused",
+        ":\n            return\n        if now_ms < partner.push_after_ms:\n"
+        "            partner.has_news = False\n            return\n        partner.is_refused",
         (
             UNIT + "sync/test_replicator.py"
             "::test_writes_in_the_window_are_one_push_at_its_end_and_the_last_is_not_lost",

@@ -89,7 +89,7 @@ def test_who_signs_two_histories_is_taken_alike_everywhere_and_leaves_bounded_ev
 def test_a_peer_that_passes_on_what_is_unsound_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, str]] = []
 
-    class Noted(Checker):
+    class Noted(Checker[Observed]):
         def on_note(self, node: Observed, kind: str, peer: str) -> None:
             seen.append((kind, peer))
 
@@ -112,7 +112,7 @@ def test_the_health_of_honest_nodes_names_who_was_refused_and_why(
 ) -> None:
     said: list[str] = []
 
-    class Read(Checker):
+    class Read(Checker[Observed]):
         def at_rest(self, nodes: Sequence[Observed]) -> None:
             said.extend(str(node.noticed.get("x0")) for node in nodes)
 

@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from datalattice.testing.sim import (
     Checker,
     Dice,
     Faults,
+    LatticeView,
     Observed,
     SimNode,
     Simulation,
@@ -156,13 +158,13 @@ def test_frames_without_a_limit_are_seen(monkeypatch: pytest.MonkeyPatch) -> Non
 # --- what users do with it ------------------------------------------------------------------------
 
 
-class Greatest(Checker):
+class Greatest(Checker[LatticeView]):
     """A user's own: a counter never steps back on a node."""
 
     def __init__(self) -> None:
         self.seen: dict[str, int] = {}
 
-    def on_commit(self, node: Observed) -> None:
+    def on_commit(self, node: LatticeView) -> None:
         value = get_in(node.data.announced, [node.name])
         now = value if isinstance(value, int) else 0
         if now < self.seen.get(node.name, 0):
@@ -227,7 +229,8 @@ def test_the_runner_spreads_seeds_over_processes() -> None:
 
 
 def test_a_campaign_tells_what_failed_and_how_to_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def short(seed: int, keep: int = 0) -> Simulation:
+    def short(seed: int, keep: int = 0, kinds: Sequence[str] = ()) -> Simulation:
+        assert kinds == ("lattice",)
         return Simulation(seed, 3, checkers=[Grumbling()], keep=keep)
 
     monkeypatch.setattr(campaign, "scenario", short)
@@ -239,6 +242,6 @@ def test_a_campaign_tells_what_failed_and_how_to_see_it(monkeypatch: pytest.Monk
     assert "n0   opens" in told
 
 
-class Grumbling(Checker):
+class Grumbling(Checker[Observed]):
     def on_commit(self, node: Observed) -> None:
         self.fail("no")

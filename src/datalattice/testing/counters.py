@@ -3,19 +3,20 @@
 Grow-only counts by name; a part is one (name, count). Two of them are compared in several rounds:
 ranges of hashes with a fingerprint each, halved until a few hashes are left, which are listed.
 Whoever dialled begins. So it uses the seam of `sync` in the way of a protocol of sets, as the
-lattice does in the way of roots.
+lattice does in the way of roots. They may be kept in a file, and may be for members alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import datalattice.sync.conversation as talk
-from datalattice.errors import ProtocolViolation
+from datalattice.errors import ProtocolViolation, StoreFailed
+from datalattice.store import Disk
 from datalattice.sync import (
     ASK_TIMEOUT_MS,
     FETCHES,
@@ -46,15 +47,71 @@ _END: Final = "g" * 64
 """Behind every hash in hex."""
 
 
-class Counters:
-    """Grow-only counts by name. `refused`: connections that are not spoken to."""
+class CountFile:
+    """A file of counts on a disk: a new one is written and takes the place of the old one."""
 
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self.path: Final = f"{folder}/counts"
+
+    def load(self) -> dict[str, int]:
+        """Return what was saved last; durable on return.
+
+        Raises: StoreFailed: the folder cannot be made, or not be synced.
+        """
+        try:
+            self._disk.create_folder(self._folder)
+            if not self._disk.exists(self.path):
+                return {}
+            # A process that ended before it synced the folder has left a file that may yet be lost.
+            self._disk.sync_folder(self._folder)
+            file = self._disk.open(self.path)
+            try:
+                return dict(json.loads(file.read(0, file.size())))
+            finally:
+                file.close()
+        except OSError as error:
+            raise StoreFailed(f"{self.path}: {error.strerror}") from error
+
+    def save(self, counts: Mapping[str, int]) -> None:
+        """Keep these counts in the place of the former; durable on return.
+
+        Raises: StoreFailed: either of the two is kept.
+        """
+        fresh = f"{self.path}.new"
+        try:
+            file = self._disk.open(fresh, create=True)
+            try:
+                file.write(0, json.dumps(counts).encode())
+                file.sync()
+            finally:
+                file.close()
+            self._disk.replace(fresh, self.path)
+            self._disk.sync_folder(self._folder)
+        except OSError as error:
+            raise StoreFailed(f"{self.path}: {error.strerror}") from error
+
+
+class Counters:
+    """Grow-only counts by name.
+
+    refused: connections that are not spoken to.
+    file:    where they are kept; None: in memory alone.
+    members: keys that are spoken to; None: all.
+    """
+
+    def __init__(
+        self, file: CountFile | None = None, members: Collection[bytes] | None = None
+    ) -> None:
+        self.counts: dict[str, int] = {} if file is None else file.load()
         self.repaired: list[Part] = []
         self.refused: set[str] = set()
-        self._published: dict[str, int] = {}
+        self._file = file
+        self._members = members
+        self._published: dict[str, int] = dict(self.counts)
         self._parts: dict[bytes, Part] = {}
+        self._probe = self._probe_of(self._published)
 
     def add(self, name: str, amount: int = 1) -> None:
         """Count."""
@@ -63,7 +120,7 @@ class Counters:
     @property
     def probe(self) -> Probe:
         """What was published, as hashes of its parts in hex."""
-        return self._probe_of(self._published)
+        return self._probe
 
     def _probe_of(self, counts: dict[str, int]) -> Probe:
         hashes = []
@@ -85,23 +142,41 @@ class Counters:
         """Return whether a part is here; a count that was overtaken is contained, too."""
         return bytes.fromhex(hash) in self._parts
 
+    def part(self, hash: bytes) -> Part | None:
+        """Return a part that is here."""
+        return self._parts.get(hash)
+
     # --- what a replicator needs --------------------------------------------------------------
 
     def publish(self) -> Publication:
-        """Publish the counts."""
-        changed = self._published != self.counts
-        self._published = dict(self.counts)
-        return Publication(changed, self.probe)
+        """Publish the counts.
+
+        Raises: StoreError: they cannot be kept.
+        """
+        return Publication(self._keep(self.counts), self.probe)
+
+    def _keep(self, counts: Mapping[str, int]) -> bool:
+        """Make counts durable, then what is published; return whether that is news."""
+        if counts == self._published:
+            return False
+        if self._file is not None:
+            self._file.save(counts)
+        self._published = dict(counts)
+        self._probe = self._probe_of(self._published)
+        return True
 
     def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
-        """Take the greater count of each name."""
-        before = dict(self.counts)
+        """Take the greater count of each name.
+
+        Raises: StoreError: they cannot be kept, and nothing was taken.
+        """
+        counts = dict(self.counts)
         for part in offer.parts:
-            self._parts[part.hash] = part
             name, count = json.loads(part.data)
-            self.counts[name] = max(count, self.counts.get(name, 0))
-        changed = self.counts != before
-        self._published = dict(self.counts)
+            counts[name] = max(count, counts.get(name, 0))
+        changed = self._keep(counts)
+        self.counts = counts
+        self._parts.update((part.hash, part) for part in offer.parts)
         if offer.probe is None:
             return Absorbed(changed=changed)
         missing = tuple(bytes.fromhex(one) for one in hashes_of(offer.probe) if not self.has(one))
@@ -138,7 +213,10 @@ class Counters:
 
     def regard(self, peer: Peer) -> Regard:
         """Return whether a peer is spoken to."""
-        return Regard.REFUSED if peer.connection in self.refused else Regard.STRANGER
+        if peer.connection in self.refused:
+            return Regard.REFUSED
+        is_member = self._members is None or peer.public_key in self._members
+        return Regard.STRANGER if is_member else Regard.REFUSED
 
     def hear(self, peer: Peer) -> None:
         """Count nothing."""
@@ -188,9 +266,11 @@ class Ranges:
                     raise ProtocolViolation(f"not a range: {one}")
         return Step(tuple(said), (), tuple(map(bytes.fromhex, need)), is_done=not said)
 
-    def ended(self) -> Probe:
-        """Return what both have: all that either had."""
-        return self._replica.joined([*self._own, *self._theirs])
+    def ended(self) -> Probe | None:
+        """Return what both have: all that either had; None when some of it was given up."""
+        hashes = [*self._own, *self._theirs]
+        is_here = all(map(self._replica.has, hashes))
+        return self._replica.joined(hashes) if is_here else None
 
     def _within(self, low: str, high: str) -> list[str]:
         return [hash for hash in self._own if low <= hash < high]

@@ -346,6 +346,11 @@ class SimDisk:
         del content.now[size:]
         del content.durable[size:]
 
+    def durable(self, path: str) -> bytes | None:
+        """Return what is sure to be in a file if the power fails now; None: no file is."""
+        content = self._kept.get(path)
+        return None if content is None else bytes(content.durable)
+
     def drop(self, path: str) -> None:
         """Remove a file behind everybody's back."""
         del self._names[path]

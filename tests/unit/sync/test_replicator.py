@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,10 +36,11 @@ from datalattice.testing.counters import (
     part_of,
 )
 from datalattice.testing.sim import Checker, Faults, Observed, SimNode, Simulation
+from datalattice.testing.sim.counting import COUNTERS, counters_kind
 from datalattice.wire import encode_frame
 
 
-class Net(Checker):
+class Net(Checker[Observed]):
     """The steps of a simulation whose nodes have one letter each."""
 
     def __init__(self, names: str, seed: int, **faults: Any) -> None:
@@ -49,17 +51,16 @@ class Net(Checker):
             seed,
             len(names),
             Faults(**{"delay_ms": 1, **faults}),
-            replica=self._open,
+            kinds=[replace(counters_kind(lambda: [self]), make=self._open)],
             links=[],
             disks=False,
-            checkers=[self],
         )
         self._simulation.begin()
 
     def _open(self, node: SimNode) -> tuple[Counters, JsonProtocol]:
         return self._replicas[self._names[int(node.name[1:])]], JsonProtocol()
 
-    def on_send(self, node: Observed, payload: bytes) -> None:
+    def on_send(self, node: Observed, peer: str, payload: bytes) -> None:
         self.on_frame(self._names[int(node.name[1:])], payload)
 
     @property
@@ -273,10 +274,10 @@ def test_the_next_peer_is_asked_when_one_does_not_answer() -> None:
     cluster.net.connect("b", "a")
     cluster.replicas["b"].counts.clear()
     node = cluster.net.nodes["b"]
-    node.opened("mute", "nobody", outbound=False)
+    node.opened("mute", "n2", outbound=False)
     probe = cluster.replicas["c"].probe
     assert probe is not None
-    node.arrived("mute", encode_frame(pack("offer", probe.key.hex(), probe.data, [])))
+    node.arrived("mute", COUNTERS, encode_frame(pack("offer", probe.key.hex(), probe.data, [])))
     cluster.net.run(cluster.net.now_ms + 2 * REQUEST_TIMEOUT_MS)
     assert cluster.replicas["b"].counts == {"c": 9}
 
@@ -658,6 +659,52 @@ def test_what_a_refused_peer_is_not_told_wakes_nobody() -> None:
     replica.refused.clear()
     node.tick(now_ms)
     assert "offer" in {json.loads(payload)[0] for _, payload in node.take_effects().sends}
+
+
+def _met_and_refused() -> tuple[Replicator, Counters]:
+    """Return a node that does not admit p, which has answered its greeting."""
+    replica = Counters()
+    replica.refused.add("p")
+    node = Replicator(replica, JsonProtocol())
+    node.open("p", 0, outbound=True)
+    node.receive("p", pack("answer", 1, None), 0)
+    node.take_effects()
+    return node, replica
+
+
+def said(node: Replicator) -> list[str]:
+    """Return the kinds of messages that a node sends."""
+    return [json.loads(payload)[0] for _, payload in node.take_effects().sends]
+
+
+def test_a_peer_that_is_admitted_later_is_compared_and_told_at_once() -> None:
+    node, replica = _met_and_refused()
+    replica.add("y", 1)
+    node.publish(0)
+    assert said(node) == []
+    replica.refused.clear()
+    node.readmit(1)
+    assert said(node) == ["round", "offer"]
+    node.readmit(2)  # nothing has changed
+    assert said(node) == []
+
+
+def test_what_is_open_with_a_peer_ends_when_it_is_no_longer_admitted() -> None:
+    node, replica, (_, id, wanted) = _asking()
+    node.open("q", 0, outbound=True)
+    node.pull("p", Pull("token"), 0)
+    node.take_effects()
+    replica.refused.add("p")
+    node.readmit(1)
+    effects = node.take_effects()
+    sent = [(peer, json.loads(payload)) for peer, payload in effects.sends]
+    assert [body[0] for peer, body in sent if peer == "p"] == ["deny"]
+    assert [body[2] for peer, body in sent if peer == "q" and body[0] == "want"] == [wanted]
+    ((token, error),) = effects.finished
+    assert token == "token"
+    assert error
+    node.receive("p", pack("answer", id, [json.dumps(["x", 3])]), 2)
+    assert replica.counts == {}
 
 
 def test_parts_that_come_when_a_peer_is_refused_are_asked_of_another() -> None:

@@ -8,20 +8,28 @@ See docs/simulation.md.
 
 from datalattice.testing.sim.campaign import replay, run_campaign, scenario
 from datalattice.testing.sim.checkers import (
-    Authority,
+    Admission,
     BoundedMemory,
     Checker,
-    Completeness,
     Convergence,
     Durability,
-    LocalStays,
     Observed,
+    SentIsDurable,
     Violation,
+    neutral_checkers,
 )
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.faults import NO_FAULTS, Faults
-from datalattice.testing.sim.node import OpenReplica, SimNode, open_lattice
-from datalattice.testing.sim.simulation import Outcome, Simulation
+from datalattice.testing.sim.lattice import LatticeView
+from datalattice.testing.sim.lattice_checkers import (
+    Authority,
+    Completeness,
+    ForkedDurability,
+    LocalStays,
+    ObservedLattice,
+)
+from datalattice.testing.sim.node import Kind, SimHost, SimNode, View, Workload
+from datalattice.testing.sim.simulation import Outcome, Simulation, standard_kind
 from datalattice.testing.sim.topology import line, mesh, random_links, ring, star
 from datalattice.testing.sim.trust import (
     Blame,
@@ -31,13 +39,13 @@ from datalattice.testing.sim.trust import (
     Named,
     Ranks,
     Soundness,
-    general_checkers,
     standard_checkers,
 )
-from datalattice.testing.sim.workload import Workload, standard_workload
+from datalattice.testing.sim.workload import standard_workload
 
 __all__ = [
     "NO_FAULTS",
+    "Admission",
     "Authority",
     "Blame",
     "BoundedEvidence",
@@ -50,27 +58,33 @@ __all__ = [
     "Dice",
     "Durability",
     "Faults",
+    "ForkedDurability",
+    "Kind",
+    "LatticeView",
     "LocalStays",
     "Named",
     "Observed",
-    "OpenReplica",
+    "ObservedLattice",
     "Outcome",
     "Ranks",
+    "SentIsDurable",
+    "SimHost",
     "SimNode",
     "Simulation",
     "Soundness",
+    "View",
     "Violation",
     "Workload",
-    "general_checkers",
     "line",
     "mesh",
-    "open_lattice",
+    "neutral_checkers",
     "random_links",
     "replay",
     "ring",
     "run_campaign",
     "scenario",
     "standard_checkers",
+    "standard_kind",
     "standard_workload",
     "star",
 ]

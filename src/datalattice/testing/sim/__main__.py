@@ -6,9 +6,9 @@ import argparse
 import os
 import sys
 
-from datalattice.testing.sim.campaign import replay, run_campaign
+from datalattice.testing.sim.campaign import KINDS, LATTICE_KIND, replay, run_campaign
 
-COMMAND = "python -m datalattice.testing.sim --replay"
+COMMAND = "python -m datalattice.testing.sim"
 
 
 def _count(text: str) -> int:
@@ -18,6 +18,14 @@ def _count(text: str) -> int:
     return count
 
 
+def _kinds(text: str) -> tuple[str, ...]:
+    kinds = tuple(dict.fromkeys(text.split(",")))
+    unknown = [one for one in kinds if one not in KINDS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(KINDS)}, got {', '.join(unknown)}")
+    return kinds
+
+
 def main() -> int:
     """Return 0 when nothing was violated."""
     parser = argparse.ArgumentParser(prog="python -m datalattice.testing.sim", description=__doc__)
@@ -25,13 +33,22 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=_count, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one and show its end")
+    parser.add_argument(
+        "--kinds",
+        type=_kinds,
+        default=(LATTICE_KIND,),
+        metavar="KIND,...",
+        help=f"what the nodes replicate: {', '.join(KINDS)}; the lattice alone if not given",
+    )
     given = parser.parse_args()
     if given.replay is not None:
-        outcome = replay(given.replay)
+        outcome = replay(given.replay, given.kinds)
         sys.stdout.write(f"{outcome}\n")
         return 0 if outcome.violation is None else 1
     seeds = range(given.first, given.first + given.seeds)
-    return 1 if run_campaign(seeds, given.jobs, sys.stdout, COMMAND) else 0
+    kinds = "" if given.kinds == (LATTICE_KIND,) else f" --kinds {','.join(given.kinds)}"
+    command = f"{COMMAND}{kinds} --replay"
+    return 1 if run_campaign(seeds, given.jobs, sys.stdout, command, given.kinds) else 0
 
 
 if __name__ == "__main__":

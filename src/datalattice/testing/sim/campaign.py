@@ -7,27 +7,41 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TextIO
 
 from datalattice.cells import Cell
+from datalattice.testing.sim.counting import counters_kind
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.faults import Faults
-from datalattice.testing.sim.simulation import Outcome, Simulation
+from datalattice.testing.sim.node import Kind
+from datalattice.testing.sim.simulation import Outcome, Simulation, standard_kind
 
 NODES_MIN: Final = 3
 NODES_MAX: Final = 7
 TWICE_EVERY: Final = 50
 """One seed in so many is run a second time: its trace must be the same."""
 
+LATTICE_KIND: Final = "lattice"
+
+OTHER_KINDS: Final[Mapping[str, Callable[[], Kind]]] = {"counters": counters_kind}
+"""What nodes may host beside the lattice, or in its place."""
+
+KINDS: Final = (LATTICE_KIND, *OTHER_KINDS)
+
+EXCLUSIONS_MAX: Final = 3
+
 CHUNK_SEEDS: Final = 10
 REPORT_S: Final = 30.0
 TRACE_LINES: Final = 60
 
 
-def scenario(seed: int, keep: int = 0) -> Simulation:
+def scenario(seed: int, keep: int = 0, kinds: Sequence[str] = (LATTICE_KIND,)) -> Simulation:
     """Return the cluster that a seed stands for.
+
+    kinds: what each of its nodes hosts.
 
     Half of them have hostile peers: a third of all, or all but one of each node's peers. One in
     four keeps its faults to the end (safety), the others must converge (liveness). One in four has
@@ -38,15 +52,25 @@ def scenario(seed: int, keep: int = 0) -> Simulation:
     size = dice.between(NODES_MIN, NODES_MAX)
     hostile = dice.pick((0, 0, max(1, size // 3), size - 2))
     hosting = dice.chance(0.3)
+    faults = Faults.drawn(dice)
+    settle = dice.chance(0.75)
+    references = 0 if hosting else int(dice.chance(0.25))
+    has_lattice = LATTICE_KIND in kinds
+    made = [standard_kind(hosting=hosting)] if has_lattice else []
+    made += [OTHER_KINDS[one]() for one in kinds if one != LATTICE_KIND]
+    if len(made) > has_lattice:
+        exclusions = Dice(seed, "members").between(0, EXCLUSIONS_MAX)
+        faults = replace(faults, exclusions=exclusions)
     return Simulation(
         seed,
         size - hostile,
-        Faults.drawn(dice),
-        hostile=hostile,
-        settle=dice.chance(0.75),
-        references=0 if hosting else int(dice.chance(0.25)),
+        faults,
+        kinds=made,
+        # These speak to lattices alone.
+        hostile=hostile if has_lattice else 0,
+        references=references if has_lattice else 0,
+        settle=settle,
         clones=int(dice.chance(0.2)),
-        hosting=hosting,
         keep=keep,
     )
 
@@ -60,35 +84,39 @@ class Verdict:
     fault: str
 
 
-def judge(seed: int) -> Verdict:
+def judge(seed: int, kinds: Sequence[str] = (LATTICE_KIND,)) -> Verdict:
     """Run a seed."""
-    outcome = scenario(seed).run()
+    outcome = scenario(seed, kinds=kinds).run()
     fault = "" if outcome.violation is None else str(outcome.violation)
     if not fault and seed % TWICE_EVERY == 0:
-        again = scenario(seed).run()
+        again = scenario(seed, kinds=kinds).run()
         if again.trace != outcome.trace:
             fault = f"determinism: traces {outcome.trace[:16]} and {again.trace[:16]}"
     return Verdict(seed, outcome.events, fault)
 
 
-def judge_all(seeds: range, jobs: int) -> Iterator[Verdict]:
+def judge_all(seeds: range, jobs: int, kinds: Sequence[str]) -> Iterator[Verdict]:
     """Run seeds over so many processes; yield their verdicts as they come."""
+    judge_one = partial(judge, kinds=kinds)
     if jobs == 1:
-        yield from map(judge, seeds)
+        yield from map(judge_one, seeds)
         return
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap_unordered(judge, seeds, chunksize=CHUNK_SEEDS)
+        yield from pool.imap_unordered(judge_one, seeds, chunksize=CHUNK_SEEDS)
 
 
-def replay(seed: int) -> Outcome:
+def replay(seed: int, kinds: Sequence[str] = (LATTICE_KIND,)) -> Outcome:
     """Run a seed and keep the last of its events to be read."""
-    return scenario(seed, keep=TRACE_LINES).run()
+    return scenario(seed, keep=TRACE_LINES, kinds=kinds).run()
 
 
-def run_campaign(seeds: range, jobs: int, out: TextIO, command: str) -> int:
+def run_campaign(
+    seeds: range, jobs: int, out: TextIO, command: str, kinds: Sequence[str] = (LATTICE_KIND,)
+) -> int:
     """Run seeds, tell how it goes, and return how many of them failed.
 
-    `command` replays a seed when the seed is put behind it.
+    command: replays a seed when the seed is put behind it.
+    kinds:   what the nodes host.
     """
     compiled = not (sys.modules[Cell.__module__].__file__ or "").endswith(".py")
     out.write(
@@ -100,7 +128,7 @@ def run_campaign(seeds: range, jobs: int, out: TextIO, command: str) -> int:
     done = events = 0
     fewest = 0
     failed: list[Verdict] = []
-    for verdict in judge_all(seeds, jobs):
+    for verdict in judge_all(seeds, jobs, kinds):
         done += 1
         events += verdict.events
         fewest = min(fewest, verdict.events) if fewest else verdict.events
@@ -120,5 +148,5 @@ def run_campaign(seeds: range, jobs: int, out: TextIO, command: str) -> int:
         f"violations: {len(failed)}\n"
     )
     for verdict in sorted(failed, key=lambda one: one.seed)[:1]:
-        out.write(f"\nthe end of seed {verdict.seed}:\n{replay(verdict.seed)}\n")
+        out.write(f"\nthe end of seed {verdict.seed}:\n{replay(verdict.seed, kinds)}\n")
     return len(failed)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from datalattice.testing.disk import SimDisk
-from datalattice.testing.sim.checkers import Checker
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.node import SimNode, World
 
@@ -24,14 +23,11 @@ class Doubles:
     def __init__(
         self,
         world: World,
-        checkers: Sequence[Checker],
         nodes: list[SimNode],
         dice: Dice,
         end: Callable[[SimNode], None],
     ) -> None:
         self._world = world
-        self._checkers = checkers
-        self._nodes = nodes
         self._dice = dice
         self._end = end
         self._original = dice.pick(nodes)
@@ -58,8 +54,9 @@ class Doubles:
             self._end(node)
         node.disk = _copy_of(self._backup)
         self.owners.add(node.keys.public_key)
-        for checker in self._checkers:
-            checker.on_restore(node, self._nodes)
+        for watch, host in zip(self._world.watches, node.hosts.values(), strict=True):
+            for checker in watch.checkers:
+                checker.on_restore(host.view, watch.views)
 
     def clone(self, name: str) -> SimNode:
         """Return a node with the same key over a copy of the disk, or an empty one."""
@@ -69,8 +66,9 @@ class Doubles:
         if original.is_up:
             double.disk = _copy_of(original.disk)
         self._world.timeline.record(name, f"is a copy of {original.name}")
-        for checker in self._checkers:
-            checker.on_clone(double)
+        for watch, host in zip(self._world.watches, double.hosts.values(), strict=True):
+            for checker in watch.checkers:
+                checker.on_clone(host.view)
         return double
 
 

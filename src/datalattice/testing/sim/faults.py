@@ -22,6 +22,8 @@ class Faults:
     jumps:       wall clocks that are set anew, by up to an hour; skew_ms is how far they are off at
                  the beginning.
     restores:    times that an old copy of its disk is put back under one of the nodes.
+    exclusions:  times that the others exclude a node for a while, each on its own; one node is not
+                 admitted to begin with. Only replicas for members take notice.
     """
 
     loss: float = 0.0
@@ -38,6 +40,7 @@ class Faults:
     jumps: int = 0
     skew_ms: int = 0
     restores: int = 0
+    exclusions: int = 0
 
     @classmethod
     def drawn(cls, dice: Dice) -> Faults:

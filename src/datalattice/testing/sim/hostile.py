@@ -16,7 +16,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, LimitExceeded
 from datalattice.testing.sim.attacks import ATTACKS, Knowledge
 from datalattice.testing.sim.dice import Dice
-from datalattice.testing.sim.network import SimNetwork
+from datalattice.testing.sim.network import HostName, SimNetwork
 from datalattice.testing.sim.node import SimNode
 from datalattice.testing.sim.poison import POISON
 from datalattice.testing.sim.timeline import Timeline
@@ -92,7 +92,7 @@ class HostilePeer:
         self._send(connection, self._knowledge.hello(self._id))
         self._send(connection, encode_query(self._id, ()))
 
-    def arrived(self, connection: str, data: bytes) -> None:
+    def arrived(self, connection: str, name: HostName, data: bytes) -> None:
         """Listen, and answer in its own way."""
         buffer = self._links.get(connection)
         if buffer is None:
@@ -103,7 +103,7 @@ class HostilePeer:
             self._knowledge.captured.append(payload)
             self._answer(connection, payload)
 
-    def written(self, connection: str) -> None:
+    def written(self, connection: str, name: HostName) -> None:
         """Do nothing: it does not wait for anybody."""
 
     def ended(self, connection: str) -> None:

@@ -1,8 +1,10 @@
 """Simulated network: connections between the ends of a simulation, as streams of bytes.
 
-What an end sends is one piece, arrives in order like on TCP, possibly cut in two at any byte or
-together with the next. Beyond what TCP does, whole pieces may be lost, repeated or overtaken: a
-protocol that lives with that lives with relays and lost buffers, too.
+A connection carries a stream in each direction for each replica that its ends have in common, and
+what is sent names the replica that it is for. It is one piece, arrives in order within its stream
+like on TCP, possibly cut in two at any byte or together with the next. Beyond what TCP does, whole
+pieces may be lost, repeated or overtaken: a protocol that lives with that lives with relays and
+lost buffers, too.
 
 The two ends of a connection learn of its end each at a time of its own.
 """
@@ -10,7 +12,7 @@ The two ends of a connection learn of its end each at a time of its own.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -21,6 +23,12 @@ from datalattice.testing.sim.timeline import Timeline
 
 NOTICE_MS_MAX: Final = 300
 """Longest time until an end notices that its connection is torn."""
+
+HostName = tuple[str, bytes]
+"""The protocol and the store id of a replica: under these its peers find it on a node."""
+
+LATTICE: Final[HostName] = ("lattice", b"")
+"""The lattice of a node: whom a plain connection speaks to."""
 
 _FIRST: Final = -1
 """The due time of the rest of a piece: before all others."""
@@ -43,12 +51,12 @@ class End(Protocol):
         """Take up a connection."""
         ...
 
-    def arrived(self, connection: str, data: bytes) -> None:
-        """Take in bytes of the stream."""
+    def arrived(self, connection: str, name: HostName, data: bytes) -> None:
+        """Take in bytes of a stream."""
         ...
 
-    def written(self, connection: str) -> None:
-        """Note that one piece has left."""
+    def written(self, connection: str, name: HostName) -> None:
+        """Note that one piece of a stream has left."""
         ...
 
     def ended(self, connection: str) -> None:
@@ -58,11 +66,15 @@ class End(Protocol):
 
 @dataclass(slots=True)
 class _Stream:
-    """One direction of a connection. pieces: a heap of (due, order, bytes, whether it counts)."""
+    """One direction of a connection, for one replica.
+
+    pieces: a heap of (due, order, bytes, whether it counts).
+    """
 
     connection: _Connection
     source: str
     target: str
+    name: HostName
     pieces: list[tuple[int, int, bytes, bool]] = field(default_factory=list)
     last_due_ms: int = 0
     closed_until_ms: int = 0
@@ -70,14 +82,32 @@ class _Stream:
 
 @dataclass(slots=True)
 class _Connection:
-    """A connection. `knowing`: the ends that take it for open."""
+    """A connection. `knowing`: the ends that take it for open. `streams`: by their sources."""
 
     id: str
     dialler: str
     acceptor: str
+    opened_ms: int
     knowing: set[str]
-    streams: dict[str, _Stream] = field(default_factory=dict)
+    streams: dict[str, dict[HostName, _Stream]]
     flows: bool = True
+
+    def other(self, name: str) -> str:
+        """Return the other end."""
+        return self.acceptor if name == self.dialler else self.dialler
+
+    def stream(self, source: str, name: HostName) -> _Stream:
+        """Return a stream; it begins when it is used first."""
+        made = self.streams[source].get(name)
+        if made is None:
+            made = _Stream(self, source, self.other(source), name, last_due_ms=self.opened_ms)
+            self.streams[source][name] = made
+        return made
+
+    def each(self) -> Iterator[_Stream]:
+        """Yield all streams, those of the dialler first."""
+        for streams in self.streams.values():
+            yield from streams.values()
 
 
 class SimNetwork:
@@ -109,9 +139,9 @@ class SimNetwork:
                 return False
         self._order += 1
         id = f"{dialler}>{acceptor}#{self._order}"
-        made = _Connection(id, dialler, acceptor, {dialler, acceptor})
-        for source, target in ((dialler, acceptor), (acceptor, dialler)):
-            made.streams[source] = _Stream(made, source, target, last_due_ms=now_ms)
+        made = _Connection(
+            id, dialler, acceptor, now_ms, {dialler, acceptor}, {dialler: {}, acceptor: {}}
+        )
         self._connections[id] = made
         self._timeline.record(dialler, f"connects to {acceptor} as {id}")
         self._ends[acceptor].opened(id, dialler, outbound=False)
@@ -135,19 +165,19 @@ class SimNetwork:
 
     # --- bytes --------------------------------------------------------------------------------
 
-    def send(self, id: str, source: str, data: bytes) -> None:
-        """Have a piece travel."""
+    def send(self, id: str, source: str, data: bytes, name: HostName = LATTICE) -> None:
+        """Have a piece travel to the replica of this name at the other end."""
         connection = self._connections.get(id)
         if connection is None or not connection.flows or source not in connection.knowing:
             return
-        stream = connection.streams[source]
+        stream = connection.stream(source, name)
         self.frames += 1
         self.sent_bytes += len(data)
         faults, dice, now_ms = self.faults, self._dice, self._timeline.now_ms
         until_ms, lossy = self._blocked.get((source, stream.target), (0, False))
         if (lossy and until_ms > now_ms) or dice.chance(faults.loss):
             self._timeline.record(source, f"loses a frame on {id}")
-            self._timeline.after(1, partial(self._written, connection, source))
+            self._timeline.after(1, partial(self._written, stream))
             return
         for copy in range(2 if dice.chance(faults.repeat) else 1):
             due_ms = now_ms + dice.between(faults.delay_min_ms, faults.delay_ms)
@@ -182,19 +212,20 @@ class SimNetwork:
             _, _, more, also = heapq.heappop(stream.pieces)
             data += more
             if also:
-                self._written(stream.connection, stream.source)
+                self._written(stream)
         connection = stream.connection
         if stream.target in connection.knowing:
-            target.arrived(connection.id, data)
+            target.arrived(connection.id, stream.name, data)
         if counts:
-            self._written(connection, stream.source)
+            self._written(stream)
 
-    def _written(self, connection: _Connection, source: str) -> None:
+    def _written(self, stream: _Stream) -> None:
+        connection, source = stream.connection, stream.source
         idle_ms = self._ends[source].idle_until_ms
         if idle_ms > self._timeline.now_ms:
-            self._timeline.at(idle_ms, partial(self._written, connection, source))
+            self._timeline.at(idle_ms, partial(self._written, stream))
         elif source in connection.knowing:
-            self._ends[source].written(connection.id)
+            self._ends[source].written(connection.id, stream.name)
 
     # --- the end of connections ---------------------------------------------------------------
 
@@ -204,13 +235,13 @@ class SimNetwork:
         if connection is None or not connection.flows:
             return
         self._timeline.record(connection.dialler, f"loses {id}")
-        for stream in connection.streams.values():
+        for stream in connection.each():
             target = self._ends[stream.target]
             if stream.pieces and self._dice.chance(0.7):
                 data = heapq.heappop(stream.pieces)[2]
                 cut = self._dice.below(len(data))
                 if target.idle_until_ms <= self._timeline.now_ms and cut:
-                    target.arrived(id, data[:cut])
+                    target.arrived(id, stream.name, data[:cut])
         self._stop(connection)
         for name in (connection.dialler, connection.acceptor):
             self._timeline.after(
@@ -232,9 +263,11 @@ class SimNetwork:
         if connection is None or source not in connection.knowing:
             return
         self._timeline.record(source, f"closes {id}")
-        stream = connection.streams[source]
+        sent = connection.streams[source].values()
+        last_due_ms = max((stream.last_due_ms for stream in sent), default=connection.opened_ms)
         self._inform(connection, source)
-        self._timeline.at(stream.last_due_ms + 1, partial(self._end, connection, stream.target))
+        target = connection.other(source)
+        self._timeline.at(last_due_ms + 1, partial(self._end, connection, target))
 
     def die(self, name: str) -> None:
         """Take all connections of an end that is no more; the others notice later."""
@@ -242,7 +275,7 @@ class SimNetwork:
             if name not in connection.streams:
                 continue
             self._stop(connection)
-            other = connection.streams[name].target
+            other = connection.other(name)
             connection.knowing.discard(name)
             self._timeline.after(
                 self._dice.below(NOTICE_MS_MAX), partial(self._inform, connection, other)
@@ -254,7 +287,7 @@ class SimNetwork:
 
     def _stop(self, connection: _Connection) -> None:
         connection.flows = False
-        for stream in connection.streams.values():
+        for stream in connection.each():
             stream.pieces.clear()
 
     def _inform(self, connection: _Connection, name: str) -> None:

@@ -15,10 +15,12 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import LimitExceeded, ProtocolViolation
 from datalattice.lattice import MergeContext, root_lattice
+from datalattice.sync import LatticeReplica
 from datalattice.testing.reference import ReferencePeer
 from datalattice.testing.sim.checkers import Violation
 from datalattice.testing.sim.dice import Dice
-from datalattice.testing.sim.network import SimNetwork
+from datalattice.testing.sim.lattice_checkers import honest_part
+from datalattice.testing.sim.network import HostName, SimNetwork
 from datalattice.testing.sim.timeline import Timeline
 from datalattice.wire import FrameBuffer, encode_frame
 
@@ -110,7 +112,7 @@ class SimReference:
         if outbound:
             self._send(connection, self.peer.challenge())
 
-    def arrived(self, connection: str, data: bytes) -> None:
+    def arrived(self, connection: str, name: HostName, data: bytes) -> None:
         """Answer what it hears on a connection that it accepted, and proofs on one that it made."""
         accepted = connection in self._accepted
         buffer = self._accepted.get(connection) or self._made.get(connection)
@@ -127,7 +129,7 @@ class SimReference:
         except (ProtocolViolation, LimitExceeded):
             self._network.close(connection, self.name)
 
-    def written(self, connection: str) -> None:
+    def written(self, connection: str, name: HostName) -> None:
         """Do nothing: it does not wait for anybody."""
 
     def ended(self, connection: str) -> None:
@@ -156,3 +158,26 @@ def judge(references: Sequence[SimReference], owners: Collection[Value]) -> None
         joined = [owner for owner in one.peer.queues.foreign if owner in owners]
         if joined:
             raise Violation("own slots", f"{one.name} signed for {joined}")
+
+
+def are_like(
+    references: Sequence[SimReference],
+    node: LatticeReplica,
+    owners: Collection[Value],
+    *,
+    is_attacked: bool,
+) -> bool:
+    """Return whether reference peers have what a node has of `owners`, and of what nobody signs.
+
+    is_attacked: what nobody signs does not count: these and the nodes may join what hostile peers
+                 send each in its way.
+    """
+
+    def comparable(root: Value) -> bytes:
+        part = honest_part(node.lattice, root, owners)
+        if is_attacked and isinstance(part, Index):
+            part = part.remove(DATA)
+        return value_hash(part)
+
+    expected = comparable(node.announced)
+    return all(comparable(one.peer.announced) == expected for one in references)

@@ -16,30 +16,23 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from datalattice.cells import Index, Value, value_hash
 from datalattice.lattice import Lattice, root_lattice
 from datalattice.sync import BROADCAST_DELAY_MS, Pace
-from datalattice.testing.sim.attacks import DATA
-from datalattice.testing.sim.checkers import Checker, Violation, honest_part
+from datalattice.testing.sim.checkers import Checker, Violation
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.doubles import Doubles
 from datalattice.testing.sim.faults import NO_FAULTS, Faults
 from datalattice.testing.sim.hostile import HostilePeer
+from datalattice.testing.sim.lattice import EVIDENCE_LIMITS, lattice_kind
 from datalattice.testing.sim.network import End, SimNetwork
-from datalattice.testing.sim.node import (
-    EVIDENCE_LIMITS,
-    OpenReplica,
-    SimNode,
-    World,
-    open_lattice,
-)
-from datalattice.testing.sim.reference import SimReference, judge
+from datalattice.testing.sim.node import Kind, SimNode, Workload, World
+from datalattice.testing.sim.reference import SimReference, are_like, judge
 from datalattice.testing.sim.timeline import Timeline
 from datalattice.testing.sim.topology import Topology, diameter, draw_links
-from datalattice.testing.sim.trust import general_checkers, standard_checkers
-from datalattice.testing.sim.workload import Workload, standard_workload
+from datalattice.testing.sim.trust import standard_checkers
+from datalattice.testing.sim.workload import standard_workload
 
 CONVERGE_MS: Final = 100_000
 """Time without faults within which all nodes must be equal: three periodic statements of the root,
@@ -67,6 +60,9 @@ EVENTS_MAX: Final = 1_000_000
 
 SLICE_MS: Final = 500
 """How often it is looked whether there were events enough."""
+
+EXCLUSION_MS: Final = 200
+"""Time within which all others have excluded a node, or admitted it."""
 
 MYSELF_MS: Final = 4_000
 """Time after which a node dials its own copy again, which closes the connection at once."""
@@ -99,21 +95,24 @@ class Outcome:
 class Simulation:
     """A run of a cluster.
 
-    lattice, workload: what is replicated, and what users write; the standard root when not given.
-    replica:           makes what a node replicates when that is no lattice.
+    kinds:             what each node replicates; else it is a lattice alone, of which are given:
+    lattice, workload: that lattice, and what users write; the standard root when not given.
+    checkers:          those of that lattice; the standard ones when not given.
     links:             who dials whom, by number; drawn when not given.
     hostile:           how many hostile peers there are beside the nodes, each linked to all.
     references:        how many peers there are with the habits of the reference node; some nodes
                        dial each, and it dials some of them.
     clones:            how many copies of one node, with its key, begin to run beside it.
-    hosting:           whether nodes limit what strangers may have on them; then honest data must
-                       become equal.
+    hosting:           whether nodes limit what strangers may have on that lattice; then honest
+                       data must become equal.
     settle:            whether faults stop in the end and all must become equal (liveness), or go on
                        to the end (safety).
     disks:             whether nodes keep their data on simulated disks, or in memory.
     writes:            how many there are in a faulty time of `duration_ms`; there are as many of
                        these as it takes for `events_min` events.
     keep:              how many of the last events to keep as lines.
+
+    Raises: ValueError: kinds are given, and what a lattice alone is made of.
     """
 
     def __init__(
@@ -122,9 +121,9 @@ class Simulation:
         nodes: int = 5,
         faults: Faults = NO_FAULTS,
         *,
+        kinds: Sequence[Kind] | None = None,
         lattice: Lattice | None = None,
         workload: Workload | None = None,
-        replica: OpenReplica = open_lattice,
         links: Topology | None = None,
         hostile: int = 0,
         references: int = 0,
@@ -136,7 +135,7 @@ class Simulation:
         duration_ms: int = 8_000,
         events_min: int = 1_001,
         pace: Pace | None = None,
-        checkers: Sequence[Checker] | None = None,
+        checkers: Sequence[Checker[Any]] | None = None,
         events_max: int = EVENTS_MAX,
         keep: int = 0,
     ) -> None:
@@ -145,20 +144,11 @@ class Simulation:
         self._dice = dice = Dice(seed)
         self.timeline = Timeline(events_max, keep)
         self.network = SimNetwork(self.timeline, dice.fork("network"))
-        if checkers is None:
-            is_lattice = replica is open_lattice
-            checkers = standard_checkers(EVIDENCE_LIMITS) if is_lattice else general_checkers()
-        self._checkers = list(checkers)
-        self._world = World(
-            self.timeline,
-            self.network,
-            replica,
-            lattice=root_lattice() if lattice is None else lattice,
-            pace=pace or Pace(),
-            checkers=self._checkers,
-            disks=disks,
-            hosting=hosting,
-        )
+        if kinds is None:
+            kinds = [standard_kind(lattice, workload, checkers, hosting=hosting)]
+        elif hosting or (lattice, workload, checkers) != (None, None, None):
+            raise ValueError("kinds bring their lattices, workloads and checkers along")
+        self._world = World(self.timeline, self.network, kinds, pace=pace or Pace(), disks=disks)
         self._world.on_end = self._ended
         self._world.on_failing = self._failing
         self.network.on_gone = self._dial_later
@@ -168,11 +158,10 @@ class Simulation:
         ]
         self._by_name = {node.name: node for node in self.nodes}
         self.links = list(draw_links(nodes, dice.fork("links")) if links is None else links)
-        self._doubles = Doubles(
-            self._world, self._checkers, self.nodes, dice.fork("doubles"), self._ended
-        )
+        for node in self.nodes:
+            self._world.add(node)
+        self._doubles = Doubles(self._world, self.nodes, dice.fork("doubles"), self._ended)
         self._clones = clones
-        self._workload = workload or standard_workload
         self._settle = settle
         self._writes = WRITES // (nodes + hostile) if writes is None else writes
         self._duration_ms = duration_ms
@@ -231,8 +220,11 @@ class Simulation:
     def begin(self) -> None:
         """Start all nodes and have them connect, for who moves the time on by himself."""
         self.network.faults = self.faults
-        for checker in self._checkers:
-            checker.on_begin(self.nodes)
+        for watch in self._world.watches:
+            for checker in watch.checkers:
+                checker.on_begin(watch.views)
+        if self.faults.exclusions:
+            self._begin_without_one()
         for node in self.nodes:
             node.start()
         dice = self._dice.fork("begin")
@@ -255,6 +247,7 @@ class Simulation:
         others = dice.shuffled(range(len(self.nodes)))[:2]
         self.links += [(len(self.nodes), other) for other in others]
         self.nodes.append(double)
+        self._world.add(double)
         self._by_name[name] = double
         self.network.add(double)
         double.start()
@@ -296,6 +289,7 @@ class Simulation:
             (self.faults.pauses, self._pause),
             (self.faults.jumps, self._jump),
             (self.faults.restores, self._restore),
+            (self.faults.exclusions, self._exclude),
         ):
             own = dice.fork(fault.__name__)
             for _ in range(count):
@@ -333,7 +327,7 @@ class Simulation:
 
     def write(self, node: SimNode, dice: Dice, *, publish: bool = True) -> None:
         """Have a node's user write something, and publish it unless it is to wait for the next."""
-        node.write(self._workload, dice)
+        node.write(dice)
         if publish and node.is_up:
             node.publish()
 
@@ -388,6 +382,32 @@ class Simulation:
 
     def _restore(self, _dice: Dice) -> None:
         self._doubles.restore()
+
+    def _begin_without_one(self) -> None:
+        """Have the others admit one of the nodes some time after it began to run."""
+        dice = self._dice.fork("newcomer")
+        key = dice.pick(self.nodes).keys.public_key
+        for other in self.nodes:
+            other.admitted.discard(key)
+            admit = partial(self._admit, other, key, is_admitted=True)
+            self.timeline.after(dice.below(self._duration_ms), admit)
+
+    def _exclude(self, dice: Dice) -> None:
+        key = dice.pick(self.nodes).keys.public_key
+        lasting_ms = dice.pick((300, 2_000, 6_000))
+        for other in self.nodes:
+            begin_ms = dice.below(EXCLUSION_MS)
+            for after_ms, is_admitted in ((begin_ms, False), (begin_ms + lasting_ms, True)):
+                admit = partial(self._admit, other, key, is_admitted=is_admitted)
+                self.timeline.after(after_ms, admit)
+
+    def _admit(self, node: SimNode, key: bytes, *, is_admitted: bool) -> None:
+        """Have an operator admit a peer, or exclude it while there are faults."""
+        if node.idle_until_ms > self.timeline.now_ms:
+            again = partial(self._admit, node, key, is_admitted=is_admitted)
+            self.timeline.at(node.idle_until_ms, again)
+        elif is_admitted or self._faulty:
+            node.admit(key, is_admitted=is_admitted)
 
     # --- ending and coming back ---------------------------------------------------------------
 
@@ -466,6 +486,8 @@ class Simulation:
         self.timeline.record("", "faults stop")
         for node in self.nodes:
             node.disk.crash_at = node.disk.fail_at = None
+            for key in sorted(self._world.owners):
+                self._admit(node, key, is_admitted=True)
 
     @property
     def is_equal(self) -> bool:
@@ -509,19 +531,13 @@ class Simulation:
         return self._world.owners - self._doubles.owners
 
     def _are_like(self) -> bool:
-        """Return whether reference peers have what nodes have of honest owners.
-
-        What hostile peers send, and two histories of an owner, these and the nodes may join each in
-        its way. Without hostile peers all that nobody signs must be the same, too.
-        """
-        expected = self._comparable(self.nodes[0].data.announced)
-        return all(self._comparable(one.peer.announced) == expected for one in self.references)
-
-    def _comparable(self, root: Value) -> bytes:
-        part = honest_part(self._world.lattice, root, self._single_owners)
-        if self._hostile and isinstance(part, Index):
-            part = part.remove(DATA)
-        return value_hash(part)
+        """Return whether reference peers have what nodes have of honest owners."""
+        return are_like(
+            self.references,
+            self.nodes[0].data,
+            self._single_owners,
+            is_attacked=bool(self._hostile),
+        )
 
     def _be_quick(self) -> None:
         """Write in quick succession everywhere: no update may wait for the periodic statement."""
@@ -563,11 +579,29 @@ class Simulation:
                 raise Violation("durability", f"{node.name} comes back with another root")
 
     def _rest(self) -> None:
-        up = [node for node in self.nodes if node.is_up]
-        for checker in self._checkers:
-            checker.at_rest(up)
+        for watch in self._world.watches:
+            up = [view for view in watch.views if view.is_up]
+            for checker in watch.checkers:
+                checker.at_rest(up)
 
     def _finish(self) -> None:
-        up = [node for node in self.nodes if node.is_up]
-        for checker in self._checkers:
-            checker.at_end(up, settled=self._settle)
+        for watch in self._world.watches:
+            up = [view for view in watch.views if view.is_up]
+            for checker in watch.checkers:
+                checker.at_end(up, settled=self._settle)
+
+
+def standard_kind(
+    lattice: Lattice | None = None,
+    workload: Workload | None = None,
+    checkers: Sequence[Checker[Any]] | None = None,
+    *,
+    hosting: bool = False,
+) -> Kind:
+    """Return a lattice as the kind of replica of a simulation; what is not given is standard."""
+    return lattice_kind(
+        root_lattice() if lattice is None else lattice,
+        workload or standard_workload,
+        lambda: standard_checkers(EVIDENCE_LIMITS) if checkers is None else list(checkers),
+        hosting=hosting,
+    )

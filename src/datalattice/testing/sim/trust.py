@@ -1,4 +1,4 @@
-"""Trust: checkers of what attacks must not do to honest nodes, and the lists of all checkers."""
+"""Trust: checkers of what attacks must not do to honest nodes, and the list of all for lattices."""
 
 from __future__ import annotations
 
@@ -38,14 +38,18 @@ from datalattice.sync import (
     ForkRecord,
 )
 from datalattice.testing.sim.checkers import (
-    Authority,
+    Admission,
     BoundedMemory,
     Checker,
-    Completeness,
     Convergence,
-    Durability,
+    SentIsDurable,
+)
+from datalattice.testing.sim.lattice_checkers import (
+    Authority,
+    Completeness,
+    ForkedDurability,
     LocalStays,
-    Observed,
+    ObservedLattice,
     owned_slots,
 )
 
@@ -73,13 +77,13 @@ TICKS_TURN_MAX: Final = 200_000
 60,000 for each value here, and several values may complete at once."""
 
 
-class Soundness(Checker):
+class Soundness(Checker[ObservedLattice]):
     """Whatever a node announces is well formed across its cells."""
 
     def __init__(self) -> None:
         self._facts = _KnownSound()
 
-    def on_commit(self, node: Observed) -> None:
+    def on_commit(self, node: ObservedLattice) -> None:
         """Check every cell that no node had before: soundness belongs to the hash."""
         known = self._facts
         load = node.data.load_encoding
@@ -116,18 +120,18 @@ class _KnownSound(Facts):
         return self.facts[hash]
 
 
-class Ranks(Checker):
+class Ranks(Checker[ObservedLattice]):
     """The rank of an owner's slot never falls on a node, unless an old disk was put back."""
 
     def __init__(self) -> None:
         self._slots: dict[str, dict[bytes, Signed]] = {}
         self._greater: dict[tuple[bytes, bytes], bool] = {}
 
-    def on_restore(self, node: Observed, nodes: Sequence[Observed]) -> None:
+    def on_restore(self, node: ObservedLattice, nodes: Sequence[ObservedLattice]) -> None:
         """Begin anew with what the disk has."""
         self._slots.pop(node.name, None)
 
-    def on_commit(self, node: Observed) -> None:
+    def on_commit(self, node: ObservedLattice) -> None:
         """Compare each slot with the one before it."""
         held = self._slots.setdefault(node.name, {})
         for path, entry in owned_slots(node.lattice, node.data.announced):
@@ -144,7 +148,9 @@ class Ranks(Checker):
             if not self._greater[pair]:
                 self.fail(f"{node.name} took a lesser value at {path}")
 
-    def _rises(self, node: Observed, path: tuple[Value, ...], old: Signed, new: Signed) -> bool:
+    def _rises(
+        self, node: ObservedLattice, path: tuple[Value, ...], old: Signed, new: Signed
+    ) -> bool:
         lattice = node.lattice.path(*path)
         if not isinstance(lattice, SignedLattice) or not lattice.inner.has_order():
             return True
@@ -152,7 +158,7 @@ class Ranks(Checker):
         return is_greater(lattice.inner, new.value, hashes[0], old.value, hashes[1], Walk())
 
 
-class BoundedWork(Checker):
+class BoundedWork(Checker[ObservedLattice]):
     """One turn of a node, whatever arrived, costs a bounded number of ticks, not of seconds."""
 
     def __init__(self, ticks_max: int = TICKS_TURN_MAX) -> None:
@@ -161,11 +167,11 @@ class BoundedWork(Checker):
         self.most = 0
         """The dearest turn so far."""
 
-    def on_open(self, node: Observed) -> None:
+    def on_open(self, node: ObservedLattice) -> None:
         """Count from here on."""
         self._before[node.name] = node.ticks
 
-    def on_turn(self, node: Observed) -> None:
+    def on_turn(self, node: ObservedLattice) -> None:
         """Look what the turn cost."""
         paid = node.ticks - self._before.get(node.name, 0)
         self._before[node.name] = node.ticks
@@ -176,14 +182,14 @@ class BoundedWork(Checker):
             )
 
 
-class BoundedEvidence(Checker):
+class BoundedEvidence(Checker[ObservedLattice]):
     """Evidence of forks stays within its bounds, but for that of a node's own owners."""
 
     def __init__(self, limits: EvidenceLimits) -> None:
         self._limits = limits
         self._seen: dict[str, Sequence[ForkRecord]] = {}
 
-    def on_commit(self, node: Observed) -> None:
+    def on_commit(self, node: ObservedLattice) -> None:
         """Count what is kept: by slot, by owner, in all."""
         evidence, limits = node.data.evidence, self._limits
         records = evidence.open
@@ -209,62 +215,62 @@ class BoundedEvidence(Checker):
             total = sum(max(one.bytes, 0) for one in records)
             self._bound(node, "bytes of branches", [total], limits.bytes)
 
-    def _bound(self, node: Observed, what: str, amounts: Collection[int], most: int) -> None:
+    def _bound(self, node: ObservedLattice, what: str, amounts: Collection[int], most: int) -> None:
         worst = max(amounts, default=0)
         if worst > most:
             self.fail(f"{node.name} keeps {worst} {what}, at most {most} are allowed")
 
 
-class Blame(Checker):
+class Blame(Checker[ObservedLattice]):
     """No honest node is blamed for what is unsound: none of them ever has any of it."""
 
     def __init__(self) -> None:
-        self._nodes: Sequence[Observed] = ()
+        self._nodes: Sequence[ObservedLattice] = ()
 
-    def on_begin(self, nodes: Sequence[Observed]) -> None:
+    def on_begin(self, nodes: Sequence[ObservedLattice]) -> None:
         """Know who is honest."""
         self._nodes = nodes
 
-    def on_note(self, node: Observed, kind: str, peer: str) -> None:
+    def on_note(self, node: ObservedLattice, kind: str, peer: str) -> None:
         """Look whom a node names."""
         if kind in (UNSOUND, MALFORMED) and any(one.name == peer for one in self._nodes):
             self.fail(f"{node.name} blames {peer} for {kind}")
 
 
-class Named(Checker):
+class Named(Checker[ObservedLattice]):
     """The health of a node names every stranger that it refused something, and says why."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
         self._refused: dict[str, dict[str, set[str]]] = {}  # by node: peers, for what
 
-    def on_begin(self, nodes: Sequence[Observed]) -> None:
+    def on_begin(self, nodes: Sequence[ObservedLattice]) -> None:
         """Know who is honest."""
         self._known.update(node.name for node in nodes)
 
-    def on_clone(self, node: Observed) -> None:
+    def on_clone(self, node: ObservedLattice) -> None:
         """Know of one more."""
         self._known.add(node.name)
 
-    def on_open(self, node: Observed) -> None:
+    def on_open(self, node: ObservedLattice) -> None:
         """Begin anew: health is of a process."""
         self._refused[node.name] = {}
 
-    def on_note(self, node: Observed, kind: str, peer: str) -> None:
+    def on_note(self, node: ObservedLattice, kind: str, peer: str) -> None:
         """Remember what was refused to whom."""
         if kind in REFUSALS:
             self._remember(node, peer, kind)
 
-    def on_close(self, node: Observed, peer: str, reason: str) -> None:
+    def on_close(self, node: ObservedLattice, peer: str, reason: str) -> None:
         """Remember whom it parted with: it must say for what, whatever the word."""
         if not reason.startswith(LEAVES):
             self._remember(node, peer, "")
 
-    def _remember(self, node: Observed, peer: str, kind: str) -> None:
+    def _remember(self, node: ObservedLattice, peer: str, kind: str) -> None:
         if peer and peer not in self._known:
             self._refused[node.name].setdefault(peer, set()).add(kind)
 
-    def at_rest(self, nodes: Sequence[Observed]) -> None:
+    def at_rest(self, nodes: Sequence[ObservedLattice]) -> None:
         """Read the health of all nodes."""
         for node in nodes:
             noticed = node.noticed
@@ -278,13 +284,13 @@ class Named(Checker):
                     self.fail(f"{node.name} refused {peer} {sorted(kinds)} and says {said}")
 
 
-class BoundedHosting(Checker):
+class BoundedHosting(Checker[ObservedLattice]):
     """Under a policy no stranger has more on a node than the policy gives."""
 
     def __init__(self) -> None:
         self._sizes: dict[bytes, int] = {}
 
-    def on_commit(self, node: Observed) -> None:
+    def on_commit(self, node: ObservedLattice) -> None:
         """Add up the distinct cells below each slot."""
         policy = node.policy
         if policy is None:
@@ -308,19 +314,16 @@ class BoundedHosting(Checker):
         return size
 
 
-def general_checkers() -> list[Checker]:
-    """Return new checkers of what holds for any kind of replica."""
-    return [Convergence(), BoundedMemory()]
-
-
-def standard_checkers(limits: EvidenceLimits | None = None) -> list[Checker]:
+def standard_checkers(limits: EvidenceLimits | None = None) -> list[Checker[ObservedLattice]]:
     """Return new checkers of all that holds for lattices.
 
     limits: of the evidence that the nodes keep.
     """
     return [
         Convergence(),
-        Durability(),
+        ForkedDurability(),
+        SentIsDurable(),
+        Admission(),
         Authority(),
         Completeness(),
         LocalStays(),

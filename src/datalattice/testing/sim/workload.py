@@ -6,8 +6,6 @@ publishes, and holds the node to what it acknowledged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Index, Keyword, Map, Signed, Value, value_hash
 from datalattice.clock import next_stamp
@@ -20,11 +18,9 @@ from datalattice.lattice import (
     root_lattice,
     set_local,
 )
-from datalattice.testing.sim.checkers import LOCAL_MARK
 from datalattice.testing.sim.dice import Dice
+from datalattice.testing.sim.lattice_checkers import LOCAL_MARK
 from datalattice.testing.sim.node import SimNode
-
-Workload = Callable[[SimNode, Dice], None]
 
 DATA = Keyword("data")
 INFO_PATH = (Keyword("p2p"), Keyword("nodes"))

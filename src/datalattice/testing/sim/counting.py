@@ -1,0 +1,116 @@
+"""Counting: counters as a kind of replica of a simulation, in a file on each disk, for members.
+
+It is the second kind beside the lattice, and shows that nothing that runs a simulation knows what
+it runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from datalattice.sync import Replica, WireProtocol
+from datalattice.testing.counters import Counters, CountFile, JsonProtocol, part_of
+from datalattice.testing.sim.checkers import neutral_checkers
+from datalattice.testing.sim.dice import Dice
+from datalattice.testing.sim.network import HostName
+from datalattice.testing.sim.node import Kind, SimHost, SimNode, View
+
+COUNTERS: Final[HostName] = ("counters", b"toy")
+
+FOLDER: Final = "counters"
+
+NAMES_MAX: Final = 20
+"""Names of a node's own that its user counts under."""
+
+
+def counters_of(node: SimNode) -> Counters:
+    """Return the counters of a node."""
+    replica = node.hosts[COUNTERS].replica
+    assert isinstance(replica, Counters)
+    return replica
+
+
+def open_counters(node: SimNode) -> tuple[Replica, WireProtocol]:
+    """Return the counters that a node's disk has, for the members that its operator admits."""
+    file = CountFile(node.disk, FOLDER) if node.world.disks else None
+    return Counters(file, node.admitted), JsonProtocol()
+
+
+def count_up(node: SimNode, dice: Dice) -> None:
+    """Count under one of the node's own names."""
+    name = f"{node.name} {dice.between(0, NAMES_MAX)}"
+    counters_of(node).add(name, dice.between(1, 3))
+
+
+class CountersView(View):
+    """What checkers see of counters. A part is a count of a name; a greater one replaces it.
+
+    counts: (name, count) of every part that was held anywhere.
+    """
+
+    def __init__(self, host: SimHost, counts: dict[bytes, tuple[str, int]]) -> None:
+        super().__init__(host)
+        self._counts = counts
+        self._read: tuple[bytes | None, dict[str, int]] = (None, {})
+
+    @property
+    def _replica(self) -> Counters:
+        assert isinstance(self.replica, Counters)
+        return self.replica
+
+    @property
+    def held(self) -> Collection[bytes]:
+        """Names of all counts, published or not."""
+        names = []
+        for name, count in self._replica.counts.items():
+            names.append(part_of(json.dumps([name, count])).hash)
+            self._counts[names[-1]] = name, count
+        return names
+
+    def covers(self, name: bytes) -> bool:
+        """Return whether the count of a name has come as far."""
+        counted, count = self._counts[name]
+        return self._replica.counts.get(counted, 0) >= count
+
+    def is_durable(self, name: bytes) -> bool:
+        """Return whether the disk is sure to have a count that is as great."""
+        part = self._replica.part(name)
+        if part is None:
+            return False
+        counted, count = json.loads(part.data)
+        return self._on_disk().get(counted, 0) >= int(count)
+
+    def _on_disk(self) -> dict[str, int]:
+        """Return the counts that the disk is sure to have: all of them where there is no disk."""
+        if not self.node.world.disks:
+            return self._replica.counts
+        data = self.node.disk.durable(f"{FOLDER}/counts")
+        if data is not None and data != self._read[0]:
+            self._read = data, json.loads(data)
+        return {} if data is None else self._read[1]
+
+    def told(self, payload: bytes) -> Collection[bytes] | None:
+        """Return the parts of an offer, an answer or a round; None where it has nothing of ours."""
+        match json.loads(payload):
+            case ["offer", _, list(hashes), _]:
+                return list(map(bytes.fromhex, hashes))
+            case ["round", _, list(ranges)]:
+                listed = [one[2] for one in ranges if isinstance(one[2], list)]
+                return [bytes.fromhex(hash) for hashes in listed for hash in hashes]
+            case ["answer", _, list(texts)]:
+                return [part_of(text).hash for text in texts if text is not None] or None
+        return None
+
+    def admits(self, peer: str) -> bool:
+        """Return whether the operator of the node admits a peer."""
+        return self.node.world.keys.get(peer) in self.node.admitted
+
+
+def counters_kind(checkers: Callable[[], list[Any]] = neutral_checkers) -> Kind:
+    """Return counters as a kind of replica."""
+    counts: dict[bytes, tuple[str, int]] = {}
+    return Kind(
+        COUNTERS, open_counters, count_up, lambda host: CountersView(host, counts), checkers
+    )
