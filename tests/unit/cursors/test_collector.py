@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from datalattice.cursors import collector_paused
+from datalattice.cursors.collector import OVERLAPS_MAX
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +40,14 @@ def test_who_had_switched_it_off_finds_it_off() -> None:
     with collector_paused:
         pass
     assert not gc.isenabled()
+
+
+@pytest.mark.parametrize("ended", [OVERLAPS_MAX - 1, OVERLAPS_MAX, OVERLAPS_MAX + 1])
+def test_it_has_its_turn_although_somebody_is_always_inside(ended: int) -> None:
+    gc.enable()
+    with collector_paused:
+        for _ in range(ended):
+            with collector_paused:
+                assert not gc.isenabled()
+        assert gc.isenabled() == (ended == OVERLAPS_MAX)
+    assert gc.isenabled()
