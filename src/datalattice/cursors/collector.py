@@ -11,7 +11,6 @@ import gc
 import threading
 from typing import Final
 
-
 OVERLAPS_MAX: Final = 64
 """So many actions may end in a row while others are under way; then the collector has its turn."""
 
