@@ -246,6 +246,7 @@ class Hosts:
     def _offer_again(self, host: Host[Replica]) -> None:
         self._offering.discard(host)
         if self.find(host.protocol, host.store_id) is host:
+            host.lane.submit(_readmit)
             for talk in self._talks.values():
                 if host not in talk.refused:
                     self._offer(host, talk)
@@ -331,6 +332,10 @@ class Hosts:
 
 def _introduce(ledger: Ledger, who: Acquaintance, _replicator: Replicator, _now_ms: int) -> None:
     ledger.introduce(who)
+
+
+def _readmit(replicator: Replicator, now_ms: int) -> None:
+    replicator.readmit(now_ms)
 
 
 def _nothing(_replicator: Replicator, _now_ms: int) -> None:

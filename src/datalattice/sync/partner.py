@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from datalattice.sync.conduct import Conduct
 from datalattice.sync.conversation import Conversation
 from datalattice.sync.effects import Pace
-from datalattice.sync.replica import FETCHES, REPLICATES, Comparison, Peer, Probe
+from datalattice.sync.replica import FETCHES, REPLICATES, Comparison, Peer, Probe, Reply
 
 UNSENT_MAX: Final = 128
 """Frames that may wait to be written to one peer before pushes to it are held back."""
+
+ANSWERS_MAX: Final = 64
+"""Answers of which more follows that one peer may have open; what it asks beyond is refused."""
+
+ANSWERED_MAX: Final = 16
+"""Frames that may wait to be written to one peer before the next of these replies is made."""
 
 QUIET_MS: Final = 2
 """A burst of changes is over when none comes for this long: then it may be told early."""
@@ -49,6 +55,15 @@ class OpenComparison:
 
 
 @dataclass(slots=True)
+class OpenAnswer:
+    """The answer to a request of the peer of which more follows, made as the peer reads."""
+
+    exchange: object
+    request: object
+    replies: Iterator[Reply]
+
+
+@dataclass(slots=True)
 class Partner:
     """The other end of one connection.
 
@@ -72,6 +87,7 @@ class Partner:
     may_push_early: the next push may come before the window is over, since few were made lately.
     window_ms:      when the window of the last push is over.
     comparisons:    those that are not over, by exchange.
+    answers:        those of which more follows, in turn.
     start:          what it has said of its start, signed with its proved key.
     claimed:        the key that it goes by, which proves nothing.
     """
@@ -102,6 +118,7 @@ class Partner:
     conduct: Conduct = field(default_factory=Conduct)
     closing: bool = False
     comparisons: dict[int, OpenComparison] = field(default_factory=dict)
+    answers: deque[OpenAnswer] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.id = self.conversation.peer.connection
@@ -126,6 +143,11 @@ class Partner:
     def is_full(self) -> bool:
         """Whether this peer takes frames more slowly than we make them."""
         return self.unsent_count >= UNSENT_MAX
+
+    @property
+    def has_open_answers(self) -> bool:
+        """Whether more of an answer may be made now."""
+        return bool(self.answers) and self.unsent_count < ANSWERED_MAX and not self.closing
 
     @property
     def may_push(self) -> bool:

@@ -62,7 +62,7 @@ from datalattice.sync.conversation import (
     WireProtocol,
 )
 from datalattice.sync.effects import Effects, Pace, Pull, Standing
-from datalattice.sync.partner import OpenComparison, Partner
+from datalattice.sync.partner import ANSWERS_MAX, OpenAnswer, OpenComparison, Partner
 from datalattice.sync.pulls import Pulls
 from datalattice.sync.repairs import Repairs
 from datalattice.sync.replica import (
@@ -251,6 +251,8 @@ class Replicator:
         if partner is not None:
             partner.unsent_count = max(0, partner.unsent_count - count)
             self._touched.add(id)
+            if partner.answers and self._admits(partner):
+                self._answer_on(partner, now_ms)
             self._flush(partner, now_ms)
             self._fetch(now_ms)
 
@@ -409,6 +411,8 @@ class Replicator:
         """End what is open with a peer that is no longer admitted."""
         for exchange in list(partner.comparisons):
             self._say(partner, Deny(exchange), now_ms)
+        while partner.answers:
+            self._say(partner, Deny(partner.answers.popleft().exchange), now_ms)
         self._hear(partner, now_ms)
         self._wants.remove_peer(partner.id, now_ms)
         self._drop_lost(partner.peer, now_ms)
@@ -430,18 +434,41 @@ class Replicator:
             self._compare(partner, Why.MEETING if answered else Why.WELCOMED, now_ms)
 
     def _serve(self, partner: Partner, exchange: object, request: object, now_ms: int) -> None:
-        for reply in self._replica.serve(partner.peer, request):
-            if isinstance(request, Want):
-                parts = reply.body
-                if isinstance(parts, list) and any(part is not None for part in parts):
-                    self._was_useful(partner)
-                is_wanted = self._is_wanted(partner)
-                # "Whoever is asked for the very root that it told knows by this that the patch was
-                # lost, and at once tells all that lies beyond the receiver's root" (docs/node.md,
-                # Patches).
-                if partner.asked_for(request.hashes, now_ms, is_wanted=is_wanted):
-                    self._flush(partner, now_ms)  # it may need no more of them then
-            self._say(partner, Answer(exchange, reply), now_ms)
+        """Answer a request: the first reply at once, what follows as the peer reads."""
+        if len(partner.answers) >= ANSWERS_MAX:
+            text = f"{ANSWERS_MAX} answers to it are open already"
+            self._effects.note("answers-refused", partner.id, text)
+            self._say(partner, Deny(exchange), now_ms)
+            return
+        answer = OpenAnswer(exchange, request, self._replica.serve(partner.peer, request))
+        if self._reply(partner, answer, now_ms):
+            partner.answers.append(answer)
+            self._answer_on(partner, now_ms)
+
+    def _answer_on(self, partner: Partner, now_ms: int) -> None:
+        """Make the next replies of open answers, each in its turn, while there is room."""
+        while partner.has_open_answers:
+            answer = partner.answers.popleft()
+            if self._reply(partner, answer, now_ms):
+                partner.answers.append(answer)
+
+    def _reply(self, partner: Partner, answer: OpenAnswer, now_ms: int) -> bool:
+        """Say the next reply of an answer; return whether more follow."""
+        reply = next(answer.replies, None)
+        if reply is None:
+            return False
+        if isinstance(answer.request, Want):
+            parts = reply.body
+            if isinstance(parts, list) and any(part is not None for part in parts):
+                self._was_useful(partner)
+            is_wanted = self._is_wanted(partner)
+            # "Whoever is asked for the very root that it told knows by this that the patch was
+            # lost, and at once tells all that lies beyond the receiver's root" (docs/node.md,
+            # Patches).
+            if partner.asked_for(answer.request.hashes, now_ms, is_wanted=is_wanted):
+                self._flush(partner, now_ms)  # it may need no more of them then
+        self._say(partner, Answer(answer.exchange, reply), now_ms)
+        return not reply.last
 
     # --- offers -------------------------------------------------------------------------------
 

@@ -40,6 +40,9 @@ from datalattice.sync import (
 LEAF_HASHES: Final = 2
 """Hashes that are listed instead of halved."""
 
+REPLY_PARTS: Final = 2
+"""Parts of one reply; one request asks for more."""
+
 SILENCE_MS: Final = 15_000
 """How long a comparison may take without a message of it."""
 
@@ -110,7 +113,7 @@ class Counters:
         self._file = file
         self._members = members
         self._published: dict[str, int] = dict(self.counts)
-        self._parts: dict[bytes, Part] = {}
+        self.parts: dict[bytes, Part] = {}
         self._probe = self._probe_of(self._published)
 
     def add(self, name: str, amount: int = 1) -> None:
@@ -126,7 +129,7 @@ class Counters:
         hashes = []
         for name in sorted(counts):
             part = part_of(json.dumps([name, counts[name]]))
-            self._parts[part.hash] = part
+            self.parts[part.hash] = part
             hashes.append(part.hash.hex())
         return Probe(hashlib.sha3_256("".join(hashes).encode()).digest(), hashes)
 
@@ -134,17 +137,17 @@ class Counters:
         """Return the state that these parts, which are here, make together."""
         counts: dict[str, int] = {}
         for hash in hashes:
-            name, count = json.loads(self._parts[bytes.fromhex(hash)].data)
+            name, count = json.loads(self.parts[bytes.fromhex(hash)].data)
             counts[name] = max(count, counts.get(name, 0))
         return self._probe_of(counts)
 
     def has(self, hash: str) -> bool:
         """Return whether a part is here; a count that was overtaken is contained, too."""
-        return bytes.fromhex(hash) in self._parts
+        return bytes.fromhex(hash) in self.parts
 
     def part(self, hash: bytes) -> Part | None:
         """Return a part that is here."""
-        return self._parts.get(hash)
+        return self.parts.get(hash)
 
     # --- what a replicator needs --------------------------------------------------------------
 
@@ -176,7 +179,7 @@ class Counters:
             counts[name] = max(count, counts.get(name, 0))
         changed = self._keep(counts)
         self.counts = counts
-        self._parts.update((part.hash, part) for part in offer.parts)
+        self.parts.update((part.hash, part) for part in offer.parts)
         if offer.probe is None:
             return Absorbed(changed=changed)
         missing = tuple(bytes.fromhex(one) for one in hashes_of(offer.probe) if not self.has(one))
@@ -191,12 +194,15 @@ class Counters:
             return None
         there = {hash for base in known for hash in hashes_of(base)}
         wanted = (bytes.fromhex(hash) for hash in hashes_of(probe) if hash not in there)
-        return News((Offer(probe, tuple(self._parts[hash] for hash in wanted)),))
+        return News((Offer(probe, tuple(self.parts[hash] for hash in wanted)),))
 
     def serve(self, peer: Peer, request: object) -> Iterator[Reply]:
-        """Give parts."""
+        """Give parts, a few with each reply."""
         assert isinstance(request, Want)
-        yield Reply([self._parts.get(hash) for hash in request.hashes])
+        for start in range(0, max(1, len(request.hashes)), REPLY_PARTS):
+            chunk = request.hashes[start : start + REPLY_PARTS]
+            is_last = start + REPLY_PARTS >= len(request.hashes)
+            yield Reply([self.parts.get(hash) for hash in chunk], last=is_last)
 
     def compare(self, peer: Peer, why: Why, path: Sequence[object] = ()) -> Ranges | None:
         """Begin to compare; the side that dialled does."""
@@ -355,7 +361,7 @@ class JsonConversation:
             case talk.Answer(exchange, reply):
                 assert isinstance(reply.body, list)
                 texts = [None if part is None else part.data.decode() for part in reply.body]
-                self._write("answer", exchange, texts)
+                self._write("answer" if reply.last else "more", exchange, texts)
             case talk.Compare(step):
                 self._last_exchange += 1
                 self._open[self._last_exchange] = _Open(now_ms + SILENCE_MS)
@@ -398,6 +404,8 @@ class JsonConversation:
                 self._events.append(talk.Asked(id, Want(tuple(map(bytes.fromhex, hashes)))))
             case ["answer", id, content]:
                 self._answered(id, content)
+            case ["more", id, list(content)]:
+                self._partly_answered(id, content, now_ms)
             case ["hello", id]:
                 self._write("answer", id, None)
                 self._events += [talk.Joined(), talk.Met(False)]
@@ -439,6 +447,15 @@ class JsonConversation:
                 self._events.append(talk.Delivered(want, found))
             case talk.Greet():
                 self._events.append(talk.Met(True))
+
+    def _partly_answered(self, id: object, content: list[str | None], now_ms: int) -> None:
+        deadline_ms = now_ms + REQUEST_TIMEOUT_MS
+        want = self._requests.partly_answered(id, len(content), deadline_ms)
+        if want is None:
+            self._events.append(talk.Fault(UNASKED, "part of an answer to nothing that was asked"))
+            return
+        found = tuple(part_of(text) for text in content if text is not None)
+        self._events.append(talk.Delivered(want, found))
 
     # --- time ---------------------------------------------------------------------------------
 

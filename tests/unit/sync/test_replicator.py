@@ -27,9 +27,12 @@ from datalattice.sync import (
     Want,
 )
 from datalattice.sync.conversation import LATE_MAX, NO_ANSWER, Request, Requests
+from datalattice.sync.partner import ANSWERED_MAX, ANSWERS_MAX
 from datalattice.testing.counters import (
+    REPLY_PARTS,
     SILENCE_MS,
     Counters,
+    JsonConversation,
     JsonProtocol,
     hashes_of,
     pack,
@@ -573,12 +576,118 @@ def test_parts_that_a_replica_needs_no_more_are_not_asked_for() -> None:
     assert node.missing_count == 100
     request = json.loads(node.take_effects().sends[-1][1])
     wanted = Want(tuple(bytes.fromhex(one) for one in request[2]))
-    (reply,) = source.serve(Peer("p"), wanted)
-    assert isinstance(reply.body, list)
-    given = [part.data.decode() for part in reply.body]
+    replies = [reply.body for reply in source.serve(Peer("p"), wanted)]
+    given = [part.data.decode() for body in replies if isinstance(body, list) for part in body]
     node.receive("p", pack("answer", request[1], given), 0)
     assert node.missing_count == 0
     assert not any(json.loads(one)[0] == "want" for _, one in node.take_effects().sends)
+
+
+# --- answers of several replies -------------------------------------------------------------------
+
+
+def counting(count: int, names: str = "counter") -> tuple[Counters, list[str]]:
+    """Return counters, and the hashes of their parts in hex."""
+    source = Counters()
+    for number in range(count):
+        source.add(f"{names} {number}")
+    return source, hashes_of(source.publish().probe)
+
+
+def messages(node: Replicator) -> list[list[Any]]:
+    return [json.loads(payload) for _, payload in node.take_effects().sends]
+
+
+def test_what_follows_of_an_answer_is_made_as_the_peer_reads() -> None:
+    source, hashes = counting(2 * REPLY_PARTS * ANSWERED_MAX)
+    node = Replicator(source, JsonProtocol())
+    node.open("p", 0, outbound=False)
+    node.receive("p", pack("want", 7, hashes), 0)
+    came = messages(node)
+    assert len(came) == ANSWERED_MAX
+    node.written("p", 1, 0)
+    came += (more := messages(node))
+    assert len(more) == 1
+    node.written("p", ANSWERED_MAX, 0)
+    came += messages(node)
+    assert [one[:2] for one in came[:-1]] == [["more", 7]] * (2 * ANSWERED_MAX - 1)
+    assert came[-1][:2] == ["answer", 7]
+    assert [part_of(text).hash.hex() for one in came for text in one[2]] == hashes
+    node.written("p", ANSWERED_MAX, 0)
+    assert messages(node) == []
+
+
+def test_answers_that_go_on_take_turns() -> None:
+    source, hashes = counting(4 * REPLY_PARTS)
+    node = Replicator(source, JsonProtocol())
+    node.open("p", 0, outbound=False)
+    for _ in range(ANSWERED_MAX):  # the peer reads nothing for a while
+        node.receive("p", pack("want", 1, []), 0)
+    node.take_effects()
+    for id in (8, 9):
+        node.receive("p", pack("want", id, hashes), 0)
+    assert [one[1] for one in messages(node)] == [8, 9], "the first reply of each comes at once"
+    node.written("p", 2 * ANSWERED_MAX, 0)
+    assert [one[1] for one in messages(node)] == [8, 9, 8, 9, 8, 9]
+
+
+def test_so_many_answers_may_be_open_and_what_is_asked_beyond_is_refused() -> None:
+    source, hashes = counting(2 * REPLY_PARTS)
+    node = Replicator(source, JsonProtocol())
+    node.open("p", 0, outbound=False)
+    for _ in range(ANSWERED_MAX):
+        node.receive("p", pack("want", 1, []), 0)
+    node.take_effects()
+    for id in range(ANSWERS_MAX + 1):
+        node.receive("p", pack("want", id, hashes), 0)
+    effects = node.take_effects()
+    came = [json.loads(payload) for _, payload in effects.sends]
+    assert [one[0] for one in came] == ["more"] * ANSWERS_MAX + ["answer"]
+    assert came[-1] == ["answer", ANSWERS_MAX, None]
+    assert [note.kind for note in effects.notes] == ["answers-refused"]
+    node.written("p", 1_000, 0)
+    node.written("p", 1_000, 0)
+    node.take_effects()
+    node.receive("p", pack("want", 5, hashes[:1]), 0)
+    assert messages(node)[-1][2] != [None], "there is room again"
+
+
+def test_an_answer_to_a_peer_that_is_refused_meanwhile_does_not_go_on() -> None:
+    source, hashes = counting(4 * REPLY_PARTS * ANSWERED_MAX)
+    node = Replicator(source, JsonProtocol())
+    node.open("p", 0, outbound=False)
+    node.receive("p", pack("want", 7, hashes), 0)
+    node.take_effects()
+    source.refused.add("p")
+    node.written("p", ANSWERED_MAX, 0)
+    assert messages(node) == []
+    node.readmit(0)
+    assert messages(node) == [["answer", 7, None]]
+    source.refused.clear()
+    node.readmit(0)
+    node.written("p", 1_000, 0)
+    assert not any(one[0] == "more" for one in messages(node))
+
+
+def test_parts_come_in_several_replies_and_the_last_tells_what_is_lacking() -> None:
+    source, hashes = counting(3)
+    texts = {part.hash.hex(): part.data.decode() for part in source.parts.values()}
+    node = Replicator(Counters(), JsonProtocol())
+    node.open("p", 0, outbound=True)
+    node.receive("p", pack("offer", "00", hashes, []), 0)
+    want = messages(node)[-1]
+    assert want[0] == "want"
+    assert len(want[2]) == JsonConversation.batch_max == 3
+    node.receive("p", pack("more", want[1], [texts[want[2][0]], None]), 4_000)
+    assert node.missing_count == 2
+    again = [one for one in messages(node) if one[0] == "want"]
+    assert again == [], "the one that is lacking is asked again later"
+    node.tick(5_001)
+    assert not any(note.kind == "timeout" for note in node.take_effects().notes)
+    node.receive("p", pack("answer", want[1], [texts[want[2][2]]]), 5_001)
+    assert node.missing_count == 1
+    node.receive("p", pack("more", want[1], [texts[want[2][2]]]), 5_001)
+    assert [note.kind for note in node.take_effects().notes] == ["unasked"]
 
 
 # --- the gate -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from datalattice.sync.conversation.sayings import Request
+from datalattice.sync.replica import Want
 
 BATCHES_MAX: Final = 4
 """Requests for parts that may be in flight to one peer."""
@@ -57,6 +58,21 @@ class Requests:
         late = self._late.pop(id, None)
         pending = self._pending.pop(id, None)
         return Pending(late, 0) if pending is None and late is not None else pending
+
+    def partly_answered(self, id: object, count: int, deadline_ms: int) -> Want | None:
+        """Take so many parts off a request that a part of an answer is about; the rest is awaited.
+
+        Returns: a request for these parts; None: nothing that was asked, or not for so many.
+        """
+        pending = self._pending.get(id) if type(id) is int else None
+        if pending is None or not isinstance(pending.saying, Request):
+            return None
+        hashes = pending.saying.want.hashes
+        if not 0 < count < len(hashes):
+            return None
+        pending.saying = Request(Want(hashes[count:]))
+        pending.deadline_ms = deadline_ms
+        return Want(hashes[:count])
 
     def expired(self, now_ms: int) -> list[Pending]:
         """Return what was not answered in time; an answer with parts is still used later on."""
