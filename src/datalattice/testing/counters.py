@@ -4,6 +4,8 @@ Grow-only counts by name; a part is one (name, count). Two of them are compared 
 ranges of hashes with a fingerprint each, halved until a few hashes are left, which are listed.
 Whoever dialled begins. So it uses the seam of `sync` in the way of a protocol of sets, as the
 lattice does in the way of roots. They may be kept in a file, and may be for members alone.
+
+Length: a replica, its comparison and its wire protocol, to be read together.
 """
 
 from __future__ import annotations
