@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from datalattice.version import VERSION
+
 if TYPE_CHECKING:
     from datalattice.apps.dlfs import Drive
     from datalattice.apps.grid import Venue
@@ -94,7 +96,7 @@ if TYPE_CHECKING:
     )
     from datalattice.node import follow, open_node
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES: Final = (
     "errors",

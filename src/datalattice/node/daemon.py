@@ -24,7 +24,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import datalattice
 from datalattice.client import RUNNING_NAME, Running, folder_id, parse_address
 from datalattice.client.settings import NodeConfig
 from datalattice.clock import Clock
@@ -37,6 +36,7 @@ from datalattice.node.node import Node
 from datalattice.node.operations import Operations
 from datalattice.node.transport import Transport
 from datalattice.store import FILE_MODE, RealDisk
+from datalattice.version import VERSION
 
 STORE_NAME: Final = "store"
 
@@ -182,7 +182,7 @@ class Daemon:
             control=control.path,
             public_key=None if identity is None else identity.public_key.hex(),
             started_ms=node.clock.now_ms(),
-            version=datalattice.__version__,
+            version=VERSION,
             folder=folder_id(self._folder),
         )
 

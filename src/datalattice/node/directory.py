@@ -19,7 +19,6 @@ from functools import partial
 from itertools import islice
 from typing import Final, TypeGuard
 
-import datalattice
 from datalattice.cells import Keyword, Map, Signed, Value, Vector, value_hash
 from datalattice.client import Address, parse_address
 from datalattice.clock import Clock
@@ -27,6 +26,7 @@ from datalattice.crypto import PUBLIC_KEY_BYTES, sha3_256
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.lattice import NODES_KEY, P2P_KEY, get_in, node_info
+from datalattice.version import VERSION
 
 NODES_READ_MAX: Final = 10_000
 """Entries among which those to read through are chosen."""
@@ -73,7 +73,7 @@ def publish(cursor: RootLattice, public_key: bytes, url: str, clock: Clock) -> N
         max(clock.now_ms(), last + 1),
         [text if "://" in text else f"{address.scheme}://{text}"],
         KIND,
-        datalattice.__version__,
+        VERSION,
     )
     place.set(entry)
     cursor.sync()

@@ -12,11 +12,11 @@ import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import datalattice
 from datalattice.client import TLS, Address, parse_key
 from datalattice.clock import Clock
 from datalattice.errors import UsageError
 from datalattice.node.directory import Found, is_near, is_usable
+from datalattice.version import VERSION
 
 if TYPE_CHECKING:
     from zeroconf.asyncio import AsyncServiceInfo
@@ -88,7 +88,7 @@ class Mdns:
                 SERVICE,
                 f"{label}.{SERVICE}",
                 port=port,
-                properties={"key": self._public_key.hex(), "version": datalattice.__version__},
+                properties={"key": self._public_key.hex(), "version": VERSION},
                 server=f"{label}.local.",
                 parsed_addresses=addresses,
             )

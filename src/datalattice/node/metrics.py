@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import datalattice
 from datalattice.lattice import LOG_BRANCH, OWNER_BRANCH
 from datalattice.node.observe import BUCKETS_S, Histogram
 from datalattice.node.reading import Forks, Reading
+from datalattice.version import VERSION
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -123,7 +123,7 @@ def _by_label(name: str, help: str, label: str, values: Iterable[tuple[str, floa
 
 
 def _state(reading: Reading) -> Iterator[Family]:
-    labels = (("version", datalattice.__version__), ("python", platform.python_version()))
+    labels = (("version", VERSION), ("python", platform.python_version()))
     about = "The version that runs; the value is 1."
     yield Family(PREFIX + "build_info", "gauge", about, (("", labels, 1),))
     yield _gauge("healthy", "1 when the node is well, 0 when degraded.", int(not reading.reasons))

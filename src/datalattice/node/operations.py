@@ -37,7 +37,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
 from typing import Final
 
-import datalattice
 from datalattice.cells import (
     Index,
     Loader,
@@ -78,6 +77,7 @@ from datalattice.node.node import Node
 from datalattice.node.tasks import Task, Tasks, Work
 from datalattice.store import GRACE_MS, CellStore, CheckedCells
 from datalattice.sync import Absorbed, Offer
+from datalattice.version import VERSION
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -196,7 +196,7 @@ class Operations:
         return to_cell(
             {
                 "pid": os.getpid(),
-                "version": datalattice.__version__,
+                "version": VERSION,
                 "started_ms": self._started_ms,
                 "address": node.address,
                 "http": node.monitor.address,

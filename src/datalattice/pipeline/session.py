@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import datalattice
 from datalattice.errors import PeerUnavailable, Unavailable, UsageError
 from datalattice.pipeline.java import cached_file, find_java, java_home
 from datalattice.pipeline.scratch import remove_scratch, scratch_folder
@@ -180,7 +179,7 @@ def _driver_imports(where: Master) -> Iterator[None]:
 def import_path() -> str:
     """Return a `PYTHONPATH` by which another Python of this version imports what this one does."""
     installed = sysconfig.get_paths()
-    own = str(Path(datalattice.__file__).parents[1])
+    own = str(Path(__file__).parents[2])
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = dict.fromkeys((*given, own, installed["purelib"], installed["platlib"]))
     return os.pathsep.join(folder for folder in folders if folder)
