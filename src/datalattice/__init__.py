@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from datalattice.version import VERSION
+from datalattice.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from datalattice.apps.dlfs import Drive
@@ -96,7 +96,6 @@ if TYPE_CHECKING:
     )
     from datalattice.node import follow, open_node
 
-__version__ = VERSION
 
 _HOMES: Final = (
     "errors",
