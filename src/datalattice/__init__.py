@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from datalattice.version import VERSION as __version__
+from datalattice.version import VERSION as __version__  # noqa: N811 - its usual name
 
 if TYPE_CHECKING:
     from datalattice.apps.dlfs import Drive
