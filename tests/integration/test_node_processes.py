@@ -19,7 +19,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import StoreLocked, UsageError
 from datalattice.lattice import root_lattice
 from datalattice.store import CellStore
-from datalattice.testing.folders import append, node_editor
+from datalattice.testing.folders import node_editor
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "node_process.py"
 PATIENCE_S = 30.0
@@ -63,7 +63,7 @@ class Process:
 
     def offer(self, first: int, count: int) -> None:
         with node_editor(self.folder, self.keys) as editor:
-            editor.edit(append([f"r{n}" for n in range(first, first + count)]))
+            editor.offer_many("t", 0, [f"r{n}" for n in range(first, first + count)])
 
     def root_hash(self) -> bytes:
         return probe(self.address).root_hash

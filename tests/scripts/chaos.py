@@ -49,7 +49,7 @@ from datalattice.errors import DataLatticeError
 from datalattice.lattice import root_lattice
 from datalattice.node import Daemon, Node
 from datalattice.store import CellStore
-from datalattice.testing.folders import append, node_editor
+from datalattice.testing.folders import node_editor
 
 NODES: Final = 5
 VETERAN: Final = 0
@@ -230,7 +230,7 @@ class ChaosNode:
                         count = chance.randint(1, BATCH_MAX)
                         first, number = number, number + count
                         values = [self.record(one) for one in range(first, number)]
-                        offsets = editor.edit(append(values, TOPIC))
+                        offsets = editor.offer_many(TOPIC, 0, values)
                         self.acknowledged.append(Acknowledged(offsets.start, first, count))
             except DataLatticeError:
                 self.failed_writes += 1  # it was killed; some of what was written may be there

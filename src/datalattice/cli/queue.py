@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -19,7 +18,6 @@ import typer
 
 from datalattice.apps.queue import (
     Queue,
-    Topic,
     entry_headers,
     entry_key,
     entry_stamp_ms,
@@ -161,8 +159,7 @@ def offer(
             for batch in _batches(_values(values, form)):
                 keys = None if key_cell is None else [key_cell] * len(batch)
                 all_headers = None if header_cell is None else [header_cell] * len(batch)
-                append = partial(_append, place, batch, keys, all_headers)
-                offsets.append(editor.edit(own_topic(name, append)))
+                offsets.append(editor.offer_many(name, place, batch, keys, all_headers))
                 bar.advance(len(batch))
         except DataLatticeError as error:
             if offsets:
@@ -196,16 +193,6 @@ def _parse_headers(text: str) -> Value:
     if not isinstance(value, Map):
         raise UsageError(f"--headers is a JSON object, got {text}")
     return value
-
-
-def _append(
-    place: Value,
-    values: list[Value],
-    keys: list[Value] | None,
-    headers: list[Value] | None,
-    topic: Topic,
-) -> range:
-    return topic.partition(place).offer_many(values, keys, headers)
 
 
 def _place(editor: Editor, topic: Value, key: Value, partition: str | None) -> Value:

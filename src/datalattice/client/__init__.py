@@ -10,7 +10,15 @@ from datalattice.client.addresses import (
     system_reason,
 )
 from datalattice.client.control import KIND, NO_KEY, ControlClient, Progress
-from datalattice.client.edits import Change, Editor, NodeEditor, edit, editing, take_turn
+from datalattice.client.edits import (
+    OFFER_RECORDS_MAX,
+    Change,
+    Editor,
+    NodeEditor,
+    edit,
+    editing,
+    take_turn,
+)
 from datalattice.client.folder import (
     DEFAULT_FOLDER,
     HOME_VARIABLE,
@@ -51,6 +59,7 @@ __all__ = [
     "HOME_VARIABLE",
     "KIND",
     "NO_KEY",
+    "OFFER_RECORDS_MAX",
     "OWNER_NAME",
     "PLAIN",
     "PORT_MAX",

@@ -76,7 +76,7 @@ class ControlClient:
         """Have the node do something; return its result, durable where it writes.
 
         Raises: the node's error, as the same class. PeerUnavailable: it went away. Timeout: it did
-                not answer; the operation may have happened.
+                not answer; the operation may have happened, and the connection has ended.
         """
         self._last_id += 1
         request = Vector.of((KIND, self._last_id, operation, to_cell(arguments)))
@@ -84,6 +84,7 @@ class ControlClient:
             self._socket.sendall(encode_frame(self._payload(request)))
             payload = self._receive()
         except TimeoutError as error:
+            self.close()  # the answer may come yet, and would be taken for that to another call
             raise Timeout(f"the node did not answer {operation} in {self._timeout_s} s") from error
         except OSError as error:
             raise PeerUnavailable(f"the node went away during {operation}") from error

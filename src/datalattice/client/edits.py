@@ -14,14 +14,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import Final, TypeVar
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
-from datalattice.cells import Loader, Part, Value, Vector, branch_hashes, decode, novelty, settle
+from datalattice.apps.queue import LatticeMQ
+from datalattice.cells import (
+    Loader,
+    Part,
+    Value,
+    Vector,
+    branch_hashes,
+    decode,
+    novelty,
+    settle,
+    to_cell,
+)
 from datalattice.client.control import NO_KEY, ControlClient
 from datalattice.client.folder import Folder, OwnKeys, read_keys, read_keys_or_none
 from datalattice.client.opening import LOCK_WAIT_S, node_or_store, open_reader, whole
@@ -34,6 +45,7 @@ from datalattice.errors import (
     MissingData,
     NoSigningKey,
     PeerUnavailable,
+    ProtocolViolation,
     StoreLocked,
     Timeout,
 )
@@ -60,6 +72,9 @@ TURN_POLL_MAX_S: Final = 0.02
 
 BATCH_BYTES: Final = 4_000_000
 """Cells that one request to a node brings; what is more goes ahead in requests of its own."""
+
+OFFER_RECORDS_MAX: Final = 10_000
+"""Records that a node appends by one request; more, or more than `BATCH_BYTES`, are an edit."""
 
 KEEP_EVERY_S: Final = 10 * 60
 """How often values that wait for their edit are leased again: well within the grace of a store."""
@@ -150,6 +165,29 @@ class Editor:
             "nothing of it was written, try again"
         )
 
+    def offer_many(
+        self,
+        topic: Value,
+        partition: Value,
+        values: Sequence[object],
+        keys: Sequence[object] | None = None,
+        headers: Sequence[object] | None = None,
+    ) -> range:
+        """Append records to a topic of the folder's owner; return their offsets, once durable.
+
+        It is as if an edit offered them. Where a node runs it takes less time, since the node is
+        told the records and signs for them itself.
+
+        keys, headers: one for each value, or none; nil where a record has none.
+        Raises: as `edit`. UsageError: `keys` or `headers` of another length.
+        """
+
+        def append(cursor: RootLattice, own: KeyPair) -> range:
+            queue = LatticeMQ.at(cursor, own.public_key).partition(topic, partition)
+            return queue.offer_many(values, keys, headers)
+
+        return self.edit(append)
+
     def _turn(self) -> AbstractContextManager[object]:
         """Return what keeps other editors out meanwhile: here the store's own lock does."""
         return nullcontext()
@@ -187,6 +225,32 @@ class NodeEditor(Editor):
             raise MissingData(self._store.missing(hash for hash, _, _ in parts))
         self._keep(parts)
         return len(parts)
+
+    def offer_many(
+        self,
+        topic: Value,
+        partition: Value,
+        values: Sequence[object],
+        keys: Sequence[object] | None = None,
+        headers: Sequence[object] | None = None,
+    ) -> range:
+        """Append records by one request to the node; very many, or large ones, by an edit."""
+        columns = [None if one is None else to_cell(one) for one in (values, keys, headers)]
+        # What is long goes ahead in requests of its own, as it does for any edit.
+        size = sum(len(encoding) for _, encoding, _ in novelty(Vector.of(columns), self._store))
+        if not 0 < len(values) <= OFFER_RECORDS_MAX or size > BATCH_BYTES:
+            return super().offer_many(topic, partition, values, keys, headers)
+        found = self._write(
+            "queue.offer_many",
+            owner=self.key_pair.public_key,
+            topic=topic,
+            partition=partition,
+            **dict(zip(("values", "keys", "headers"), columns, strict=True)),
+        )
+        first, count = found if isinstance(found, Vector) and len(found) == 2 else (None, None)
+        if type(first) is not int or type(count) is not int:
+            raise ProtocolViolation("the node's answer to an offer is not [first count]")
+        return range(first, first + count)
 
     def _keep(self, parts: list[Part]) -> None:
         """Take note of staged cells; lease what has been waiting for its edit for long.
@@ -246,11 +310,14 @@ class NodeEditor(Editor):
             size = sum(len(encoding) for _, encoding, _ in parts)
             if size > BATCH_BYTES and not self._bring(parts):
                 return False
+        return self._write("root.swap", slots=[slot.to_cell() for slot in slots]) is True
+
+    def _write(self, operation: str, **arguments: object) -> Value:
+        """Have the node write, once: it may have, though its answer does not come."""
         try:
-            done = self._client.call("root.swap", slots=[slot.to_cell() for slot in slots])
+            return self._client.call(operation, **arguments)
         except (PeerUnavailable, Timeout) as error:
             raise type(error)(f"{error}; whether the edit happened is not known") from error
-        return done is True
 
     def _bring(self, parts: list[Part]) -> bool:
         """Send cells, children first; return whether all below them is in the node's store."""

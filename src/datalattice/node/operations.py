@@ -6,6 +6,7 @@ a name and a Map of arguments; its result is a value.
 
     root.put             values                                   whether all below them is here
     root.swap            slots: [[path hash value] ...]           whether they were set
+    queue.offer_many     owner topic partition values keys? headers?   [first offset, count]
     node.status                                                   Map
     node.wait            root_hash timeout_ms                     root hash, once it is another one
     node.add_peer        address, or a key in hex                 nil
@@ -23,8 +24,12 @@ a name and a Map of arguments; its result is a value.
     forks.resolve        id action: append or drop                Map of what was done
 
 `root.swap` sets all slots, or none when one of them has another value by now (see `slots`);
-`root.put` brings cells ahead that are too many for it. A long operation answers at once with the id
-of its task, and `task.wait` with what came of that or how far it is (see `tasks`).
+`root.put` brings cells ahead that are too many for it. `queue.offer_many` appends to a queue as it
+is then, so nobody can be faster; offers wait for an edit that is made again. A long operation
+answers at once with the id of its task; `task.wait` says how far that is or what came of it (see
+`tasks`).
+
+Length: one operation after the other, each of a few lines.
 """
 
 from __future__ import annotations
@@ -35,20 +40,23 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
-from typing import Final
+from typing import Final, TypeVar
 
+from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
     Index,
     Loader,
     Map,
     Value,
     Vector,
+    brief,
     to_cell,
     to_text,
     value_hash,
 )
 from datalattice.client import (
     NO_KEY,
+    OFFER_RECORDS_MAX,
     SlotMoved,
     collect,
     parse_key,
@@ -72,6 +80,7 @@ from datalattice.errors import (
     UnsupportedOperation,
     UsageError,
 )
+from datalattice.lattice import is_public_key
 from datalattice.node import forks, hosting
 from datalattice.node.node import Node
 from datalattice.node.tasks import Task, Tasks, Work
@@ -87,11 +96,16 @@ KEPT: Final = (
 )
 """What is true of an edit whose sync failed: it is in the live value (docs/node.md)."""
 
+GIVE_WAY_S: Final = 1.0
+"""How long offers wait, after a swap in vain, for its edit to be made again."""
+
 FENCE_WAIT_S: Final = 45.0
 """Longest wait for the fence: shorter than the time after which a client gives up."""
 
 WAIT_MS_MAX: Final = 30_000
 """Longest `node.wait`: shorter than the time after which a client gives up."""
+
+T = TypeVar("T")
 
 Operation = Callable[["Operations", Map], Awaitable[Value]]
 
@@ -104,6 +118,9 @@ class Operations:
         self._stop = stop
         self._started_ms = node.clock.now_ms()
         self._tasks = Tasks()
+        self._is_behind = False  # whether the store could not keep what was written
+        self._is_clear = asyncio.Event()  # whether no edit is made again meanwhile
+        self._is_clear.set()
 
     async def perform(self, name: str, arguments: Map) -> Value:
         """Do what `name` says; return its result when that is durable.
@@ -149,9 +166,7 @@ class Operations:
 
     async def _swap(self, arguments: Map) -> Value:
         node = self._node
-        if node.identity is None:
-            raise NoSigningKey(NO_KEY)
-        await self._fenced()
+        await self._writable()
         wanted = read_slots(_need(arguments, "slots"))
 
         def swap() -> bool:
@@ -162,19 +177,85 @@ class Operations:
                 door = CheckedCells(node.store, scanned=True)
                 for _, _, after in wanted:
                     door.check_value(after)  # all of it is at hand, and sound
-                cursor.update(lambda live: with_slots(lattice, live, present_slots(live, wanted)))
+                self._durably(
+                    lambda: cursor.update(
+                        lambda live: with_slots(lattice, live, present_slots(live, wanted))
+                    )
+                )
             except (SlotMoved, MissingData):
                 # Whoever is ahead in the live value may not be durable yet, and what an edit is
                 # made on is what is durable.
                 cursor.sync()
                 return False
-            try:
-                cursor.sync()
-            except (StoreFull, StoreFailed) as error:
-                raise type(error)(f"{error}; {KEPT}") from error
             return True
 
-        return await asyncio.to_thread(swap)
+        done = await asyncio.to_thread(swap)
+        self._clear_the_way(is_clear=done)
+        return done
+
+    async def _offer_many(self, arguments: Map) -> Value:
+        owner = _need(arguments, "owner")
+        if not is_public_key(owner):
+            raise UsageError(f"owner is a public key, got {brief(owner)}")
+        topics = LatticeMQ.at(self._node.cursor, owner, self._node.clock)
+        queue = topics.partition(_need(arguments, "topic"), _need(arguments, "partition"))
+        values = _records(arguments, "values")
+        keys, headers = (
+            None if arguments.get(name) is None else _records(arguments, name)
+            for name in ("keys", "headers")
+        )
+        await self._writable()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GIVE_WAY_S):
+                await self._is_clear.wait()
+
+        def offer() -> range:
+            CheckedCells(self._node.store, scanned=True).check_value(
+                Vector.of((values, keys, headers))
+            )
+            return self._durably(lambda: queue.offer_many(values, keys, headers))
+
+        offsets = await asyncio.to_thread(offer)
+        return Vector.of((offsets.start, len(offsets)))
+
+    def _clear_the_way(self, *, is_clear: bool) -> None:
+        """Let offers pass, or have them wait: an edit is made again and must not be late again.
+
+        Edits take turns, so there is one of them at a time (`NodeEditor`).
+        """
+        if is_clear:
+            self._is_clear.set()
+        elif self._is_clear.is_set():
+            self._is_clear.clear()
+            # Whoever made the edit may have given it up.
+            asyncio.get_running_loop().call_later(GIVE_WAY_S, self._is_clear.set)
+
+    def _durably(self, write: Callable[[], T]) -> T:
+        """Write to the live value; return what `write` does, when that is durable.
+
+        Raises: StoreFull, StoreFailed: nothing was written, since there was no room for what was
+                written before; or it was, and is kept as the text says.
+        """
+        if self._is_behind:
+            # What nobody has stored must not become ever more.
+            self._node.cursor.sync()
+            self._is_behind = False
+        written = write()
+        try:
+            self._node.cursor.sync()
+        except (StoreFull, StoreFailed) as error:
+            self._is_behind = True
+            raise type(error)(f"{error}; {KEPT}") from error
+        return written
+
+    async def _writable(self) -> None:
+        """Return when owners may be written for.
+
+        Raises: NoSigningKey: the node has no key. Unfenced: as `_fenced`.
+        """
+        if self._node.identity is None:
+            raise NoSigningKey(NO_KEY)
+        await self._fenced()
 
     async def _fenced(self) -> None:
         """Return when writes are accepted.
@@ -355,6 +436,7 @@ class Operations:
 _OPERATIONS: Final[dict[str, Operation]] = {
     "root.put": Operations._put,
     "root.swap": Operations._swap,
+    "queue.offer_many": Operations._offer_many,
     "node.status": Operations._status,
     "node.wait": Operations._wait,
     "node.add_peer": Operations._add_peer,
@@ -425,6 +507,13 @@ def _vector(arguments: Map, name: str) -> Vector:
     if not isinstance(value, Vector):
         raise UsageError(f"{name} is a vector, got {value!r}")
     return value
+
+
+def _records(arguments: Map, name: str) -> Vector:
+    column = _vector(arguments, name)
+    if not 0 < len(column) <= OFFER_RECORDS_MAX:
+        raise UsageError(f"{name} are 1 to {OFFER_RECORDS_MAX} in one offer, got {len(column)}")
+    return column
 
 
 def _optional_vector(arguments: Map, name: str) -> Vector | None:

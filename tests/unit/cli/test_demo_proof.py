@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.apps.queue import QUEUE_SECTION
+from datalattice.apps.queue import QUEUE_SECTION, LatticeMQ
 from datalattice.cells import Index, Map, Signed, Value, decode_message, encode_message, value_hash
 from datalattice.cli.demo.figures import Figure, plain
 from datalattice.cli.demo.flights import DataSet, plain_rows, read_flights
 from datalattice.cli.demo.proof import Check, prove
-from datalattice.cli.demo.sites import FIGURES_TOPIC, FLIGHTS_TOPIC, HQ, Cluster, Site, records
+from datalattice.cli.demo.sites import FIGURES_TOPIC, FLIGHTS_TOPIC, HQ, Cluster, Site
 from datalattice.cli.folder import read_key, read_keys
 from datalattice.cli.render import Bars
 from datalattice.cursors import RootLattice
@@ -41,12 +41,12 @@ class Demo:
         for site in self.cluster.nodes:
             keys = read_keys(site.folder)
             cursor = RootLattice(root_lattice(), root_lattice().zero(), keys.context())
+            topics = LatticeMQ.at(cursor, keys.owner.public_key)
             if site.name == HQ:
-                figures = [(key, figure.to_json()) for key, figure in self.figures.items()]
-                records(FIGURES_TOPIC, figures)(cursor, keys.owner)
+                figures = [figure.to_json() for figure in self.figures.values()]
+                topics.partition(FIGURES_TOPIC, 0).offer_many(figures, list(self.figures))
             else:
-                lines = [("", line) for line in self.lines[site.name]]
-                records(FLIGHTS_TOPIC, lines)(cursor, keys.owner)
+                topics.partition(FLIGHTS_TOPIC, 0).offer_many(self.lines[site.name])
             joined = root_lattice().merge(joined, cursor.get())
         return joined
 

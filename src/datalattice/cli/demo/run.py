@@ -29,13 +29,12 @@ from datalattice.cli.demo.sites import (
     Site,
     count_of,
     ingest,
-    records,
 )
 from datalattice.cli.demo.stream import Groups, Task, check_spark
 from datalattice.cli.demo.usage import peak_memory_mib
 from datalattice.cli.render import Bars, Step, print_lines, progress_bars
 from datalattice.cli.topics import own_topic, topics_of
-from datalattice.client import edit, open_reader, reading
+from datalattice.client import edit, editing, open_reader, reading
 from datalattice.errors import PeerUnavailable, Unavailable
 from datalattice.store import CellStore
 
@@ -282,8 +281,9 @@ def _write_figures(hq: Site, groups: Groups) -> int:
         known = read_figures(store.root(), hq.public_key)
     changed = {key: figure for key, figure in sorted(figures.items()) if known.get(key) != figure}
     if changed:
-        pairs = [(key, figure.to_json()) for key, figure in changed.items()]
-        edit(hq.folder, records(FIGURES_TOPIC, pairs))
+        values = [figure.to_json() for figure in changed.values()]
+        with editing(hq.folder) as editor:
+            editor.offer_many(FIGURES_TOPIC, 0, values, list(changed))
     return total_of(figures, CARRIER).flights
 
 

@@ -17,8 +17,8 @@ from typing import Final, Self
 from datalattice.cells import Map, Value
 from datalattice.cli.demo.flights import SITES, Flight
 from datalattice.cli.folder import Folder, read_key, write_key
-from datalattice.cli.topics import own_topic, topics_of
-from datalattice.client import Change, ControlClient, connect, editing, open_reader
+from datalattice.cli.topics import topics_of
+from datalattice.client import ControlClient, connect, editing, open_reader
 from datalattice.crypto import KeyPair
 from datalattice.errors import PeerUnavailable, Timeout
 
@@ -228,12 +228,6 @@ def ingest(site: Site, flights: Sequence[Flight], begin: int) -> Iterator[int]:
     with editing(site.folder) as editor:
         for at in range(begin, len(flights), BATCH):
             batch = flights[at : at + BATCH]
-            append = records(FLIGHTS_TOPIC, [(one.carrier, one.line) for one in batch])
-            editor.edit(append)
+            values, keys = [one.line for one in batch], [one.carrier for one in batch]
+            editor.offer_many(FLIGHTS_TOPIC, 0, values, keys)
             yield len(batch)
-
-
-def records(topic: str, pairs: Sequence[tuple[str, str]]) -> Change[range]:
-    """Return the edit that appends records, given as (key, value), to a topic of the site."""
-    keys, values = [key for key, _ in pairs], [value for _, value in pairs]
-    return own_topic(topic, lambda found: found.partition(0).offer_many(values, keys))
