@@ -74,6 +74,37 @@ FENCING: Final = "tests/integration/test_fencing.py::"
 MUTATIONS: Final = (
     # --- durability -------------------------------------------------------------------------------
     Mutation(
+        "a node without room takes ever more",
+        "node/operations.py",
+        "            self._is_behind = True\n",
+        "            self._is_behind = False\n",
+        (
+            UNIT + "client/test_offers.py::"
+            "test_on_a_full_disk_one_offer_is_kept_and_later_ones_are_refused",
+        ),
+    ),
+    Mutation(
+        "offers pass an edit that was in vain",
+        "node/operations.py",
+        "        self._clear_the_way(is_clear=done)\n",
+        "        self._clear_the_way(is_clear=True)\n",
+        (UNIT + "client/test_offers.py::test_offers_wait_for_an_edit_that_was_in_vain",),
+    ),
+    Mutation(
+        "offers trust that all cells are there",
+        "node/operations.py",
+        "            if cells:\n",
+        "            if cells and not values:\n",
+        (UNIT + "client/test_offers.py::test_the_node_refuses_what_is_no_offer",),
+    ),
+    Mutation(
+        "a connection is used after a time-out",
+        "client/control.py",
+        "            self.close()  # the answer",
+        "            # the answer",
+        (UNIT + "client/test_offers.py::test_after_a_time_out_the_connection_is_of_no_more_use",),
+    ),
+    Mutation(
         "a close without room for the index fails",
         "store/cellstore.py",
         "            return  # nothing is lost: the tables are as they were",

@@ -44,6 +44,7 @@ from typing import Final, TypeVar
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
+    Cell,
     Index,
     Loader,
     Map,
@@ -210,10 +211,13 @@ class Operations:
                 await self._is_clear.wait()
 
         def offer() -> range:
-            CheckedCells(self._node.store, scanned=True).check_value(
-                Vector.of((values, keys, headers))
-            )
-            return self._durably(lambda: queue.offer_many(values, keys, headers))
+            rows = list(values)
+            beside = [None if one is None else list(one) for one in (keys, headers)]
+            # Whatever is no cell is sound as it was decoded, and all of it at hand.
+            cells = [one for row in (rows, *beside) for one in row or () if isinstance(one, Cell)]
+            if cells:
+                CheckedCells(self._node.store, scanned=True).check_value(Vector.of(cells))
+            return self._durably(lambda: queue.offer_many(rows, *beside))
 
         offsets = await asyncio.to_thread(offer)
         return Vector.of((offsets.start, len(offsets)))

@@ -200,8 +200,9 @@ def test_the_node_refuses_what_is_no_offer(folder: Folder, tmp_path: Path) -> No
                 asked(folder, **changed)
         with CellStore.open(tmp_path / "elsewhere") as home:
             home.commit(to_cell(["x" * 1_000, "y" * 2_000]))
-            with pytest.raises(Unavailable, match="missing cells: 0x"):
-                asked(folder, home, values=home.root())
+            for values in (home.root(), [home.root()]):
+                with pytest.raises(Unavailable, match="missing cells: 0x"):
+                    asked(folder, home, values=values)
         # Nothing of it stays behind, and nothing is in the way of what follows.
         assert asked(folder) == Vector.of((0, 1))
         assert values_in(folder) == ["v"]
