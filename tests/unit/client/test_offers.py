@@ -160,7 +160,7 @@ def test_records_may_refer_to_what_was_staged(folder: Folder, place: Place) -> N
         assert values_in(folder) == [value]
 
 
-def asked(folder: Folder, home: CellStore | None = None, **changed: object) -> Value:
+def asked(folder: Folder, home: Any = None, **changed: object) -> Value:
     """Ask the node for an offer; arguments that are None are left out."""
     usual: dict[str, object] = {
         "owner": OWNER.public_key,
