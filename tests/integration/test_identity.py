@@ -355,14 +355,14 @@ class Cellars(TcpTransport):
         super().__init__(key_pair)
         self.known: dict[str, str] = {}
 
-    def place(self, address: str) -> Cellar:  # type: ignore[override]
+    def endpoint(self, address: str) -> Cellar:  # type: ignore[override]
         kind, *rest = address.split()
         if kind != "cellar" or not 1 <= len(rest) <= 2:
             raise UsageError(f"a cellar has a name, got {address!r}")
         return Cellar(rest[0], bytes.fromhex(rest[1]) if len(rest) > 1 else None)
 
     async def dial(self, address: str) -> Link:
-        place = self.place(address)
+        place = self.endpoint(address)
         if place.name not in self.known:
             raise ConnectionRefusedError("no such cellar")
         return await super().dial(self.known[place.name])

@@ -21,12 +21,12 @@ from datalattice.wire import (
     STREAMS_MAX,
     WINDOW_BYTES,
     Arrived,
-    Ended,
     Framing,
     Hello,
     Mux,
     Opened,
     Plain,
+    StreamEnded,
     encode_frame,
     encode_mux_frame,
 )
@@ -61,7 +61,7 @@ class Side:
             assert event.stream not in self.ended
             self.frames.setdefault(event.stream, []).append(event.payload)
             self.unhandled.append((event.stream, len(event.payload)))
-        elif isinstance(event, Ended):
+        elif isinstance(event, StreamEnded):
             assert event.stream not in self.ended
             self.ended[event.stream] = event.is_reset
         return event is not None
@@ -196,7 +196,7 @@ def test_whatever_comes_raises_peer_errors_only_and_holds_bounded_memory(
             came += len(piece)
             assert end.receive(piece) >= 0
             while (event := end.next()) is not None:
-                assert isinstance(event, Opened | Arrived | Ended)
+                assert isinstance(event, Opened | Arrived | StreamEnded)
             streams = end.open_count
             assert streams <= 2 * STREAMS_MAX + 1
             overhead = (streams + 6) * (STREAM_BYTES + FRAME_BYTES)

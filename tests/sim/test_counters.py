@@ -111,7 +111,7 @@ def test_counts_that_are_acknowledged_without_a_sync_are_seen(
 
 def test_a_push_around_the_gate_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replicator, "_admits", lambda _self, _partner: True)
-    assert first_violation(Faults(exclusions=2), links=mesh(3)) == "admission"
+    assert first_violation(Faults(exclusions=2), links=mesh(3)) == "admittedonly"
 
 
 def failed_comparisons() -> int:

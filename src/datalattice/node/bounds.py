@@ -52,7 +52,7 @@ class Bucket:
         return left >= amount
 
 
-class Progress:
+class FrameProgress:
     """How a frame that has begun comes along. A peer that sends it in drops is not waited for."""
 
     __slots__ = ("_bytes", "_end_s", "_mark_s")

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from datalattice.client.settings import Bounds
 from datalattice.crypto import Entropy
 from datalattice.errors import PeerError
-from datalattice.node.bounds import Bucket, Progress
+from datalattice.node.bounds import Bucket, FrameProgress
 from datalattice.node.transport import Link
 from datalattice.wire import (
     FRAME_BYTES,
@@ -138,7 +138,7 @@ class Connection:
         # A peer may fill the window of the main stream at any time, whatever it may make us hold.
         window = WINDOW_BYTES if streams.is_multiplexed else 0
         self._held_bytes_max = bounds.peer_bytes_max + window
-        self._progress: dict[int, Progress] = {}  # of streams with a frame that has begun
+        self._progress: dict[int, FrameProgress] = {}  # of streams with a frame that has begun
         now_s = asyncio.get_running_loop().time()
         self._messages = Bucket(bounds.messages_per_s_max, now_s)
         self._bytes = Bucket(bounds.bytes_per_s_max, now_s)
@@ -412,7 +412,7 @@ class Connection:
         for stream, count in begun.items():
             progress = self._progress.get(stream)
             if progress is None:
-                progress = self._progress[stream] = Progress(timeout_s, count, now_s)
+                progress = self._progress[stream] = FrameProgress(timeout_s, count, now_s)
             left_s = min(left_s, progress.left_s(count, now_s))
         return left_s
 

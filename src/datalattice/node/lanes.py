@@ -43,7 +43,7 @@ Action = Callable[[Replicator, int], None]
 Done = Callable[[], None]
 """Told when an action is done, together with what came of it."""
 
-Task = tuple[Action, "Done | None"]
+LaneItem = tuple[Action, "Done | None"]
 """An action, and who is told of its end."""
 
 LANE_THREADS_MAX: Final = 4
@@ -150,7 +150,7 @@ class LanePool:
             lane._is_begun = lane._is_ending = True
             self._settle(lane)
 
-    def _line_up(self, lane: Lane, task: Task, *, stranger: bool) -> None:
+    def _line_up(self, lane: Lane, task: LaneItem, *, stranger: bool) -> None:
         with self._lock:
             if not lane._is_ending:
                 (lane._strangers if stranger else lane._line).append(task)
@@ -379,8 +379,8 @@ class Lane:
         self._clock = pool.clock
         self._holder = 0  # the thread that works on it
         # What follows is the pool's; who holds the lane takes from the two lines.
-        self._line: collections.deque[Task | Future[None]] = collections.deque()
-        self._strangers: collections.deque[Task] = collections.deque()
+        self._line: collections.deque[LaneItem | Future[None]] = collections.deque()
+        self._strangers: collections.deque[LaneItem] = collections.deque()
         self._is_begun = False
         self._is_held = False  # whether a thread works on it
         self._is_ending = False

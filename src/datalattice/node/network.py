@@ -31,7 +31,7 @@ from datalattice.node.hosts import Hosts
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
 from datalattice.node.peers import INBOUND, Call, PeerInfo, Peers
-from datalattice.node.transport import Link, Listener, Place, Transport
+from datalattice.node.transport import Endpoint, Link, Listener, Transport
 from datalattice.sync import Effects, Note, Replica
 from datalattice.wire import MAIN_STREAM, ErrorCode, encode_failure
 
@@ -327,7 +327,7 @@ class Network:
         id: str,
         name: str,
         link: Link,
-        dialled: Place | None = None,
+        dialled: Endpoint | None = None,
         *,
         is_added: bool = False,
     ) -> str:

@@ -24,7 +24,7 @@ from typing import Final
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import PUBLIC_KEY_BYTES, Entropy, SystemEntropy
 from datalattice.errors import UsageError
-from datalattice.node.transport import Link, Place, Transport
+from datalattice.node.transport import Endpoint, Link, Transport
 
 BACKOFF_MS_MIN: Final = 1_000
 BACKOFF_MS_MAX: Final = 30_000
@@ -98,8 +98,8 @@ class WantedPeer:
     """
 
     info: PeerInfo
-    addresses: list[Place] = field(default_factory=list)
-    learnt: Place | None = None
+    addresses: list[Endpoint] = field(default_factory=list)
+    learnt: Endpoint | None = None
     stamp: int = -1
     pinned: bool = False
     turn: int = 0
@@ -109,13 +109,13 @@ class WantedPeer:
     task: asyncio.Task[None] | None = None
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[Endpoint]:
         """Every address to try, each with the key it has to prove."""
         known = [*self.addresses, *([] if self.learnt is None else [self.learnt])]
         key = self.info.public_key if self.pinned else None
         return [one if key is None else one.with_key(key) for one in known]
 
-    def has(self, address: Place) -> bool:
+    def has(self, address: Endpoint) -> bool:
         """Return whether it is one of its addresses, whatever key is named with it."""
         return any(_is_same(one, address) for one in self.places)
 
@@ -133,7 +133,7 @@ class Call:
     """
 
     id: str
-    address: Place
+    address: Endpoint
     link: Link
     is_added: bool = False
 
@@ -193,7 +193,7 @@ class Peers:
         Raises: UsageError: neither address nor key, not an address, not a key, two different keys,
                 or the key of this node itself.
         """
-        place = None if address is None else self._transport.place(address)
+        place = None if address is None else self._transport.endpoint(address)
         key = public_key
         if place is not None and place.public_key is not None:
             if key not in (None, place.public_key):
@@ -240,7 +240,7 @@ class Peers:
     ) -> WantedPeer | None:
         """Return the wanted peer with an address or a key."""
         if public_key is None and address is not None:
-            place = self._transport.place(address)
+            place = self._transport.endpoint(address)
             if (named := next((one for one in self._peers if one.has(place)), None)) is not None:
                 return named
             public_key = place.public_key
@@ -263,7 +263,7 @@ class Peers:
 
     # --- hearing of peers ---------------------------------------------------------------------
 
-    def learn(self, public_key: bytes, address: Place, stamp: int, source: str) -> bool:
+    def learn(self, public_key: bytes, address: Endpoint, stamp: int, source: str) -> bool:
         """Take in where a node is said to be; return whether that is of use.
 
         A newer `stamp` replaces what an older one said. Nodes that nobody added are dialled, too,
@@ -392,7 +392,7 @@ class Peers:
                 async with asyncio.timeout(pause_ms / 1_000):
                     await peer.news.wait()
 
-    async def _attempt(self, peer: WantedPeer, place: Place) -> None:
+    async def _attempt(self, peer: WantedPeer, place: Endpoint) -> None:
         """Dial once, and serve the connection until it ends."""
         try:
             link = await self._transport.dial(str(place))
@@ -425,7 +425,7 @@ class Peers:
         else:
             peer.turn += 1
 
-    def _proved(self, peer: WantedPeer, place: Place | None, key: bytes) -> str | None:
+    def _proved(self, peer: WantedPeer, place: Endpoint | None, key: bytes) -> str | None:
         """Take in the key that answers at a peer's address; return why not to go on, if so."""
         if key == self._own_key:
             peer.pause_ms = OWN_KEY_PAUSE_MS
@@ -443,7 +443,7 @@ class Peers:
             return THEIRS_STAYS
         return None
 
-    def _hand_over(self, peer: WantedPeer, place: Place | None, other: WantedPeer) -> None:
+    def _hand_over(self, peer: WantedPeer, place: Endpoint | None, other: WantedPeer) -> None:
         """Give an address to the peer whose key answers there."""
         moved = [one for one in peer.addresses if place is None or _is_same(one, place)]
         peer.addresses = [one for one in peer.addresses if one not in moved]
@@ -492,6 +492,6 @@ class Peers:
         self.changed()
 
 
-def _is_same(one: Place, other: Place) -> bool:
+def _is_same(one: Endpoint, other: Endpoint) -> bool:
     """Return whether two places are one, whatever key is named with it."""
     return one.with_key(None) == other.with_key(None)

@@ -65,10 +65,10 @@ from datalattice.wire.streams import (
     PLAIN_PROTOCOL,
     UNSENT_BYTES_MAX,
     Arrived,
-    Ended,
     Event,
     Opened,
     Plain,
+    StreamEnded,
     Streams,
 )
 
@@ -100,7 +100,6 @@ __all__ = [
     "Arrived",
     "Challenge",
     "DataRequest",
-    "Ended",
     "ErrorCode",
     "Event",
     "FrameBuffer",
@@ -116,6 +115,7 @@ __all__ = [
     "Plain",
     "Query",
     "Result",
+    "StreamEnded",
     "Streams",
     "Unknown",
     "answer_challenge",

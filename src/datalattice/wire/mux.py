@@ -52,9 +52,9 @@ from datalattice.wire.streams import (
     UNSENT_BYTES_MAX,
     Arrived,
     Channel,
-    Ended,
     Event,
     Opened,
+    StreamEnded,
 )
 
 WINDOW_BYTES: Final = 1 << 18
@@ -85,7 +85,7 @@ assert LARGE_BYTES + LENGTH_OCTETS_MAX + CREDIT_BYTES_MIN <= WINDOW_BYTES
 assert 2 * (DATA_BYTES_MAX + HEADER_BYTES) <= JOIN_BYTES
 
 
-class _Stream(Channel):
+class _MuxStream(Channel):
     """A stream of a `Mux`."""
 
     def __init__(self, number: int, framing: Framing) -> None:
@@ -128,15 +128,15 @@ class Mux:
         self.peer_hello: Hello | None = None
         self._framings = framings
         self._large_bytes_max = large_bytes_max
-        main = _Stream(MAIN_STREAM, framings[LATTICE])
+        main = _MuxStream(MAIN_STREAM, framings[LATTICE])
         self._streams = {MAIN_STREAM: main}  # open in at least one direction
-        self._over: dict[int, _Stream] = {}  # over, with something left to give out or handle
+        self._over: dict[int, _MuxStream] = {}  # over, with something left to give out or handle
         self._own_next = 1 if dialled else 2
         self._peer_next = 2 if dialled else 1
         self._own_count = self._peer_count = 0
-        self._ready: deque[_Stream] = deque()
-        self._sending: deque[_Stream] = deque()
-        self._admitting: deque[_Stream] = deque()
+        self._ready: deque[_MuxStream] = deque()
+        self._sending: deque[_MuxStream] = deque()
+        self._admitting: deque[_MuxStream] = deque()
         self._large_bytes = 0
         self._begun: dict[int, int] = {}
         self._blocked: set[int] = set()
@@ -185,7 +185,7 @@ class Mux:
         self._stir(stream)
         return 0
 
-    def _known(self, number: int) -> _Stream | None:
+    def _known(self, number: int) -> _MuxStream | None:
         """Return an open stream, None for one that is over.
 
         Raises: ProtocolViolation: it was never opened, or nothing may be said yet.
@@ -234,11 +234,11 @@ class Mux:
             self._write_control(RESET, number)
             return
         self._peer_count += 1
-        stream = self._streams[number] = _Stream(number, framing)
+        stream = self._streams[number] = _MuxStream(number, framing)
         stream.news = Opened(number, protocol, store_id)
         self._stir(stream)
 
-    def _credited(self, stream: _Stream, count: int) -> None:
+    def _credited(self, stream: _MuxStream, count: int) -> None:
         if count < CREDIT_BYTES_MIN:
             raise ProtocolViolation(f"credit is {CREDIT_BYTES_MIN} bytes or more, not {count}")
         if stream.credit + count > WINDOW_BYTES:
@@ -246,14 +246,14 @@ class Mux:
         stream.credit += count
         self._may_send(stream)
 
-    def _peer_ended(self, stream: _Stream) -> None:
+    def _peer_ended(self, stream: _MuxStream) -> None:
         if stream.peer_ended:
             raise ProtocolViolation(f"stream {stream.number} ends twice")
         stream.peer_ended = True
         self._stir(stream)
         self._close_if_over(stream)
 
-    def _peer_reset(self, stream: _Stream) -> None:
+    def _peer_reset(self, stream: _MuxStream) -> None:
         stream.is_reset = True
         # Somebody who never heard of the stream does not want to know of its end.
         self._drop(stream, is_told=stream.news is not None)
@@ -274,7 +274,7 @@ class Mux:
                 return event
         return None
 
-    def _event_of(self, stream: _Stream) -> Event | None:
+    def _event_of(self, stream: _MuxStream) -> Event | None:
         if stream.is_told:
             return None
         if stream.news is not None:
@@ -299,7 +299,7 @@ class Mux:
         self._note_wait(stream, has_room=has_room)
         return None
 
-    def _give(self, stream: _Stream, payload: bytes) -> Arrived:
+    def _give(self, stream: _MuxStream, payload: bytes) -> Arrived:
         stream.gave(len(payload))
         self._unhandled_bytes += len(payload) + FRAME_BYTES
         self._unhandled_count += 1
@@ -311,14 +311,14 @@ class Mux:
             self._admitting.remove(stream)
         return Arrived(stream.number, payload)
 
-    def _tell_end(self, stream: _Stream) -> Ended:
+    def _tell_end(self, stream: _MuxStream) -> StreamEnded:
         stream.is_told = True
         self._begun.pop(stream.number, None)
         self._blocked.discard(stream.number)
         self._forget_if_done(stream)
-        return Ended(stream.number, stream.is_reset)
+        return StreamEnded(stream.number, stream.is_reset)
 
-    def _note_wait(self, stream: _Stream, *, has_room: bool) -> None:
+    def _note_wait(self, stream: _MuxStream, *, has_room: bool) -> None:
         """Note whether the peer or this side has to go on with what is here of a stream."""
         number, buffer = stream.number, stream.buffer
         self._begun.pop(number, None)
@@ -330,7 +330,7 @@ class Mux:
             else:
                 self._blocked.add(number)
 
-    def _stir(self, stream: _Stream) -> None:
+    def _stir(self, stream: _MuxStream) -> None:
         """Have a stream looked at: it may have an event."""
         if not stream.is_ready:
             stream.is_ready = True
@@ -367,7 +367,7 @@ class Mux:
 
     # --- credit -------------------------------------------------------------------------------
 
-    def _give_credit(self, stream: _Stream) -> None:
+    def _give_credit(self, stream: _MuxStream) -> None:
         """Give back what is handled, or all that came of an admitted frame that is under way."""
         if stream.peer_ended or stream.number not in self._streams:
             return
@@ -379,7 +379,7 @@ class Mux:
             stream.uncredited -= given
             self._write_control(CREDIT, stream.number, given.to_bytes(CREDIT_OCTETS, "big"))
 
-    def _admit(self, stream: _Stream) -> None:
+    def _admit(self, stream: _MuxStream) -> None:
         """Admit a large frame that is the next of its stream, or have it wait in line."""
         length = stream.buffer.expected_bytes
         if length is None or length <= LARGE_BYTES:
@@ -403,7 +403,7 @@ class Mux:
             self._give_credit(stream)
             self._stir(stream)
 
-    def _release(self, stream: _Stream) -> None:
+    def _release(self, stream: _MuxStream) -> None:
         self._large_bytes -= stream.large
         stream.large = 0
         stream.is_large_complete = False
@@ -411,12 +411,12 @@ class Mux:
 
     # --- ends ---------------------------------------------------------------------------------
 
-    def _close_if_over(self, stream: _Stream) -> None:
+    def _close_if_over(self, stream: _MuxStream) -> None:
         """Close a stream that has ended in both directions; what came of it is still given out."""
         if stream.peer_ended and stream.has_ended:
             self._close(stream)
 
-    def _close(self, stream: _Stream) -> None:
+    def _close(self, stream: _MuxStream) -> None:
         number = stream.number
         del self._streams[number]
         self._over[number] = stream
@@ -426,11 +426,11 @@ class Mux:
             self._peer_count -= 1
         self._forget_if_done(stream)
 
-    def _forget_if_done(self, stream: _Stream) -> None:
+    def _forget_if_done(self, stream: _MuxStream) -> None:
         if stream.is_told and not stream.unhandled_count:
             self._over.pop(stream.number, None)
 
-    def _drop(self, stream: _Stream, *, is_told: bool) -> None:
+    def _drop(self, stream: _MuxStream, *, is_told: bool) -> None:
         """Close a stream that was reset, with all that is held of it but what is being handled."""
         self._buffered_bytes -= stream.buffer.buffered_bytes
         stream.buffer.clear()
@@ -465,7 +465,7 @@ class Mux:
             raise Backpressure(f"{self._own_count} streams are open, and no other can be")
         self._own_next += 2
         self._own_count += 1
-        self._streams[number] = _Stream(number, framing)
+        self._streams[number] = _MuxStream(number, framing)
         self._write_control(OPEN, number, payload)
         return number
 
@@ -505,7 +505,7 @@ class Mux:
     def _write_control(self, kind: int, stream: int, payload: bytes = b"") -> None:
         self._control += encode_mux_frame(kind, stream, payload)
 
-    def _may_send(self, stream: _Stream) -> None:
+    def _may_send(self, stream: _MuxStream) -> None:
         can = stream.credit if stream.unsent_bytes else stream.is_ending
         if can and not stream.is_sending and not stream.has_ended:
             stream.is_sending = True
@@ -543,7 +543,7 @@ class Mux:
 
     def _send_piece(
         self,
-        stream: _Stream,
+        stream: _MuxStream,
         count: int,
         pieces: list[bytes | memoryview],
         done: dict[int, int],

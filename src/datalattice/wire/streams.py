@@ -66,14 +66,14 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class StreamEnded:
     """Nothing more comes on a stream. After a reset nothing is sent on it either."""
 
     stream: int
     is_reset: bool
 
 
-Event = Opened | Arrived | Ended
+Event = Opened | Arrived | StreamEnded
 
 
 class Streams(Protocol):

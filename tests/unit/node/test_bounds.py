@@ -22,7 +22,7 @@ from datalattice.node.bounds import (
     SITE_FACTOR,
     Addresses,
     Bucket,
-    Progress,
+    FrameProgress,
 )
 from datalattice.node.connection import REST_S_MIN, Connection
 from datalattice.wire import (
@@ -74,7 +74,7 @@ def test_one_message_that_is_larger_than_a_burst_is_taken_and_paid_for() -> None
 
 
 def test_a_frame_has_to_come_along() -> None:
-    progress = Progress(60.0, 0, 100.0)
+    progress = FrameProgress(60.0, 0, 100.0)
     assert progress.left_s(0, 100.0) == PROGRESS_S
     assert progress.left_s(PROGRESS_BYTES - 1, 105.0) == PROGRESS_S - 5
     assert progress.left_s(PROGRESS_BYTES, 106.0) == PROGRESS_S
@@ -84,12 +84,12 @@ def test_a_frame_has_to_come_along() -> None:
 
 
 def test_a_frame_that_comes_along_still_has_to_end() -> None:
-    progress = Progress(60.0, 0, 0.0)
+    progress = FrameProgress(60.0, 0, 0.0)
     for now in range(1, 60):
         left_s = progress.left_s(now * PROGRESS_BYTES, float(now))
         assert left_s == min(PROGRESS_S, 60.0 - now)
     assert progress.left_s(60 * PROGRESS_BYTES, 60.0) == 0
-    assert Progress(60.0, 0, 60.0).left_s(0, 60.0) == PROGRESS_S
+    assert FrameProgress(60.0, 0, 60.0).left_s(0, 60.0) == PROGRESS_S
 
 
 # --- addresses ------------------------------------------------------------------------------------

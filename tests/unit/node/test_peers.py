@@ -75,7 +75,7 @@ class World:
         self.changed = asyncio.Event()
         self.peers = Peers(self, self.serve, entropy, close=self.end, own_key=own_key)
 
-    def place(self, address: str) -> Address:
+    def endpoint(self, address: str) -> Address:
         return parse_address(address)
 
     async def dial(self, address: str) -> Link:

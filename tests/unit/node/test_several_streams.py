@@ -20,12 +20,12 @@ from datalattice.wire import (
     MAIN_STREAM,
     NONCE_BYTES,
     Arrived,
-    Ended,
     Event,
     Framing,
     Hello,
     Mux,
     Result,
+    StreamEnded,
     decode_payload,
     encode_frame,
     encode_mux_frame,
@@ -132,7 +132,7 @@ def test_streams_for_any_protocol_and_store_are_reset_and_the_main_one_goes_on()
             results: list[object] = []
             while len(ended) < 2 or not results:
                 event = await client.event()
-                if isinstance(event, Ended):
+                if isinstance(event, StreamEnded):
                     assert event.is_reset
                     ended.add(event.stream)
                 else:

@@ -22,12 +22,12 @@ from datalattice.wire import (
     UNSENT_BYTES_MAX,
     WINDOW_BYTES,
     Arrived,
-    Ended,
     Event,
     Framing,
     Hello,
     Mux,
     Opened,
+    StreamEnded,
     encode_frame,
     encode_length,
     encode_mux_frame,
@@ -184,7 +184,7 @@ def test_a_stream_for_an_unknown_protocol_is_reset_and_never_heard_of() -> None:
     other._framings = {LATTICE: Framing()}  # an older node
     carry(one, other)
     assert list(events(other)) == []
-    assert list(events(one)) == [Ended(stream, is_reset=True)]
+    assert list(events(one)) == [StreamEnded(stream, is_reset=True)]
     assert (one.open_count, other.open_count) == (1, 1)
     assert (one.held_bytes, other.held_bytes) == (0, 0)
 
@@ -207,13 +207,13 @@ def test_an_end_comes_after_the_frames_and_leaves_the_other_direction_open() -> 
     carry(one, other)
     assert list(events(other)) == [Opened(1, "fixed/1", b""), Arrived(1, b"question")]
     other.handled(1, 8)
-    assert list(events(other)) == [Ended(1, is_reset=False)]
+    assert list(events(other)) == [StreamEnded(1, is_reset=False)]
     other.send(1, b"answer")
     other.end(1)
     carry(one, other)
     assert list(events(one)) == [Arrived(1, b"answer")]
     one.handled(1, 6)
-    assert list(events(one)) == [Ended(1, is_reset=False)]
+    assert list(events(one)) == [StreamEnded(1, is_reset=False)]
     assert (one.open_count, other.open_count) == (1, 1)
     assert (one.held_bytes, other.held_bytes) == (0, 0)
     assert one.open("fixed/1", b"") == 3, "numbers are not used again"
@@ -230,7 +230,7 @@ def test_a_reset_drops_what_waits_on_both_sides() -> None:
     one.reset(stream)
     assert one.unsent_bytes(stream) == 0
     carry(one, other)
-    assert list(events(other)) == [Ended(1, is_reset=True)]
+    assert list(events(other)) == [StreamEnded(1, is_reset=True)]
     assert one.held_bytes == 0
     assert other.held_bytes == 90_000 + FRAME_BYTES + STREAM_BYTES, "one is being handled"
     other.handled(stream, 90_000)
@@ -559,7 +559,7 @@ def test_a_reset_makes_room_for_the_large_frames_of_others() -> None:
     for _ in range(20):
         carry(one, other)
         found += events(other)
-    assert found == [Ended(first, is_reset=True), Arrived(second, bytes(LIMIT))]
+    assert found == [StreamEnded(first, is_reset=True), Arrived(second, bytes(LIMIT))]
 
 
 def test_a_slow_handler_stops_its_own_stream_only() -> None:

@@ -2,9 +2,9 @@
 
 from datalattice.node.transport.base import (
     Accept,
+    Endpoint,
     Link,
     Listener,
-    Place,
     Refused,
     Transport,
 )
@@ -13,10 +13,10 @@ from datalattice.node.transport.tcp import TcpTransport
 
 __all__ = [
     "Accept",
+    "Endpoint",
     "Link",
     "Listener",
     "MemoryTransport",
-    "Place",
     "Refused",
     "TcpTransport",
     "Transport",

@@ -71,11 +71,11 @@ Refused = Callable[[str, str], None]
 """Called with (counter, circumstances) for each stranger that did not become a link."""
 
 
-class Place(Protocol):
-    """Where a node is, in the way of one transport. Places with equal fields are equal.
+class Endpoint(Protocol):
+    """Where a node is, in the way of one transport. Endpoints with equal fields are equal.
 
     public_key: the key that the node has to prove there; None: any. `str` gives the text that
-                `Transport.place` reads as this.
+                `Transport.endpoint` reads as this.
     """
 
     @property
@@ -83,16 +83,16 @@ class Place(Protocol):
         """The key that the node has to prove, None for any."""
         ...
 
-    def with_key(self, public_key: bytes | None) -> Place:
-        """Return the same place, with another key to prove there, or none."""
+    def with_key(self, public_key: bytes | None) -> Endpoint:
+        """Return the same endpoint, with another key to prove there, or none."""
         ...
 
 
 class Transport(Protocol):
     """A way to reach nodes."""
 
-    def place(self, address: str) -> Place:
-        """Return the place that an address stands for.
+    def endpoint(self, address: str) -> Endpoint:
+        """Return the endpoint that an address stands for.
 
         Raises: UsageError: not an address of this transport.
         """

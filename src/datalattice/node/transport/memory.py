@@ -114,8 +114,8 @@ class MemoryTransport:
         self._free = itertools.count(1)
         self._running: set[asyncio.Task[None]] = set()
 
-    def place(self, address: str) -> Address:
-        """Return the place that an address of the usual form stands for."""
+    def endpoint(self, address: str) -> Address:
+        """Return the endpoint that an address of the usual form stands for."""
         return parse_address(address)
 
     async def dial(self, address: str) -> Link:

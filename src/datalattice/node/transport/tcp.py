@@ -180,8 +180,8 @@ class TcpTransport:
         self._identity = TlsIdentity(key_pair or KeyPair.generate(), protocols)
         self._plain = plain
 
-    def place(self, address: str) -> Address:
-        """Return the place that an address of the usual form stands for."""
+    def endpoint(self, address: str) -> Address:
+        """Return the endpoint that an address of the usual form stands for."""
         return parse_address(address)
 
     async def dial(self, address: str) -> Link:

@@ -8,7 +8,7 @@ See docs/simulation.md.
 
 from datalattice.testing.sim.campaign import replay, run_campaign, scenario
 from datalattice.testing.sim.checkers import (
-    Admission,
+    AdmittedOnly,
     BoundedMemory,
     Checker,
     Convergence,
@@ -45,7 +45,7 @@ from datalattice.testing.sim.workload import standard_workload
 
 __all__ = [
     "NO_FAULTS",
-    "Admission",
+    "AdmittedOnly",
     "Authority",
     "Blame",
     "BoundedEvidence",

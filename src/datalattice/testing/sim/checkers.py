@@ -208,7 +208,7 @@ class SentIsDurable(Checker[Observed]):
                 self.fail(f"{node.name} tells {peer} of {name.hex()[:8]} before it is durable")
 
 
-class Admission(Checker[Observed]):
+class AdmittedOnly(Checker[Observed]):
     """A peer that is not admitted is told nothing of what is here."""
 
     def on_send(self, node: Observed, peer: str, payload: bytes) -> None:
@@ -254,4 +254,4 @@ class BoundedMemory(Checker[Observed]):
 
 def neutral_checkers() -> list[Checker[Observed]]:
     """Return new checkers of what holds for every kind of replica."""
-    return [Convergence(), Durability[Observed](), SentIsDurable(), Admission(), BoundedMemory()]
+    return [Convergence(), Durability[Observed](), SentIsDurable(), AdmittedOnly(), BoundedMemory()]

@@ -38,7 +38,7 @@ from datalattice.sync import (
     ForkRecord,
 )
 from datalattice.testing.sim.checkers import (
-    Admission,
+    AdmittedOnly,
     BoundedMemory,
     Checker,
     Convergence,
@@ -323,7 +323,7 @@ def standard_checkers(limits: EvidenceLimits | None = None) -> list[Checker[Obse
         Convergence(),
         ForkedDurability(),
         SentIsDurable(),
-        Admission(),
+        AdmittedOnly(),
         Authority(),
         Completeness(),
         LocalStays(),
