@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -34,6 +34,21 @@ FAULTY_MAX: Final = 3
 OFFER_AGAIN_S: Final = 0.25
 """How long after a change of a replica it is looked whether it admits more peers: once for all
 changes of that time."""
+
+
+def connection_of(partner: str) -> str:
+    """Return the id of the connection on which a replicator's partner talks.
+
+    A partner is one stream. On the main one it has the id of the connection, which ends in `#` and
+    a number; on another one the stream stands behind that. So nothing that was said for one stream
+    is sent on the next one of the same replica.
+    """
+    place, mark, numbers = partner.rpartition("#")
+    return f"{place}{mark}{numbers.partition('.')[0]}" if mark else partner
+
+
+def _partner(connection: str, stream: int) -> str:
+    return connection if stream == MAIN_STREAM else f"{connection}.{stream}"
 
 
 @dataclass(eq=False, slots=True)
@@ -64,6 +79,7 @@ class Hosts:
         self._table: dict[tuple[str, bytes], Host[Replica]] = {}
         self._framings = {LATTICE: lattice_framing}
         self._talks: dict[str, Talk] = {}
+        self._streams: dict[str, tuple[Talk, int]] = {}  # by partner
         self._offering: set[Host[Replica]] = set()
 
     # --- the table ----------------------------------------------------------------------------
@@ -133,8 +149,9 @@ class Hosts:
         """Have the replicas know who is at the other end of a connection: it is proved now."""
         talk = self._talks[who.connection]
         talk.who = who
-        for host in talk.streams:
-            self._submit(host, talk, partial(_introduce, host.ledger, who))
+        for stream, host in talk.hosts.items():
+            fresh = replace(who, connection=_partner(who.connection, stream))
+            self._submit(host, talk, partial(_introduce, host.ledger, fresh))
 
     def acquaintance(self, id: str) -> Acquaintance:
         """Return who is at the other end of a connection."""
@@ -148,14 +165,14 @@ class Hosts:
     def disconnected(self, id: str) -> None:
         """Have the replicas forget a connection that has ended."""
         talk = self._talks.pop(id)
-        for host in talk.streams:
-            self._forget(host, talk)
+        for stream, host in talk.hosts.items():
+            self._forget(host, talk, stream)
 
     def frame(self, connection: Connection, stream: int, payload: bytes) -> None:
         """Hand a frame to the replica that it is for."""
         talk = self._talks[connection.id]
         host = talk.hosts.get(stream)
-        size = len(payload)
+        size, partner = len(payload), _partner(connection.id, stream)
         if host is None:  # it is over here, and the peer does not know yet
             connection.handled(size, stream)
             return
@@ -164,8 +181,8 @@ class Hosts:
         def receive(replicator: Replicator, now_ms: int) -> None:
             nonlocal wait_ms
             began_s = time.perf_counter()
-            replicator.receive(connection.id, payload, now_ms)
-            wait_ms = host.ledger.wait_ms(connection.id)
+            replicator.receive(partner, payload, now_ms)
+            wait_ms = host.ledger.wait_ms(partner)
             self._observer.measure("frame", time.perf_counter() - began_s)
 
         def handled() -> None:
@@ -186,8 +203,10 @@ class Hosts:
         talk = self._talks[connection.id]
         host = talk.hosts.get(stream)
         if host is not None:
-            id = connection.id
-            self._submit(host, talk, lambda replicator, now: replicator.written(id, count, now))
+            partner = _partner(connection.id, stream)
+            self._submit(
+                host, talk, lambda replicator, now: replicator.written(partner, count, now)
+            )
 
     def opened(self, connection: Connection, stream: int, protocol: str, store_id: bytes) -> None:
         """Take a stream that the peer opened, if there is a replica for it that admits the peer."""
@@ -218,18 +237,18 @@ class Hosts:
 
     def carry_out(self, host: Host[Replica], effects: Effects) -> None:
         """Send what a replica says, and end what it wants ended."""
-        for id, payload in effects.sends:
-            talk = self._talks.get(id)
-            if talk is not None and host in talk.streams:
-                talk.connection.send(payload, talk.streams[host])
+        for partner, payload in effects.sends:
+            if partner in self._streams:
+                talk, stream = self._streams[partner]
+                talk.connection.send(payload, stream)
         is_lattice = host is self.lattice
-        for id, reason in effects.closes:
-            talk = self._talks.get(id)
-            if talk is None:
+        for partner, reason in effects.closes:
+            if partner not in self._streams:
                 continue
+            talk, _ = self._streams[partner]
             if is_lattice:
                 talk.connection.close(reason)
-            elif host in talk.streams:
+            else:
                 self._part(host, talk, reason)
         if effects.changed and not is_lattice and host not in self._offering:
             self._offering.add(host)
@@ -283,16 +302,17 @@ class Hosts:
         talk.hosts[stream] = host
         talk.streams[host] = stream
         talk.refused.discard(host)
-        who, id = talk.who, talk.connection.id
-        peer = Peer(id, opened, who.public_key)
+        partner = _partner(talk.connection.id, stream)
+        self._streams[partner] = talk, stream
+        who = replace(talk.who, connection=partner)
+        peer = Peer(partner, opened, who.public_key)
         loop = asyncio.get_running_loop()
 
         def begin(replicator: Replicator, now_ms: int) -> None:
             host.ledger.introduce(who)
             if host.admits(peer):
-                replicator.open(
-                    id, now_ms, outbound=opened, public_key=who.public_key, pinned=who.pinned
-                )
+                key, pinned = who.public_key, who.pinned
+                replicator.open(partner, now_ms, outbound=opened, public_key=key, pinned=pinned)
             else:
                 loop.call_soon_threadsafe(self._refuse, host, talk, stream)
 
@@ -309,14 +329,15 @@ class Hosts:
         if stream is not None:
             del talk.hosts[stream]
             talk.connection.reset_stream(stream)
-            self._forget(host, talk)
+            self._forget(host, talk, stream)
 
-    def _forget(self, host: Host[Replica], talk: Talk) -> None:
-        id = talk.connection.id
+    def _forget(self, host: Host[Replica], talk: Talk, stream: int) -> None:
+        partner = _partner(talk.connection.id, stream)
+        del self._streams[partner]
 
         def closed(replicator: Replicator, now_ms: int) -> None:
-            replicator.closed(id, now_ms)
-            host.ledger.leave(id)
+            replicator.closed(partner, now_ms)
+            host.ledger.leave(partner)
 
         self._submit(host, talk, closed)
 

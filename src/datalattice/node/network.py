@@ -27,7 +27,7 @@ from datalattice.node.directory import Changed, Found, Look
 from datalattice.node.discovery import Discovery
 from datalattice.node.files import FILES_RESERVED, files_max
 from datalattice.node.host import Acquaintance, Host
-from datalattice.node.hosts import Hosts
+from datalattice.node.hosts import Hosts, connection_of
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
 from datalattice.node.peers import INBOUND, Call, PeerInfo, Peers
@@ -250,9 +250,10 @@ class Network:
         if effects.push_count:
             self._observer.count("pushes", effects.push_count)
         self._hosts.carry_out(host, effects)
-        for id in effects.useful:
-            if id in self._guests:
-                self._admission.used(self._guests[id])
+        for partner in effects.useful:
+            guest = self._guests.get(connection_of(partner))
+            if guest is not None:
+                self._admission.used(guest)
         if host is self._hosts.lattice:
             self._take_note(effects)
 
@@ -294,7 +295,7 @@ class Network:
 
     def name_of(self, id: str) -> str:
         """Return what stays of the peer at the other end: its key, else where it is."""
-        guest = self._guests.get(id)
+        guest = self._guests.get(connection_of(id))
         if guest is not None and guest.public_key is not None:
             return guest.public_key.hex()
         return id.partition(" #")[0]

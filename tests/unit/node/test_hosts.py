@@ -16,9 +16,9 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import StoreClosed, StoreFailed, UsageError
 from datalattice.node import Node, open_node
 from datalattice.node.host import Host
-from datalattice.node.hosts import FAULTY_MAX
+from datalattice.node.hosts import FAULTY_MAX, connection_of
 from datalattice.store import MemoryStore
-from datalattice.sync import Peer, Publication, Regard
+from datalattice.sync import Effects, Peer, Publication, Regard
 from datalattice.testing.counters import Counters, JsonConversation, JsonProtocol
 from datalattice.wire import PROTOCOL_BYTES_MAX, STORE_ID_BYTES_MAX, Framing
 
@@ -316,5 +316,39 @@ def test_all_replicas_of_a_protocol_cut_their_frames_alike() -> None:
             counters_on(node)
             with pytest.raises(UsageError, match="frames of counters are cut in another way"):
                 node.host(COUNTERS, b"2", Counters(), JsonProtocol(), framing=Framing(1_000))
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("partner", "connection"),
+    [
+        ("in 10.0.0.7:5 #12", "in 10.0.0.7:5 #12"),
+        ("in 10.0.0.7:5 #12.3", "in 10.0.0.7:5 #12"),
+        ("out tcp://node.example:5 #1.30", "out tcp://node.example:5 #1"),
+        ("nobody.5", "nobody.5"),
+    ],
+)
+def test_a_partner_is_a_stream_of_a_connection(partner: str, connection: str) -> None:
+    assert connection_of(partner) == connection
+
+
+def test_what_was_said_for_a_stream_is_not_sent_on_the_next_one_of_the_same_replica() -> None:
+    async def work() -> None:
+        async with node_of(ONE) as first, node_of(TWO, first) as second:
+            hosts = [counters_on(node) for node in (first, second)]
+            await count(hosts[0], "n")
+            await agree(first, hosts, {"n": 1})
+            (connection,) = second.connections
+            (talk,) = second._hosts._talks.values()
+            (old,) = [stream for stream in talk.hosts if stream]
+            second._hosts._hang_up(hosts[1], talk)
+            second._hosts._open(hosts[1], talk)
+            (new,) = [stream for stream in talk.hosts if stream]
+            sent: list[tuple[bytes, int]] = []
+            connection.send = lambda *frame: sent.append(frame)  # type: ignore[method-assign]
+            late = Effects(sends=[(f"{connection.id}.{one}", b"said") for one in (old, new)])
+            second._hosts.carry_out(hosts[1], late)
+            assert sent == [(b"said", new)]
 
     run(work)
