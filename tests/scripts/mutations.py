@@ -536,6 +536,66 @@ MUTATIONS: Final = (
         (UNIT + "node/test_lanes.py::test_a_publication_does_not_overtake_what_peers_said",),
     ),
     Mutation(
+        "take every stream that a peer opens",
+        "node/hosts.py",
+        "            host.ledger.introduce(who)\n            if host.admits(peer):\n",
+        "            host.ledger.introduce(who)\n            if True:\n",
+        (
+            UNIT + "node/test_hosts.py"
+            "::test_only_members_are_spoken_to_from_their_admission_to_their_removal",
+        ),
+    ),
+    Mutation(
+        "give all streams of a connection one name",
+        "node/hosts.py",
+        '    return connection if stream == MAIN_STREAM else f"{connection}.{stream}"\n',
+        "    return connection\n",
+        (
+            UNIT + "node/test_hosts.py"
+            "::test_what_was_said_for_a_stream_is_not_sent_on_the_next_one_of_the_same_replica",
+        ),
+    ),
+    Mutation(
+        "cut a connection for one offended replica",
+        "node/hosts.py",
+        "        if talk.faulty >= FAULTY_MAX:\n",
+        "        if talk.faulty >= 1:\n",
+        (
+            UNIT + "node/test_hosts.py"
+            "::test_who_offends_a_replica_loses_its_stream_and_who_offends_three_the_connection",
+        ),
+    ),
+    Mutation(
+        "make a whole answer at once",
+        "sync/partner.py",
+        "bool(self.answers) and self.unsent_count < ANSWERED_MAX and",
+        "bool(self.answers) and",
+        (
+            UNIT + "sync/test_replicator.py"
+            "::test_what_follows_of_an_answer_is_made_as_the_peer_reads",
+        ),
+    ),
+    Mutation(
+        "never let the collector run",
+        "cursors/collector.py",
+        "            if not self._depth or self._overlaps >= OVERLAPS_MAX:\n",
+        "            if not self._depth:\n",
+        (
+            UNIT + "cursors/test_collector.py"
+            "::test_it_has_its_turn_although_somebody_is_always_inside",
+        ),
+    ),
+    Mutation(
+        "take a folder for unmoved by its inode alone",
+        "store/disk.py",
+        '        return f"{machine} {system} {found.st_ino} {birth_time(path)}"\n',
+        '        return f"{machine} {system} {found.st_ino}"\n',
+        (
+            UNIT + "store/test_place.py"
+            "::test_a_restored_folder_is_noticed_even_under_the_inode_of_the_old_one",
+        ),
+    ),
+    Mutation(
         "let two threads work on one lane",
         "node/lanes.py",
         "        if lane._is_held or not lane._is_begun or ",
@@ -562,8 +622,8 @@ MUTATIONS: Final = (
     Mutation(
         "leave the collector off after an error",
         "cursors/collector.py",
-        "            if not self._depth and self._was_enabled:\n",
-        "            if not self._depth and self._was_enabled and exc[0] is None:\n",
+        "                if self._is_paused and self._was_enabled:\n",
+        "                if self._is_paused and self._was_enabled and exc[0] is None:\n",
         (UNIT + "cursors/test_collector.py::test_an_error_does_not_leave_it_off",),
     ),
     Mutation(
