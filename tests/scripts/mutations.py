@@ -592,7 +592,7 @@ MUTATIONS: Final = (
         '        return f"{machine} {system} {found.st_ino}"\n',
         (
             UNIT + "store/test_place.py"
-            "::test_a_restored_folder_is_noticed_even_under_the_inode_of_the_old_one",
+            "::test_a_folder_made_in_the_place_of_another_is_elsewhere_even_under_its_inode",
         ),
     ),
     Mutation(
