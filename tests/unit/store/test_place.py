@@ -45,12 +45,13 @@ def test_a_folder_made_in_the_place_of_another_is_elsewhere_even_under_its_inode
 ) -> None:
     if not birth_time(str(tmp_path)):
         pytest.skip("this file system does not tell when a folder was made")
-    places, folder = set(), tmp_path / "segments"
-    for _ in range(20):  # most get the number of the one before, on ext4
+    folder, places, times = tmp_path / "segments", set(), set()
+    for _ in range(2_000):  # the clock of a file system may be coarse
         folder.mkdir()
         places.add(RealDisk().place(str(folder)))
+        times.add(birth_time(str(folder)))
         folder.rmdir()
-    assert len(places) == 20
+    assert len(places) >= len(times) > 1
 
 
 def test_a_birth_time_is_of_one_folder_and_stays(tmp_path: Path) -> None:
