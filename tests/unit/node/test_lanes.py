@@ -714,8 +714,10 @@ def test_a_thread_that_has_nothing_to_do_sleeps_until_a_deadline() -> None:
     lane.start()
     lane.publish()  # the deadline stays what it was, so nobody is called
     pool.close()
-    assert len(pool.waits) <= 1
-    assert all(0 < seconds <= 3_600 for seconds in pool.waits)
+    # A thread that began only when the pool was closed may have had no deadline to wait for.
+    timed = [seconds for seconds in pool.waits if seconds != -1]
+    assert len(timed) <= 1
+    assert all(0 < seconds <= 3_600 for seconds in timed)
 
 
 class Careful(Counting):
