@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.cells import Index, Map, Signed, Value
-from datalattice.cli.folder import existing_folder, folder_of, read_key
+from datalattice.cli.folder import choose_holder, existing_folder, folder_of
 from datalattice.cli.values import parse_owner
 from datalattice.client import Folder, edit, reading
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.errors import UsageError
 from datalattice.lattice import root_lattice
 
 T = TypeVar("T")
-
-SHORT_KEY: Final = 16
-"""Hex digits of a public key that a table shows."""
 
 
 def databases_of(root: Value) -> list[tuple[bytes, str]]:
@@ -37,23 +33,8 @@ def databases_of(root: Value) -> list[tuple[bytes, str]]:
 def choose_database(folder: Folder, root: Value, name: str, owner: str | None) -> bytes:
     """Return the owner whose database is meant: the named one, else our own, else the only one."""
     holders = [one for one, held in databases_of(root) if held == name]
-    if owner is not None:
-        wanted = parse_owner(owner)
-        if wanted in holders:
-            return wanted
-        raise UsageError(f"owner {wanted.hex()} has no database {name!r} here")
-    if folder.key_path.exists():
-        own = read_key(folder.key_path).public_key
-        if own in holders:
-            return own
-    if len(holders) == 1:
-        return holders[0]
-    if not holders:
-        raise UsageError(f"there is no database {name!r} here; `lattice kv dbs` lists them")
-    names = ", ".join(one.hex()[:SHORT_KEY] for one in holders)
-    raise UsageError(
-        f"{len(holders)} owners have a database {name!r} ({names}); name one with --owner"
-    )
+    wanted = None if owner is None else parse_owner(owner)
+    return choose_holder(folder, holders, wanted, f"database {name!r}", "lattice kv dbs")
 
 
 @contextmanager

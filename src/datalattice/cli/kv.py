@@ -12,13 +12,12 @@ import typer
 from datalattice.apps.kv import GC_AGE_MS, Database, KeyChange
 from datalattice.cells import Value
 from datalattice.cli.databases import (
-    SHORT_KEY,
     choose_database,
     databases_of,
     edit_database,
     reading_database,
 )
-from datalattice.cli.folder import DirOption, JsonOption, existing_folder
+from datalattice.cli.folder import SHORT_KEY, DirOption, JsonOption, existing_folder
 from datalattice.cli.render import (
     print_json_line,
     print_lines,

@@ -25,7 +25,14 @@ from datalattice.apps.queue import (
     partition_of,
 )
 from datalattice.cells import Blob, Map, Text, Value, from_json
-from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of, read_key
+from datalattice.cli.folder import (
+    SHORT_KEY,
+    DirOption,
+    JsonOption,
+    existing_folder,
+    folder_of,
+    read_key,
+)
 from datalattice.cli.render import (
     Step,
     print_json_list,
@@ -59,9 +66,6 @@ PAUSE_S: Final = 0.2
 """A record of a pipe that waits for others this long is committed without them."""
 
 READ_BYTES: Final = 1 << 16
-
-SHORT_KEY: Final = 16
-"""Hex digits of a public key that a table shows."""
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic's name.")]
 PartitionOption = Annotated[

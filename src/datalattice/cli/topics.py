@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from datalattice.apps.queue import QUEUE_SECTION, LatticeMQ, Topic
 from datalattice.cells import Index, Map, Value
-from datalattice.client import Change, Folder, read_key
+from datalattice.cli.folder import choose_holder
+from datalattice.client import Change, Folder
 from datalattice.cursors import RootLattice
-from datalattice.errors import UsageError
 from datalattice.lattice import root_lattice
 
 T = TypeVar("T")
@@ -33,22 +33,7 @@ def choose_owner(folder: Folder, root: Value, wanted: bytes | None, topic: Value
     Raises: UsageError: nobody has such a topic, or several do.
     """
     holders = [owner for owner in queue_owners(root) if topic in topics_of(root, owner).topics()]
-    if wanted is not None:
-        if wanted in holders:
-            return wanted
-        raise UsageError(f"owner {wanted.hex()} has no topic {topic!r} here")
-    if folder.key_path.exists():
-        own = read_key(folder.key_path).public_key
-        if own in holders:
-            return own
-    if len(holders) == 1:
-        return holders[0]
-    if not holders:
-        raise UsageError(f"there is no topic {topic!r} here; `lattice queue topics` lists them")
-    names = ", ".join(owner.hex()[:16] for owner in holders)
-    raise UsageError(
-        f"{len(holders)} owners have a topic {topic!r} ({names}); name one with --owner"
-    )
+    return choose_holder(folder, holders, wanted, f"topic {topic!r}", "lattice queue topics")
 
 
 def own_topic(name: Value, change: Callable[[Topic], T]) -> Change[T]:

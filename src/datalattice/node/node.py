@@ -332,7 +332,7 @@ class Node:
             await self._network.close()
             await self._healer.close()
             await self.house.close()
-            await self._end_hosts()
+            failure = failure or await self._end_hosts()
             await asyncio.to_thread(self._hosts.pool.close)
             lost = [] if failure is None else await asyncio.to_thread(self._unwritten)
             with contextlib.suppress(StoreError):  # it is counted again
@@ -362,14 +362,17 @@ class Node:
     async def _end_backups(self) -> None:
         await asyncio.gather(*(asyncio.to_thread(one.close) for one in self._backing))
 
-    async def _end_hosts(self) -> None:
-        """End the replicas beside the lattice."""
+    async def _end_hosts(self) -> StoreError | TimeoutError | None:
+        """End the replicas beside the lattice; return why the first of them lost writes, if so."""
+        first: StoreError | TimeoutError | None = None
         for host in self._hosts:
             if host is not self._host:
                 try:
                     await self.unhost(host)
                 except (StoreError, TimeoutError) as error:
                     log_event(logging.ERROR, "lost-unwritten", what=f"{host.name}: {error}")
+                    first = first or error
+        return first
 
     async def _farewell(self) -> None:
         """Let what peers have not been told leave, for a short while."""

@@ -287,6 +287,20 @@ def test_a_write_that_cannot_be_kept_is_the_error_of_whoever_made_it() -> None:
     run(work)
 
 
+def test_a_node_that_closes_says_that_a_replica_could_not_be_kept() -> None:
+    async def work() -> None:
+        node = node_of(ONE)
+        await node.start()
+        node.host(COUNTERS, b"full", Full(), JsonProtocol())
+        fine = counters_on(node, b"fine")
+        with pytest.raises(StoreFailed, match="no room"):
+            await node.close()
+        with pytest.raises(StoreClosed):
+            await counts(fine)
+
+    run(work)
+
+
 def names() -> Iterator[tuple[str, bytes, str | None]]:
     yield "p", b"", None
     yield "p" * PROTOCOL_BYTES_MAX, b"i" * STORE_ID_BYTES_MAX, None
