@@ -292,7 +292,7 @@ def _attack(kind: Kind, count: int) -> _Cost:
     )
     node = Replicator(replica, LatticeProtocol(clock, identity=KeyPair(b"n" * 32)))
     for peer in ("planter", "attacker"):
-        replica.introduce(peer, peer, is_wanted=peer == "planter", is_known=False)
+        replica.intake.introduce(peer, peer, is_wanted=peer == "planter", is_known=False)
         node.open(peer, 0, outbound=False)
     for message in planted():
         node.receive("planter", message, 0)
@@ -307,7 +307,7 @@ def _attack(kind: Kind, count: int) -> _Cost:
     number = 0
     gc.collect()  # else the worst message is where the garbage of the others is looked for
     for number, payload in enumerate(payloads):
-        wait_ms = replica.wait_ms("attacker")
+        wait_ms = replica.charges.wait_ms("attacker")
         now_ms += 100 + wait_ms  # pushes keep to a pace
         clock.now += wait_ms
         begin = time.process_time()

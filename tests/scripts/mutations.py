@@ -169,7 +169,7 @@ MUTATIONS: Final = (
         "announce a value before it is durable",
         "sync/lattice/replica.py",
         "        self._store.commit(value, contains=contains, announced=[",
-        "        self._root = value\n        self._announce()\n"
+        "        self._root = value\n        self.views.announce(announced, value)\n"
         "        self._store.commit(value, contains=contains, announced=[",
         (UNIT + "node/test_node.py::test_a_failing_store_is_the_writer_s_error_and_shows",),
     ),
@@ -185,8 +185,9 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "fetch what policy refuses",
-        "sync/lattice/replica.py",
-        "            value = self.hosting.cut(value, self._root, peer, work)\n            if path",
+        "sync/lattice/intake.py",
+        "            value = self.hosting.cut(value, self._merger.root, peer, work)\n"
+        "            if path",
         "            if path",
         (
             UNIT + "sync/test_hosting.py"
@@ -195,7 +196,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "fetch on beyond a quota",
-        "sync/lattice/replica.py",
+        "sync/lattice/intake.py",
         "                self._cut_short(slot, size, outcome)\n",
         "                pass\n",
         (UNIT + "sync/test_hosting.py::test_a_first_fetch_ends_at_the_quota_and_a_request_window",),
@@ -292,7 +293,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "count a dropped slot as taken",
-        "sync/lattice/replica.py",
+        "sync/lattice/intake.py",
         "        if not holes:\n            held",
         "        if True:\n            held",
         (
@@ -648,7 +649,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "take what a patch makes whatever its hash",
-        "sync/lattice/replica.py",
+        "sync/lattice/intake.py",
         "            if hash != message.hash:\n                return Offer(top)\n",
         "",
         (
@@ -658,7 +659,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "serve cells that no committed root reaches",
-        "sync/lattice/replica.py",
+        "sync/lattice/views.py",
         " if self._store.announced(hash) else self._made.get(hash)\n",
         "\n",
         (
@@ -678,7 +679,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "send :local",
-        "sync/lattice/replica.py",
+        "sync/lattice/views.py",
         "        return replicable(root) if isinstance(self._lattice, KeyedLattice) else root\n",
         "        return root\n",
         (UNIT + "sync/test_private.py::test_private_cells_are_not_given",),
@@ -686,14 +687,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "take :local of others",
-        "sync/lattice/replica.py",
+        "sync/lattice/intake.py",
         " - {name_bytes(LOCAL_KEY)}\n",
         "\n",
         ("tests/sim/test_clusters.py::test_what_is_local_is_not_accepted",),
     ),
     Mutation(
         "take what is not replicated with a peer",
-        "sync/lattice/replica.py",
+        "sync/lattice/intake.py",
         "            value = select(value, paths)\n",
         "",
         (UNIT + "sync/test_partial_replication.py::test_only_the_named_paths_are_exchanged",),

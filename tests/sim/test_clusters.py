@@ -51,7 +51,7 @@ def assert_settled(simulation: Simulation) -> None:
         assert missing(node.data.announced) == []
         assert node.store.root_hash() == value_hash(node.cursor.get())
         assert node.replicator.missing_count == 0
-        assert node.data.missing_count == 0
+        assert node.data.intake.count == 0
 
 
 def test_a_partition_heals() -> None:
@@ -155,7 +155,7 @@ def test_a_value_that_never_completes_is_dropped_without_harm() -> None:
     while (deadline := node.deadline_ms) is not None and node.missing_count:
         node.tick(deadline)
     assert simulated.state == before
-    assert simulated.data.missing_count == 0
+    assert simulated.data.intake.count == 0
     assert "dropped" in {note.kind for note in node.take_effects().notes}
     with pytest.raises(MissingData):
         simulated.store.load(value_hash(data))

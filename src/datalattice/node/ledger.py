@@ -23,18 +23,18 @@ class LatticeLedger:
 
     def introduce(self, who: Acquaintance) -> None:
         """Charge its messages to whom they are of, and replicate with it what is configured."""
-        self._replica.introduce(
+        self._replica.intake.introduce(
             who.connection, who.sender, is_wanted=who.is_wanted, is_known=who.is_known
         )
         paths = self._partial.get(who.public_key or who.pinned or b"")
         if paths is not None:
-            self._replica.restrict(who.connection, paths)
+            self._replica.views.restrict(who.connection, paths)
 
     def leave(self, connection: str) -> None:
         """Forget it."""
-        self._replica.restrict(connection, None)
-        self._replica.leave(connection)
+        self._replica.views.restrict(connection, None)
+        self._replica.intake.leave(connection)
 
     def wait_ms(self, connection: str) -> int:
         """Return how long what comes next over a connection has to wait, after what came."""
-        return self._replica.wait_ms(connection)
+        return self._replica.charges.wait_ms(connection)

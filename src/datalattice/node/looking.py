@@ -45,7 +45,9 @@ async def _look(lane: Lane, replica: LatticeReplica) -> Inside:
         standings = tuple(replicator.standings)
         forks = forks_of(replica.evidence)
         short = () if replica.hosting is None else tuple(replica.hosting.short_of())
-        inside = Inside(standings, replicator.missing_count, replica.staged_bytes, forks, short)
+        inside = Inside(
+            standings, replicator.missing_count, replica.intake.size_bytes, forks, short
+        )
         loop.call_soon_threadsafe(tell, inside)
 
     lane.submit(look)

@@ -48,15 +48,12 @@ from datalattice.sync.lattice.hosting import (
     section_name,
 )
 from datalattice.sync.lattice.hostingtable import Decision, HostingTable
+from datalattice.sync.lattice.intake import CLAIMS_MAX, STAGED_BYTES_MAX
 from datalattice.sync.lattice.policy import HostingPolicy, UnsignedPolicy
-from datalattice.sync.lattice.replica import (
-    CLAIMS_MAX,
-    MADE_MAX,
-    STAGED_BYTES_MAX,
-    LatticeReplica,
-)
+from datalattice.sync.lattice.replica import LatticeReplica, ReplicaLimits
 from datalattice.sync.lattice.starts import Start, sign_start
 from datalattice.sync.lattice.usage import Count, OwnerSlot, Usage
+from datalattice.sync.lattice.views import MADE_MAX
 from datalattice.sync.partner import UNSENT_MAX
 from datalattice.sync.replica import (
     FETCHES,
@@ -140,6 +137,7 @@ __all__ = [
     "Regard",
     "Remark",
     "Replica",
+    "ReplicaLimits",
     "Replicator",
     "Reply",
     "Sender",

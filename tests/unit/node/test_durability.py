@@ -663,7 +663,7 @@ def test_wrong_cells_of_peers_change_nothing() -> None:
         with pytest.raises(BadFormat):
             replica.repair([Part(lost, data)])
     assert store.check() == before
-    assert replica.supply([lost]) == [None], "what is damaged is not served"
+    assert replica.views.supply([lost]) == [None], "what is damaged is not served"
     store.close()
 
 

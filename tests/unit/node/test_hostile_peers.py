@@ -310,13 +310,12 @@ def test_a_peer_that_asks_and_does_not_read_makes_us_hold_one_answer(
     run(work)
 
 
-def test_values_full_of_gaps_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datalattice.sync.lattice.replica.STAGED_BYTES_MAX", 300_000)
-
+def test_values_full_of_gaps_are_given_up() -> None:
     async def work() -> None:
         chance = random.Random(5)
         transport = MemoryTransport()
         async with root_node(transport) as node:
+            node._replica.intake.staged_bytes_max = 300_000
             before = node.root_hash
             link = await transport.dial(str(node.address))
             # A vector of 256 elements whose chunks nobody has: sixteen hashes in one small cell.
@@ -328,7 +327,7 @@ def test_values_full_of_gaps_are_given_up(monkeypatch: pytest.MonkeyPatch) -> No
                 await link.write(encode_frame(top + b"\x20" + chance.randbytes(32)))
                 await link.write(encode_frame(with_cell(top, cell)))
                 assert await answer_to(link, encode_ping(id), id) is not None
-            assert node._replica._incomplete.size_bytes <= 300_000
+            assert node._replica.intake.gaps_bytes <= 300_000
             assert node.root_hash == before
             await link.close()
 

@@ -61,7 +61,7 @@ def stated(value: Value, left_out: set[bytes]) -> Offer:
 
 
 def given(replica: LatticeReplica, hash: bytes) -> bytes | None:
-    (part,) = replica.supply([hash])
+    (part,) = replica.views.supply([hash])
     return None if part is None else part.data
 
 

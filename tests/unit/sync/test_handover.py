@@ -233,7 +233,7 @@ def test_only_the_branches_of_the_owner_are_handed_and_not_outside_the_view() ->
     kept = relays_with(kv_root("a", 10), kv_root("b", 20))
     assert len(kept.handed(OWNER.public_key, "p")) == 1
     assert kept.handed(RELAY.public_key, "p") is EMPTY_VECTOR
-    kept.restrict("p", [(Keyword("queue"),)])
+    kept.views.restrict("p", [(Keyword("queue"),)])
     assert kept.handed(OWNER.public_key, "p") is EMPTY_VECTOR
 
 

@@ -50,7 +50,7 @@ from datalattice.sync import (
     owner_text,
 )
 from datalattice.sync.lattice.incoming import Incoming
-from datalattice.sync.lattice.replica import SECTIONS_MAX
+from datalattice.sync.lattice.intake import SECTIONS_MAX
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.steps import steps_of
 
@@ -387,7 +387,7 @@ def fetch(replica: LatticeReplica, source: LatticeReplica, peer: str = "peer") -
         if not wanted:
             return fetched
         window, wanted = wanted[:WINDOW], wanted[WINDOW:]
-        parts = [part for part in source.supply(window) if part is not None]
+        parts = [part for part in source.views.supply(window) if part is not None]
         fetched.rounds += 1
         fetched.cells.update({part.hash: len(part.data) for part in parts})
         absorbed = replica.absorb(Offer(None, tuple(parts)), Peer(peer))
@@ -428,7 +428,7 @@ def test_cells_of_a_refused_owner_are_not_fetched_when_a_root_is_stated_alone() 
     assert same(slot(replica.root), slot(source.root))
     assert slot(replica.root, BOB) is None
     assert not fetched.cells.keys() & cells_of(slot(source.root, BOB))
-    assert replica.missing_count == replica.staged_bytes == 0
+    assert replica.intake.count == replica.intake.size_bytes == 0
     assert fetch(replica, source).cells.keys().isdisjoint(cells_of(slot(source.root)))
 
 
@@ -496,7 +496,7 @@ def test_a_first_fetch_ends_at_the_quota_and_a_request_window() -> None:
     assert size_of(slot(source.root, BOB)) > 2 * (quota + window)
     assert same(slot(replica.root), slot(small)), "the others are merged"
     assert slot(replica.root, BOB) is None
-    assert replica.missing_count == replica.staged_bytes == 0
+    assert replica.intake.count == replica.intake.size_bytes == 0
 
 
 def test_a_fetch_of_unsigned_data_ends_at_what_strangers_may_add() -> None:
@@ -539,17 +539,17 @@ def test_a_newer_root_is_taken_though_the_upper_cells_of_the_last_are_being_fetc
 
     first = replica.absorb(stated(), Peer("peer"))
     assert first.missing
-    old = [part for part in source.supply(first.missing) if part is not None]
+    old = [part for part in source.views.supply(first.missing) if part is not None]
     offer(source, "newer")
     missing = [
         *replica.absorb(stated(), Peer("peer")).missing,
         *replica.absorb(Offer(None, tuple(old)), Peer("peer")).missing,
     ]
     while missing:
-        parts = [part for part in source.supply(missing) if part is not None]
+        parts = [part for part in source.views.supply(missing) if part is not None]
         missing = list(replica.absorb(Offer(None, tuple(parts)), Peer("peer")).missing)
     assert same(slot(replica.root), slot(source.root))
-    assert replica.missing_count == 0
+    assert replica.intake.count == 0
 
 
 def test_a_value_whose_upper_cells_cannot_be_had_is_given_up() -> None:
@@ -558,9 +558,9 @@ def test_a_value_whose_upper_cells_cannot_be_had_is_given_up() -> None:
     top = decode_parts(encode(source.announced))
     probe = Probe(source.announced_hash, Incoming((), *top))
     missing = replica.absorb(Offer(probe), Peer("peer")).missing
-    assert replica.missing_count == 1
+    assert replica.intake.count == 1
     assert replica.absorb(Offer(None, (), missing), Peer("peer")).dropped == (probe.key,)
-    assert replica.missing_count == replica.staged_bytes == 0
+    assert replica.intake.count == replica.intake.size_bytes == 0
 
 
 def test_a_root_that_is_known_by_its_hash_alone_is_fetched_from_its_top() -> None:
@@ -571,7 +571,7 @@ def test_a_root_that_is_known_by_its_hash_alone_is_fetched_from_its_top() -> Non
     missing = list(replica.absorb(Offer(probe), Peer("peer")).missing)
     assert missing == [hash]
     while missing:
-        parts = [part for part in source.supply(missing) if part is not None]
+        parts = [part for part in source.views.supply(missing) if part is not None]
         missing = list(replica.absorb(Offer(None, tuple(parts)), Peer("peer")).missing)
     assert same(replica.root, source.root)
 
@@ -631,7 +631,7 @@ def test_a_value_that_waits_for_cells_while_its_owner_is_forgotten_is_not_merged
     replica.hosting.table.refuse(ANN.public_key.hex(), None, "")
     missing = absorbed.missing
     while missing:
-        given = tuple(part for part in source.supply(missing) if part is not None)
+        given = tuple(part for part in source.views.supply(missing) if part is not None)
         missing = replica.absorb(Offer(None, given), Peer("peer")).missing
     assert slot(replica.root) is None
 
@@ -761,7 +761,7 @@ def crowded(slots: Map) -> LatticeReplica:
     """Return a replica that has the slots of a crowd, and those of another as mere content."""
     replica = host(HostingPolicy())
     for peer in ("n", "s"):
-        replica.introduce(peer, peer, is_wanted=peer == "n", is_known=False)
+        replica.intake.introduce(peer, peer, is_wanted=peer == "n", is_known=False)
     absorb(replica, slots, "n", (KV,))
     other = crowd(1_000)
     absorb(replica, Index.of([(value_hash(other), other)]), "n", (DATA,))

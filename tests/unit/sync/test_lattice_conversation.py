@@ -343,7 +343,7 @@ def read(payload: bytes, replica: LatticeReplica | None = None) -> tuple[Incomin
     assert isinstance(message, Patched)
     outcome = Absorption()
     root = PatchedRoot(message, len(payload), Dialect().message_bytes_max)
-    offer = replica._unpatched(Offer(Probe(message.hash, root)), outcome)
+    offer = replica.intake._unpatched(Offer(Probe(message.hash, root)), outcome)
     assert offer.probe is not None
     incoming = offer.probe.data
     assert isinstance(incoming, Incoming)

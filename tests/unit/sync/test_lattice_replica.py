@@ -37,8 +37,7 @@ from datalattice.lattice import (
     root_lattice,
 )
 from datalattice.store import MemoryStore
-from datalattice.sync import LatticeReplica, Offer, Peer, Probe
-from datalattice.sync.lattice import replica as lattice_replica
+from datalattice.sync import LatticeReplica, Offer, Peer, Probe, ReplicaLimits
 from datalattice.sync.lattice.incoming import Incoming
 from datalattice.wire import join_cells
 
@@ -148,8 +147,8 @@ class FaultyStore(MemoryStore):
         return super().get_encoding(hash, verify=verify)
 
 
-def numbered(count: int, begin: int = 0) -> LatticeReplica:
-    replica = LatticeReplica(MemoryStore(), NUMBERS)
+def numbered(count: int, begin: int = 0, limits: ReplicaLimits | None = None) -> LatticeReplica:
+    replica = LatticeReplica(MemoryStore(), NUMBERS, limits=limits)
     replica.cursor.set(Map.of([(f"key {number}", number + begin) for number in range(count)]))
     replica.publish()
     return replica
@@ -167,14 +166,14 @@ def whole(value: Value) -> Offer:
 
 
 def given(source: LatticeReplica, hashes: Iterable[bytes]) -> Offer:
-    parts = source.supply(tuple(hashes))
+    parts = source.views.supply(tuple(hashes))
     return Offer(None, tuple(part for part in parts if part is not None))
 
 
 def is_complete(replica: LatticeReplica) -> bool:
     front = [replica.announced_hash]
     while front:
-        encoding = replica.load_encoding(front.pop())
+        encoding = replica.views.load(front.pop())
         if encoding is None:
             return False
         front.extend(references(encoding))
@@ -213,7 +212,7 @@ def test_a_value_that_is_being_fetched_is_taken_in_though_newer_ones_are_stated(
     while missing:
         missing = list(target.absorb(given(source, missing), Peer("peer")).missing)
     assert same(target.announced, source.announced)
-    assert target.missing_count == 0
+    assert target.intake.count == 0
 
 
 def test_what_comes_after_a_value_that_another_peer_completes_is_asked_of_who_stated_it() -> None:
@@ -293,10 +292,10 @@ def test_nothing_rests_on_cells_that_a_full_disk_did_not_take(full_at: int) -> N
             missing += target.absorb(given(source, [missing.pop()]), Peer("peer")).missing
         except StoreFull:
             failures += 1
-            assert target.missing_count == 0
+            assert target.intake.count == 0
         assert is_complete(target)
     assert failures == 1
-    assert target.staged_bytes == 0
+    assert target.intake.size_bytes == 0
     missing = list(target.absorb(by_hash(source), Peer("peer")).missing)
     while missing:
         missing += target.absorb(given(source, [missing.pop()]), Peer("peer")).missing
@@ -335,14 +334,11 @@ def test_a_damaged_cell_does_not_keep_a_change_from_being_told() -> None:
     assert offer.probe.key == replica.announced_hash
 
 
-def test_what_every_restricted_peer_is_told_can_be_had_however_many_there_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(lattice_replica, "MADE_MAX", 4)
-    replica = numbered(300)
+def test_what_every_restricted_peer_is_told_can_be_had_however_many_there_are() -> None:
+    replica = numbered(300, limits=ReplicaLimits(made_max=4))
     peers = [f"peer {number}" for number in range(3)]
     for number, peer in enumerate(peers):
-        replica.restrict(peer, [[f"key {key}"] for key in range(number, 60, 3)])
+        replica.views.restrict(peer, [[f"key {key}"] for key in range(number, 60, 3)])
     for change in range(5):
         replica.cursor.path("key 1").set(1_000 + change)
         replica.publish()
@@ -353,7 +349,7 @@ def test_what_every_restricted_peer_is_told_can_be_had_however_many_there_are(
             assert probe is not None
             front = [probe.key]
             while front:
-                (part,) = replica.supply([front.pop()])
+                (part,) = replica.views.supply([front.pop()])
                 assert part is not None
                 front.extend(references(part.data))
 
@@ -368,17 +364,15 @@ def without_leaves(source: LatticeReplica) -> Offer:
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
-def test_who_fills_the_room_for_gaps_does_not_keep_others_out(
-    monkeypatch: pytest.MonkeyPatch, more: int
-) -> None:
+def test_who_fills_the_room_for_gaps_does_not_keep_others_out(more: int) -> None:
     greedy, modest = numbered(5_000), numbered(1_000, 7)
     replica = LatticeReplica(MemoryStore(), NUMBERS)
     replica.absorb(without_leaves(greedy), Peer("greedy"))
     # There is room for both of them, or not quite.
     alone = LatticeReplica(MemoryStore(), NUMBERS)
     alone.absorb(without_leaves(modest), Peer("modest"))
-    limit = replica.staged_bytes + alone.staged_bytes - more
-    monkeypatch.setattr(lattice_replica, "STAGED_BYTES_MAX", limit)
+    limit = replica.intake.size_bytes + alone.intake.size_bytes - more
+    replica.intake.staged_bytes_max = limit
     absorbed = replica.absorb(without_leaves(modest), Peer("modest"))
     assert absorbed.dropped == ((greedy.announced_hash,) if more > 0 else ())
     replica.absorb(given(modest, absorbed.missing), Peer("modest"))

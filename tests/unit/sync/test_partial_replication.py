@@ -60,7 +60,7 @@ def test_only_the_named_paths_are_exchanged() -> None:
     pair = Pair()
     for keys in (MINE, OTHERS):
         pair.write(0, keys, f"by {keys.public_key.hex()[:4]}")
-    pair.replicas[0].restrict("link", [(QUEUE, MINE.public_key), (QUEUE, THEIRS.public_key)])
+    pair.replicas[0].views.restrict("link", [(QUEUE, MINE.public_key), (QUEUE, THEIRS.public_key)])
     pair.connect()
     assert len(pair.records(1, MINE)) == 1
     assert pair.records(1, OTHERS) == []
@@ -76,7 +76,7 @@ def test_a_restricted_pair_comes_to_rest() -> None:
     pair = Pair()
     pair.write(0, OTHERS, "kept here")
     pair.write(0, MINE, "shared")
-    pair.replicas[0].restrict("link", [("queue", MINE.public_key)])
+    pair.replicas[0].views.restrict("link", [("queue", MINE.public_key)])
     pair.connect()
     sent_count = len(pair.payloads)
     pair.run()
@@ -86,10 +86,10 @@ def test_a_restricted_pair_comes_to_rest() -> None:
 def test_lifting_the_restriction_shares_the_rest() -> None:
     pair = Pair()
     pair.write(0, OTHERS, "kept at first")
-    pair.replicas[0].restrict("link", [("queue", MINE.public_key)])
+    pair.replicas[0].views.restrict("link", [("queue", MINE.public_key)])
     pair.connect()
     assert pair.records(1, OTHERS) == []
-    pair.replicas[0].restrict("link", None)
+    pair.replicas[0].views.restrict("link", None)
     pair.write(0, MINE, "one more")
     pair.run()
     assert pair.records(1, OTHERS) == ["kept at first"]
@@ -101,7 +101,7 @@ def test_lifting_the_restriction_shares_the_rest() -> None:
 def test_a_peer_of_which_nothing_is_wanted_gets_the_zero(paths: list[tuple[Value, ...]]) -> None:
     pair = Pair()
     pair.write(0, MINE, "mine")
-    pair.replicas[0].restrict("link", paths)
+    pair.replicas[0].views.restrict("link", paths)
     pair.connect()
     assert get_in(pair.replicas[1].announced, [QUEUE, MINE.public_key]) is None
 
@@ -109,6 +109,6 @@ def test_a_peer_of_which_nothing_is_wanted_gets_the_zero(paths: list[tuple[Value
 def test_paths_are_checked() -> None:
     replica = Pair().replicas[0]
     with pytest.raises(NoSuchPath, match="nothing at 'nonsense'"):
-        replica.restrict("link", [("nonsense",)])
+        replica.views.restrict("link", [("nonsense",)])
     with pytest.raises(UsageError, match="enters a signed value"):
-        replica.restrict("link", [("queue", MINE.public_key, "value")])
+        replica.views.restrict("link", [("queue", MINE.public_key, "value")])

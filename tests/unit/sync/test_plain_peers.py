@@ -37,6 +37,7 @@ from datalattice.sync import (
     LatticeProtocol,
     LatticeReplica,
     Pull,
+    ReplicaLimits,
     Replicator,
     Standing,
 )
@@ -62,14 +63,20 @@ class Pair:
     """Our node and a reference peer. Frames wait in `to_us` until `run` passes them on."""
 
     def __init__(
-        self, *, frame_max: int = MESSAGE_BYTES_MAX, lattice: Lattice | None = None
+        self,
+        *,
+        frame_max: int = MESSAGE_BYTES_MAX,
+        lattice: Lattice | None = None,
+        limits: ReplicaLimits | None = None,
     ) -> None:
         self.clock = TickingClock(1_000)
         self.peer = ReferencePeer(THEIRS, self.clock.now_ms)
         self.store = MemoryStore()
         context = MergeContext(key_pair=OWN)
         lattice = lattice or root_lattice()
-        self.replica = LatticeReplica(self.store, lattice, context, frame_max=frame_max)
+        self.replica = LatticeReplica(
+            self.store, lattice, context, frame_max=frame_max, limits=limits
+        )
         dialect = Dialect(message_bytes_max=frame_max)
         self.node = Replicator(self.replica, LatticeProtocol(self.clock, dialect, identity=OWN))
         self.now = 0
@@ -369,9 +376,8 @@ def test_what_does_not_fit_into_a_frame_is_named_and_the_rest_goes() -> None:
 
 
 def test_more_than_one_push_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datalattice.sync.lattice.replica.PUSH_BYTES_MAX", 100_000)
     monkeypatch.setattr("datalattice.sync.lattice.spelling.BUNDLE_BYTES", 50_000)
-    pair = Pair()
+    pair = Pair(limits=ReplicaLimits(push_bytes_max=100_000))
     pair.replica.cursor.update(content(*(noise(n, 30_000) for n in range(40))))
     pair.publish()
     pair.dial()

@@ -68,7 +68,7 @@ def show(replica: LatticeReplica, text: str) -> None:
 
 
 def gives(replica: LatticeReplica, hash: bytes) -> bool:
-    return replica.supply([hash]) != [None]
+    return replica.views.supply([hash]) != [None]
 
 
 def private_hashes(replica: LatticeReplica) -> list[bytes]:
@@ -82,7 +82,7 @@ def private_hashes(replica: LatticeReplica) -> list[bytes]:
 def announced_is_complete(replica: LatticeReplica) -> bool:
     front = references(encode(replica.announced))
     while front:
-        (part,) = replica.supply([front.pop()])
+        (part,) = replica.views.supply([front.pop()])
         if part is None:
             return False
         front.extend(references(part.data))
@@ -165,7 +165,7 @@ def test_an_announced_value_is_given_by_its_hash_however_short_it_is() -> None:
     before = replica.announced_hash
     show(replica, "more " * 100)
     for hash in (before, replica.announced_hash):
-        (part,) = replica.supply([hash])
+        (part,) = replica.views.supply([hash])
         assert part is not None
         assert value_hash(decode(part.data)) == hash
 

@@ -87,10 +87,11 @@ def in_slot(node: LatticeReplica, key: KeyPair) -> Value:
 def fetch(target: LatticeReplica, source: LatticeReplica | Relay) -> list[Absorbed]:
     """Have `target` learn of the root of `source` by its hash, and fetch what it lacks."""
     hash = source.announced_hash
+    supply = source.supply if isinstance(source, Relay) else source.views.supply
     probe = Probe(hash, Incoming((), None, Parts(None), hash))
     steps = [target.absorb(Offer(probe), Peer("peer"))]
     while steps[-1].missing:
-        parts = source.supply(steps[-1].missing)
+        parts = supply(steps[-1].missing)
         here = tuple(part for part in parts if part is not None)
         assert here
         steps.append(target.absorb(Offer(None, here), Peer("peer")))

@@ -46,14 +46,14 @@ def bring(replica: LatticeReplica, offer: Offer, *, is_known: bool = False) -> A
     Raises: as `LatticeReplica.absorb`.
     """
     # The operator waits for it, so it may cost what the values of wanted peers may.
-    replica.introduce(BROUGHT, BROUGHT, is_wanted=True, is_known=is_known)
+    replica.intake.introduce(BROUGHT, BROUGHT, is_wanted=True, is_known=is_known)
     try:
-        names = replica.not_hosted(offer, BROUGHT)
+        names = replica.intake.not_hosted(offer, BROUGHT)
         absorbed = replica.absorb(offer, Peer(BROUGHT))
         if absorbed.missing:  # a collection took cells that were staged
             replica.absorb(Offer(lost=absorbed.missing), Peer(BROUGHT))
     finally:
-        replica.leave(BROUGHT)
+        replica.intake.leave(BROUGHT)
     if not names:
         return absorbed
     text = f"{names[0]}: this node does not host it; `lattice hosting` shows what it hosts"

@@ -106,8 +106,8 @@ class _Lattices(Ledger):
             clock=node.clock,
             evidence_limits=EVIDENCE_LIMITS,
             frame_max=MESSAGE_BYTES_MAX,
+            charges=Charges(node.clock, CHARGES, WORK),
         )
-        replica.charges = Charges(node.clock, CHARGES, WORK)
         dialect, pace = Dialect(message_bytes_max=MESSAGE_BYTES_MAX), node.world.pace
         return replica, LatticeProtocol(node.clock, dialect, pace, node.keys, node.dice)
 
@@ -137,11 +137,11 @@ class _Lattices(Ledger):
     def introduce(self, node: SimNode, connection: str, peer: str) -> None:
         """Name nodes as wanted peers: operators name one another's nodes."""
         known = peer in node.world.keys
-        node.data.introduce(connection, peer, is_wanted=known, is_known=known)
+        node.data.intake.introduce(connection, peer, is_wanted=known, is_known=known)
 
     def leave(self, node: SimNode, connection: str) -> None:
         """Take note that a connection has ended."""
-        node.data.leave(connection)
+        node.data.intake.leave(connection)
 
 
 class LatticeView(View):
@@ -213,9 +213,9 @@ class LatticeView(View):
     def amounts(self) -> Iterable[tuple[str, int, int]]:
         """Bound values that wait for cells, bytes of cells above gaps, cells made by cutting."""
         replica = self.data
-        yield "incomplete values", replica.missing_count, CLAIMS_MAX * max(1, self.peers_count)
-        yield "staged bytes", replica._incomplete.size_bytes, STAGED_BYTES_MAX
-        yield "made cells", len(replica._made), 2 * MADE_MAX
+        yield "incomplete values", replica.intake.count, CLAIMS_MAX * max(1, self.peers_count)
+        yield "staged bytes", replica.intake.gaps_bytes, STAGED_BYTES_MAX
+        yield "made cells", replica.views.made_count, 2 * MADE_MAX
 
     @property
     def held(self) -> Collection[bytes]:

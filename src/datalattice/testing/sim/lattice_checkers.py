@@ -262,7 +262,7 @@ class Completeness(Checker[ObservedLattice]):
         names = [part.hash for part in top] or [node.data.announced_hash]
         while names:
             names = [name for name in dict.fromkeys(names) if name not in served]
-            parts = node.data.supply(names)
+            parts = node.data.views.supply(names)
             below: list[bytes] = []
             for name, part in zip(names, parts, strict=True):
                 if part is None:
@@ -302,7 +302,7 @@ class LocalStays(Checker[ObservedLattice]):
             if name not in held:
                 held[name] = data
                 fresh.append(name)
-                front += [(ref, node.data.load_encoding(ref) or b"\0") for ref in references(data)]
+                front += [(ref, node.data.views.load(ref) or b"\0") for ref in references(data)]
         self._expect_none(node, fresh)
 
     def at_end(self, nodes: Sequence[ObservedLattice], *, settled: bool) -> None:
@@ -311,7 +311,7 @@ class LocalStays(Checker[ObservedLattice]):
             self._expect_none(node, list(self._held[node.name]))
 
     def _expect_none(self, node: ObservedLattice, names: list[bytes]) -> None:
-        for part in node.data.supply(names):
+        for part in node.data.views.supply(names):
             if part is not None and LOCAL_MARK in part.data:
                 self.fail(f"{node.name} gives a cell of :local to whoever has its hash")
 

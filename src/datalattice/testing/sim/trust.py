@@ -86,7 +86,7 @@ class Soundness(Checker[ObservedLattice]):
     def on_commit(self, node: ObservedLattice) -> None:
         """Check every cell that no node had before: soundness belongs to the hash."""
         known = self._facts
-        load = node.data.load_encoding
+        load = node.data.views.load
         top = encode(node.data.announced)
         stack: list[tuple[bytes, bytes, bool]] = [(node.data.announced_hash, top, False)]
         while stack:
