@@ -1,8 +1,9 @@
 """Main: the command `lattice`, its groups, and the one place where errors become exit codes.
 
-Exit codes: 0 done; 1 it failed (a store, a peer, a check that does not hold); 2 the call was wrong
-(an option, a key, a folder); 70 a fault of this program; 130 interrupted (Ctrl-C); 143 told to end
-(SIGTERM).
+Exit codes: 0 done; 1 failed (a store, a peer, a check that does not hold); 2 the call was wrong (an
+option, a key, a folder); 70 a fault of this program; 75 not now, the same command may succeed later
+(the store is locked, a peer is away); 77 not allowed; 130 interrupted (Ctrl-C); 143 ended by
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -30,12 +31,21 @@ from typer.models import CommandInfo
 from datalattice.cli import missing_package
 from datalattice.cli.offline import OFFLINE_COMMANDS, offline_option
 from datalattice.cli.render import print_error, print_notice
-from datalattice.errors import DataLatticeError, UsageError
+from datalattice.errors import (
+    DataLatticeError,
+    IdentityCloned,
+    StoreLocked,
+    Unauthorized,
+    Unavailable,
+    UsageError,
+)
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_WRONG_CALL: Final = 2
 EXIT_FAULT: Final = 70
+EXIT_NOT_NOW: Final = 75
+EXIT_NOT_ALLOWED: Final = 77
 EXIT_INTERRUPTED: Final = 130
 EXIT_TERMINATED: Final = 143
 
@@ -45,8 +55,8 @@ INTEGER_DIGITS_MAX: Final = 10_000
 DEBUG_VARIABLE: Final = "DATALATTICE_DEBUG"
 
 _EPILOG: Final = (
-    "Exit codes: 0 done, 1 it failed, 2 the call was wrong, 70 a fault of this program, "
-    f"130 interrupted, 143 told to end. With {DEBUG_VARIABLE}=1 errors print where they came from."
+    "Exit codes: 0 done, 1 failed, 2 the call was wrong, 70 a fault of this program, 75 not now, "
+    f"try again, 77 not allowed, 130 interrupted, 143 told to end. With {DEBUG_VARIABLE}=1 errors print where they came from."
 )
 
 app = typer.Typer(
@@ -255,6 +265,12 @@ def run(arguments: Sequence[str]) -> int:
         return _explain(text + _dash_hint(text), "usage", EXIT_WRONG_CALL, as_json)
     except UsageError as error:
         return _explain(str(error), error.code, EXIT_WRONG_CALL, as_json)
+    except IdentityCloned as error:  # it stays so until the operator gives one of them another key
+        return _explain(str(error), error.code, EXIT_FAILED, as_json)
+    except (Unavailable, StoreLocked) as error:
+        return _explain(str(error), error.code, EXIT_NOT_NOW, as_json)
+    except Unauthorized as error:
+        return _explain(str(error), error.code, EXIT_NOT_ALLOWED, as_json)
     except DataLatticeError as error:
         return _explain(str(error), error.code, EXIT_FAILED, as_json)
     except OSError as error:

@@ -64,7 +64,7 @@ def test_without_a_peer_a_restored_folder_is_written_to_only_offline(
     peers(home, NOWHERE)
     for command in ("queue offer log f", "queue truncate log 1", "kv set shop k 1"):
         refused = lattice(*command.split())
-        assert refused.code == 1
+        assert refused.code == 75
         assert refused.line().startswith(COPIED)
         assert "--offline" in refused.line()
     assert values(lattice) == list("abc")
@@ -113,7 +113,7 @@ def test_the_choice_to_be_offline_ends_with_its_command(lattice: Any, tmp_path: 
     for _ in range(2):
         restore(home, tmp_path)
         peers(home, NOWHERE)
-        assert lattice("kv", "set", "shop", "k", "1").code == 1
+        assert lattice("kv", "set", "shop", "k", "1").code == 75
         assert lattice("kv", "set", "shop", "k", "1", "--offline").code == 0
     config = load_settings(home / "node.toml", {}, {}).config
     keys = read_keys(Folder(home))
