@@ -56,7 +56,8 @@ DEBUG_VARIABLE: Final = "DATALATTICE_DEBUG"
 
 _EPILOG: Final = (
     "Exit codes: 0 done, 1 failed, 2 the call was wrong, 70 a fault of this program, 75 not now, "
-    f"try again, 77 not allowed, 130 interrupted, 143 told to end. With {DEBUG_VARIABLE}=1 errors print where they came from."
+    "try again, 77 not allowed, 130 interrupted, 143 told to end. "
+    f"With {DEBUG_VARIABLE}=1 errors print where they came from."
 )
 
 app = typer.Typer(
