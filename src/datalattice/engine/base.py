@@ -117,6 +117,11 @@ class Engine(Protocol):
         """Whether `write` is refused."""
         ...
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a transaction met bytes that are not what was written."""
+        ...
+
     def read(self) -> Snapshot:
         """Begin a read transaction on the newest committed state."""
         ...

@@ -187,6 +187,7 @@ class LmdbEngine:
     ) -> None:
         self._names = check_tables(tables)
         self._read_only = read_only
+        self._is_damaged = False
         self.path = Path(path)
         self._shared: _Environment | None = _acquire(
             self.path, durable=durable, create=not read_only
@@ -202,7 +203,7 @@ class LmdbEngine:
                     self._handles[name] = shared.env.open_db(name.encode(), txn=txn)
         except lmdb.Error as error:
             self.close()
-            raise _translate(error, str(self.path)) from error
+            raise self.failure(error) from error
 
     def find_tables(self) -> None:
         """Get LMDB's handles of tables that this reader has none of yet."""
@@ -213,7 +214,7 @@ class LmdbEngine:
                 with contextlib.suppress(lmdb.NotFoundError):
                     self._handles[name] = env.open_db(name.encode(), create=False)
         except lmdb.Error as error:
-            raise _translate(error, str(self.path)) from error
+            raise self.failure(error) from error
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -224,6 +225,21 @@ class LmdbEngine:
     def read_only(self) -> bool:
         """Whether `write` is refused."""
         return self._read_only
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a transaction met bytes that are not what was written."""
+        return self._is_damaged
+
+    def failure(self, error: lmdb.Error) -> StoreError:
+        """Return the error that says who must act on one of LMDB."""
+        found = _translate(error, str(self.path))
+        if not isinstance(found, Corruption):
+            return found
+        self._is_damaged = True
+        if self._shared is None or self._shared.durable:
+            return found
+        return Corruption(f"{found}; `lattice store heal` makes these tables again")
 
     def read(self) -> LmdbSnapshot:
         """Begin a read transaction on the newest committed state."""
@@ -265,20 +281,20 @@ class LmdbEngine:
         try:
             return shared.env.begin(write=True)
         except lmdb.Error as error:
-            raise _translate(error, str(self.path)) from error
+            raise self.failure(error) from error
 
     def _end(self, raw: Any) -> None:
         try:
             raw.commit()
         except lmdb.Error as error:
-            raise _translate(error, str(self.path)) from error
+            raise self.failure(error) from error
 
     def sync(self) -> None:
         """Return when everything committed is durable."""
         try:
             self._environment().env.sync(True)
         except lmdb.Error as error:
-            raise _translate(error, str(self.path)) from error
+            raise self.failure(error) from error
 
     def close(self) -> None:
         """Give the folder back. Snapshots of this engine must not be used any more."""
@@ -325,7 +341,7 @@ class _Reading:
         try:
             found: bytes | None = raw.get(key, None, handle)
         except lmdb.Error as error:
-            raise _translate(error, str(self._engine.path)) from error
+            raise self._engine.failure(error) from error
         return found
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
@@ -341,7 +357,7 @@ class _Reading:
             get = raw.get
             return [get(key, None, handle) for key in wanted]
         except lmdb.Error as error:
-            raise _translate(error, str(self._engine.path)) from error
+            raise self._engine.failure(error) from error
 
     def count(self, table: str) -> int:
         """Return the number of keys."""
@@ -349,7 +365,10 @@ class _Reading:
         handle = self._engine.handle(table)
         if handle is None:
             return 0
-        entries: int = raw.stat(handle)["entries"]
+        try:
+            entries: int = raw.stat(handle)["entries"]
+        except lmdb.Error as error:
+            raise self._engine.failure(error) from error
         return entries
 
 
@@ -373,9 +392,17 @@ class LmdbSnapshot(_Reading):
         handle = self._engine.handle(table)
         if handle is None:
             return iter(())
-        return self._walk(raw.cursor(handle), start, end, reverse)
+        return self._walk(raw, handle, start, end, reverse)
 
     def _walk(
+        self, raw: Any, handle: Any, start: bytes, end: bytes | None, reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            yield from self._steps(raw.cursor(handle), start, end, reverse)
+        except lmdb.Error as error:
+            raise self._engine.failure(error) from error
+
+    def _steps(
         self, cursor: Any, start: bytes, end: bytes | None, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         if reverse:
@@ -404,7 +431,7 @@ class LmdbSnapshot(_Reading):
             try:
                 found: bytes | None = raw_get(key, None, handle)
             except lmdb.Error as error:
-                raise _translate(error, str(self._engine.path)) from error
+                raise self._engine.failure(error) from error
             return found
 
         return get
@@ -421,7 +448,7 @@ class LmdbSnapshot(_Reading):
                 f"{self._engine.path}: more than {READERS_MAX} open read transactions"
             ) from error
         except lmdb.Error as error:
-            raise _translate(error, str(self._engine.path)) from error
+            raise self._engine.failure(error) from error
 
     def close(self) -> None:
         """Give the view up."""
@@ -464,19 +491,28 @@ class LmdbWriteTxn(_Reading):
         # Every step seeks anew with its own cursor: writes between two steps may move LMDB's pages.
         place = end if reverse else start
         while True:
-            raw = self._live()
+            found = self._next(table, place, reverse)
+            if found is None:
+                return
+            key, value = found
+            if key < start if reverse else end is not None and key >= end:
+                return
+            yield key, value
+            place = key if reverse else key + b"\0"
+
+    def _next(self, table: str, place: bytes | None, reverse: bool) -> tuple[bytes, bytes] | None:
+        """Return the entry at a place or behind it, with `reverse` the one before it."""
+        raw = self._live()
+        try:
             cursor = raw.cursor(self._engine.handle(table))
             if reverse:
                 found = _seek_before(cursor, place)
             else:
                 found = cursor.set_range(place) if place else cursor.first()
-            if not found:
-                return
-            key, value = cursor.item()
-            if key < start if reverse else end is not None and key >= end:
-                return
-            yield key, value
-            place = key if reverse else key + b"\0"
+            entry: tuple[bytes, bytes] | None = cursor.item() if found else None
+        except lmdb.Error as error:
+            raise self._engine.failure(error) from error
+        return entry
 
     def _do(self, table: str, method: str, *arguments: object) -> Any:
         raw = self._live()
@@ -484,7 +520,7 @@ class LmdbWriteTxn(_Reading):
         try:
             return getattr(raw, method)(*arguments, db=handle)
         except lmdb.Error as error:
-            raise _translate(error, str(self._engine.path)) from error
+            raise self._engine.failure(error) from error
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""
@@ -496,7 +532,7 @@ class LmdbWriteTxn(_Reading):
         try:
             raw.cursor(self._engine.handle(table)).putmulti(_checked(items))
         except lmdb.Error as error:
-            raise _translate(error, str(self._engine.path)) from error
+            raise self._engine.failure(error) from error
 
     def delete(self, table: str, key: bytes) -> bool:
         """Remove `key`; return whether it was there."""

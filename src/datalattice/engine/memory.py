@@ -75,6 +75,11 @@ class MemoryEngine:
         """Never: whoever holds the object may write."""
         return False
 
+    @property
+    def is_damaged(self) -> bool:
+        """Never."""
+        return False
+
     def read(self) -> MemorySnapshot:
         """Begin a read transaction on the newest committed state."""
         return MemorySnapshot(self)

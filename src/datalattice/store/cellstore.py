@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from datalattice.cells import Part, Value, branch_hashes, may_refer, novelty, settle, value_hash
@@ -38,7 +39,13 @@ from datalattice.store.history import RETENTION, Retention
 from datalattice.store.logend import remove_loss, write_loss
 from datalattice.store.marking import Begin, Roots
 from datalattice.store.marking import Progress as CollectProgress
-from datalattice.store.opening import Opened, open_reader, open_writer
+from datalattice.store.opening import (
+    Opened,
+    made_of,
+    open_reader,
+    open_writer,
+    with_readable_index,
+)
 from datalattice.store.packing import seed_of
 from datalattice.store.place import PlaceFile
 from datalattice.store.reading import Reading
@@ -173,9 +180,22 @@ class CellStore(Reading):
         room = Room(
             disk, folder, clock.now_ms, spare_bytes=spare_bytes, segment_bytes=segment_bytes
         )
+        made = partial(
+            cls,
+            disk,
+            folder,
+            read_only=read_only,
+            cache_bytes=cache_bytes,
+            pending_bytes=pending_bytes,
+            segment_bytes=segment_bytes,
+            room=room,
+            clock=clock,
+            retention=retention,
+        )
         if read_only:
-            opened = open_reader(disk, folder)
-        else:
+            return made_of(open_reader(disk, folder), disk, folder, made)
+
+        def attempt() -> CellStore:
             opened = open_writer(
                 disk,
                 folder,
@@ -186,18 +206,9 @@ class CellStore(Reading):
                 keep_root=keep_root,
                 room=room,
             )
-        return cls(
-            disk,
-            folder,
-            opened,
-            read_only=read_only,
-            cache_bytes=cache_bytes,
-            pending_bytes=pending_bytes,
-            segment_bytes=segment_bytes,
-            room=room,
-            clock=clock,
-            retention=retention,
-        )
+            return made_of(opened, disk, folder, made)
+
+        return with_readable_index(disk, folder, attempt)
 
     # --- loss ---
 
@@ -579,6 +590,8 @@ class CellStore(Reading):
             self._closed = True
             if self._committer is not None:
                 self._committer.close()
+                if self._index.is_damaged:
+                    disown_index(self._disk, self._folder)
             self.history.close()
             self._index.close()
             self._segments.forget()

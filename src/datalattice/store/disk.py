@@ -153,6 +153,10 @@ class Disk(Protocol):
         """Return a word that changes when the tables are replaced or copied; "" for none."""
         ...
 
+    def engine_bytes(self, path: str) -> int:
+        """Return the size of the tables' file, 0 for none; it never shrinks by itself."""
+        ...
+
 
 def write_error(error: OSError, where: str) -> StoreError:
     """Return the error of the store for a failed write or sync."""
@@ -340,3 +344,10 @@ class RealDisk:
         except FileNotFoundError:
             return ""
         return f"{status.st_dev}:{status.st_ino}"
+
+    def engine_bytes(self, path: str) -> int:
+        """Return the size of the tables' file, 0 for none."""
+        try:
+            return Path(path, "data.mdb").stat().st_size
+        except FileNotFoundError:
+            return 0

@@ -179,7 +179,10 @@ def index_is_believable(disk: Disk, folder: str) -> bool:
     """Return whether the tables of the index are what was last written to them."""
     words = (read_text(disk, folder, STATE_FILE) or "").split()
     identity = disk.engine_identity(f"{folder}/{INDEX}")
-    if len(words) != 3 or not identity or words[2] != identity:
+    if len(words) != 4 or not identity or words[2] != identity or not words[3].isdecimal():
+        return False
+    # Tables are mapped: to read where their file was cut would end the process.
+    if disk.engine_bytes(f"{folder}/{INDEX}") < int(words[3]):
         return False
     boot = disk.boot_id()
     return words[0] == "clean" or (words[0] == "dirty" and boot != "" and words[1] == boot)
@@ -195,7 +198,8 @@ def disown_index(disk: Disk, folder: str) -> None:
 def mark_index(disk: Disk, folder: str, *, clean: bool) -> None:
     """Write down, durably, whether the tables on the disk are complete and synced."""
     identity = disk.engine_identity(f"{folder}/{INDEX}") or "-"
+    size = disk.engine_bytes(f"{folder}/{INDEX}")
     word = "clean" if clean else "dirty"
-    text = f"{word} {disk.boot_id() or '-'} {identity}\n"
+    text = f"{word} {disk.boot_id() or '-'} {identity} {size}\n"
     if read_text(disk, folder, STATE_FILE) != text:
         write_text(disk, folder, STATE_FILE, text)

@@ -324,6 +324,24 @@ class HashIndex:
         self.look_again()
         self._recent = dict.fromkeys(self._forgotten, NOWHERE)
 
+    @property
+    def read_only(self) -> bool:
+        """Whether the tables belong to a writer elsewhere."""
+        return self._engine.read_only
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the tables turned out not to be what was written."""
+        return self._engine.is_damaged
+
+    def is_readable(self) -> bool:
+        """Return whether every entry can be read; goes through all of them."""
+        try:
+            deque(self.entries(), maxlen=0)
+        except Corruption:
+            return False
+        return True
+
     def look_again(self) -> None:
         """Look at the newest state of the tables on disk."""
         with self._lock:

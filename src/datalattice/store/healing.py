@@ -60,12 +60,17 @@ def open_damaged(
 ) -> CellStore:
     """Open a store for writing even when its last commits are damaged, at its last root.
 
+    An index that cannot be read is made again.
     Raises: as `CellStore.open`, but Corruption only for a store that cannot be told to be one.
     """
     try:
-        return CellStore.open(path, disk=disk, entropy=entropy)
+        store = CellStore.open(path, disk=disk, entropy=entropy)
     except Corruption:
         return CellStore.open(path, repair=True, keep_root=True, disk=disk, entropy=entropy)
+    if store._index.is_readable():
+        return store
+    store.close()
+    return CellStore.open(path, disk=disk, entropy=entropy)
 
 
 def heal_store(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from datalattice.crypto import Entropy
 from datalattice.errors import Corruption, StoreFailed, StoreVersion, UsageError
@@ -15,6 +16,7 @@ from datalattice.store.folder import (
     LOCK_FILE,
     STORE_FILE,
     check_folder,
+    disown_index,
     index_is_believable,
     is_checked,
     make_store,
@@ -50,6 +52,8 @@ from datalattice.store.recovery import LogReader, Recovery
 from datalattice.store.room import Room
 from datalattice.store.segments import FOLDER as SEGMENTS
 from datalattice.store.segments import SegmentWriter, segment_numbers, segment_path
+
+T = TypeVar("T")
 
 COPY_BYTES: Final = 1 << 20
 """How much of a tail is written again at a time."""
@@ -223,9 +227,42 @@ def _open_locked(
             remove_dropped(disk, folder, removed)
     except BaseException:
         end.close()
-        index.close()
+        _give_back_index(disk, folder, index)
         raise
     return opened
+
+
+def made_of(opened: Opened, disk: Disk, folder: str, make: Callable[[Opened], T]) -> T:
+    """Return what is made of an open store; where that fails, the folder is given back."""
+    try:
+        return make(opened)
+    except BaseException:
+        if opened.end is not None:
+            opened.end.close()
+        _give_back_index(disk, folder, opened.index)
+        if opened.lock is not None:
+            opened.lock.release()
+        raise
+
+
+def with_readable_index(disk: Disk, folder: str, attempt: Callable[[], T]) -> T:
+    """Return what an attempt to open a store for writing returns.
+
+    The index may turn out to be damaged on the way: then it is made again by a second attempt.
+    """
+    try:
+        return attempt()
+    except Corruption:
+        if index_is_believable(disk, folder):
+            raise
+    return attempt()
+
+
+def _give_back_index(disk: Disk, folder: str, index: HashIndex) -> None:
+    """Close an index; the next writer makes it again when it was found to be damaged."""
+    if index.is_damaged and not index.read_only:
+        disown_index(disk, folder)
+    index.close()
 
 
 def _read_removed(disk: Disk, folder: str, store_id: bytes) -> tuple[Removed, list[Damage]]:

@@ -331,6 +331,10 @@ class SimDisk:
         found = self._tables.get(path)
         return "" if found is None else f"file-{found.identity}"
 
+    def engine_bytes(self, path: str) -> int:
+        """Return 0: tables are in memory."""
+        return 0
+
     # --- for tests ---
 
     def flip(self, path: str, offset: int, mask: int = 1) -> None:
@@ -493,6 +497,11 @@ class SimEngine:
     def read_only(self) -> bool:
         """Whether `write` is refused."""
         return self._read_only
+
+    @property
+    def is_damaged(self) -> bool:
+        """Never."""
+        return False
 
     def read(self) -> Snapshot:
         """Begin a read transaction."""
