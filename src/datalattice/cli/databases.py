@@ -20,13 +20,16 @@ T = TypeVar("T")
 
 
 def databases_of(root: Value) -> list[tuple[bytes, str]]:
-    """Return (owner, name) of the databases in a root value; owners are public keys here."""
+    """Return (owner, name) of the databases in a root value; owners are public keys here.
+
+    What foreign owners filed under a name that no database has is left out.
+    """
     section = root.get(KV_SECTION) if isinstance(root, Index) else None
     found: list[tuple[bytes, str]] = []
     for owner, cell in section.entries() if isinstance(section, Map) else ():
         stores = cell.value if isinstance(cell, Signed) else None
         if isinstance(owner, bytes) and isinstance(stores, Map):
-            found += [(owner, name) for name in stores if isinstance(name, str)]
+            found += [(owner, name) for name in stores if isinstance(name, str) and name]
     return sorted(found)
 
 

@@ -29,7 +29,6 @@ from datalattice.cells import (
     Scalar,
     Text,
     Value,
-    blob_length,
     same,
     text_bytes,
     value_hash,
@@ -83,7 +82,7 @@ def _raw(key: Value) -> bytes | None:
     if isinstance(key, str):
         return text_bytes(key)
     if isinstance(key, Text):
-        return bytes(key) if blob_length(key) <= _KEY_BYTES_MAX else None
+        return bytes(key) if key.byte_length() <= _KEY_BYTES_MAX else None
     return key.key_bytes() if isinstance(key, Scalar) else None
 
 

@@ -52,6 +52,7 @@ from datalattice.lattice import (
     root_lattice,
 )
 from datalattice.limits import INDEX_KEY_BYTES
+from datalattice.testing.cells_kit import Cells
 from datalattice.testing.clocks import StoppedClock
 
 LONG_MAX = 2**63 - 1
@@ -601,6 +602,27 @@ def test_replicas_that_made_keys_apart_have_all_of_them_and_are_equal(clock: Sto
     for side in sides:
         assert {key: side[key] for key in LONG} == {key: n for n, key in enumerate(LONG)}
         assert dict(side.hgetall("h").entries()) == {key: n for n, key in enumerate(LONG)}
+
+
+@pytest.mark.parametrize("size", [4_072, 4_073, 4_096])
+def test_the_longest_keys_are_read_listed_and_merged_when_they_come_from_a_store(
+    db: Database, clock: StoppedClock, size: int
+) -> None:
+    """Above 4,072 bytes the key that is made of a name is a text tree."""
+    name = "k" * size
+    db[name] = 1
+    db.hset("h", name, 1)
+    sides = [Database.create("d", one, clock=clock) for one in (ALICE, BOB)]
+    for number, side in enumerate(sides):
+        side.cursor.set(Cells().kept(db.store()))
+        assert list(side) == ["h", name]
+        assert list(side.hgetall("h").entries()) == [(name, 1)]
+        side[f"more {number}"] = number
+    own = [Cells().kept(side.store()) for side in sides]
+    for side, other in zip(sides, reversed(own), strict=True):
+        side.merge(other)
+    assert list(sides[0]) == list(sides[1]) == ["h", name, "more 0", "more 1"]
+    assert same(sides[0].store(), sides[1].store())
 
 
 def test_a_long_key_of_another_system_is_read_and_written_by_its_name(db: Database) -> None:

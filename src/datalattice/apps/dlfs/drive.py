@@ -389,9 +389,16 @@ def checked_drive(name: object) -> str:
 def drive_names(root: LatticeCursor, owner: object) -> list[str]:
     """Return the names of the drives of `owner` below a root cursor, in order.
 
+    What a foreign owner wrote that is no directory is no drive, and is left out.
     Source: CAD024 "Root layout"; docs/dlfs.md "Drives".
     """
     held = root.path(FS_SECTION, to_cell(owner), VALUE).get()
     if not isinstance(held, Map):
         return []
-    return sorted([name for name, _ in held.entries() if isinstance(name, str) and is_name(name)])
+    return sorted(
+        [
+            name
+            for name, value in held.entries()
+            if isinstance(name, str) and is_name(name) and tree.is_root(value)
+        ]
+    )

@@ -68,10 +68,24 @@ def root_of(value: Value) -> Node:
     Raises: TypeMismatch: the value is no directory.
     Source: CAD028 "Drives"; docs/dlfs.md "Drives".
     """
-    node = read_node(ZERO_NODE if value is None else value)
-    if node is None or node.entries is None:
+    node = _directory(value)
+    if node is None:
         raise TypeMismatch("the root of a drive is a directory, and something else is stored there")
     return node
+
+
+def is_root(value: Value) -> bool:
+    """Return whether a value may be the root of a drive: a directory, or nil.
+
+    Source: CAD028 "Drives"; docs/dlfs.md "Drives".
+    """
+    return _directory(value) is not None
+
+
+def _directory(value: Value) -> Node | None:
+    """Return the parts of a directory, of nil those of the empty one; None of all else."""
+    node = read_node(ZERO_NODE if value is None else value)
+    return None if node is None or node.entries is None else node
 
 
 def find(root: Value, names: Names) -> Value:

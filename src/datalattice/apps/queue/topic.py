@@ -88,6 +88,10 @@ def checked_count(count: object) -> int:
     )
 
 
+def _is_nameless(name: object) -> bool:
+    return name is None or name == ""
+
+
 def _in_order(ids: list[Value]) -> list[Value]:
     """Return partition ids or names in a stable order: integers, then the others by their text."""
 
@@ -263,7 +267,7 @@ class LatticeMQ:
 
         Source: CAD040 "LatticeMQ"; docs/queue.md "Owners".
         """
-        if name is None or name == "":
+        if _is_nameless(name):
             raise UsageError("a topic needs a name, got none")
         return Topic(self._cursor.path(to_cell(name)), self._clock)
 
@@ -277,10 +281,12 @@ class LatticeMQ:
     def topics(self) -> list[Value]:
         """Return the names of the topics that hold a state, in order.
 
+        Foreign owners may have written names that no topic has: these are left out.
         Source: docs/queue.md "Topics".
         """
         held = self._cursor.get()
-        return _in_order([key for key, _ in held.entries()]) if isinstance(held, Map) else []
+        names = [key for key, _ in held.entries()] if isinstance(held, Map) else []
+        return _in_order([name for name in names if not _is_nameless(name)])
 
     def fork(self) -> LatticeMQ:
         """Return a working copy; its writes arrive here with its `sync`.
