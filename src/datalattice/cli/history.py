@@ -29,7 +29,7 @@ from datalattice.cli.render import (
     show,
     table,
 )
-from datalattice.cli.values import value_json
+from datalattice.cli.values import listed_json
 from datalattice.client import begin_folder, root_named
 from datalattice.errors import MissingData, NoSuchPath, UsageError
 from datalattice.lattice import slot_changes
@@ -104,7 +104,7 @@ def _log_row(
 
 def _slot_row(path: tuple[Value, ...], before: Value, after: Value) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "path": [value_json(key) for key in path],
+        "path": [listed_json(key) for key in path],
         "text": past.path_text(path),
         "kind": "fork" if _is_fork(path, before, after) else "change",
         "signer": None,
@@ -217,7 +217,7 @@ def _differences(
 def _change_document(row: dict[str, Any]) -> dict[str, Any]:
     document: dict[str, Any] = {
         "change": _change_kind(row),
-        "path": [value_json(key) for key in row["path"]],
+        "path": [listed_json(key) for key in row["path"]],
     }
     for name in ("before", "after"):
         value = row[name]
@@ -316,7 +316,7 @@ def audit(
         rows = list(_audit_rows(store, entries, keys))
         present = store.root()
         slots = [_slot_row(*change) for change in slot_changes(None, present)]
-        slots = [slot for slot in slots if _starts(slot["path"], [value_json(k) for k in keys])]
+        slots = [slot for slot in slots if _starts(slot["path"], [listed_json(k) for k in keys])]
     for slot in slots:
         own = [row for row in rows if row["path"] == slot["path"]]
         slot["changes"] = len(own)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from datalattice.cells import Value, encode, novelty, to_text, value_hash
+from datalattice.cells import Value, brief, encode, novelty, references, to_text, value_hash
 from datalattice.cli.folder import Folder
 from datalattice.cli.render import print_notice
 from datalattice.client import open_reader, root_named
@@ -96,7 +96,7 @@ def key_text(key: Value) -> str:
     """Return a key of a path as it prints, bytes of a public key by their beginning."""
     if isinstance(key, bytes) and len(key) == 32:
         return f"0x{key.hex()[:KEY_DIGITS_SHOWN]}"
-    text = to_text(key)
+    text = brief(key) if references(encode(key)) else to_text(key)
     plain = isinstance(key, str) and key.isprintable() and key and not set(key) & set(" \"'\\")
     return str(key) if plain else text
 

@@ -45,6 +45,7 @@ from datalattice.cli.render import (
 from datalattice.cli.topics import choose_owner, own_topic, queue_owners, topics_of
 from datalattice.cli.values import (
     Form,
+    listed_json,
     parse_key,
     parse_owner,
     parse_value,
@@ -445,7 +446,7 @@ def topics(
                 found.append(
                     {
                         "owner": one.hex(),
-                        "topic": value_json(name),
+                        "topic": listed_json(name),
                         "partitions": len(ids),
                         "records": sum(topic.partition(place).size() for place in ids),
                     }

@@ -16,9 +16,12 @@ from datalattice.cells import (
     Keyword,
     Text,
     Value,
+    brief,
+    encode,
     from_json,
     make_blob,
     make_text,
+    references,
     to_json,
     to_text,
 )
@@ -112,3 +115,11 @@ def value_json(value: Value) -> object:
     """Return a value for `--json`: its JSON mapping."""
     document: object = json.loads(to_json(value))
     return document
+
+
+def listed_json(value: Value) -> object:
+    """Return a value that names a member of a list: its JSON mapping, or a short text.
+
+    Whoever wrote it may have made a few cells stand for a text of any size; the list has others.
+    """
+    return brief(value) if references(encode(value)) else value_json(value)

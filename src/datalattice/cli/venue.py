@@ -24,7 +24,7 @@ from datalattice.cells import Index, Keyword, Map, Value
 from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of, read_key
 from datalattice.cli.node import settings_of
 from datalattice.cli.render import counted, print_json, print_lines, results, show, table
-from datalattice.cli.values import value_json, value_text
+from datalattice.cli.values import listed_json, value_json, value_text
 from datalattice.client import edit, reading
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -267,16 +267,16 @@ def _asset_row(venue: Venue, did: str, asset: bytes) -> dict[str, Any]:
     metadata = venue.metadata(asset)
     name = metadata.get("name")
     held = venue.has_content(asset)
-    return {"asset": asset.hex(), "name": value_json(name), "content": held, "venue": did}
+    return {"asset": asset.hex(), "name": listed_json(name), "content": held, "venue": did}
 
 
 def _job_row(job: bytes, record: Map | None) -> dict[str, Any]:
     held = record or Map.of({})
     return {
         "job": job.hex(),
-        "status": value_json(held.get("status")),
-        "op": value_json(held.get("op")),
-        "updated": value_json(held.get("updated")),
+        "status": listed_json(held.get("status")),
+        "op": listed_json(held.get("op")),
+        "updated": listed_json(held.get("updated")),
     }
 
 

@@ -22,7 +22,9 @@ from datalattice.cells import (
     Map,
     Value,
     brief,
+    encode,
     html_table,
+    references,
     to_cell,
     to_text,
     value_hash,
@@ -93,12 +95,19 @@ def _is_nameless(name: object) -> bool:
 
 
 def _in_order(ids: list[Value]) -> list[Value]:
-    """Return partition ids or names in a stable order: integers, then the others by their text."""
+    """Return partition ids or names in a stable order: integers, then the others by their text.
 
-    def rank(value: Value) -> tuple[bool, int, str]:
+    Those of several cells come last, by their hashes: a few cells may stand for a text of any size.
+    """
+
+    def rank(value: Value) -> tuple[int, int, str]:
         if type(value) is int:
-            return False, value, ""
-        return True, 0, value if isinstance(value, str) else to_text(value)
+            return 0, value, ""
+        if isinstance(value, str):
+            return 1, 0, value
+        if references(encode(value)):
+            return 2, 0, value_hash(value).hex()
+        return 1, 0, to_text(value)
 
     return sorted(ids, key=rank)
 
