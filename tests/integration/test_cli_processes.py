@@ -124,6 +124,23 @@ def test_a_node_ends_in_order_when_told_to(home: Path, start: Start, number: int
     assert records(home, "t") == ["a"]
 
 
+def test_a_node_is_stopped_by_a_command_that_returns_when_its_store_is_closed(
+    home: Path, start: Start
+) -> None:
+    process, _ = node(start, home)
+    lattice(home, "queue", "offer", "t", "a")
+    stopped = lattice(home, "node", "stop")
+    assert (stopped.returncode, stopped.stdout) == (0, f"process {process.pid} has ended\n")
+    CellStore.open(home / "store").close()  # the lock is free
+    assert process.communicate(timeout=PATIENCE_S) == ("", "")
+    assert process.returncode == 0
+    again = lattice(home, "node", "stop")
+    assert (again.returncode, line(again)) == (
+        2,
+        f"no node runs in {home}; there is nothing to stop",
+    )
+
+
 def test_two_copies_of_a_folder_that_know_only_each_other_are_told_of(
     home: Path, start: Start, tmp_path: Path
 ) -> None:

@@ -24,7 +24,9 @@ from datalattice.cli.folder import (
     JsonOption,
     existing_folder,
     folder_of,
+    read_key,
     read_keys_or_none,
+    write_key,
 )
 from datalattice.cli.render import (
     print_json,
@@ -36,11 +38,12 @@ from datalattice.cli.render import (
     show,
     table,
 )
-from datalattice.cli.running import peers_table, size_text, status_of
+from datalattice.cli.running import peers_table, running_node, size_text, status_of
 from datalattice.cli.values import value_json
 from datalattice.cli.watch import watch
 from datalattice.client import open_reader, take_turn
-from datalattice.errors import PeerUnavailable, StoreLocked, UsageError
+from datalattice.crypto import KeyPair
+from datalattice.errors import AlreadyExists, PeerUnavailable, StoreLocked, UsageError
 from datalattice.store import RealDisk
 
 if TYPE_CHECKING:
@@ -62,6 +65,9 @@ LOCK_NAME: Final = "lock"
 
 WRITER_WAIT_S: Final = 10.0
 """How long a node that starts waits for a command that writes to its folder."""
+
+STOP_WAIT_S: Final = 30.0
+"""How long `node stop` waits for the node's end."""
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CONNECT_POLL_S: Final = 0.02
@@ -198,6 +204,58 @@ def start(
         bars = opening.enter_context(progress_bars(quiet=json, transient=True))
         bars.add(f"open {folder.store_path}")
         daemon.run()
+
+
+@app.command("init")
+def init(
+    port: PortOption = None,
+    bind: BindOption = None,
+    peer: PeerOption = None,
+    http_port: HttpPortOption = None,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write `node.toml` with the given settings and all defaults, and make a key if there is none.
+
+    A file that exists is never replaced.
+    """
+    from datalattice.client.settings import settings_text
+
+    folder = folder_of(dir)
+    path = folder.settings_path
+    given = {"port": port, "bind": bind, "peers": peer or None, "http_port": http_port}
+    text = settings_text(given)
+    if path.exists():
+        raise AlreadyExists(f"{path} exists; edit it, or delete it first")
+    RealDisk().create_folder(str(folder.path))
+    if read_keys_or_none(folder) is None:
+        write_key(folder.identity_path, KeyPair.generate())
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+    document = {
+        "settings": str(path),
+        "public_key": read_key(folder.identity_path).public_key.hex(),
+    }
+    show(json, document, lambda: print_pairs(document))
+
+
+@app.command("stop")
+def stop(
+    wait: Annotated[
+        float, typer.Option("--wait", min=0, help="Seconds to wait for its end.")
+    ] = STOP_WAIT_S,
+    dir: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """End the running node of the folder in order; its store is closed when this returns."""
+    folder = folder_of(dir)
+    with running_node(folder, "there is nothing to stop") as client:
+        found = status_of(client)
+        client.call("node.stop")
+    # A node holds the lock of its store to the end: whoever gets it knows that the node is gone.
+    take_turn(str(folder.store_path / LOCK_NAME), wait, "node that was told to end").release()
+    document = {"pid": found["pid"], "root_hash": found["root_hash"]}
+    show(json, document, lambda: print_lines([f"process {found['pid']} has ended"]))
 
 
 def _wait_for_writer(folder: Folder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,35 @@ def test_another_file_of_settings_can_be_named(lattice: Any, tmp_path: Path) -> 
     assert wrong["message"].endswith("there is no setting 'bnd'; did you mean bind?")
 
 
+def test_a_file_of_settings_is_made_once_and_means_what_it_says(
+    lattice: Any, tmp_path: Path
+) -> None:
+    made = lattice("node", "init", "--port", "7", "--peer", "h:1", "--peer", "[::1]:2", "--json")
+    path = tmp_path / "home" / "node.toml"
+    assert made.document["settings"] == str(path)
+    assert made.document["public_key"] == lattice("key", "show").out.strip()
+    found = lattice("node", "config", "--json").document
+    given = {name for name, one in found.items() if one["source"] != "default"}
+    assert given == {"port", "peers"}
+    assert (found["port"]["value"], found["peers"]["value"]) == (7, ["h:1", "[::1]:2"])
+    # Every default stands there, and means the same without its #.
+    path.write_text(re.sub(r"^# (\w+ = )", r"\1", path.read_text(), flags=re.MULTILINE))
+    assert {name: one["value"] for name, one in found.items()} == {
+        name: one["value"] for name, one in lattice("node", "config", "--json").document.items()
+    }
+    again = lattice("node", "init")
+    assert (again.code, again.line()) == (2, f"{path} exists; edit it, or delete it first")
+
+
+def test_a_wrong_setting_makes_no_file(lattice: Any, tmp_path: Path) -> None:
+    assert lattice("node", "init", "--port", "70000").code == 2
+    assert not (tmp_path / "home").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
+        (["stop"], "there is nothing to stop"),
         (["peers"], "start one with `lattice node start`"),
         (["peers", "add", "h:1"], "put it into `peers` of node.toml"),
         (["peers", "remove", "h:1"], "start one with `lattice node start`"),

@@ -9,7 +9,7 @@ from datalattice.client.settings.config import (
     partial_paths,
 )
 from datalattice.client.settings.policyfile import parse_owner, parse_size, policy_document
-from datalattice.client.settings.settings import Settings, load_settings
+from datalattice.client.settings.settings import Settings, load_settings, settings_text
 
 __all__ = [
     "ADDRESS_CONNECTIONS_MAX",
@@ -23,4 +23,5 @@ __all__ = [
     "parse_size",
     "partial_paths",
     "policy_document",
+    "settings_text",
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import json
 import re
 import tomllib
 import types
@@ -67,6 +68,29 @@ def load_settings(
             chosen[name] = value
             sources[name] = source
     return Settings(NodeConfig(**chosen), sources)  # type: ignore[arg-type]
+
+
+def settings_text(given: Mapping[str, object]) -> str:
+    """Return a file of settings: the given ones, and every other with its default, commented out.
+
+    Raises: UsageError: a given one is unknown, of the wrong kind, or out of range.
+    """
+    defaults = NodeConfig()
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for name, value in _from_call(chosen).items():
+        if name not in _kinds():
+            raise _unknown(name, f"there is no setting {name!r}")
+        _check_alone(name, *value)
+    lines = ["# Settings of this node. A line without # in front replaces the default.", ""]
+    for name in _kinds():
+        default = _plain(getattr(defaults, name))
+        if name in chosen:
+            lines.append(f"{name} = {json.dumps(chosen[name])}")
+        elif default is None:
+            lines.append(f"# {name} is not set")
+        else:
+            lines.append(f"# {name} = {json.dumps(default)}")
+    return "\n".join(lines) + "\n"
 
 
 def _check_alone(name: str, value: object, source: str) -> None:
