@@ -234,7 +234,9 @@ def test_a_peer_whose_cells_never_come_does_not_count_and_others_do(
     async def work() -> None:
         async with device(TWO) as slow, device(THREE) as quick:
             await offer(slow, 0, 3_000)
-            monkeypatch.setattr(slow._replica, "supply", lambda want, _peer: [None for _ in want])
+            monkeypatch.setattr(
+                slow._replica.views, "supply", lambda hashes: [None for _ in hashes]
+            )
             known = MemoryStore()
             async with device(ONE, known) as node:
                 Database.at(node.cursor, OWNER.public_key, "d")["k"] = 1  # so it asks for little
