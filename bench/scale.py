@@ -25,11 +25,11 @@ from rows_spark import BATCH_RECORDS, build_queue
 from scale_sites import Push
 
 from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX, FAN_OUT, HASH_BYTES
-from datalattice.pipeline.places import encodings, open_place
 from datalattice.pipeline.queue.options import parse_options
 from datalattice.pipeline.queue.plan import RECORDS_PER_TASK_MAX, TASKS_MAX, slices
 from datalattice.pipeline.queue.rows import batches
 from datalattice.pipeline.queue.view import read_view
+from datalattice.pipeline.read_targets import encodings, open_target
 from datalattice.store import CellStore
 
 RECORDS = 20_000
@@ -125,7 +125,7 @@ def measured(folder: Path, records: int, value_bytes: int) -> Sizes:
     options = parse_options(
         {"store": str(folder), "valueFormat": "bytes", "columns": "offset,value"}
     )
-    source = open_place(options.place)
+    source = open_target(options.target)
     view = read_view(source.root(), options, must_exist=True)
     parts = slices(
         view,

@@ -1,4 +1,4 @@
-"""Pipeline: Spark reads and writes lattice data, where one machine is not enough, too.
+"""Spark reads and writes lattice data. Needs the extra `spark`.
 
     from datalattice.pipeline import read_queue, register, spark_session
 
@@ -8,8 +8,8 @@
     register(spark)                                  # the same by hand
     spark.read.format("lattice.queue").option("store", folder).option("topic", "flights").load()
 
-`spark_session` starts Spark here or finds a cluster; `register` is all that a Spark of one's own
-needs. All of it needs the extra `spark`.
+`spark_session` starts Spark or connects to a cluster. With a Spark session of your own, `register`
+is enough.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from datalattice.pipeline.reading import read_cells, read_files, read_grid, read
 from datalattice.pipeline.session import end_session, spark_session
 
 if TYPE_CHECKING:
-    # Named again, so that code above this package can name them and yet knows no Spark.
+    # Re-exported for annotations, so that packages above need not import Spark.
     from pyspark.sql import DataFrame as DataFrame
     from pyspark.sql import SparkSession as SparkSession
 

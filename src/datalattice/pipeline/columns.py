@@ -1,4 +1,4 @@
-"""Columns: what sinks ask of the columns they are given, and how they read them."""
+"""Checks of the columns that sinks receive, and their conversion to values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 PLAIN_TYPES: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN")
-"""Types whose entries are values as they are."""
+"""Types whose entries become values directly."""
 
 _FORMAT_BY_TYPE: Final = {
     "BINARY": ValueFormat.CELL,
@@ -26,40 +26,40 @@ _FORMAT_BY_TYPE: Final = {
 _MICROS: Final = 1_000
 
 NAME_BYTES_MAX: Final = CHUNK_BYTES
-"""Longest name of a topic or database in UTF-8: what one cell holds, as with keys."""
+"""Longest name of a topic or database in UTF-8: the content of one cell, as for keys."""
 
 
 def column_types(schema: StructType) -> dict[str, DataType]:
-    """Return the type of each column by its name in lower case.
+    """Return the type of each column by lower-case name.
 
-    Raises: UsageError: two columns have one name.
+    Raises: UsageError: two columns have the same name.
     """
     types: dict[str, DataType] = {}
     for field in schema.fields:
         name = field.name.lower()
         if name in types:
-            raise UsageError(f"column {name} is there twice; upper and lower case are one")
+            raise UsageError(f"column {name} is there twice; names are case-insensitive")
         types[name] = field.dataType
     return types
 
 
 def lower_names(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the same rows, the names of their columns in lower case.
+    """Return the rows with lower-case column names.
 
-    Raises: UsageError: a text is no UTF-8, which Spark lets pass.
+    Raises: UsageError: a STRING is not UTF-8.
     """
     return checked_texts(rows.rename_columns([name.lower() for name in rows.schema.names]))
 
 
 def checked_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the same rows, their texts checked.
+    """Return the rows after checking their STRING columns, since Spark does not check UTF-8.
 
-    Raises: UsageError: a text is no UTF-8, which Spark lets pass.
+    Raises: UsageError: a STRING is not UTF-8.
     """
     import pyarrow as pa
 
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if pa.types.is_string(column.type):  # sinks may copy its bytes; others are read one by one
+        if pa.types.is_string(column.type):  # sinks copy its bytes; other types are converted
             try:
                 column.validate(full=True)
             except pa.ArrowInvalid as error:
@@ -68,7 +68,7 @@ def checked_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def slices(rows: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Yield rows in parts of bounded size, a row that is larger alone."""
+    """Yield slices of 1 to `rows_max` rows and about `bytes_max` bytes each."""
     if not rows.num_rows:
         return
     each = max(rows.nbytes // rows.num_rows, 1)
@@ -80,10 +80,10 @@ def slices(rows: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.R
 def check_known(
     types: Mapping[str, DataType], what: str, written: Sequence[str], ignored: Sequence[str]
 ) -> None:
-    """Check that all columns are among those that are written, or are ignored.
+    """Check that every column is among those that are written or ignored.
 
-    what: names what a row is.
-    Raises: UsageError: one is neither.
+    what: the kind of row, for the error text.
+    Raises: UsageError: a column is neither.
     """
     for name in types:
         if name not in written and name not in ignored:
@@ -94,9 +94,9 @@ def check_known(
 
 
 def check_name(name: str, what: str) -> None:
-    """Check that a name is short enough.
+    """Check the length of a topic's or database's name.
 
-    Raises: UsageError: it is not.
+    Raises: UsageError: it is too long.
     """
     size = len(name.encode())
     if size > NAME_BYTES_MAX:
@@ -106,33 +106,33 @@ def check_name(name: str, what: str) -> None:
 
 
 def type_name(kind: DataType) -> str:
-    """Return a type as Spark's DDL names it."""
+    """Return a type's name in Spark's DDL, in upper case."""
     return kind.simpleString().upper()
 
 
 def check_type(types: Mapping[str, DataType], name: str, accepted: Sequence[str]) -> None:
-    """Check the type of a column, if it is there.
+    """Check the type of a column, if the column exists.
 
-    Raises: UsageError: it is not among the accepted ones.
+    Raises: UsageError: the type is not accepted.
     """
     if name in types and type_name(types[name]) not in accepted:
         raise UsageError(
-            f"column {name} has the type {type_name(types[name])}; it is {' or '.join(accepted)}"
+            f"column {name} has the type {type_name(types[name])}; it takes {' or '.join(accepted)}"
         )
 
 
 def value_format(kind: DataType, name: str, chosen: ValueFormat | None) -> ValueFormat | None:
-    """Return how a column of values is read; None for numbers and truth values, as they are.
+    """Return the format of a column of values; None for numbers and booleans.
 
-    name: of the column; the option that chooses its format is `<name>Format`.
-    Raises: UsageError: it is not of a type that is written.
+    name: of the column; the option `<name>Format` chooses the format.
+    Raises: UsageError: the column's type cannot be written.
     """
     found = type_name(kind)
     if chosen is None:
         if found not in _FORMAT_BY_TYPE and found not in PLAIN_TYPES:
             raise UsageError(
-                f"column {name} has the type {found}; it is BINARY, STRING, VARIANT, a number or "
-                "a truth value (to_json makes a STRING of everything else)"
+                f"column {name} has the type {found}; it takes BINARY, STRING, VARIANT, a number "
+                "or a BOOLEAN (to_json makes a STRING of everything else)"
             )
         return _FORMAT_BY_TYPE.get(found)
     accepted = accepted_types(chosen)
@@ -145,7 +145,7 @@ def value_format(kind: DataType, name: str, chosen: ValueFormat | None) -> Value
 
 
 def listed(rows: pa.RecordBatch, name: str) -> list[Any]:
-    """Return the entries of a column; NULLs where it is not there."""
+    """Return the entries of a column; NULLs if the column is absent."""
     names = rows.schema.names
     if name not in names:
         return [None] * rows.num_rows
@@ -153,9 +153,9 @@ def listed(rows: pa.RecordBatch, name: str) -> list[Any]:
 
 
 def entries(column: pa.Array, name: str) -> list[Any]:
-    """Return the entries of a column as Python's objects.
+    """Return the entries of a column as Python objects.
 
-    Raises: UsageError: a text is no UTF-8.
+    Raises: UsageError: a STRING is not UTF-8.
     """
     try:
         found: list[Any] = column.to_pylist()
@@ -166,15 +166,15 @@ def entries(column: pa.Array, name: str) -> list[Any]:
 
 def _no_text(name: str, error: Exception) -> UsageError:
     return UsageError(
-        f"the column {name} has a STRING that is no UTF-8 ({error}); cast it to BINARY, or leave "
+        f"the column {name} has a STRING that is not UTF-8 ({error}); cast it to BINARY, or leave "
         "such rows out"
     )
 
 
 def cell(entry: object, name: str, format: ValueFormat | None) -> Value:
-    """Return the value of an entry of a column; see `value_format`.
+    """Return a column's entry as a value; `format` is that of `value_format`.
 
-    Raises: UsageError: it is none in this format.
+    Raises: UsageError: the entry is not of this format.
     """
     if format is None:
         return to_cell(entry)

@@ -1,10 +1,10 @@
-"""Daemon: the process that a local Spark forks its Python workers from.
+"""The process from which a local Spark forks its Python workers.
 
-Spark runs it as `python -m datalattice.pipeline.daemon pyspark.worker`. It is Spark's own daemon
-but for two things. It has imported what the formats need before it forks, so that no worker of a
-task has to; those that plan a query Spark forks from its own daemon all the same. And it is quiet
-when whoever asked a worker hangs up early, as after a LIMIT: on a Unix socket the last words of the
-worker fail then, and Spark's daemon prints a traceback although nothing is wrong.
+Spark runs it as `python -m datalattice.pipeline.daemon pyspark.worker`. It differs from Spark's own
+daemon in two ways. It imports what the formats need before it forks, so that the workers of tasks
+need not. (Spark forks the workers that plan queries from its own daemon.) And it stays quiet if
+Spark closes a worker's connection early, as after a LIMIT, where Spark's own daemon prints a
+traceback.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from datalattice.pipeline.formats import sources
 
 
 def quiet(worker: Callable[..., int]) -> Callable[..., int]:
-    """Return a worker that ends when nobody listens any more, without a word."""
+    """Return `worker`, made to exit with status 1 instead of raising BrokenPipeError."""
 
     def run(*asked: object) -> int:
         try:
             return worker(*asked)
         except BrokenPipeError:
-            return 1  # the daemon ends a worker of this code
+            return 1  # the daemon ends the worker
 
     return run
 
 
 if __name__ == "__main__":
     sources()
-    gc.freeze()  # forked workers share this memory as long as their collectors leave it alone
+    gc.freeze()  # keeps the memory shared with forked workers
     daemon.worker = quiet(daemon.worker)
     daemon.manager()

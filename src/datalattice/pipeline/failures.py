@@ -1,7 +1,7 @@
-"""Failures: find this package's own error in what Spark makes of it.
+"""Recover this package's own error from a Spark exception.
 
-An error in a source reaches the user as Spark's exception, with the traceback of another process in
-its text. What went wrong stands in one line of it.
+Spark reports an error in a source as its own exception, with the worker's traceback in the text.
+The last line of that traceback names the original error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LINE: Final = re.compile(r"^datalattice\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 
 def lattice_error(failure: BaseException) -> DataLatticeError | None:
-    """Return the error of this package that a Spark exception tells of, None when it is another."""
+    """Return the error of this package that a Spark exception reports; None for other errors."""
     found = _LINE.findall(str(failure))
     if not found:
         return None
@@ -27,18 +27,18 @@ def lattice_error(failure: BaseException) -> DataLatticeError | None:
     if not isinstance(kind, type) or not issubclass(kind, DataLatticeError):
         return None
     if issubclass(kind, MissingData):
-        return DataLatticeError(text)  # its text does not hold all hashes
+        return DataLatticeError(text)  # the text names some hashes only
     return kind(text)
 
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Raise the errors that sources of this package meet as what they are, not as Spark's.
+    """Raise the errors of this package's sources directly instead of as Spark exceptions.
 
         with clear_errors():
             frame.show()
 
-    Raises: DataLatticeError: what the source raised. Everything else passes as it is.
+    Raises: DataLatticeError: the source's error. Other exceptions pass unchanged.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Formats: what Spark is told of them. They are imported when they are registered."""
+"""The Spark formats of this package; they are imported when they are registered."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def sources() -> tuple[type[DataSource], ...]:
 
 
 def register(spark: SparkSession) -> None:
-    """Make this package's formats known to a Spark session.
+    """Register this package's formats with a Spark session.
 
-    `spark.read.format("lattice.queue")`, `spark.readStream.format("lattice.queue")` and so on work
-    then; the classes that are registered say what the options and rows of each are.
+    Afterwards `spark.read.format("lattice.queue")`, `spark.readStream.format("lattice.queue")` and
+    so on work. The docstring of each registered class lists its options and columns.
     """
     for source in sources():
         spark.dataSource.register(source)

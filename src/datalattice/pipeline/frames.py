@@ -1,8 +1,7 @@
-"""Frames: what lies between Spark and the rows of every format that reads from a place.
+"""Reading one task's share of a planned read, the same for every format.
 
-A planner leases a root and cuts what is to be read of it into parts. A task is given one of them in
-a `Planned`, and `read_part` is its work: it keeps what it reads where it is, and says what became
-of it when it is gone all the same.
+A planner leases a root and cuts the work into parts. Each task receives one `Planned` part and
+runs `read_part`, which renews the lease while it reads and reports collected cells as `DataLoss`.
 """
 
 from __future__ import annotations
@@ -15,50 +14,50 @@ from pyspark.sql.datasource import InputPartition
 from datalattice.cells import Value
 from datalattice.clock import Clock
 from datalattice.errors import DataLoss, MissingData
-from datalattice.pipeline.leasing import Snapshot
-from datalattice.pipeline.places import Place, Source, open_place
-from datalattice.pipeline.tables import arrow_schema
+from datalattice.pipeline.arrow_batches import arrow_schema
+from datalattice.pipeline.leasing import LeasedRoot
+from datalattice.pipeline.read_targets import OpenTarget, ReadTarget, open_target
 from datalattice.pipeline.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-Batches = Callable[[Any, Source, "pa.Schema"], "Iterator[pa.RecordBatch]"]
-"""Yields the rows of a part, as its format makes them."""
+Batches = Callable[[Any, OpenTarget, "pa.Schema"], "Iterator[pa.RecordBatch]"]
+"""Yields the rows of a part as Arrow batches; each format has its own."""
 
 
 class Planned(InputPartition):
-    """What one task reads, and the root that it is part of. `name` is for people."""
+    """What one task reads, and the root it belongs to. `name` appears in error texts."""
 
-    def __init__(self, name: str, part: object, snapshot: Snapshot) -> None:
+    def __init__(self, name: str, part: object, snapshot: LeasedRoot) -> None:
         super().__init__(name)
         self.part: Any = part
         self.snapshot = snapshot
 
 
-def root_at(source: Source, root_hash: bytes | None) -> Value:
-    """Return the root with this hash, nil for none.
+def root_at(source: OpenTarget, root_hash: bytes | None) -> Value:
+    """Return the root with this hash; None for None.
 
-    Raises: MissingData: it is not here.
+    Raises: MissingData: the root's cell is not in the store.
     """
     return None if root_hash is None else source.load(root_hash)
 
 
 def read_part(
     partition: InputPartition,
-    place: Place,
+    target: ReadTarget,
     schema: StructType,
     batches: Batches,
     clock: Clock | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task. Runs in the task's process.
 
-    Raises: DataLoss: cells are not here any more. What `batches` raises otherwise.
+    Raises: DataLoss: the store or node does not have a needed cell. Whatever `batches` raises.
     """
     if not isinstance(partition, Planned):
         return  # Spark's own empty partition, when there is nothing to read
-    source = open_place(place, clock)
+    source = open_target(target, clock)
     settle()
     try:
         with source.keeping(partition.snapshot) as keeper:
@@ -67,6 +66,6 @@ def read_part(
                 keeper.touch()
     except MissingData as error:
         raise DataLoss(
-            f"{partition.value}: {error}, which {place} does not have; if they were collected "
+            f"{partition.value}: {error}, which {target} does not have; if they were collected "
             "since the plan was made, a longer leaseSeconds keeps them"
         ) from error

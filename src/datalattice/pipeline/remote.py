@@ -1,9 +1,8 @@
-"""Remote: cells of a running node, fetched by hash over one connection.
+"""Cells of a running node, fetched by hash over one connection.
 
-Whoever reads a value asks for one cell after another, in the order in which they stand below each
-other. A round trip for each would take longer than the reading, so with a cell come those that are
-likely to be asked for next: the cells beside it, and later those below them. Nothing is believed
-that does not fit its hash.
+A reader requests one cell after another, in depth-first order, and a round trip for each would take
+longer than the reading. So a request also names the cells that are likely to be needed next: the
+cell's siblings, later those below them. Every cell is compared with its hash.
 """
 
 from __future__ import annotations
@@ -40,42 +39,42 @@ from datalattice.wire import (
 )
 
 ANSWER_TIMEOUT_S: Final = 30.0
-"""How long a node that is connected may take for an answer, or a part of one."""
+"""How long a connected node may take for an answer, or a part of one."""
 
 WHOLE_ANSWER_S: Final = 120.0
-"""How long an answer may take from the request to its last byte, whatever comes meanwhile."""
+"""How long an answer may take from the request to its last byte."""
 
 PATIENCE_S: Final = 20.0
-"""How long a node that cannot be reached is called again, as while it is started anew."""
+"""How long an unreachable node is retried, long enough for a restart."""
 
 FIRST_PATIENCE_S: Final = 1.5
-"""The same for a planner that has never reached the node: its address may well be wrong."""
+"""The same for a planner that has never reached the node; its address may well be wrong."""
 
 FIRST_PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 1.0
 
 ANSWER_BYTES_MAX: Final = (REQUEST_HASHES_MAX + 64) * (CELL_BYTES_MAX + 64)
-"""Longest frame that is taken: a full answer, and the cells of the answer itself."""
+"""Longest accepted frame: a full answer with its cells."""
 
 RECENT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Most bytes of cells that are remembered, as charged."""
+"""Largest cache of fetched cells, in charged bytes."""
 
 RECENT_OVERHEAD_BYTES: Final = 200
-"""Charged for a cell beside its encoding."""
+"""Charged for a cell in addition to its encoding."""
 
 AHEAD_MIN: Final = 16
-"""Cells of one request, of one that could be a look-up: as many as stand beside each other."""
+"""Cells of a request that may be a single look-up: the number of siblings in a node."""
 
 EXPECTED_MAX: Final = 65_536
-"""Hashes that are remembered as likely to be asked for; those expected last are forgotten."""
+"""Most hashes remembered as likely to be requested; the furthest ones are dropped."""
 
 _log: Final = logging.getLogger("datalattice.pipeline")
 
 
 class ReadAhead:
-    """Guesses what is asked for next: what stands behind the last cell, in the order of reading.
+    """Predicts the next requests of a reader that goes depth first.
 
-    A batch grows while the guesses are right, and shrinks when they are not.
+    A batch doubles while the predictions are right, and starts over when one is wrong.
     """
 
     def __init__(self) -> None:
@@ -84,12 +83,12 @@ class ReadAhead:
         self._size = AHEAD_MIN
 
     def batch(self, hash: bytes) -> list[bytes]:
-        """Return what to ask for when `hash` is asked for: itself first."""
+        """Return the hashes to request together with `hash`, itself first."""
         if hash not in self._expected:
             self._size = AHEAD_MIN
             return [hash]
         while self._pop() != hash:
-            pass  # the reader has passed over it
+            pass  # the reader has skipped it
         batch = [hash]
         while self._stack and len(batch) < self._size:
             batch.append(self._pop())
@@ -102,7 +101,7 @@ class ReadAhead:
         return hash
 
     def came(self, encodings: Sequence[bytes]) -> None:
-        """Note cells that came: what is below them comes before what was expected so far."""
+        """Note received cells: the cells below them are expected next."""
         for encoding in reversed(encodings):
             for hash in reversed(branch_hashes(encoding)):
                 if hash not in self._expected:
@@ -115,7 +114,7 @@ class ReadAhead:
 
 
 def connection_problem(host: str, port: int, seconds: float) -> OSError | None:
-    """Return why nobody can be reached at an address, None when somebody listens there."""
+    """Return the error of a connection to an address, or None if it succeeds."""
     try:
         socket.create_connection((host, port), seconds).close()
     except OSError as error:
@@ -124,12 +123,11 @@ def connection_problem(host: str, port: int, seconds: float) -> OSError | None:
 
 
 class RemoteCells:
-    """The cells of the node at an address. Blocking; connects when it is first asked.
+    """The cells of the node at an address. Blocking; connects at the first request.
 
-    Over TLS it proves `key_pair`, a throw-away one when not given. It must not be the key of a node
-    that runs: the other one would take this for that node.
-    A node that goes away is called again for `patience_s`, so that one may be started anew while it
-    is read. One that was never there is not waited for when it is first asked for its root.
+    Over TLS it authenticates with `key_pair`, by default a temporary one. It must not be the key of
+    a running node: other nodes would take this connection for that node.
+    A disconnected node is retried for `patience_s`, so that it may be restarted while it is read.
     """
 
     def __init__(
@@ -154,9 +152,9 @@ class RemoteCells:
         """Round trips so far."""
 
     def root_hash(self) -> bytes | None:
-        """Return the hash of what the node announces now; None: it has nothing yet.
+        """Return the hash of the root that the node announces; None if it has none.
 
-        Raises: PeerUnavailable: it cannot be reached, or is no node.
+        Raises: PeerUnavailable: the node cannot be reached, or is not a node.
         """
         with self._lock:
             patience_s = self._patience_s
@@ -174,7 +172,7 @@ class RemoteCells:
             return hash
 
     def reach(self) -> None:
-        """Ask the node for something, unless it has ever answered.
+        """Send a request, unless the node has answered before.
 
         Raises: as `root_hash`.
         """
@@ -182,23 +180,23 @@ class RemoteCells:
             self.root_hash()
 
     def get_encoding(self, hash: bytes) -> bytes | None:
-        """Return the encoding of a cell; None: the node does not have it.
+        """Return the encoding of a cell; None if the node does not have it.
 
-        Raises: PeerUnavailable: it cannot be reached, or sends something else.
+        Raises: PeerUnavailable: the node cannot be reached, or its answer is malformed.
         """
         with self._lock:
             found = self._find(hash)
             if found is not None:
                 return found
-            # What is remembered may stand in several places, and is not needed twice.
+            # A cell may be referenced from several places; fetch only those not in the cache.
             batch = [one for one in self._ahead.batch(hash) if one not in self._recent]
             return self._fetch(batch).get(hash)
 
     def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
-        """Return the encodings of cells in the order of `hashes`, None for the absent ones.
+        """Return the encodings of cells in the order of `hashes`, None for absent ones.
 
-        What is likely to be asked for next comes along, as with `get_encoding`.
-        Raises: PeerUnavailable: it cannot be reached, or sends something else.
+        Cells that are likely to be needed next are fetched along, as in `get_encoding`.
+        Raises: PeerUnavailable: the node cannot be reached, or its answer is malformed.
         """
         wanted = list(hashes)
         with self._lock:
@@ -212,7 +210,7 @@ class RemoteCells:
             return [found[hash] for hash in wanted]
 
     def load(self, hash: bytes) -> Value:
-        """Return the value with this hash; what is below it is fetched when it is looked at.
+        """Return the value with this hash; the cells below it are fetched on access.
 
         Raises: MissingData: the node does not have it. PeerUnavailable.
         """
@@ -222,7 +220,7 @@ class RemoteCells:
         return decode_trusted(encoding, hash, self)
 
     def close(self) -> None:
-        """End the connection. It is made again when something is asked for after all."""
+        """Close the connection; a later request opens it again."""
         with self._lock:
             self._hang_up()
             self._recent.clear()
@@ -238,7 +236,7 @@ class RemoteCells:
         return self._root[1] if hash == self._root[0] else None
 
     def _fetch(self, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return those of these cells that the node has, and remember them."""
+        """Return those of the cells that the node has, and cache them."""
         answer, parts = self._ask(lambda id: encode_request(id, hashes), self._patience_s)
         cells = self._checked(answer.value, parts, hashes)
         for hash, encoding in cells.items():
@@ -252,13 +250,13 @@ class RemoteCells:
         return cells
 
     def _checked(self, answer: Value, parts: Parts, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return the cells of an answer in the order of the hashes that were asked for."""
+        """Return the cells of an answer by hash, in the order requested."""
         if not isinstance(answer, Vector) or len(answer) != len(hashes):
             raise PeerUnavailable(
-                f"node {self._address} was asked for {len(hashes)} cells and answers another "
+                f"node {self._address} was asked for {len(hashes)} cells and answered with another "
                 "number of them"
             )
-        here = parts.encodings()  # by what they are, whatever they were sent as
+        here = parts.encodings()  # under their computed hashes
         cells: dict[bytes, bytes] = {}
         for position, hash in enumerate(hashes):
             encoding = here.get(hash)
@@ -271,7 +269,7 @@ class RemoteCells:
     # --- the connection ---
 
     def _ask(self, question: Callable[[int], bytes], patience_s: float) -> tuple[Result, Parts]:
-        """Return the answer to a question, and its cells; call again while nobody is there."""
+        """Return the answer to a request with its cells; retry while the node is unreachable."""
         give_up_s: float | None = None
         pause_s = FIRST_PAUSE_S
         while True:
@@ -281,19 +279,19 @@ class RemoteCells:
             except PeerError as error:
                 self._hang_up()
                 raise PeerUnavailable(
-                    f"node {self._address} gives no answer of use: {error}"
+                    f"node {self._address} gives no usable answer: {error}"
                 ) from error
             except OSError as error:
                 self._hang_up()
                 if had_stream:
-                    continue  # it ended a connection that was idle, or is being started anew
+                    continue  # the node closed an idle connection, or is restarting
                 now_s = time.monotonic()
                 if give_up_s is None:
                     give_up_s = now_s + patience_s
-                    _log.warning("%s; calling it again", self._unreached(error))
+                    _log.warning("%s; trying again", self._unreached(error))
                 if now_s >= give_up_s:
                     raise PeerUnavailable(
-                        f"{self._unreached(error)}; called for {patience_s:g} s"
+                        f"{self._unreached(error)}; tried for {patience_s:g} s"
                     ) from error
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
@@ -320,10 +318,10 @@ class RemoteCells:
 
 
 def _embedded(answer: Vector, position: int, hash: bytes) -> bytes | None:
-    """Return a short cell that stands in the answer itself, None where there is another or none."""
+    """Return a small cell embedded in the answer; None if it is absent or another one."""
     try:
         cell = answer[position]
     except MissingData:
         return None
-    # nil is what a node says of a cell that it lacks, and the value of one that nobody asks for.
+    # None marks a cell that the node lacks.
     return None if cell is None or value_hash(cell) != hash else encode(cell)

@@ -1,11 +1,11 @@
-"""Scratch: the folder in which the JVM of a driver keeps its temporary files.
+"""The folder for temporary files of a driver's JVM.
 
-Spark puts sockets, shuffled data and native libraries below the temporary folder of Java, and
-removes them when it ends in order. One that is killed leaves all of it. So each driver gives its
-JVM a folder of its own, which goes when the session does. A driver that was killed leaves its
-folder; the next one on this machine removes it, as nobody holds the lock of it any more.
+Spark puts sockets, shuffled data and native libraries into Java's temporary folder and leaves them
+there if it is killed. So each driver gives its JVM a folder of its own, which is removed with the
+session. A driver that is killed leaves its folder unlocked; the next driver on this machine removes
+unlocked folders.
 
-The path is short: the name of a Unix socket in it has room for about a hundred bytes only.
+The path is short, because the path of a Unix socket in it is limited to about a hundred bytes.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from datalattice.errors import UsageError
 from datalattice.pipeline.java import private_folder
 
 FOLDER_CHARS_MAX: Final = 60
-"""Longest path of a folder: `/.<uuid>.sock` fits behind it on every system."""
+"""Longest path of the folder; with `/.<uuid>.sock` appended it fits every system's limit."""
 
 _PREFIX: Final = "spark-"
 _LOCK: Final = "lock"
 _MODE: Final = 0o600
 
-# What stands among Java's options is split at blanks, and read as UTF-8 by some.
+# Spark splits Java's options at blanks, and parts of it read them as UTF-8.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._/-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class _Folder:
+class _ScratchFolder:
     path: Path
     lock: int
-    """The descriptor that holds the lock; a process that ends closes it, however it ends."""
+    """Descriptor that holds the lock; the system releases it however the process ends."""
 
 
-_own: dict[int, _Folder] = {}
-"""That of this process, by its number: a fork has none. Its JVM may outlive a session."""
+_own: dict[int, _ScratchFolder] = {}
+"""This process's folder by process id, so that a fork gets its own."""
 
 
 def scratch_folder() -> Path | None:
-    """Return the folder for the JVM of this process, made at the first call.
+    """Return the folder for this process's JVM, made at the first call.
 
-    None: none is this user's own, or their paths are too long; Java's own is used then.
-    Raises: UsageError: no temporary folder can be written to: Spark does not start without.
+    None: no private folder with a short path is available; Java then uses its default.
+    Raises: UsageError: no temporary folder is writable; Spark does not start without one.
     """
     found = _own.get(os.getpid())
     if found is not None and found.path.is_dir():
@@ -58,8 +58,8 @@ def scratch_folder() -> Path | None:
         given = tempfile.gettempdir()
     except OSError as error:
         raise UsageError(
-            f"Spark needs a folder for temporary files ({error.strerror}): set TMPDIR to one that "
-            "can be written to, and has room"
+            f"Spark needs a folder for temporary files ({error.strerror}): set TMPDIR to a "
+            "writable folder with free space"
         ) from None
     for base in dict.fromkeys((given, "/tmp")):  # noqa: S108 - checked for its owner
         try:
@@ -69,20 +69,20 @@ def scratch_folder() -> Path | None:
                 _own[os.getpid()] = _made(root)
                 return _own[os.getpid()].path
         except OSError:
-            continue  # not to be written to: the other one, or none
+            continue  # not writable: try the other one
     return None
 
 
 def remove_scratch() -> None:
-    """Remove the folder of this process, once its JVM has ended."""
+    """Remove this process's folder; its JVM must have ended."""
     found = _own.pop(os.getpid(), None)
     if found is not None:
         shutil.rmtree(found.path, ignore_errors=True)
         os.close(found.lock)
 
 
-def _made(root: Path) -> _Folder:
-    # One at a time: a folder that is not locked yet looks like one that was left.
+def _made(root: Path) -> _ScratchFolder:
+    # One process at a time: a new folder that is not locked yet would look abandoned.
     turn = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT, _MODE)
     try:
         fcntl.flock(turn, fcntl.LOCK_EX)
@@ -90,7 +90,7 @@ def _made(root: Path) -> _Folder:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, _MODE)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _Folder(path, lock)
+        return _ScratchFolder(path, lock)
     finally:
         os.close(turn)
 
@@ -99,14 +99,14 @@ def _remove_abandoned(root: Path) -> None:
     for path in root.glob(f"{_PREFIX}*"):
         try:
             file = (path / _LOCK).open("rb")
-        except FileNotFoundError:  # its owner was killed before it had one, or while it removed it
+        except FileNotFoundError:  # the owner was killed before it made the lock, or at removal
             shutil.rmtree(path, ignore_errors=True)
             continue
-        except OSError:  # no folder of a session: it must not keep this one from its own
+        except OSError:  # not a session's folder
             continue
         with closing(file):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                continue  # its owner is there
+                continue  # the owner is alive
             shutil.rmtree(path, ignore_errors=True)

@@ -1,9 +1,8 @@
-"""Session: start Spark here, on a cluster or through Spark Connect, with measured settings.
+"""Start Spark on this machine, on a cluster or through Spark Connect.
 
-Nothing here is needed to read a lattice with a Spark that is already there: `register(spark)` is
-enough. What `spark_session` adds is a quick, quiet start: it finds Java (also in a wheel), makes
-the workers run this very interpreter, listens on the loopback only unless a cluster is elsewhere,
-and trades peak JVM speed for a start in seconds.
+With a Spark session of your own, `register(spark)` is enough. `spark_session` adds a quick, quiet
+start: it finds Java (also in a wheel), makes workers run this interpreter, listens on the loopback
+interface unless the cluster is remote, and prefers a start within seconds to peak JVM speed.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ JVM_END_SECONDS_MAX: Final = 30
 """A JVM that takes longer to end is killed."""
 
 ARCHIVE_SUFFIXES: Final = (".tar.gz", ".tgz", ".tar", ".zip")
-"""What Spark unpacks, by the end of its name."""
+"""Suffixes of the archives that Spark unpacks."""
 
 PACKAGE_FOLDER: Final = "datalattice-package"
-"""Where a package is unpacked, below the working folder of each executor."""
+"""Name of the unpacked package in the working folder of each executor."""
 
 _MEMORY: Final = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 
-# The serial collector, because two cores have no room for more threads. And Arrow is not to check
-# its bounds at each value, which Spark counts through from end to end.
+# The serial collector: two cores have no room for collector threads. No bounds checks in Arrow:
+# Spark reads its vectors by index from 0 to their length only.
 _JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:-UsePerfData -Darrow.enable_unsafe_memory_access=true"
 
 _QUICK_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
-"""Without the second compiler a JVM starts in half the time."""
+"""Disables the second JIT compiler, which halves the JVM's start time."""
 
-# The gateway's logger is named because Spark lowers the root to that logger's level, and says so,
-# when the two differ.
+# Without an entry for the gateway's logger, Spark sets the root logger to that logger's level and
+# prints a message about it.
 _LOG_SETTINGS: Final = """status = error
 appenders = console
 appender.console.type = Console
@@ -71,29 +70,29 @@ _CLUSTER_MASTER: Final = re.compile(rf"spark://({_SERVER}(?:,{_SERVER})*)")
 _CONNECT_MASTER: Final = re.compile(rf"sc://({_HOST}(?::[0-9]{{1,5}})?)(?:/[^\s]*)?")
 
 CONNECT_PORT: Final = 15_002
-"""Where a Spark Connect server listens when its address does not say."""
+"""Default port of a Spark Connect server."""
 
 PORT_MAX: Final = 65_535
 
 REACH_SECONDS_MAX: Final = 5.0
-"""A server of Spark that is not reached within this time is none."""
+"""Connection timeout; a server that takes longer counts as unreachable."""
 
 _LOOPBACK_HOSTS: Final = frozenset({"localhost", "[::1]"})
 
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """Where tasks run, as Spark names it."""
+    """Where tasks run: a parsed Spark master."""
 
     url: str
     kind: str
     """"local": this process; "cluster": a standalone cluster; "connect": a Connect server."""
     cores: int | None
-    """Threads of a local Spark that are given by number, else None."""
+    """Threads of a local Spark, if the URL gives a number."""
     loopback: bool
-    """Whether everything happens on this machine."""
+    """Whether all processes are on this machine."""
     servers: tuple[tuple[str, int], ...] = ()
-    """Host and port of each server that is asked; one of them has to be there."""
+    """Host and port of each server; one reachable server is enough."""
 
 
 def spark_session(
@@ -107,22 +106,25 @@ def spark_session(
     package: str | os.PathLike[str] | None = None,
     quick_start: bool = True,
 ) -> SparkSession:
-    """Return a Spark session on `cores` cores (default: all) whose JVMs may use `memory` each.
+    """Return a Spark session on `cores` cores (default: all), `memory` for each JVM.
 
-    `master` says where tasks run: here ("local[4]", "local[*]", the default), on a standalone
-    cluster ("spark://host:7077", where `memory` is also each executor's) or behind a Spark Connect
-    server ("sc://host:15002", which has its own cores and memory). `package` is the archive of this
-    package for a cluster whose workers do not have it (`package_settings`). A session that is
-    already running is returned as it is. With `quick_start` the JVM leaves its second compiler
-    away: it starts in half the time, and takes longer over much data. `config` adds settings or
-    replaces the ones made here. At the log level "off" Spark prints nothing: what fails is raised.
+    master: "local[4]", "local[*]" (the default), "spark://host:7077" for a standalone cluster,
+        whose executors get `memory` each, or "sc://host:15002" for a Spark Connect server, which
+        has its own cores and memory.
+    package: archive of this package, for a cluster whose workers lack it (`package_settings`).
+    quick_start: disable the JVM's second compiler. It starts in half the time and processes large
+        data more slowly.
+    config: adds to or replaces the settings made here.
+    log_level: "off" prints nothing; errors are raised in any case.
+
+    A running session is returned unchanged.
 
         spark = spark_session("delays", cores=2, memory="1g")
         spark = spark_session("delays", master="spark://127.0.0.1:7077")
 
     Units:  memory: a number and k, m, g or t, such as "2g".
-    Raises: UsageError: PySpark is not installed, no Java is found, or an argument is not of its
-            form. PeerUnavailable: nobody listens at `master`. Unavailable: Spark does not start.
+    Raises: UsageError: PySpark or Java is missing, or an argument is malformed. PeerUnavailable:
+            no server listens at `master`. Unavailable: Spark does not start.
     """
     where = parse_master(master)
     settings = session_settings(
@@ -136,8 +138,8 @@ def spark_session(
     if package is not None:
         if where.kind != "cluster":
             raise UsageError(
-                "a package is for the workers of a cluster (master=spark://host:port), not for "
-                f"master={where.url}; a Connect server ships one from its own start on"
+                "a package is for the workers of a cluster (master=spark://host:port), got "
+                f"master={where.url}; a Connect server ships packages with its own settings"
             )
         settings |= package_settings(package)
     _give_scratch(settings)
@@ -159,10 +161,10 @@ def spark_session(
 
 @contextmanager
 def _driver_imports(where: Master) -> Iterator[None]:
-    """Let the JVM that starts meanwhile give this process's packages to Python on this machine.
+    """Make this process's packages importable in the JVM's own Python processes on this machine.
 
-    What plans a query and commits a write is a process beside the driver, and runs the Python of
-    the workers. That one may have nothing installed.
+    Spark plans queries and commits writes in a process beside the driver. It runs the workers'
+    Python, which may have nothing installed.
     """
     before = os.environ.get("PYTHONPATH")
     if where.kind == "cluster" and os.environ.get("PYSPARK_PYTHON") != sys.executable:
@@ -177,7 +179,7 @@ def _driver_imports(where: Master) -> Iterator[None]:
 
 
 def import_path() -> str:
-    """Return a `PYTHONPATH` by which another Python of this version imports what this one does."""
+    """Return a `PYTHONPATH` that gives another Python of this version the imports of this one."""
     installed = sysconfig.get_paths()
     own = str(Path(__file__).parents[2])
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -186,7 +188,7 @@ def import_path() -> str:
 
 
 def _give_scratch(settings: dict[str, str]) -> None:
-    """Let the JVMs of these settings keep their temporary files where they can be removed."""
+    """Point the JVMs' temporary files to a folder that `remove_scratch` deletes."""
     names = [name for name in _JAVA_OPTIONS if name in settings]
     if names and (folder := scratch_folder()) is not None:
         for name in names:
@@ -195,7 +197,7 @@ def _give_scratch(settings: dict[str, str]) -> None:
 
 @contextmanager
 def _clear_start(where: Master) -> Iterator[None]:
-    """Raise what Spark says of a start that fails in one line, without the trace of its JVM."""
+    """Raise a failed start as one line, without the JVM's stack trace."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -207,9 +209,9 @@ def _clear_start(where: Master) -> Iterator[None]:
 
 
 def parse_master(text: str | None) -> Master:
-    """Return where tasks run, from the name that Spark has for it; None means here.
+    """Parse a Spark master; None means local.
 
-    Raises: UsageError: it is none of the accepted forms.
+    Raises: UsageError: `text` has none of the accepted forms.
     """
     if text is None:
         return Master("local", "local", None, loopback=True)
@@ -241,10 +243,10 @@ def _served(url: str, kind: str, named: str) -> Master:
 
 
 def reach(where: Master) -> None:
-    """Return when a server listens where Spark is to run; at once for a local one.
+    """Return once a server of this master accepts a connection; at once for a local master.
 
-    Spark itself calls an absent master for a minute, and an absent Connect server for ten.
-    Raises: PeerUnavailable: none of them is there.
+    Spark itself retries an absent master for a minute and an absent Connect server for ten minutes.
+    Raises: PeerUnavailable: none of the servers is reachable.
     """
     if not where.servers:
         return
@@ -271,7 +273,7 @@ def _prepare_environment(where: Master, *, running: bool) -> None:
         # version.
         os.environ["PYSPARK_PYTHON"] = sys.executable
     else:
-        # On other machines the interpreter may lie elsewhere; who set it knows where.
+        # The interpreter may be elsewhere on other machines; a value set by the user is kept.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if where.loopback:
@@ -279,24 +281,24 @@ def _prepare_environment(where: Master, *, running: bool) -> None:
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stop Spark and return when its JVM has ended; the next session starts a new one.
+    """Stop Spark and wait until its JVM has ended; the next session starts a new JVM.
 
-    Of a Spark Connect server only this session ends, unless PySpark started the server itself.
+    On a Spark Connect server only this session ends, unless PySpark started the server itself.
     """
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
     spark.stop()
-    # PySpark leaves this mark of a session through Connect; with it the next one could be no other.
+    # PySpark sets this for a Connect session; left set, every later session would use Connect.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     if gateway is None:
         return
     SparkContext._gateway = SparkContext._jvm = None
     gateway.shutdown()
-    process = getattr(gateway, "proc", None)  # a JVM that somebody else started has none
+    process = getattr(gateway, "proc", None)  # None for a JVM that PySpark did not start
     if process is None:
         return
-    process.stdin.close()  # the JVM takes that for the end of its owner
+    process.stdin.close()  # the JVM ends when its standard input closes
     try:
         process.wait(JVM_END_SECONDS_MAX)
     except subprocess.TimeoutExpired:
@@ -319,7 +321,7 @@ _JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJa
 
 _WORKER_SETTINGS: Final = {
     "spark.python.daemon.module": "datalattice.pipeline.daemon",
-    # Over TCP the first messages of a task wait for delayed acknowledgements, 40 ms each.
+    # Over TCP a task's first messages wait for delayed acknowledgements, 40 ms each.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
@@ -335,7 +337,7 @@ def session_settings(
 ) -> dict[str, str]:
     """Return the Spark settings of a session.
 
-    Raises: UsageError: an argument is not of its form.
+    Raises: UsageError: an argument is malformed.
     """
     where = parse_master(None) if master is None else master
     if where.cores is not None:
@@ -349,11 +351,11 @@ def session_settings(
     if log_level not in LOG_LEVELS:
         raise UsageError(f"log_level is one of {', '.join(LOG_LEVELS)}, got {log_level!r}")
     settings = {
-        # Times in results must not depend on where a machine stands.
+        # Results must not depend on the time zone of the machine.
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
-    if where.kind == "connect":  # a server's other settings were made when it was started
+    if where.kind == "connect":  # the server's other settings are fixed at its start
         return settings
     settings |= _process_settings(app_name, memory, log_level, quick_start=quick_start)
     if where.loopback:
@@ -366,7 +368,7 @@ def session_settings(
     else:
         settings["spark.master"] = where.url
         settings["spark.executor.memory"] = memory
-    if where.kind == "cluster" and where.loopback:  # elsewhere there are cores, and no such file
+    if where.kind == "cluster" and where.loopback:  # elsewhere the log settings file is missing
         settings["spark.executor.extraJavaOptions"] = settings["spark.driver.extraJavaOptions"]
     if cores is not None:
         settings["spark.sql.shuffle.partitions"] = str(cores)
@@ -379,7 +381,7 @@ def session_settings(
 def _process_settings(
     app_name: str, memory: str, log_level: str, *, quick_start: bool
 ) -> dict[str, str]:
-    # What holds for every JVM that this process starts.
+    # Settings of every JVM that this process starts.
     log_file = cached_file(f"log4j2-{log_level}.properties", _LOG_SETTINGS.format(level=log_level))
     options = [_JVM_OPTIONS, f"-Dlog4j2.configurationFile={log_file.as_uri()}"]
     if quick_start:
@@ -395,24 +397,24 @@ def _process_settings(
 
 
 def package_settings(archive: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the Spark settings that ship this package: an archive with what to import in it.
+    """Return the Spark settings that ship this package, given as an archive of importable files.
 
-    Each executor unpacks it into its working folder, and its Python looks there first.
+    Each executor unpacks it into its working folder and puts it first on its Python's path.
     Raises: UsageError: there is no such file, or Spark cannot unpack it.
     """
     path = Path(archive).absolute()
     if not path.name.endswith(ARCHIVE_SUFFIXES):
         raise UsageError(f"a package is a file {', '.join(ARCHIVE_SUFFIXES)}, got {path.name!r}")
     if not path.is_file():
-        raise UsageError(f"the package {str(path)!r} is not there")
-    # A worker of Python runs in its executor's folder or, for a session of Spark Connect, below it.
-    places = (PACKAGE_FOLDER, str(Path("..", PACKAGE_FOLDER)))
+        raise UsageError(f"the package {str(path)!r} does not exist")
+    # A Python worker runs in its executor's folder or, in a Connect session, in a folder below it.
+    folders = (PACKAGE_FOLDER, str(Path("..", PACKAGE_FOLDER)))
     return {
         "spark.archives": f"{path.as_uri()}#{PACKAGE_FOLDER}",
-        "spark.executorEnv.PYTHONPATH": os.pathsep.join(places),
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(folders),
     }
 
 
 def _usable_cores() -> int:
-    # A container may be given fewer cores than the machine has.
+    # A container may get fewer cores than the machine has.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""Values: how cells become columns of rows, and columns cells; the same in every format.
+"""Conversion between values and columns, the same in every format.
 
-`render` is for formats whose rows are few or large. The queue's rows are made straight from
-encodings (`pipeline.queue.leaves`), and come out the same.
+`render` is for formats with few or large rows. The queue's rows are made from encodings
+(`pipeline.queue.leaves`), with the same result.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from datalattice.errors import BadFormat, LimitExceeded, UsageError
 
 
 class ValueFormat(Enum):
-    """How a value (or key) becomes a column."""
+    """The form of a value (or key) in a column."""
 
     CELL = "cell"
     """BINARY: the canonical encoding, branches included; exact for every value."""
     BYTES = "bytes"
     """BINARY: the content of a Blob, the UTF-8 of a String; other values are refused."""
     STRING = "string"
-    """STRING: what JSON writes as a string without its quotes, every other value as JSON."""
+    """STRING: a String, or another value that JSON writes as a string, unquoted; else JSON."""
     JSON = "json"
     """STRING: the value as JSON."""
     VARIANT = "variant"
-    """VARIANT: what Spark's `parse_json` makes of the value's JSON."""
+    """VARIANT: the value's JSON, read by Spark's `parse_json`."""
 
 
 VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Most bytes of a VARIANT, set by Spark. A value whose variant is longer is refused."""
+"""Longest VARIANT, set by Spark; longer values are refused."""
 
 _TYPES: Final = {
     ValueFormat.CELL: "BINARY",
@@ -55,33 +55,31 @@ _TYPES: Final = {
     ValueFormat.VARIANT: "VARIANT",
 }
 
-_DECIMAL_DIGITS: Final = 100  # exact for every decimal of a variant, which has 38 at most
+_DECIMAL_DIGITS: Final = 100  # exact for a variant's decimals, which have at most 38
 _HALVES: Final = re.compile(r"\\(?:((?:ud[89a-f][0-9a-f]{2}\\)*ud[89a-f][0-9a-f]{2})|.)")
 
 
 def column_type(format: ValueFormat) -> str:
-    """Return the type of a column of values, as Spark's DDL names it."""
+    """Return the type of a column of values in Spark's DDL."""
     return _TYPES[format]
 
 
 def accepted_types(format: ValueFormat) -> tuple[str, ...]:
-    """Return the types of columns that `parse` takes, as Spark's DDL names them."""
+    """Return the types of columns that `parse` takes, in Spark's DDL."""
     if format is ValueFormat.BYTES:
         return "BINARY", "STRING"
     return (_TYPES[format],)
 
 
 class NotBytes(Exception):
-    """A value that is neither Blob nor String has no bytes; who knows where it was says so."""
+    """A value is neither Blob nor String, so it has no bytes; callers add where it was."""
 
 
 def render(value: Value, format: ValueFormat) -> object:
-    """Return what a value is in a column: bytes, str, or for a variant what Arrow takes for one.
+    """Return the column entry of a value: bytes, str, None for nil, or Arrow's form of a variant.
 
-    Nil is None.
-
-    Raises: NotBytes: the format is BYTES, and the value neither Blob nor String. LimitExceeded: it
-            is longer than a message, a text or a variant can be. MissingData: a part is not here.
+    Raises: NotBytes: the format is BYTES, and the value neither Blob nor String. LimitExceeded: the
+            value is too long for a message, a text or a variant. MissingData: a cell is missing.
     """
     if value is None:
         return None
@@ -103,15 +101,15 @@ def render(value: Value, format: ValueFormat) -> object:
 
 
 def parse(column: object, format: ValueFormat) -> Value:
-    """Return the value that a column's entry stands for: the way back from `render`.
+    """Return the value of a column's entry; the inverse of `render`.
 
-    cell gives the very value, bytes a Blob (of a STRING its UTF-8), string a String, json and
-    variant what their JSON means. A variant's decimals without a fraction become Integers, other
-    decimals Doubles, binaries Blobs, times and dates Strings in ISO form. NULL is nil.
+    cell returns the exact value, bytes a Blob (of a STRING its UTF-8), string a String, json and
+    variant the value of their JSON. A variant's decimals without a fraction become Integers, other
+    decimals Doubles, binaries Blobs, times and dates Strings in ISO form. NULL is None.
 
-    column: as Arrow's `to_pylist` gives it; a VariantVal, too.
-    Raises: UsageError: it is not of a type that the format takes. BadFormat: the bytes are no
-            encoding of a value, the text no JSON, the variant none.
+    column: an entry of Arrow's `to_pylist`, or a VariantVal.
+    Raises: UsageError: the format does not take the entry's type. BadFormat: the bytes are not a
+            canonical encoding, the text is not JSON, or the variant is malformed.
     """
     if column is None:
         return None
@@ -136,15 +134,15 @@ def _unaccepted(column: object, format: ValueFormat) -> UsageError:
 
 
 def _utf8(text: str | Text) -> bytes:
-    """Return the bytes of a String, which may be no UTF-8 if a foreigner wrote it."""
+    """Return the bytes of a String; other implementations may store some that are not UTF-8."""
     return str(text).encode("utf-8", "surrogateescape")
 
 
 def whole_json(value: Value) -> str:
-    """Return a value as JSON of whole characters.
+    """Return a value as JSON of complete characters.
 
-    Bytes of a String that are no UTF-8 come out of `to_json` as halves of character pairs, escaped;
-    they are read as UTF-8 with replacements. So is a Char that is such a half.
+    `to_json` writes bytes that are not UTF-8 as escaped lone surrogates; these are decoded as UTF-8
+    with replacements. So is a Char that is a lone surrogate.
     """
     text = to_json(value)
     return _HALVES.sub(_replaced, text) if "\\ud" in text else text
@@ -161,10 +159,9 @@ def _replaced(found: re.Match[str]) -> str:
 
 
 def variant_parts(json_text: str) -> dict[str, bytes]:
-    """Return the variant of a JSON text as the struct that Arrow carries it in.
+    """Return the variant of a JSON text as Arrow's struct.
 
-    Raises: LimitExceeded: Spark cannot hold it: longer than 16 MiB, an integer of more than 4,300
-            digits, or nested too deeply.
+    Raises: LimitExceeded: it exceeds Spark's limits: 16 MiB, integers of 4,300 digits, and a depth.
     """
     from pyspark.errors import PySparkValueError
     from pyspark.sql.types import VariantVal
@@ -191,13 +188,13 @@ def _variant_value(column: object) -> Value:
         with decimal.localcontext(prec=_DECIMAL_DIGITS):
             return to_cell(plain(column.toPython()))
     except (PySparkException, ValueError, IndexError, OverflowError, RecursionError) as error:
-        raise BadFormat(f"not a variant that can be read: {error}") from None
+        raise BadFormat(f"the variant is malformed: {error}") from None
 
 
 def plain(item: Any) -> object:
-    """Return what a variant or a column holds, made of what has a counterpart among values.
+    """Return a column's or variant's content with types that values have.
 
-    Decimals without a fraction become ints, other decimals floats, times and dates their ISO texts.
+    Decimals without a fraction become ints, other decimals floats, times and dates ISO texts.
     """
     if isinstance(item, dict):
         return {name: plain(inner) for name, inner in item.items()}

@@ -1,7 +1,7 @@
-"""Writers: what Spark calls to write, the same for each format whose rows are staged and joined.
+"""Spark's writer classes, shared by every format that stages rows in tasks.
 
-A format says how rows are gathered in a task and how the driver joins what tasks gathered; the rest
-is `pipeline.staging`.
+A format supplies a `RowStager` for its tasks and a `Join` for the driver; `pipeline.exactly_once`
+does the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from datalattice.cursors import collector_paused
-from datalattice.pipeline.staging import Job, Join, Stage, Staged
+from datalattice.pipeline.exactly_once import Job, Join, Stage, Staged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 Messages = Sequence[WriterCommitMessage | None]
 
 
-class Gathering(Protocol):
-    """Stages the rows of a task."""
+class RowStager(Protocol):
+    """Stages the rows of one task."""
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """How many rows were taken."""
         ...
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Take rows."""
+        """Add the rows of an Arrow batch."""
         ...
 
     def finish(self) -> None:
-        """Stage what is still waiting."""
+        """Stage the rows that are still buffered."""
         ...
 
 
 class Writing:
-    """One save, or the writing of one stream: made at planning, tasks get copies."""
+    """One save, or the writing of one stream. Made at planning; tasks get copies."""
 
-    def __init__(self, job: Job, gathering: Callable[[Stage], Gathering], join: Join) -> None:
+    def __init__(self, job: Job, gathering: Callable[[Stage], RowStager], join: Join) -> None:
         self._job = job
         self._gathering = gathering
         self._join = join
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
-        """Gather the rows of a task. Runs in the task's process."""
+        """Stage the rows of a task. Runs in the task's process."""
         with self._job.stage() as stage:
             gathering = self._gathering(stage)
             for batch in batches:
@@ -62,11 +62,11 @@ class Writing:
             return stage.done(gathering.records)
 
     def commit(self, messages: Messages, batch: int | None) -> None:
-        """Write what all tasks gathered, all or nothing, unless it is there already."""
+        """Write what all tasks staged, all or nothing, unless the batch was written before."""
         self._job.commit(messages, batch, self._join)
 
     def abort(self, messages: Messages) -> None:
-        """Throw away what tasks gathered."""
+        """Remove what the tasks staged."""
         self._job.abort(messages)
 
 
@@ -77,15 +77,15 @@ class BatchWriter(DataSourceArrowWriter):
         self._writing = writing
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Gather the rows of a task."""
+        """Stage the rows of a task."""
         return self._writing.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Write what all tasks gathered, all or nothing."""
+        """Write what all tasks staged, all or nothing."""
         self._writing.commit(messages, None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Throw away what tasks gathered."""
+        """Remove what the tasks staged."""
         self._writing.abort(messages)
 
 
@@ -96,27 +96,27 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._writing = writing
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Gather the rows of a task."""
+        """Stage the rows of a task."""
         return self._writing.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Write what all tasks gathered, all or nothing, unless the batch is there already."""
+        """Write what all tasks staged, all or nothing, unless the batch was written before."""
         self._writing.commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Throw away what tasks gathered."""
+        """Remove what the tasks staged."""
         self._writing.abort(messages)
 
 
-class Sink(DataSource):
-    """A format that is written to; `writing` is its own."""
+class FormatSink(DataSource):
+    """Base of formats that can be written; each implements `writing`."""
 
     def writing(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writing:
-        """Return how rows of this schema are written, by the format's options.
+        """Return the plan for writing rows of this schema.
 
         Raises: UsageError: an option or a column is not accepted.
         """
-        raise TypeError(f"{type(self).__name__} does not say how it is written to")
+        raise TypeError(f"{type(self).__name__} does not implement writing()")
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the writer of a batch query.

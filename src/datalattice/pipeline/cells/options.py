@@ -1,4 +1,4 @@
-"""Options of `lattice.cells`: parsed once into frozen records, one for reading, one for writing."""
+"""Options of `lattice.cells`, parsed into frozen records for reading and for writing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from datalattice.pipeline.options import (
 from datalattice.store import STORE_FILE, check_pin_name, store_in
 
 TYPES: Final = {"hash": "BINARY", "encoding": "BINARY", "refs": "ARRAY<BINARY>"}
-"""Every column, in order, and its type as Spark's DDL names it."""
+"""Every column, in order, with its type in Spark's DDL."""
 
 READ_OPTIONS: Final = ("store", "path", "columns", "verify", "minPartitions")
 WRITE_OPTIONS: Final = ("store", "path", "staging", "root", "pin", "merge")
@@ -31,10 +31,10 @@ WRITE_OPTIONS: Final = ("store", "path", "staging", "root", "pin", "merge")
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of reading; the docstring of the source says what each means."""
+    """The options of reading; `CellsSource` documents them."""
 
     folder: str
-    """The folder of the store itself."""
+    """The folder of the store, not of the node."""
     columns: tuple[str, ...]
     verify: bool
     min_partitions: int
@@ -47,7 +47,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of writing; the docstring of the source says what each means."""
+    """The options of writing; `CellsSource` documents them."""
 
     folder: str
     """The folder of a node, or of a store."""
@@ -59,20 +59,20 @@ class WriteOptions:
 
     @property
     def store(self) -> str:
-        """The folder of the store itself."""
+        """The folder of the store, not of the node."""
         return f"{self.folder}/store" if self.is_node else self.folder
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Return the options of reading as a record.
 
-    Raises: UsageError: an option is unknown, missing or not of its form; there is no store.
+    Raises: UsageError: an option is unknown, missing or malformed, or there is no store.
     """
     options = Given(given, READ_OPTIONS)
     path = _folder(options)
     folder = store_in(path)
     if folder is None:
-        raise bad_option("store", path, "no store is here; give the folder of a store or a node")
+        raise bad_option("store", path, "there is no store; give the folder of a store or a node")
     all_columns: tuple[str, ...] = tuple(TYPES)
     return ReadOptions(
         folder=str(folder.absolute()),
@@ -85,7 +85,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Return the options of writing as a record; paths become absolute.
 
-    Raises: UsageError: an option is unknown, missing or not of its form.
+    Raises: UsageError: an option is unknown, missing or malformed.
     """
     options = Given(given, WRITE_OPTIONS)
     folder = Path(_folder(options)).expanduser().absolute()
@@ -94,7 +94,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     is_node = Folder(folder).key_path.is_file() or (folder / "store" / STORE_FILE).is_file()
     if not is_node and folder.exists() and not (folder / STORE_FILE).is_file():
         raise bad_option(
-            "store", folder, "it is neither the folder of a node, nor a store, nor free for one"
+            "store", folder, "it is neither the folder of a node, nor a store, nor a new folder"
         )
     root = options.get("root", _hash_option, None)
     if root is None:
@@ -107,7 +107,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     if not pin and not merge:
         raise UsageError(
             "option pin or merge=true is missing: a name that keeps the value, or its merge into "
-            "the root; what nothing keeps would go with the next collection"
+            "the root; otherwise the next collection would remove it"
         )
     default = folder / "staging" if is_node else folder.with_name(folder.name + ".staging")
     staging = options.get("staging", text_option, "")

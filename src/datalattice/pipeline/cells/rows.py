@@ -1,4 +1,4 @@
-"""Rows of cells: which segments a task reads, and the cells in them. No Spark."""
+"""Which segments of a store a task reads, and the cells in them. No Spark."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from datalattice.cells import references
 from datalattice.crypto import sha3_256
 from datalattice.errors import Corruption, DataLatticeError
 from datalattice.limits import HASH_BYTES
+from datalattice.pipeline.arrow_batches import Row
 from datalattice.pipeline.cells.options import ReadOptions
-from datalattice.pipeline.tables import Row
 from datalattice.store import (
     CellStore,
     Extent,
@@ -24,22 +24,22 @@ from datalattice.store import (
 )
 
 PART_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of a store that one task reads, about; a segment is not cut."""
+"""Approximate bytes of a store that one task reads; segments are not divided."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one task reads of a store as it was when the plan was made."""
+class SegmentsTask:
+    """The segments that one task reads of a store as it was at planning."""
 
     extent: Extent
     stretch: Stretch
 
 
-def plan(options: ReadOptions) -> list[Part]:
+def plan(options: ReadOptions) -> list[SegmentsTask]:
     """Return the tasks that read every cell of a store.
 
     Cost:   reads the header of each segment.
-    Raises: StoreError: it cannot be read.
+    Raises: StoreError: the store cannot be read.
     """
     with CellStore.open(options.folder, read_only=True) as store:
         extent = extent_of(store)
@@ -47,16 +47,16 @@ def plan(options: ReadOptions) -> list[Part]:
     if not extent.segments:
         return []
     count = max(options.min_partitions, -(-size // PART_BYTES), 1)
-    small = replace(extent, segments=())  # each task knows its own
-    return [Part(small, stretch) for stretch in extent.stretches(count)]
+    small = replace(extent, segments=())  # tasks get their segments from the store
+    return [SegmentsTask(small, stretch) for stretch in extent.stretches(count)]
 
 
-def rows(part: Part, options: ReadOptions) -> Iterator[Row]:
-    """Yield the cells of a part, each once, in the order in which they lie. Runs in tasks.
+def rows(part: SegmentsTask, options: ReadOptions) -> Iterator[Row]:
+    """Yield the cells of a task, each once, in storage order. Runs in tasks.
 
-    Cost:   an Index look-up and, if they are verified, a hash for each cell.
-    Raises: Corruption: bytes are not what was written. StoreFailed: cells were removed from the
-            store since the plan was made.
+    Cost:   for each cell an index look-up and, with verify, a hash.
+    Raises: Corruption: bytes differ from what was written. StoreFailed: cells were removed since
+            the plan was made.
     """
     columns = options.columns
     with CellStore.open(options.folder, read_only=True) as store:
@@ -70,7 +70,7 @@ def rows(part: Part, options: ReadOptions) -> Iterator[Row]:
 def cells(
     store: CellStore, extent: Extent, stretch: Stretch, *, verify: bool
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (hash, encoding) of the cells of a stretch."""
+    """Yield (hash, encoding) of a stretch's cells."""
     reader = StretchReader(store, extent, stretch)
     try:
         for pack in reader.packs():
@@ -84,13 +84,13 @@ def cells(
                     raise _damaged(reader.path(segment), offset, reason)
                 yield hash, encoding
     except (DataLatticeError, FileNotFoundError):
-        check_extent(store, extent)  # tells what is behind it when cells were removed meanwhile
+        check_extent(store, extent)  # reports a removal of cells, if that is the cause
         raise
     check_extent(store, extent)
 
 
 def _damaged(path: str, offset: int, reason: str) -> Corruption:
     return Corruption(
-        f"{path} at byte {offset}: {reason}; `lattice store check` tells all that is damaged, and "
-        "`lattice store heal` gets it again"
+        f"{path} at byte {offset}: {reason}; `lattice store check` lists all damage, and "
+        "`lattice store heal` fetches lost cells"
     )

@@ -1,10 +1,9 @@
-"""Sink: cells into a store, complete, and then kept by a pin or merged.
+"""Write the cells of a value into a store, complete, and keep them by a pin or a merge.
 
-A task checks its cells and puts them into a store of its own, in whatever order they come. The
-driver walks the value from its root through all of these, and notes what the target does not have.
-Only when nothing is missing does it copy that, checked against the hashes once more. Beside a node
-that runs it writes an archive instead, which the node imports like any other. So cells are checked
-twice, and none is visible before all of them are there.
+A task checks its cells and stores them in a store of its own, in any order. The driver walks the
+value from its root through these stores and notes the cells that the target lacks. If none is
+missing, it copies them, comparing each with its hash again. Beside a running node it writes an
+archive instead, which the node imports like any other. No cell is visible before all are there.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageEr
 from datalattice.pipeline.cells.options import WriteOptions, write_options
 from datalattice.pipeline.cells.rows import cells
 from datalattice.pipeline.columns import check_type, listed, type_name
-from datalattice.pipeline.leftovers import remove, remove_stale
-from datalattice.pipeline.staging import STAGE_BYTES_MAX, Job, Staged, Target
-from datalattice.pipeline.unsynced import unsynced_store
+from datalattice.pipeline.exactly_once import STAGE_BYTES_MAX, Job, Staged, WriteTarget
+from datalattice.pipeline.scratch_store import unsynced_store
+from datalattice.pipeline.staging_cleanup import remove, remove_stale
 from datalattice.store import (
     STORE_FILE,
     CellStore,
@@ -45,13 +44,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 COLUMNS: Final = ("encoding", "hash", "refs")
-"""Columns that are taken; only the first must be there, the last is ignored."""
+"""Accepted columns; only the first is required, the last is ignored."""
 
 STORES_MAX: Final = 16
-"""Stores of tasks that are looked into at a time; more are brought together in one."""
+"""Most stores of tasks that are open at a time; more are combined into one first."""
 
 NOTES_MAX: Final = 512
-"""Cells that are copied at a time, at most; none is longer than 16 KiB."""
+"""Most cells copied at a time; a cell has at most 16 KiB."""
 
 _NOTE: Final = struct.Struct("<I32s")
 
@@ -66,13 +65,13 @@ class CellsWriter(DataSourceArrowWriter):
             raise UsageError("a store only grows: write cells with mode append")
         check_columns(schema)
         self._options = write_options(given)
-        target = Target(self._options.folder, self._options.staging, None, 0)
+        target = WriteTarget(self._options.folder, self._options.staging, None, 0)
         self._job = Job.begin(target, streaming=False)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Check and stage the cells of a task. Runs in the task's process.
 
-        Raises: BadFormat: an encoding is not canonical, or has another hash than the row says.
+        Raises: BadFormat: an encoding is not canonical, or does not have the hash of its row.
         """
         with self._job.stage() as stage:
             count = size = 0
@@ -89,12 +88,12 @@ class CellsWriter(DataSourceArrowWriter):
             return stage.done(count)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Bring the cells of all tasks into the store, and keep them.
+        """Copy the cells of all tasks into the store, and keep them.
 
         Raises: MissingData: a cell below the root is neither among the rows nor in the store.
         """
         staged = [Path(one.path) for one in messages if isinstance(one, Staged) and one.records]
-        # A name of its own: a node goes on with an import whose driver was killed.
+        # A unique name: after a killed driver, the node may still be importing from the old folder.
         folder = self._folder / "0" / f"{len(messages)}-0-{self._job.save[:16]}"
         try:
             load(self._options, staged, folder)
@@ -102,7 +101,7 @@ class CellsWriter(DataSourceArrowWriter):
             self._tidy()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Throw away what the tasks staged."""
+        """Delete what the tasks staged."""
         self._tidy()
 
     @property
@@ -115,9 +114,9 @@ class CellsWriter(DataSourceArrowWriter):
 
 
 def check_columns(schema: StructType) -> None:
-    """Check the columns of rows that are to be written.
+    """Check the columns of rows to be written.
 
-    Raises: UsageError: encoding is missing, another is none of ours, or not of its type.
+    Raises: UsageError: encoding is missing, a column is unknown, or a type is wrong.
     """
     types = {field.name: field.dataType for field in schema.fields}
     strange = [name for name in types if name not in COLUMNS]
@@ -131,13 +130,13 @@ def check_columns(schema: StructType) -> None:
 
 
 def _checked(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (hash, encoding) of the rows of a batch."""
+    """Yield (hash, encoding) of the rows of a batch, checked."""
     for said, encoding in zip(listed(batch, "hash"), listed(batch, "encoding"), strict=True):
         if encoding is None:
             raise UsageError("the column encoding has a NULL; every row is a cell")
         hash = sha3_256(encoding)
         if said is not None and said != hash:
-            raise BadFormat(f"a cell that was to have the hash 0x{said.hex()} has another one")
+            raise BadFormat(f"a cell of a row with the hash 0x{said.hex()} has another hash")
         try:
             decode(encoding)
         except DataLatticeError as error:
@@ -146,12 +145,12 @@ def _checked(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
 
 
 def load(options: WriteOptions, staged: Sequence[Path], folder: Path) -> None:
-    """Bring staged cells that are below the root into the store, and keep them there.
+    """Copy the staged cells below the root into the store, and keep them there.
 
-    folder: is made, and removed again.
-    Cost:   each cell is copied once, beside a node up to three times; memory for a bit for each
-            byte of them.
-    Raises: MissingData: a cell is missing. StoreLocked: another process goes on writing.
+    folder: a new folder for the work; removed at the end.
+    Cost:   copies each cell once, beside a node up to three times; memory of one bit for each byte
+            of cells.
+    Raises: MissingData: a cell is missing. StoreLocked: another process holds the store.
     """
     folder.mkdir(mode=0o700, parents=True)
     try:
@@ -182,7 +181,7 @@ def _take(
     folder: Path,
     node: Folder | None = None,
 ) -> None:
-    """Copy what is below the root and not in the target, and keep it there; `node`: it is one."""
+    """Copy the cells below the root that the target lacks, and keep them; `node`: the target's."""
     wanted, archive = folder / "wanted", folder / "archive"
     with ExitStack() as open_stores:
         if len(staged) <= STORES_MAX:
@@ -196,13 +195,15 @@ def _take(
                 notes.write(_NOTE.pack(number, hash))
             notes.seek(0)
             _copy(notes, sources, target)
-    with archive.open("wb") as file:  # of no cells but the root's name: all of them are here
+    with archive.open(
+        "wb"
+    ) as file:  # names the root; the target has all cells
         export_cells(target, options.root, file.write, receiver=target)
     _keep(options, target, archive, node)
 
 
 def _keep(options: WriteOptions, target: CellStore, archive: Path, node: Folder | None) -> None:
-    """Pin or merge what an archive names; what is merged into a node passes its gate."""
+    """Pin or merge an archive's value; a node's intake rules apply to a merge."""
     gate = None if node is None else taking(node, target, is_known=True)
     done = import_into(target, str(archive), pin=options.pin, merge=options.merge, taking=gate)
     _warn(done["dropped"])
@@ -210,16 +211,16 @@ def _keep(options: WriteOptions, target: CellStore, archive: Path, node: Folder 
 
 def _warn(left_out: object) -> None:
     if left_out:
-        _log.warning("%s parts of the value were not taken by the node", left_out)
+        _log.warning("the node refused %s parts of the value", left_out)
 
 
 def _below(
     root: bytes, sources: Sequence[CellStore], target: CellStore
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (number of a source, hash) of the cells below a root that the target does not have.
+    """Yield (number of a source, hash) of the cells below a root that the target lacks.
 
-    Each once, after those below it: whatever the target has is complete, wherever a copy ends.
-    Raises: MissingData: one is nowhere.
+    Each once, children before parents: a copy that stops halfway leaves only complete values.
+    Raises: MissingData: a cell is in no source.
     """
     seen = [Seen() for _ in sources]
     stack = [(root, -1)]  # hash, number of its source once all below it is done
@@ -234,7 +235,8 @@ def _below(
             continue
         if place < 0:
             raise MissingData([hash])
-        encoding = sources[number].get_encoding(hash, verify=False)  # it is when it is copied
+        # Not verified here: `_copy` compares it with its hash.
+        encoding = sources[number].get_encoding(hash, verify=False)
         if encoding is None:
             raise MissingData([hash])
         stack.append((hash, number))
@@ -264,7 +266,7 @@ def _copy(notes: BinaryIO, sources: Sequence[CellStore], target: CellStore) -> N
 
 
 def _together(staged: Sequence[Path], folder: Path) -> CellStore:
-    """Return a store that has the cells of all tasks: that of the one task, or a new one."""
+    """Return a store with the cells of all tasks: that of a single task, or a new one."""
     if len(staged) == 1:
         return CellStore.open(staged[0], read_only=True)
     with unsynced_store(folder) as together:
@@ -277,7 +279,7 @@ def _together(staged: Sequence[Path], folder: Path) -> CellStore:
 
 
 def _export(options: WriteOptions, together: CellStore, archive: Path) -> None:
-    """Write what is below the root, and not in the target, as an archive."""
+    """Write the cells below the root that the target lacks as an archive."""
     if not Path(options.store, STORE_FILE).is_file():
         CellStore.open(options.store).close()
     with (

@@ -1,4 +1,4 @@
-"""Source: the Spark format `lattice.cells`: every cell of a store as a row, and the way back."""
+"""The Spark format `lattice.cells`: every cell of a store as a row, and a writer of cells."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from datalattice.pipeline.arrow_batches import arrow_schema, batches, check_schema, ddl
 from datalattice.pipeline.cells.options import ReadOptions, read_options
-from datalattice.pipeline.cells.rows import Part, plan, rows
-from datalattice.pipeline.tables import arrow_schema, batches, check_schema, ddl
+from datalattice.pipeline.cells.rows import SegmentsTask, plan, rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,36 +24,36 @@ FORMAT: Final = "lattice.cells"
 
 
 class CellsSource(DataSource):
-    """Every cell of a store, whether anything reaches it or not; and cells into a store.
+    """Every cell of a store, reachable or not; and writing cells into a store.
 
     | column | type | what |
     |---|---|---|
-    | hash | BINARY | the cell's name: the SHA3-256 of its encoding |
-    | encoding | BINARY | its canonical bytes |
-    | refs | ARRAY<BINARY> | the hashes of the cells that it refers to, each once, in order |
+    | hash | BINARY | SHA3-256 of the encoding |
+    | encoding | BINARY | canonical encoding |
+    | refs | ARRAY<BINARY> | hashes of the cells it refers to, each once, in order |
 
     Options of reading (names are case-insensitive):
 
     * `store`: the folder of a store, or of a node; or as the argument of `load()`.
     * `columns`: the columns to read, in this order. Default: all.
-    * `verify`: false leaves the hashes unchecked. Default: true; damage is an error.
-    * `minPartitions`: least number of tasks, segments (of 64 MiB) permitting.
+    * `verify`: false skips the comparison with the hash. Default: true; damage is an error.
+    * `minPartitions`: least number of tasks, if there are enough segments (of 64 MiB).
 
-    What is committed while it is read is left out; if cells are removed meanwhile, reading fails
-    and has to begin again.
+    Cells committed after planning are left out. If cells are removed meanwhile, the read fails and
+    has to be repeated.
 
-    Writing (mode append) takes the column encoding, and hash, which is then compared; refs are
-    ignored. Options:
+    Writing (mode append) takes the columns encoding and, for comparison, hash; refs are ignored.
+    Options:
 
-    * `store`: the folder of a node, running or not, or of a store, which is made if need be.
-    * `root`: the hash of the value that is written. Cells that are not below it are left out; all
-      that are have to be among the rows or in the store already.
-    * `pin`: the name of a pin that keeps the value. `merge`: true merges it into the root, as what
-      a peer sends: without `:local`, and only what its owners have signed. One of them is needed.
-    * `staging`: a folder that the driver and all tasks reach. Default: `staging` in the folder of
-      the node, or beside that of the store.
+    * `store`: the folder of a node, running or not, or of a store, which is made if necessary.
+    * `root`: the hash of the value to write. All cells below it must be among the rows or in the
+      store; other cells are left out.
+    * `pin`: the name of a pin that keeps the value. `merge`: true merges it into the root like data
+      from a peer: without `:local`, and only what its owners signed. One of the two is required.
+    * `staging`: a folder that the driver and all tasks can reach. Default: `staging` in the node's
+      folder, or beside that of the store.
 
-    Nothing is visible before all cells are there. Writing again changes nothing.
+    The value becomes visible when all cells are there. Writing it again changes nothing.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -78,7 +78,7 @@ class CellsSource(DataSource):
 
         Raises: UsageError: overwriting, or a column or option that is not accepted.
         """
-        from datalattice.pipeline.cells.sink import CellsWriter  # it needs what belongs to nodes
+        from datalattice.pipeline.cells.sink import CellsWriter  # imports the node's client
 
         return CellsWriter(self.given, schema, overwrite=overwrite)
 
@@ -86,7 +86,7 @@ class CellsSource(DataSource):
 class CellsPartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: SegmentsTask) -> None:
         super().__init__(part.stretch.number)
         self.part = part
 
@@ -105,5 +105,5 @@ class CellsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the cells of a task. Runs in a task's process."""
-        if isinstance(partition, CellsPartition):  # else Spark's own empty one
+        if isinstance(partition, CellsPartition):  # otherwise Spark's own empty partition
             yield from batches(rows(partition.part, self._options), arrow_schema(self._schema))

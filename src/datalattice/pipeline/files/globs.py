@@ -1,4 +1,4 @@
-"""Globs: patterns of paths, and which directories can hold something that fits one."""
+"""Patterns of paths, and which directories can contain a match."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ANY: Final = "**"
 _MAGIC: Final = re.compile(r"[*?\[]")
 
 States = frozenset[int]
-"""How many of the pattern's names may stand for the names of a path so far."""
+"""Positions in the pattern that the names of a path can have reached."""
 
 
 class Glob:
     """A pattern of paths: `*`, `?` and `[abc]` within a name, `**` for any number of names.
 
-    A path fits as a whole. A pattern without any of these that names a directory means all files
+    The complete path must match. A pattern without these that names a directory matches all files
     below it.
     """
 
@@ -41,12 +41,12 @@ class Glob:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it fits one path only."""
-        return all(self.is_literal(place) for place in range(len(self.names)))
+        """Whether it has no wildcards."""
+        return all(self.is_literal(index) for index in range(len(self.names)))
 
-    def is_literal(self, place: int) -> bool:
-        """Return whether the name at a place of the pattern stands for itself."""
-        return _MAGIC.search(self.names[place]) is None
+    def is_literal(self, index: int) -> bool:
+        """Return whether a name of the pattern has no wildcards."""
+        return _MAGIC.search(self.names[index]) is None
 
     @property
     def start(self) -> States:
@@ -54,7 +54,7 @@ class Glob:
         return self._closed({0})
 
     def step(self, states: States, name: str) -> States:
-        """Return the states after one more name; none: nothing that begins so can fit."""
+        """Return the states after one more name; empty: no path that begins so can match."""
         after: set[int] = set()
         for place in states:
             if place == len(self.names):
@@ -67,15 +67,15 @@ class Glob:
         return self._closed(after)
 
     def is_end(self, states: States) -> bool:
-        """Return whether a path that led to these states fits."""
+        """Return whether a path that led to these states matches."""
         return len(self.names) in states
 
     def may_go_on(self, states: States) -> bool:
-        """Return whether something below a path that led to these states can fit."""
+        """Return whether a path below one that led to these states can match."""
         return any(place < len(self.names) for place in states)
 
     def _closed(self, states: set[int]) -> States:
-        for place, fits in enumerate(self._fits):  # `**` may stand for no name at all
+        for place, fits in enumerate(self._fits):  # `**` also matches zero names
             if fits is None and place in states:
                 states.add(place + 1)
         return frozenset(states)
@@ -95,4 +95,4 @@ def glob_option(text: str) -> Glob:
     try:
         return Glob(text)
     except UsageError as error:
-        raise Refused(f"a path in a drive in which *, ?, [..] and ** may stand: {error}") from None
+        raise Refused(f"a path in a drive that may contain *, ?, [..] and **: {error}") from None

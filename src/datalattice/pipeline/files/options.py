@@ -1,4 +1,4 @@
-"""Options of `lattice.files`: parsed once into a frozen record."""
+"""Options of `lattice.files`, parsed into a frozen record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from datalattice.errors import UsageError
-from datalattice.pipeline.contents import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX, bytes_option
+from datalattice.pipeline.byte_limits import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX, bytes_option
 from datalattice.pipeline.files.globs import EVERYTHING, Glob, glob_option
 from datalattice.pipeline.options import (
     Given,
@@ -18,7 +18,7 @@ from datalattice.pipeline.options import (
     names_option,
     owners_option,
 )
-from datalattice.pipeline.places import PLACE_OPTIONS, Place, place_option
+from datalattice.pipeline.read_targets import READ_TARGET_OPTIONS, ReadTarget, read_target_option
 
 TYPES: Final = {
     "owner": "STRING",
@@ -29,14 +29,14 @@ TYPES: Final = {
     "chunk": "BIGINT",
     "content": "BINARY",
 }
-"""Every column, in order, and its type as Spark's DDL names it."""
+"""Every column, in order, with its type in Spark's DDL."""
 
 _LISTED: Final[tuple[str, ...]] = ("path", "size", "modified")
 _WITH_CONTENT: Final = (*_LISTED, "content")
 _WITH_CHUNKS: Final = (*_LISTED, "chunk", "content")
 
 ACCEPTED: Final = (
-    *PLACE_OPTIONS,
+    *READ_TARGET_OPTIONS,
     "owner",
     "drive",
     "glob",
@@ -49,9 +49,9 @@ ACCEPTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FilesOptions:
-    """The options of `lattice.files`; the docstring of the source says what each means."""
+    """The options of `lattice.files`; `FilesSource` documents them."""
 
-    place: Place
+    target: ReadTarget
     owners: tuple[str, ...]
     drives: tuple[str, ...]
     glob: Glob
@@ -66,14 +66,14 @@ class FilesOptions:
 
     @property
     def with_content(self) -> bool:
-        """Whether contents are asked for."""
+        """Whether the column content is selected."""
         return "content" in self.columns
 
 
 def parse_options(given: Mapping[str, str]) -> FilesOptions:
     """Return the options as a record.
 
-    Raises: UsageError: an option is unknown, missing, not of its form, or at odds with another.
+    Raises: UsageError: an option is unknown, missing or malformed, or two contradict each other.
     """
     options = Given(given, ACCEPTED)
     chunk_bytes = options.get("chunkBytes", bytes_option(CONTENT_BYTES_LIMIT), None)
@@ -84,7 +84,7 @@ def parse_options(given: Mapping[str, str]) -> FilesOptions:
             "any length"
         )
     return FilesOptions(
-        place=place_option(options),
+        target=read_target_option(options),
         owners=options.get("owner", owners_option, ()),
         drives=options.get("drive", names_option, ()),
         glob=options.get("glob", glob_option, EVERYTHING),
@@ -107,9 +107,9 @@ def _columns(options: Given, chunk_bytes: int | None) -> tuple[str, ...]:
     columns = options.get("columns", columns_option(tuple(TYPES)), _LISTED)
     check_agreed("includeContent", content, "content", columns)
     if chunk_bytes is None and "chunk" in columns:
-        raise bad_option("columns", ",".join(columns), "chunk is there with chunkBytes only")
+        raise bad_option("columns", ",".join(columns), "the column chunk needs chunkBytes")
     if chunk_bytes is not None and "content" not in columns:
         raise bad_option(
-            "columns", ",".join(columns), "with chunkBytes a row is a chunk of content; name it"
+            "columns", ",".join(columns), "with chunkBytes the columns must contain content"
         )
     return columns

@@ -1,8 +1,8 @@
-"""Plan: which files of which drives to read, and in how many tasks. No Spark.
+"""Which files of which drives to read, and in how many tasks. No Spark.
 
-The planner looks into directories itself while that is quick, so it knows how much each task has to
-read. Where there is too much to look at, tasks are given parts of directories with all below them.
-Either way it holds no more than a share of the names at a time.
+The planner lists directories itself, up to `LOOKED_MAX` entries, so it knows how much each task
+reads. Beyond that, tasks get parts of directories with everything below them. The planner never
+holds more than a share of the names.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from datalattice.cells import (
 from datalattice.errors import UsageError
 from datalattice.pipeline.files.globs import Glob, States
 from datalattice.pipeline.files.options import FilesOptions
+from datalattice.pipeline.index_partitions import Piece, cut
 from datalattice.pipeline.options import NAMED_MAX, bad_option, check_there
-from datalattice.pipeline.owners import check_signed, name_text
-from datalattice.pipeline.pieces import Piece, cut
+from datalattice.pipeline.signatures import check_signed, name_text
 
 FILES_PER_TASK_MAX: Final = 4_096
-"""Files that one task lists, about."""
+"""Approximate files that one task lists."""
 
 BYTES_PER_TASK_MAX: Final = 64 * 1024 * 1024
-"""Bytes of content that one task reads, about. A longer file that is read in chunks becomes several
+"""Approximate content that one task reads; a longer file that is read in chunks becomes several
 tasks."""
 
-STRETCHES_MAX: Final = 65_536
-"""Tasks that one file becomes: a few cells can stand for a file of any length."""
+RANGES_MAX: Final = 65_536
+"""Most tasks of one file, since a few cells can represent a file of any length."""
 
 LOOKED_MAX: Final = 20_000
-"""Entries of directories that the planner itself looks at."""
+"""Directory entries that the planner itself lists."""
 
 Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
-    """Entries of one directory."""
+class DriveDirectory:
+    """A part of a directory's entries."""
 
     names: Names
     piece: Piece
     entries: bytes
-    """Encoding of all entries of the directory: a name longer than 32 bytes may stand in two."""
+    """Encoding of all entries, since a name longer than 32 bytes may be stored in two parts."""
     is_deep: bool
-    """Whether everything below it belongs to it. Otherwise only its files do, and of those that are
+    """Whether to read everything below. If not, only the directory's files, and of files that are
     read in chunks only the short ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ChunkRange:
     """Neighbouring chunks of one file."""
 
     names: Names
@@ -72,40 +72,40 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What one task reads. It stands for itself: no root is looked up."""
+class FilesTask:
+    """What one task reads; no root is needed to read it."""
 
     owner: str
     drive: str
-    parts: tuple[Directory | Stretch, ...]
+    parts: tuple[DriveDirectory | ChunkRange, ...]
 
 
-def plan(root: Value, options: FilesOptions) -> Iterator[Task]:
-    """Yield the tasks that read what the options choose.
+def plan(root: Value, options: FilesOptions) -> Iterator[FilesTask]:
+    """Yield the tasks that read the selected files.
 
-    Shapes: root: nil or the Index of a lattice's sections.
-    Raises: UsageError: a drive or path that is named is not there, or no drive is named where there
-            are several. BadSignature: an owner's drives are not signed by their key. MissingData.
+    root: None or the Index of a lattice's sections.
+    Raises: UsageError: a named drive or path does not exist, or there are several drives and none
+            is named. BadSignature: an owner's drives are not signed by their key. MissingData.
     """
     found = 0
     drives = _chosen(root, options)
     for owner, drive, value in drives:
-        place = _begin(value, options.glob)
-        if place is None:
+        start = _begin(value, options.glob)
+        if start is None:
             continue
         found += 1
         packing = _Packing(owner, drive, by_bytes=options.with_content)
-        yield from packing.tasks(_parts(*place, options))
+        yield from packing.tasks(_parts(*start, options))
     if drives and not found:
         where = " or ".join(f"drive {drive!r} of {owner}" for owner, drive, _ in drives)
-        raise bad_option("glob", options.glob.text, f"there is nothing at this path in {where}")
+        raise bad_option("glob", options.glob.text, f"nothing exists at this path in {where}")
 
 
 # --- drives -------------------------------------------------------------------------------------
 
 
 def _chosen(root: Value, options: FilesOptions) -> list[tuple[str, str, Value]]:
-    """Return (owner, drive, root node) of the drives that the options choose."""
+    """Return (owner, drive, root node) of the selected drives."""
     found: list[tuple[str, str, Value]] = []
     owners: set[str] = set()
     names: set[str] = set()
@@ -138,15 +138,15 @@ def _chosen(root: Value, options: FilesOptions) -> list[tuple[str, str, Value]]:
 
 
 def _begin(root: Value, glob: Glob) -> tuple[Names, Value, States | None] | None:
-    """Return (names, node, states) of the deepest node that the literal front of a glob leads to.
+    """Return (names, node, states) of the deepest node on the literal front of a glob, or None.
 
-    States are nil where everything below belongs to it. Nil: there is nothing.
+    States are None if everything below the node matches.
     """
     value: Value = make_directory(Index(), 0) if root is None else root
     states: States | None = glob.start
     names: Names = ()
-    for place, name in enumerate(glob.names):
-        if not glob.is_literal(place):
+    for index, name in enumerate(glob.names):
+        if not glob.is_literal(index):
             return names, value, states
         node = node_of(value)
         below = None if node is None or not node.is_directory else _entry(node, name)
@@ -168,9 +168,9 @@ def _entry(node: Node, name: str) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class _Weighed:
-    """A part, and how much it is."""
+    """A part, and its size."""
 
-    part: Directory | Stretch
+    part: DriveDirectory | ChunkRange
     files: int
     byte_count: int
 
@@ -178,9 +178,9 @@ class _Weighed:
 def _parts(
     names: Names, value: Value, states: States | None, options: FilesOptions
 ) -> Iterator[_Weighed]:
-    """Yield what is to be read at and below a node.
+    """Yield the parts to read at and below a node.
 
-    Level by level, so that what is left to the tasks is many small directories, no few great ones.
+    The walk is breadth first, so that tasks get many small directories rather than a few large.
     """
     node = node_of(value)
     if node is not None and node.data is not None:
@@ -198,7 +198,7 @@ def _parts(
         if looked + len(entries) > LOOKED_MAX:
             pieces = list(cut(None, entries, FILES_PER_TASK_MAX))
             for piece in pieces:
-                part = Directory(here, piece, encode(entries), is_deep=True)
+                part = DriveDirectory(here, piece, encode(entries), is_deep=True)
                 yield _Weighed(part, -(-len(entries) // len(pieces)), 0)
             continue
         looked += len(entries)
@@ -236,64 +236,64 @@ def _look(
     many = max(1, min(FILES_PER_TASK_MAX, len(entries) // max(1, share)))
     pieces = list(cut(None, entries, many))
     for piece in pieces:
-        part = Directory(names, piece, encode(entries), is_deep=False)
+        part = DriveDirectory(names, piece, encode(entries), is_deep=False)
         yield _Weighed(part, -(-files // len(pieces)), total // len(pieces))
 
 
 def is_long(size: int, options: FilesOptions) -> bool:
-    """Return whether a file is read by more than one task."""
+    """Return whether a file is divided among several tasks."""
     return options.chunk_bytes is not None and size > BYTES_PER_TASK_MAX
 
 
 def chunk_count(size: int, chunk_bytes: int) -> int:
-    """Return how many chunks a file has; an empty one has one, so that it has a row, too."""
+    """Return the number of chunks of a file; an empty one has one, so that it has a row."""
     return max(1, -(-size // chunk_bytes))
 
 
 def _whole(names: Names, value: Value, size: int, options: FilesOptions) -> Iterator[_Weighed]:
-    """Yield the stretches of one file."""
+    """Yield the chunk ranges of one file."""
     encoding = encode(value)
     chunk_bytes = options.chunk_bytes or max(1, size)
     count = chunk_count(size, chunk_bytes)
-    step = max(1, BYTES_PER_TASK_MAX // chunk_bytes, -(-count // STRETCHES_MAX))
+    step = max(1, BYTES_PER_TASK_MAX // chunk_bytes, -(-count // RANGES_MAX))
     for first in range(0, count, step):
         stop = min(first + step, count)
         byte_count = min(size, stop * chunk_bytes) - first * chunk_bytes
-        yield _Weighed(Stretch(names, encoding, first, stop), 1, byte_count)
+        yield _Weighed(ChunkRange(names, encoding, first, stop), 1, byte_count)
 
 
 class _Packing:
-    """Puts parts together into tasks of about equal size."""
+    """Packs parts into tasks of about equal size."""
 
     def __init__(self, owner: str, drive: str, *, by_bytes: bool) -> None:
         self._owner: Final = owner
         self._drive: Final = drive
         self._by_bytes: Final = by_bytes
 
-    def tasks(self, parts: Iterator[_Weighed]) -> Iterator[Task]:
+    def tasks(self, parts: Iterator[_Weighed]) -> Iterator[FilesTask]:
         """Yield the tasks."""
-        held: list[Directory | Stretch] = []
+        held: list[DriveDirectory | ChunkRange] = []
         files = byte_count = 0
         for weighed in parts:
             is_full = files + weighed.files > FILES_PER_TASK_MAX or (
                 self._by_bytes and byte_count + weighed.byte_count > BYTES_PER_TASK_MAX
             )
             if held and is_full:
-                yield Task(self._owner, self._drive, tuple(held))
+                yield FilesTask(self._owner, self._drive, tuple(held))
                 held, files, byte_count = [], 0, 0
             held.append(weighed.part)
             files += weighed.files
             byte_count += weighed.byte_count
         if held:
-            yield Task(self._owner, self._drive, tuple(held))
+            yield FilesTask(self._owner, self._drive, tuple(held))
 
 
 def directory_of(encoding: bytes | None, loader: Loader) -> Value:
-    """Return a directory that has the entries of a part of one."""
+    """Return a directory with the entries of an encoded part."""
     return make_directory(Index() if encoding is None else index_of(encoding, loader), 0)
 
 
 def index_of(encoding: bytes, loader: Loader) -> Index:
-    """Return entries; what is none reads as no entries."""
+    """Return encoded entries; anything other than an Index reads as none."""
     entries = decode(encoding, loader)
     return entries if isinstance(entries, Index) else Index()

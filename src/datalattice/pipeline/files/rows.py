@@ -1,4 +1,4 @@
-"""Rows of files: what a task reads, file by file and chunk by chunk. No Spark."""
+"""The rows of a task: one for each file or chunk. No Spark."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from datalattice.apps.dlfs import Content, Node, join_path, live_entries
 from datalattice.apps.dlfs import read_node as node_of
 from datalattice.cells import Loader, Value, blob_length, decode
 from datalattice.errors import BadFormat
-from datalattice.pipeline.contents import check_size, part_of
+from datalattice.pipeline.arrow_batches import Row, micros
+from datalattice.pipeline.byte_limits import check_size, part_of
 from datalattice.pipeline.files.globs import States
 from datalattice.pipeline.files.options import FilesOptions
 from datalattice.pipeline.files.plan import (
-    Directory,
+    DriveDirectory,
+    FilesTask,
     Names,
-    Task,
     chunk_count,
     directory_of,
     index_of,
     is_long,
 )
-from datalattice.pipeline.tables import Row, micros
 from datalattice.pipeline.values import ValueFormat, render
 
 ROW_BYTES: Final = 64
-"""What a row counts for beside its path and content."""
+"""Approximate size of a row without its path and content."""
 
 
-def rows(task: Task, options: FilesOptions, loader: Loader) -> Iterator[Row]:
+def rows(task: FilesTask, options: FilesOptions, loader: Loader) -> Iterator[Row]:
     """Yield the rows of a task. Runs in tasks.
 
-    Raises: LimitExceeded: a content is too long. BadFormat: a node is none. MissingData.
+    Raises: LimitExceeded: a content is too long. BadFormat: a node is malformed. MissingData.
     """
-    reading = _Rows(task, options)
+    reading = _FileRows(task, options)
     for part in task.parts:
-        if isinstance(part, Directory):
+        if isinstance(part, DriveDirectory):
             for _, after in part.piece:
                 states = None if options.glob.is_plain else options.glob.start
                 for name in part.names:
@@ -46,10 +46,10 @@ def rows(task: Task, options: FilesOptions, loader: Loader) -> Iterator[Row]:
             yield from reading.file(part.names, decode(part.node, loader), part.first, part.stop)
 
 
-class _Rows:
+class _FileRows:
     """Makes the rows of one task."""
 
-    def __init__(self, task: Task, options: FilesOptions) -> None:
+    def __init__(self, task: FilesTask, options: FilesOptions) -> None:
         self._options: Final = options
         self._owner: Final = task.owner
         self._drive: Final = task.drive
@@ -86,12 +86,12 @@ class _Rows:
         """Yield the rows of a file: one, or one for each of its chunks."""
         node = node_of(value)
         if node is None or node.data is None:
-            raise BadFormat(f"{join_path(names)} is no file")
+            raise BadFormat(f"{join_path(names)} is not a file")
         size = blob_length(node.data)
         columns: dict[str, object] = {
             "owner": self._owner,
             "drive": self._drive,
-            "path": render(join_path(names), ValueFormat.STRING),  # names may be no UTF-8
+            "path": render(join_path(names), ValueFormat.STRING),  # names may not be UTF-8
             "size": size,
             "modified": micros(node.utime),
         }

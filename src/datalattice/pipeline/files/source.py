@@ -1,4 +1,4 @@
-"""Source: the Spark format `lattice.files`: the files of a drive as rows, in batches."""
+"""The Spark format `lattice.files`: the files of drives as rows, in batches."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
+from datalattice.pipeline.arrow_batches import batches, check_schema, ddl
 from datalattice.pipeline.files.options import FilesOptions, parse_options
-from datalattice.pipeline.files.plan import Task, plan
+from datalattice.pipeline.files.plan import FilesTask, plan
 from datalattice.pipeline.files.rows import rows
 from datalattice.pipeline.frames import Planned, read_part, root_at
-from datalattice.pipeline.leasing import Snapshot
-from datalattice.pipeline.places import Source, open_place
-from datalattice.pipeline.tables import batches, check_schema, ddl
+from datalattice.pipeline.leasing import LeasedRoot
+from datalattice.pipeline.read_targets import OpenTarget, open_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,36 +24,35 @@ FORMAT: Final = "lattice.files"
 
 
 class FilesSource(DataSource):
-    """Files of a drive: where they are, how long, and what they hold.
+    """Files of drives: path, size, time and content.
 
-    Rows, one for each file (`columns` picks among them):
+    Rows, one for each file (`columns` selects among them):
 
     | column | type | what |
     |---|---|---|
-    | owner | STRING | whose drive; only on demand |
-    | drive | STRING | its name; only on demand |
-    | path | STRING | the path in the drive, from `/` on |
+    | owner | STRING | owner of the drive; only on demand |
+    | drive | STRING | name of the drive; only on demand |
+    | path | STRING | path in the drive, beginning with `/` |
     | size | BIGINT | bytes |
-    | modified | TIMESTAMP | when the file was last written |
+    | modified | TIMESTAMP | time of the last write |
     | chunk | BIGINT | number of the chunk, from 0; with chunkBytes |
-    | content | BINARY | what the file, or the chunk, holds; only on demand |
+    | content | BINARY | content of the file or chunk; only on demand |
 
     Options (names are case-insensitive):
 
     * `store` or `node`: the folder of a store or of a node (also as the argument of `load()`), or
       the address of a running node. `nodeKey`, `asOf` and `leaseSeconds` as in
       `datalattice.pipeline.queue.source`.
-    * `drive`: one drive or several; names separated by commas or a JSON array. May be left out
-      where there is only one.
-    * `owner`: whose drives. Default: all owners'.
-    * `glob`: which files: a path with `*`, `?` and `[abc]` in its names, `**` for any number of
-      names. A path without these is a file, or a directory with all below it. Default: all.
+    * `drive`: names separated by commas or a JSON array. Optional if there is only one drive.
+    * `owner`: owners of the drives. Default: all.
+    * `glob`: a path with `*`, `?` and `[abc]` in its names, and `**` for any number of names. A
+      path without these is a file, or a directory with everything below it. Default: all.
     * `includeContent`: true adds the column content.
     * `maxContentBytes`: a longer file is an error. Default: 16m.
-    * `chunkBytes`: gives contents in chunks of so many bytes, a row for each: files of any length,
-      long ones read by several tasks. An empty file has one chunk.
-    * `columns`: the columns to read, in this order. Default: path, size and modified, and what the
-      other options add.
+    * `chunkBytes`: return contents in chunks of this size, one row each. Files may have any length;
+      several tasks read a long one. An empty file has one chunk.
+    * `columns`: the columns to read, in this order. Default: path, size and modified, and those
+      that the other options add.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -84,16 +83,18 @@ class FilesReader(DataSourceReader):
 
     def partitions(self) -> Sequence[Planned]:
         """Return the tasks."""
-        return open_place(self._options.place).planned(self._tasks)
+        return open_target(self._options.target).planned(self._tasks)
 
-    def _tasks(self, snapshot: Snapshot) -> list[Planned]:
-        root = root_at(open_place(self._options.place), snapshot.root_hash)
+    def _tasks(self, snapshot: LeasedRoot) -> list[Planned]:
+        root = root_at(open_target(self._options.target), snapshot.root_hash)
         tasks = plan(root, self._options)
         return [Planned(f"drive {one.drive!r} of {one.owner}", one, snapshot) for one in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
-        return read_part(partition, self._options.place, self._schema, self._batches)
+        return read_part(partition, self._options.target, self._schema, self._batches)
 
-    def _batches(self, task: Task, source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, task: FilesTask, source: OpenTarget, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
         return batches(rows(task, self._options, source), schema)

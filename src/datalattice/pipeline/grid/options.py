@@ -1,4 +1,4 @@
-"""Options of `lattice.grid`: parsed once into a frozen record."""
+"""Options of `lattice.grid`, parsed into a frozen record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 
 from datalattice.errors import UsageError
-from datalattice.pipeline.contents import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX, bytes_option
+from datalattice.pipeline.byte_limits import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX, bytes_option
 from datalattice.pipeline.options import (
     Given,
     bad_option,
@@ -18,13 +18,13 @@ from datalattice.pipeline.options import (
     flag_option,
     names_option,
 )
-from datalattice.pipeline.places import PLACE_OPTIONS, Place, place_option
+from datalattice.pipeline.read_targets import READ_TARGET_OPTIONS, ReadTarget, read_target_option
 from datalattice.pipeline.roots import EARLIEST, start_option
 from datalattice.pipeline.values import ValueFormat, column_type
 
 
-class Table(Enum):
-    """Which part of the grid becomes rows."""
+class GridTable(Enum):
+    """The part of the grid whose entries become rows."""
 
     ASSETS = "assets"
     JOBS = "jobs"
@@ -32,18 +32,18 @@ class Table(Enum):
     STORAGE = "storage"
 
 
-COLUMNS: Final[dict[Table, tuple[str, ...]]] = {
-    Table.ASSETS: ("venue", "asset", "name", "content", "metadata"),
-    Table.JOBS: ("venue", "job", "status", "created", "updated", "record"),
-    Table.META: ("asset", "metadata"),
-    Table.STORAGE: ("venue", "hash", "size", "content"),
+COLUMNS: Final[dict[GridTable, tuple[str, ...]]] = {
+    GridTable.ASSETS: ("venue", "asset", "name", "content", "metadata"),
+    GridTable.JOBS: ("venue", "job", "status", "created", "updated", "record"),
+    GridTable.META: ("asset", "metadata"),
+    GridTable.STORAGE: ("venue", "hash", "size", "content"),
 }
 """Every column of each table, in order."""
 
 _STREAM_ONLY: Final = ("startingOffsets", "failOnDataLoss")
 
 ACCEPTED: Final = (
-    *PLACE_OPTIONS,
+    *READ_TARGET_OPTIONS,
     "table",
     "venue",
     "columns",
@@ -57,10 +57,10 @@ ACCEPTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GridOptions:
-    """The options of `lattice.grid`; the docstring of the source says what each means."""
+    """The options of `lattice.grid`; `GridSource` documents them."""
 
-    place: Place
-    table: Table
+    target: ReadTarget
+    table: GridTable
     venues: tuple[str, ...]
     columns: tuple[str, ...]
     value_format: ValueFormat
@@ -69,18 +69,18 @@ class GridOptions:
     starting: str
     fail_on_data_loss: bool
     stream_only: tuple[str, ...]
-    """Those given that are for streams."""
+    """Given options that are for streams only."""
 
     @property
     def types(self) -> dict[str, str]:
-        """Each column's type in the order of the rows, as Spark's DDL names it."""
+        """Type of each column in Spark's DDL, in the order of the rows."""
         special = {
             "created": "TIMESTAMP",
             "updated": "TIMESTAMP",
             "record": column_type(self.value_format),
             "size": "BIGINT",
         }
-        if self.table is Table.STORAGE:
+        if self.table is GridTable.STORAGE:
             special["content"] = "BINARY"
         return {name: special.get(name, "STRING") for name in self.columns}
 
@@ -88,18 +88,18 @@ class GridOptions:
 def parse_options(given: Mapping[str, str]) -> GridOptions:
     """Return the options as a record.
 
-    Raises: UsageError: an option is unknown, missing, not of its form, or at odds with another.
+    Raises: UsageError: an option is unknown, missing or malformed, or two contradict each other.
     """
     options = Given(given, ACCEPTED)
-    table = options.get("table", choice_option(Table), None)
+    table = options.get("table", choice_option(GridTable), None)
     if table is None:
-        tables = ", ".join(table.value for table in Table)
+        tables = ", ".join(table.value for table in GridTable)
         raise UsageError(f"option table is missing: one of {tables}")
     venues: tuple[str, ...] = options.get("venue", names_option, ())
-    if venues and table is Table.META:
-        raise bad_option("venue", ",".join(venues), "the table meta belongs to no venue")
+    if venues and table is GridTable.META:
+        raise bad_option("venue", ",".join(venues), "the table meta is not divided by venues")
     return GridOptions(
-        place=place_option(options),
+        target=read_target_option(options),
         table=table,
         venues=venues,
         columns=_columns(options, table),
@@ -114,10 +114,10 @@ def parse_options(given: Mapping[str, str]) -> GridOptions:
     )
 
 
-def _columns(options: Given, table: Table) -> tuple[str, ...]:
+def _columns(options: Given, table: GridTable) -> tuple[str, ...]:
     known: tuple[str, ...] = COLUMNS[table]
     content = options.get("includeContent", flag_option, None)
-    if content is not None and table is not Table.STORAGE:
+    if content is not None and table is not GridTable.STORAGE:
         raise bad_option(
             "includeContent", str(content).lower(), "only the table storage has contents"
         )
@@ -125,4 +125,4 @@ def _columns(options: Given, table: Table) -> tuple[str, ...]:
         columns = options.get("columns", columns_option(known), known)
         check_agreed("includeContent", content, "content", columns)
         return columns
-    return known if table is not Table.STORAGE or content else known[:-1]
+    return known if table is not GridTable.STORAGE or content else known[:-1]

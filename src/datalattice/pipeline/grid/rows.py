@@ -1,4 +1,4 @@
-"""Rows of the grid: which entries a task reads, and what becomes of each. No Spark."""
+"""Which entries of the grid a task reads, and the rows made of them. No Spark."""
 
 from __future__ import annotations
 
@@ -32,65 +32,64 @@ from datalattice.cells import (
 )
 from datalattice.errors import BadSignature, Corruption, LimitExceeded, UsageError
 from datalattice.lattice import public_key_of
-from datalattice.pipeline.contents import check_size, part_of
-from datalattice.pipeline.grid.options import GridOptions, Table
+from datalattice.pipeline.arrow_batches import Row, micros
+from datalattice.pipeline.byte_limits import check_size, part_of
+from datalattice.pipeline.grid.options import GridOptions, GridTable
+from datalattice.pipeline.index_partitions import ENTRIES_PER_TASK_MAX, Piece, cut, entries
 from datalattice.pipeline.options import bad_option, check_there
-from datalattice.pipeline.pieces import ENTRIES_PER_TASK_MAX, Piece, cut, entries
-from datalattice.pipeline.tables import Row, micros
 from datalattice.pipeline.values import NotBytes, render
 
 CONTENTS_PER_TASK_MAX: Final = 256
-"""Entries that one task reads when their contents are asked for, too."""
+"""Entries that one task reads if their contents are selected."""
 
 _VENUES: Final = Keyword("venues")
 _META: Final = Keyword("meta")
 _PARTS: Final = {
-    Table.ASSETS: Keyword("assets"),
-    Table.JOBS: Keyword("jobs"),
-    Table.STORAGE: Keyword("storage"),
+    GridTable.ASSETS: Keyword("assets"),
+    GridTable.JOBS: Keyword("jobs"),
+    GridTable.STORAGE: Keyword("storage"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one task reads. It stands for itself: no root is looked up."""
+class GridTask:
+    """What one task reads; no root is needed to read it."""
 
     venue: str
     """The DID; empty for the table meta."""
     piece: Piece
     hidden: tuple[bytes, ...]
-    """Encodings of the Sets of what is hidden."""
+    """Encodings of the Sets of hidden entries."""
 
 
-def plan(root: Value, options: GridOptions, before: Value = None) -> Iterator[Part]:
+def plan(root: Value, options: GridOptions, before: Value = None) -> Iterator[GridTask]:
     """Yield the tasks that read a table of `root`, or what is new in it since `before`.
 
-    Shapes: root, before: nil or the Index of a lattice's sections.
-    Cost:   one signature check for each venue that differs; the entries themselves are not read.
-    Raises: BadSignature: a venue's state is not signed by its key. UsageError: a venue that is
-            named is not there; not where there is a `before`, since it may come later. MissingData.
+    root, before: None or the Index of a lattice's sections.
+    Cost:   verifies one signature for each venue that differs; the entries are not read.
+    Raises: BadSignature: a venue's state is not signed by its key. MissingData.
     """
     hidden: tuple[bytes, ...] = ()
-    if not options.include_hidden and options.table is not Table.META:
+    if not options.include_hidden and options.table is not GridTable.META:
         hidden = tuple(encode(listed) for listed in hidden_entries(root))
     many = ENTRIES_PER_TASK_MAX
-    if options.table is Table.STORAGE and "content" in options.columns:
+    if options.table is GridTable.STORAGE and "content" in options.columns:
         many = CONTENTS_PER_TASK_MAX
     grid, old = _index(root, GRID_SECTION), _index(before, GRID_SECTION)
-    if options.table is Table.META:
+    if options.table is GridTable.META:
         for piece in cut(_index(old, _META), _index(grid, _META), many):
-            yield Part("", piece, ())
+            yield GridTask("", piece, ())
         return
     key = _PARTS[options.table]
     for did, own, other in _venues(_index(old, _VENUES), _index(grid, _VENUES), options):
         for piece in cut(_index(own, key), _index(other, key), many):
-            yield Part(did, piece, hidden)
+            yield GridTask(did, piece, hidden)
 
 
 def check_venues(root: Value, options: GridOptions) -> None:
-    """Check that the venues which the options name are there.
+    """Check that the venues named in the options exist.
 
-    Raises: UsageError: one is not.
+    Raises: UsageError: one does not.
     """
     venues = _index(_index(root, GRID_SECTION), _VENUES)
     check_there("venue", options.venues, {did for did in venues or () if isinstance(did, str)})
@@ -99,7 +98,7 @@ def check_venues(root: Value, options: GridOptions) -> None:
 def _venues(
     before: Index | None, after: Index | None, options: GridOptions
 ) -> Iterator[tuple[str, Value, Value]]:
-    """Yield (DID, state before, state now) of the venues that differ and are asked for."""
+    """Yield (DID, state before, state now) of the selected venues that differ."""
     if after is None:
         return
     known = Index() if before is None else before
@@ -114,7 +113,7 @@ def _venues(
 def _state(did: str, entry: Value, *, check: bool = False) -> Value:
     """Return the state that a venue signed.
 
-    Whether its key may speak for a DID that does not carry it was decided when it came in.
+    If the DID does not contain the key, intake has already decided whether the key may sign for it.
     """
     if not isinstance(entry, Signed):
         return entry
@@ -130,17 +129,17 @@ def _index(value: Value, key: Keyword) -> Index | None:
     return found if isinstance(found, Index) and len(found) else None
 
 
-def rows(part: Part, options: GridOptions, loader: Loader) -> Iterator[Row]:
-    """Yield the rows of a part. Runs in tasks.
+def rows(part: GridTask, options: GridOptions, loader: Loader) -> Iterator[Row]:
+    """Yield the rows of a task. Runs in tasks.
 
-    Raises: Corruption: an entry is not what its key says. LimitExceeded: a content is too long, or
-            a record for its format. UsageError: a format that takes no record. MissingData.
+    Raises: Corruption: an entry does not match its key. LimitExceeded: a content is too long, or a
+            record too long for its format. UsageError: the format takes no records. MissingData.
     """
     make = {
-        Table.ASSETS: _asset,
-        Table.JOBS: _job,
-        Table.META: _meta,
-        Table.STORAGE: _content,
+        GridTable.ASSETS: _asset,
+        GridTable.JOBS: _job,
+        GridTable.META: _meta,
+        GridTable.STORAGE: _content,
     }[options.table]
     hidden = [decode(cell, loader) for cell in part.hidden]
     key_of_part = _PARTS.get(options.table)
@@ -177,7 +176,7 @@ def _meta(_venue: str, key: bytes, value: Value, options: GridOptions) -> Row | 
 
 
 def _checked(key: bytes, text: str) -> str:
-    """Return a metadata text that has the id under which it stands."""
+    """Return a metadata text after comparing it with its id."""
     try:
         found = asset_id(text)
     except (UsageError, UnicodeEncodeError):

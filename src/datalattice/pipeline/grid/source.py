@@ -1,7 +1,7 @@
-"""Source: the Spark format `lattice.grid`: tables of the grid in batches, its jobs as a stream.
+"""The Spark format `lattice.grid`: tables of the grid in batches, its jobs as a stream.
 
-The planner chooses a root, checks who signed the venues, and cuts their collections into pieces; a
-task reads one of them. A stream's position is a root: a batch is what differs between two.
+The planner chooses a root, checks the venues' signatures, and divides their collections into
+pieces; a task reads one of them. A stream's position is a root; a batch is the difference of two.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pyspark.sql.streaming.datasource import (
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.errors import DataLoss, UsageError
+from datalattice.pipeline.arrow_batches import batches, check_schema, ddl
 from datalattice.pipeline.frames import Planned, read_part, root_at
-from datalattice.pipeline.grid.options import GridOptions, Table, parse_options
-from datalattice.pipeline.grid.rows import Part, check_venues, plan, rows
-from datalattice.pipeline.leasing import Snapshot
-from datalattice.pipeline.places import Source, open_place
-from datalattice.pipeline.roots import Roots, read_offset, write_offset
-from datalattice.pipeline.tables import batches, check_schema, ddl
+from datalattice.pipeline.grid.options import GridOptions, GridTable, parse_options
+from datalattice.pipeline.grid.rows import GridTask, check_venues, plan, rows
+from datalattice.pipeline.leasing import LeasedRoot
+from datalattice.pipeline.read_targets import OpenTarget, open_target
+from datalattice.pipeline.roots import LeasedRoots, read_offset, write_offset
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ _log: Final = logging.getLogger("datalattice.pipeline")
 
 
 class GridSource(DataSource):
-    """What venues publish, as rows of one of four tables.
+    """The venues' data, as rows of one of four tables.
 
     | table | columns |
     |---|---|
@@ -52,8 +52,7 @@ class GridSource(DataSource):
     | storage | venue, hash, size, content (only on demand) |
 
     `created` and `updated` are TIMESTAMP, `size` BIGINT, `content` of storage BINARY, `record` as
-    valueFormat says, all others STRING; ids and hashes are lower-case hex, as in
-    `datalattice.apps.grid`.
+    valueFormat says, all others STRING. Ids and hashes are lower-case hex.
 
     Options (names are case-insensitive):
 
@@ -61,21 +60,21 @@ class GridSource(DataSource):
       the address of a running node. `nodeKey`, `asOf` (batches only) and `leaseSeconds` as in
       `datalattice.pipeline.queue.source`.
     * `table`: assets, jobs, meta or storage.
-    * `venue`: which venues' entries; DIDs separated by commas or a JSON array. Default: all.
+    * `venue`: whose entries to read; DIDs separated by commas or a JSON array. Default: all.
     * `columns`: the columns to read, in this order. Default: all but the content of storage.
     * `includeContent`: true adds the column content of storage.
     * `maxContentBytes`: a longer content is an error. Default: 16m.
     * `valueFormat`: the form of a job's record: `json` (default), `string`, `variant` or `cell`.
-    * `includeHidden`: true reads, too, what a venue's own node hides. Default: false. A store knows
-      what is hidden; a node does not tell others.
+    * `includeHidden`: true also reads entries that a venue's own node hides. Default: false. Only a
+      store knows what is hidden; a node does not reveal it.
 
-    The table jobs can be read as a stream: every record that is new or changed since the batch
-    before; of several versions in between, the last. Further options of streams:
+    The table jobs can be read as a stream: each batch has the last version of every record that is
+    new or changed since the previous batch. Further options of streams:
 
-    * `startingOffsets`: `earliest` (default: all jobs first), `latest` (changes from now on), or
-      the hash of a root. A stream that restarts goes on from its checkpoint.
-    * `failOnDataLoss`: false: when the root that a stream goes on from is gone, all jobs are read
-      again, with a warning. Default: true, that is an error.
+    * `startingOffsets`: `earliest` (default: all jobs first), `latest` (only later changes), or the
+      hash of a root. A restarted stream continues from its checkpoint.
+    * `failOnDataLoss`: true (default) fails if the root that a stream stands at is gone; false
+      reads all jobs again, with a warning.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -103,21 +102,21 @@ class GridSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return the reader of a stream of jobs.
 
-        Raises: UsageError: another table, or an option is for batches.
+        Raises: UsageError: the table is not jobs, or an option is for batches.
         """
-        if self.parsed.table is not Table.JOBS:
+        if self.parsed.table is not GridTable.JOBS:
             raise UsageError(
-                f"the table {self.parsed.table.value} is read in batches; only jobs are a stream"
+                f"the table {self.parsed.table.value} is for batches; only jobs can be streamed"
             )
-        if self.parsed.place.as_of:
+        if self.parsed.target.as_of:
             raise UsageError(
                 "option asOf is for batches; a stream begins at a root with startingOffsets"
             )
         return GridStreamReader(self.parsed, schema)
 
 
-class _Reading:
-    """What both readers do: plan what differs between two roots, and read the parts."""
+class _FormatReader:
+    """What both readers share: the tasks for a difference of two roots, and reading a task."""
 
     def __init__(self, options: GridOptions, schema: StructType) -> None:
         self._options = options
@@ -126,11 +125,11 @@ class _Reading:
             schema, options.types, FORMAT, "table, columns, includeContent and valueFormat"
         )
 
-    def _parts(self, before: bytes | None, after: bytes | None) -> Iterator[Part]:
-        source = open_place(self._options.place)
+    def _parts(self, before: bytes | None, after: bytes | None) -> Iterator[GridTask]:
+        source = open_target(self._options.target)
         return plan(root_at(source, after), self._options, before=root_at(source, before))
 
-    def _planned(self, before: bytes | None, snapshot: Snapshot) -> list[Planned]:
+    def _planned(self, before: bytes | None, snapshot: LeasedRoot) -> list[Planned]:
         where = f"the grid's {self._options.table.value}"
         return [
             Planned(f"{where} of {part.venue}" if part.venue else where, part, snapshot)
@@ -139,57 +138,59 @@ class _Reading:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
-        return read_part(partition, self._options.place, self._schema, self._batches)
+        return read_part(partition, self._options.target, self._schema, self._batches)
 
-    def _batches(self, part: Part, source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, part: GridTask, source: OpenTarget, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
         return batches(rows(part, self._options, source), schema)
 
 
-class GridReader(_Reading, DataSourceReader):
+class GridReader(_FormatReader, DataSourceReader):
     """Reads a table once."""
 
     def partitions(self) -> Sequence[Planned]:
         """Return the tasks."""
-        return open_place(self._options.place).planned(self._tasks)
+        return open_target(self._options.target).planned(self._tasks)
 
-    def _tasks(self, snapshot: Snapshot) -> list[Planned]:
-        check_venues(root_at(open_place(self._options.place), snapshot.root_hash), self._options)
+    def _tasks(self, snapshot: LeasedRoot) -> list[Planned]:
+        check_venues(root_at(open_target(self._options.target), snapshot.root_hash), self._options)
         return self._planned(None, snapshot)
 
 
-class GridStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class GridStreamReader(_FormatReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads jobs that are new or changed, from one root to the next.
 
-    Spark keeps the position: after a restart it asks for the same pairs of roots again.
+    Spark keeps the position: after a restart it requests the same pairs of roots again.
     """
 
     def __init__(self, options: GridOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._roots = Roots(options.place)
+        self._roots = LeasedRoots(options.target)
 
     def __reduce__(self) -> tuple[type[GridStreamReader], tuple[GridOptions, StructType]]:
-        # What is leased belongs to the process that plans.
+        # Leases belong to the process that plans.
         return type(self), (self._options, self._schema)
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
-        """Return where a new stream begins."""
+        """Return the position where a new stream begins."""
         return write_offset(self._roots.first(self._options.starting))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """Note the present root: the stream ends when that is read."""
+        """End the stream at the current root."""
         self._roots.bound()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """Return that a batch takes all that differs."""
+        """Return that a batch reads the complete difference."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802 - Spark's
-        """Return where the next batch ends; the start itself where no job has changed."""
+        """Return where the next batch ends; `start` itself if no job changed."""
         return write_offset(self._roots.next(read_offset(start), self._differ))
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
-        """Return the present root, for the progress report."""
-        return write_offset(open_place(self._options.place).root_hash())
+        """Return the current root, for the progress report."""
+        return write_offset(open_target(self._options.target).root_hash())
 
     def _differ(self, before: bytes | None, after: bytes) -> bool:
         return next(self._parts(before, after), None) is not None
@@ -215,5 +216,5 @@ class GridStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailabl
         return self._planned(before, snapshot)
 
     def commit(self, end: dict[str, object]) -> None:
-        """Let go of the roots before `end`."""
+        """Release the roots before `end`."""
         self._roots.commit(read_offset(end))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from datalattice.errors import Corruption
 from datalattice.pipeline.failures import clear_errors
-from datalattice.pipeline.jobs.inspecting import Fault, Found, Inspector
+from datalattice.pipeline.jobs.inspecting import CellFault, FoundFault, Inspector
 from datalattice.pipeline.jobs.stores import for_tasks, opened, parts_of, store_folder
 from datalattice.pipeline.progress import Progress, watching_tasks
 from datalattice.store import (
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS: Final = "kind STRING, hash BINARY, file STRING, offset BIGINT, detail STRING"
-"""A row for each fault; see `Fault` for the kinds. `hash` is NULL where no single cell is meant."""
+"""A row for each fault, of the kinds of `CellFault`. `hash` is NULL if no single cell is meant."""
 
 HOLES_MAX: Final = 10_000
 """More damaged places are not told apart: every entry of the index is inspected then."""
@@ -137,7 +137,7 @@ def audit(
     folder = store_folder(store)
     with CellStore.open(folder, read_only=True) as reader, clear_errors():
         extent = extent_of(reader)
-        work = Work(folder, for_tasks(extent), parts_of(extent, parts))
+        work = AuditPlan(folder, for_tasks(extent), parts_of(extent, parts))
         tasks = _SparkTasks(spark, progress)
         sums, rows = examine(reader, work, tasks)
         check_extent(reader, extent)
@@ -147,7 +147,7 @@ def audit(
             counts = {row[0]: row[1] for row in faults.groupBy("kind").count().collect()}
         else:  # of a store that is whole, as most are, nothing has to be gone through again
             counts = {}
-        scars = counts.pop(Fault.SCAR.value, 0)
+        scars = counts.pop(CellFault.SCAR.value, 0)
         return AuditReport(
             folder,
             None if extent.root is None else "0x" + extent.root.hex(),
@@ -170,7 +170,7 @@ RunTasks = Callable[[str, "PacksTask | IndexTask", int], Told]
 """Runs a step, given its name, task and number of tasks; keeps the faults that they find."""
 
 
-def examine(reader: CellStore, work: Work, run: RunTasks) -> tuple[Sums, list[Found]]:
+def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, list[FoundFault]]:
     """Run the steps of an audit; return how much was seen, and the faults beside those of tasks."""
     told = run("audit", PacksTask(work), len(work.plan))
     sums = Sums(told)
@@ -190,7 +190,7 @@ def examine(reader: CellStore, work: Work, run: RunTasks) -> tuple[Sums, list[Fo
     rows = [one.found() for one in damaged]
     record = record_damage(reader)
     if record is not None:
-        rows.append(Found(Fault.SCAR, None, record.file, record.offset, record.reason))
+        rows.append(FoundFault(CellFault.SCAR, None, record.file, record.offset, record.reason))
     return sums, rows + list(_lost_roots(reader, work.extent))
 
 
@@ -223,7 +223,7 @@ def read_facts(texts: Iterable[str]) -> Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class AuditPlan:
     """What all tasks of an audit know."""
 
     folder: str
@@ -252,13 +252,13 @@ class _Damaged:
     is_needed: bool = False
     """Whether the index leads there, or the end of the log is missing, which was acknowledged."""
 
-    def found(self) -> Found:
+    def found(self) -> FoundFault:
         """Return the fault."""
-        kind = Fault.PACK if self.is_needed else Fault.SCAR
-        return Found(kind, None, self.file, self.offset, self.reason)
+        kind = CellFault.PACK if self.is_needed else CellFault.SCAR
+        return FoundFault(kind, None, self.file, self.offset, self.reason)
 
 
-def _damaged(told: Told, reader: CellStore, work: Work) -> list[_Damaged]:
+def _damaged(told: Told, reader: CellStore, work: AuditPlan) -> list[_Damaged]:
     """Return the places where packs are damaged or missing, in order."""
     places: list[_Damaged] = []
     behind, sequence, is_open = 0, 0, False
@@ -296,20 +296,20 @@ def _outside(told: Told, damaged: Sequence[_Damaged]) -> int:
     return sum(fact["outside"] for fact in told)
 
 
-def _lost_roots(reader: CellStore, extent: Extent) -> Iterator[Found]:
+def _lost_roots(reader: CellStore, extent: Extent) -> Iterator[FoundFault]:
     """Yield the roots that somebody keeps and that are not here."""
     kept = [] if extent.root is None else [(extent.root, "the root")]
     try:
         kept += [(pin.root_hash, f"the pin {pin.name!r}") for pin in reader.pins.all()]
         kept += [(lease.root_hash, f"the lease {lease.file}") for lease in reader.leases.live()]
     except Corruption as error:
-        yield Found(Fault.ROOT, None, reader.path, 0, str(error))
+        yield FoundFault(CellFault.ROOT, None, reader.path, 0, str(error))
     for hash, what in kept:
         if not reader.has(hash):
-            yield Found(Fault.ROOT, hash, reader.path, 0, f"{what} is not here")
+            yield FoundFault(CellFault.ROOT, hash, reader.path, 0, f"{what} is not here")
 
 
-def _faults(spark: SparkSession, frames: list[DataFrame], rows: list[Found]) -> DataFrame:
+def _faults(spark: SparkSession, frames: list[DataFrame], rows: list[FoundFault]) -> DataFrame:
     """Return the faults of all tasks, and others."""
     found = [frame.where(f"kind <> '{FACTS}'") for frame in frames]
     if rows:
@@ -325,7 +325,7 @@ def _faults(spark: SparkSession, frames: list[DataFrame], rows: list[Found]) -> 
 class PacksTask:
     """Inspects the packs of stretches, given by their numbers."""
 
-    work: Work
+    work: AuditPlan
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do the work of a task."""
@@ -366,7 +366,7 @@ class PacksTask:
 class IndexTask:
     """Goes through slices of the index, given by their numbers."""
 
-    work: Work
+    work: AuditPlan
     spans: tuple[Span, ...] | None
     """Only what leads there is inspected; None: every entry."""
     slices: int
@@ -410,7 +410,7 @@ class IndexTask:
 Row = tuple[str, bytes | None, str, int, str]
 
 
-def _row(found: Found) -> Row:
+def _row(found: FoundFault) -> Row:
     return found.kind.value, found.hash, found.file, found.offset, found.detail
 
 

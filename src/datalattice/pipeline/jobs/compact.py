@@ -25,12 +25,12 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.pipeline.jobs.report import Report
+from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.options import bad_option, hash_of, owner_name
-from datalattice.pipeline.places import open_place
 from datalattice.pipeline.progress import Progress, watching_tasks
 from datalattice.pipeline.queue.options import parse_options
 from datalattice.pipeline.queue.view import read_view
+from datalattice.pipeline.read_targets import open_target
 
 if TYPE_CHECKING:
     from pyspark import StorageLevel
@@ -49,7 +49,7 @@ _RECORD: Final = ("offset", "timestamp", "value", "headers")
 
 
 @dataclass(frozen=True, slots=True)
-class CompactReport(Report):
+class CompactReport(JobReport):
     """What a compaction found and wrote."""
 
     store: str
@@ -107,11 +107,11 @@ def compact(
     owner = owner_name(owner or key_pair.public_key.hex())
     if into_topic is not None and write_id is None and _has_records(folder, key_pair, into_topic):
         raise bad_option("into_topic", into_topic, "it has records; name a new topic")
-    named = {"store": (source or store) if node is None else None, "node": node, "asOf": as_of}
-    place = {name: value for name, value in named.items() if value is not None}
-    count = None if into_topic is None else partition_count(place, owner, topic)
+    asked = {"store": (source or store) if node is None else None, "node": node, "asOf": as_of}
+    source_options = {name: value for name, value in asked.items() if value is not None}
+    count = None if into_topic is None else partition_count(source_options, owner, topic)
     reader = spark.read.format("lattice.queue").options(
-        topic=topic, owner=owner, includeHeaders="true", valueFormat="cell", **place
+        topic=topic, owner=owner, includeHeaders="true", valueFormat="cell", **source_options
     )
     reader = reader.option("keyFormat", "cell" if into_database is None else "string")
     latest = latest_records(reader.load(), keyless).persist(_disk_only())
@@ -148,15 +148,15 @@ def _has_records(folder: Folder, key_pair: KeyPair, topic: str) -> bool:
         return any(found.partition(name).end_offset() for name in found.partitions())
 
 
-def partition_count(place: Mapping[str, str], owner: str, topic: str) -> int | None:
-    """Return over how many partitions the keys of a topic are spread, None where it has none.
+def partition_count(source_options: Mapping[str, str], owner: str, topic: str) -> int | None:
+    """Return the number of partitions of a topic, or None for a topic without numbered partitions.
 
-    Where that was never set, as many as there have to be for the partitions that there are.
+    A topic that never set the number counts as having one more than its greatest partition id.
 
-    place: the options that name it, as `lattice.queue` takes them.
+    source_options: the options of `lattice.queue` that name the store or the node.
     Raises: as `lattice.queue` for these options. UsageError: no such owner or topic.
     """
-    options = parse_options({**place, "owner": owner, "topic": topic})
+    options = parse_options({**source_options, "owner": owner, "topic": topic})
 
     def counted(hash: bytes | None) -> int | None:
         root = None if hash is None else source.load(hash)
@@ -168,7 +168,7 @@ def partition_count(place: Mapping[str, str], owner: str, topic: str) -> int | N
         ids = [int(name.partition) for name in view if name.partition.isdecimal()]
         return max(ids) + 1 if ids and max(ids) < PARTITIONS_MAX else None
 
-    source = open_place(options.place)
+    source = open_target(options.target)
     return source.settled(counted)
 
 

@@ -69,7 +69,7 @@ NO_SIGNERS: Final = Signers()
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ValuePair:
     """Two values at one place of two roots; `ABSENT` where there is none."""
 
     path: tuple[Value, ...]
@@ -97,13 +97,13 @@ class Pair:
         return REMOVED if self.after is ABSENT else CHANGED
 
 
-def planned(before: Value, after: Value) -> Iterator[Pair]:
+def planned(before: Value, after: Value) -> Iterator[ValuePair]:
     """Yield pairs that together hold all that differs, none of them large that can be parted.
 
     Raises: MissingData: a cell that is looked at is not at hand.
     Cost:   the cells above what is yielded, of them those that differ.
     """
-    waiting = [iter([Pair((), replicable(before), replicable(after), root_lattice())])]
+    waiting = [iter([ValuePair((), replicable(before), replicable(after), root_lattice())])]
     while waiting:
         pair = next(waiting[-1], None)
         if pair is None:
@@ -117,7 +117,7 @@ def planned(before: Value, after: Value) -> Iterator[Pair]:
             yield pair
 
 
-def rows_of(pair: Pair) -> Iterator[Pair]:
+def rows_of(pair: ValuePair) -> Iterator[ValuePair]:
     """Yield what differs in a pair: each as deep as the lattice has keys for it.
 
     Raises: as `planned`.
@@ -136,7 +136,7 @@ def rows_of(pair: Pair) -> Iterator[Pair]:
             yield one
 
 
-def _parted(pair: Pair) -> Iterator[Pair]:
+def _parted(pair: ValuePair) -> Iterator[ValuePair]:
     """Yield the parts of two indexes that differ, each small or of one key."""
     stack = [IndexPart(_index(pair.before), _index(pair.after))]
     while stack:
@@ -150,7 +150,7 @@ def _parted(pair: Pair) -> Iterator[Pair]:
             stack.extend(below)
 
 
-def _below(pair: Pair) -> Iterator[Pair] | None:
+def _below(pair: ValuePair) -> Iterator[ValuePair] | None:
     """Return the pairs one key below a pair, without those that are equal; None: it is a row."""
     lattice, before, after = pair.lattice, _there(pair.before), _there(pair.after)
     if lattice is None:
@@ -186,8 +186,8 @@ def _below(pair: Pair) -> Iterator[Pair] | None:
 
 
 def _signed(
-    pair: Pair, lattice: SignedLattice, before: Value, after: Value
-) -> Iterator[Pair] | None:
+    pair: ValuePair, lattice: SignedLattice, before: Value, after: Value
+) -> Iterator[ValuePair] | None:
     """Return the pair of the values that are signed, None where it is a row."""
     sides = (before, after)
     if not any(isinstance(one, Signed) for one in sides) or not all(
@@ -218,8 +218,8 @@ def _signed(
 
 
 def _in_drive(
-    pair: Pair, lattice: DLFSLattice, before: Value, after: Value
-) -> Iterator[Pair] | None:
+    pair: ValuePair, lattice: DLFSLattice, before: Value, after: Value
+) -> Iterator[ValuePair] | None:
     """Return the pairs of the names in two directories, None for a file, or what is no directory.
 
     The directory itself is no row where both sides have it: its time follows what is in it.

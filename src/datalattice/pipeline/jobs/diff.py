@@ -27,10 +27,10 @@ from datalattice.cells import (
 )
 from datalattice.errors import UsageError
 from datalattice.lattice import Lattice, SignedLattice, root_lattice
-from datalattice.pipeline.jobs.comparing import PART_KEYS, Pair, Signers, planned, rows_of
-from datalattice.pipeline.jobs.inputs import CACHE_BYTES, Input, open_stores, resolve_input
+from datalattice.pipeline.jobs.comparing import PART_KEYS, Signers, ValuePair, planned, rows_of
+from datalattice.pipeline.jobs.inputs import CACHE_BYTES, JobInput, open_stores, resolve_input
 from datalattice.pipeline.jobs.tasks import PAYLOADS_MAX, mapped
-from datalattice.pipeline.owners import name_text
+from datalattice.pipeline.signatures import name_text
 from datalattice.store import CellStore
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ COLUMNS: Final = (
 )
 
 
-class _Item(NamedTuple):
+class _DiffItem(NamedTuple):
     """A pair as a task is told it: values by their encodings, what is below them by hash."""
 
     path: bytes
@@ -88,7 +88,7 @@ def diff(spark: SparkSession, before: str, after: str) -> DataFrame:
     return mapped(spark, partial(_batches, inputs, tasks), len(tasks), COLUMNS)
 
 
-def _leased(name: str) -> Input:
+def _leased(name: str) -> JobInput:
     found = resolve_input(name)
     if found.is_archive:
         raise UsageError(f"{name}: an archive is read as a whole; import it into a store first")
@@ -97,7 +97,7 @@ def _leased(name: str) -> Input:
     return found
 
 
-def plan(before: Input, after: Input) -> list[list[_Item]]:
+def plan(before: JobInput, after: JobInput) -> list[list[_DiffItem]]:
     """Return what each task compares.
 
     Raises: as `diff`.
@@ -108,7 +108,7 @@ def plan(before: Input, after: Input) -> list[list[_Item]]:
         CellStore.open(before.path, read_only=True, cache_bytes=CACHE_BYTES) as own,
         CellStore.open(after.path, read_only=True, cache_bytes=CACHE_BYTES) as other,
     ):
-        tasks: list[list[_Item]] = []
+        tasks: list[list[_DiffItem]] = []
         size = PART_KEYS
         for count, pair in enumerate(planned(own.load(before.root), other.load(after.root))):
             if count == PAIRS_MAX:
@@ -121,8 +121,8 @@ def plan(before: Input, after: Input) -> list[list[_Item]]:
     return tasks
 
 
-def _item(pair: Pair) -> _Item:
-    return _Item(
+def _item(pair: ValuePair) -> _DiffItem:
+    return _DiffItem(
         encode_message(Vector.of(pair.path)),
         len(pair.path) if pair.lattice is not None else 0,
         encode_message(pair.owner),
@@ -133,11 +133,11 @@ def _item(pair: Pair) -> _Item:
     )
 
 
-def _pair(item: _Item, own: CellStore, other: CellStore) -> Pair:
+def _pair(item: _DiffItem, own: CellStore, other: CellStore) -> ValuePair:
     path = decode_message(item.path)
     assert isinstance(path, Vector)
     keys = tuple(path)
-    return Pair(
+    return ValuePair(
         keys,
         ABSENT if item.before is None else decode(item.before, own),
         ABSENT if item.after is None else decode(item.after, other),
@@ -160,7 +160,7 @@ def _lattice_at(keys: tuple[Value, ...], signers: Signers) -> Lattice | None:
 
 
 def _batches(
-    inputs: tuple[Input, Input], tasks: list[list[_Item]], task: int
+    inputs: tuple[JobInput, JobInput], tasks: list[list[_DiffItem]], task: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task."""
     if task >= len(tasks):
@@ -187,7 +187,7 @@ def _batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, pa.schema(fields))
 
 
-def _row(pair: Pair) -> dict[str, Any]:
+def _row(pair: ValuePair) -> dict[str, Any]:
     owned = pair.owner is not None
     below = pair.path[1:]
     if owned:

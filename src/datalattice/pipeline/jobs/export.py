@@ -21,7 +21,7 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import SystemEntropy
 from datalattice.errors import UsageError
 from datalattice.pipeline.jobs.counting import counted
-from datalattice.pipeline.jobs.report import Report
+from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.progress import Progress, watching_tasks
 
@@ -43,7 +43,7 @@ _FILES: Final = "path STRING, size BIGINT, rows BIGINT, modified BIGINT"
 
 
 @dataclass(frozen=True, slots=True)
-class ExportReport(Report):
+class ExportReport(JobReport):
     """What an export wrote."""
 
     source: str
@@ -201,10 +201,10 @@ def _write_files(
     import pyarrow as pa
 
     files: list[dict[str, object]] = []
-    file: _File | None = None
+    file: _ExportFile | None = None
     for batch in batches:
         if batch.num_rows:
-            file = file or _File(Path(folder), name, batch.schema)
+            file = file or _ExportFile(Path(folder), name, batch.schema)
             file.take(batch)
             if file.size >= FILE_BYTES_MAX:
                 files.append(file.close())
@@ -214,7 +214,7 @@ def _write_files(
     yield from pa.Table.from_pylist(files).to_batches()
 
 
-class _File:
+class _ExportFile:
     """A file that is being written; its rows wait in memory until they are a group."""
 
     def __init__(self, folder: Path, name: str, schema: pa.Schema) -> None:

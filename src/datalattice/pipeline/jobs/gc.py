@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 from datalattice.clock import Clock, SystemClock
 from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.failures import clear_errors
-from datalattice.pipeline.jobs.report import Report
+from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.jobs.stores import (
     for_tasks,
     opened,
@@ -84,7 +84,7 @@ FOUND: Final = "segment INT, live BINARY, dead BINARY, " + ", ".join(f"{n} BIGIN
 
 
 @dataclass(frozen=True, slots=True)
-class GcReport(Report):
+class GcReport(JobReport):
     """What a mark found."""
 
     store: str
@@ -228,7 +228,7 @@ def hashes_in(packed: bytes) -> list[bytes]:
     return [bytes(packed[i : i + HASH_BYTES]) for i in range(0, len(packed), HASH_BYTES)]
 
 
-class _Part:
+class _MarkPart:
     """What came to a task of one part."""
 
     def __init__(self, number: int, handed: Handed | None) -> None:
@@ -248,12 +248,12 @@ class _Part:
         return marks
 
 
-def _parts_in(batches: Iterable[pa.RecordBatch], handed: Handed | None) -> Iterator[_Part]:
+def _parts_in(batches: Iterable[pa.RecordBatch], handed: Handed | None) -> Iterator[_MarkPart]:
     """Yield the parts in the rows of a task, each one again and again with its next leads.
 
     handed: leads that take the place of those in the rows, which are old.
     """
-    part: _Part | None = None
+    part: _MarkPart | None = None
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
         nothing = [None] * batch.num_rows  # of the first round, which has but numbers of parts
@@ -263,7 +263,7 @@ def _parts_in(batches: Iterable[pa.RecordBatch], handed: Handed | None) -> Itera
             if part is None or part.number != number:
                 if part is not None:
                     yield part
-                part = _Part(number, handed)
+                part = _MarkPart(number, handed)
             if segment is not None:
                 part.packed[segment] = marks
             elif hashes is not None:
@@ -306,7 +306,7 @@ class MarkTask:
 class _Marking:
     """A part that is marked; the store is opened when there is something to follow."""
 
-    def __init__(self, task: MarkTask, part: _Part, held: ExitStack) -> None:
+    def __init__(self, task: MarkTask, part: _MarkPart, held: ExitStack) -> None:
         self.part = part
         self._task = task
         self._held = held
@@ -383,13 +383,13 @@ class SortTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do the work of a task."""
-        done: _Part | None = None
+        done: _MarkPart | None = None
         for part in _parts_in(batches, self.handed):
             if part is not done:
                 done = part
                 yield from self._sort_out(part)
 
-    def _sort_out(self, part: _Part) -> Iterator[pa.RecordBatch]:
+    def _sort_out(self, part: _MarkPart) -> Iterator[pa.RecordBatch]:
         live = part.marks()
         dead = Marks()
         counts: dict[int, list[int]] = {number: [0, 0, 0] for number in live.segments()}

@@ -38,7 +38,7 @@ CACHE_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class JobInput:
     """One input: where it is, and the hash of its root."""
 
     name: str
@@ -54,7 +54,7 @@ class Input:
         return not self.root
 
 
-def resolve_input(name: str) -> Input:
+def resolve_input(name: str) -> JobInput:
     """Return the input that a text names: a path, and perhaps `@` and which root is meant.
 
     Raises: UsageError: there is no store, node or archive, no such root, or nothing in it.
@@ -76,11 +76,11 @@ def resolve_input(name: str) -> Input:
         )
     path = str(found.absolute())
     if found.is_file():
-        return Input(name, path)
+        return JobInput(name, path)
     with CellStore.open(path, read_only=True) as store:
         if store.root_hash() is None:
             raise UsageError(f"{name}: nothing was ever committed there")
-        return Input(name, path, root_named(store, ref))
+        return JobInput(name, path, root_named(store, ref))
 
 
 def _find(name: str) -> Path | None:
@@ -92,7 +92,7 @@ def _find(name: str) -> Path | None:
 
 
 @contextmanager
-def leased(inputs: Sequence[Input]) -> Iterator[None]:
+def leased(inputs: Sequence[JobInput]) -> Iterator[None]:
     """Keep the roots of inputs while the block runs, whatever their writers collect.
 
     A folder that cannot be written to has no writer either, and needs no lease.
@@ -163,6 +163,6 @@ def staged_encoding(path: str, hash: bytes) -> bytes | None:
     return found
 
 
-def root_of(one: Input) -> Value:
+def root_of(one: JobInput) -> Value:
     """Return the root of an input, from the store that this process keeps open."""
     return open_stores.get(one.path).load(one.root)

@@ -34,7 +34,7 @@ _MAYBE_SIGNED: Final = re.compile(rb"\x90.{97}", re.DOTALL)
 """Where a signed value stands, and now and then elsewhere: tag, key, signature, and a value."""
 
 
-class Fault(Enum):
+class CellFault(Enum):
     """What can be wrong."""
 
     PACK = "pack"
@@ -53,10 +53,10 @@ class Fault(Enum):
     """Bytes of packs that are damaged or missing, and held nothing that the index leads to."""
 
 
-class Found(NamedTuple):
+class FoundFault(NamedTuple):
     """One fault."""
 
-    kind: Fault
+    kind: CellFault
     hash: bytes | None
     file: str
     offset: int
@@ -85,31 +85,31 @@ class Inspector:
             "faults": self.faults,
         }
 
-    def inspect(self, cells: Iterable[tuple[bytes, int]]) -> Iterator[Found]:
+    def inspect(self, cells: Iterable[tuple[bytes, int]]) -> Iterator[FoundFault]:
         """Yield what is wrong with cells, given as (hash, place)."""
         for hash, place in cells:
             yield from self._inspect(hash, place)
             if self._waiting_bytes >= INSPECTED_BYTES:
                 yield from self.finish()
 
-    def _inspect(self, hash: bytes, place: int) -> Iterable[Found]:
+    def _inspect(self, hash: bytes, place: int) -> Iterable[FoundFault]:
         self.cells += 1
         try:
             data = self._reader.read(place)
         except Corruption as error:
-            return (self._found(Fault.HASH, hash, place, str(error)),)
+            return (self._found(CellFault.HASH, hash, place, str(error)),)
         self.bytes += len(data)
         self._waiting_bytes += len(data)
         if _sha3(data).digest() != hash:
-            return (self._found(Fault.HASH, hash, place, "the cell does not fit its hash"),)
+            return (self._found(CellFault.HASH, hash, place, "the cell does not fit its hash"),)
         try:
             value = decode(data)
             again = encode(value)
         except BadFormat as error:
-            return (self._found(Fault.ENCODING, hash, place, str(error)),)
+            return (self._found(CellFault.ENCODING, hash, place, str(error)),)
         if again != data:
             text = "its value is encoded otherwise"
-            return (self._found(Fault.ENCODING, hash, place, text),)
+            return (self._found(CellFault.ENCODING, hash, place, text),)
         if not may_refer(data):  # as most cells: neither references nor signed values
             return ()
         refs = branch_hashes(data)
@@ -119,7 +119,7 @@ class Inspector:
             return self._check_signed(hash, place, value)
         return ()
 
-    def _check_signed(self, hash: bytes, place: int, value: Value) -> Iterator[Found]:
+    def _check_signed(self, hash: bytes, place: int, value: Value) -> Iterator[FoundFault]:
         if not isinstance(value, Cell):
             return
         for signed in inline_signed(value):
@@ -127,9 +127,9 @@ class Inspector:
                 continue  # nothing here says whose it is to be
             self.signed += 1
             if not signed.verify():
-                yield self._found(Fault.SIGNATURE, hash, place, _forged(signed, value))
+                yield self._found(CellFault.SIGNATURE, hash, place, _forged(signed, value))
 
-    def finish(self) -> Iterator[Found]:
+    def finish(self) -> Iterator[FoundFault]:
         """Yield the references that lead nowhere, of the cells since the last call."""
         waiting, self._waiting = self._waiting, []
         self._waiting_bytes = 0
@@ -149,18 +149,18 @@ class Inspector:
                     continue
                 if at < 0:
                     text = f"refers to 0x{ref.hex()}, which is not here"
-                    yield self._found(Fault.REFERENCE, hash, place, text)
+                    yield self._found(CellFault.REFERENCE, hash, place, text)
                 else:
                     text = (
                         f"refers by hash to 0x{ref.hex()}, a cell of {locate(at)[2]} bytes, "
                         "which belongs inside it"
                     )
-                    yield self._found(Fault.ENCODING, hash, place, text)
+                    yield self._found(CellFault.ENCODING, hash, place, text)
 
-    def _found(self, kind: Fault, hash: bytes, place: int, detail: str) -> Found:
+    def _found(self, kind: CellFault, hash: bytes, place: int, detail: str) -> FoundFault:
         self.faults += 1
         segment, offset, _ = locate(place)
-        return Found(kind, hash, self._reader.path(segment), offset, detail)
+        return FoundFault(kind, hash, self._reader.path(segment), offset, detail)
 
 
 def _forged(signed: Signed, value: Value) -> str:

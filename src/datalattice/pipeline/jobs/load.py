@@ -29,12 +29,12 @@ from datalattice.cells import (
     to_json,
 )
 from datalattice.errors import DataLatticeError, UsageError
+from datalattice.pipeline.arrow_rows import MapPlan, maps_of, values_of
 from datalattice.pipeline.columns import checked_texts
 from datalattice.pipeline.jobs.counting import counted
-from datalattice.pipeline.jobs.report import Report
+from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.progress import Progress, watching_tasks
-from datalattice.pipeline.rowmaps import MapPlan, maps_of, values_of
 from datalattice.pipeline.values import ValueFormat, render
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class LoadReport(Report):
+class LoadReport(JobReport):
     """What a load wrote."""
 
     store: str
@@ -200,7 +200,7 @@ def _read(
 
 
 @dataclass(frozen=True, slots=True)
-class RowPlan:
+class LoadPlan:
     """How rows become values. Plain, for it goes to every task."""
 
     is_text: bool
@@ -215,19 +215,19 @@ class RowPlan:
 
 def _plan(
     frame: DataFrame, format: str, key: str | None, *, drop_nulls: bool, text_key: bool
-) -> RowPlan:
+) -> LoadPlan:
     types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     if format == "json":
-        return RowPlan(True, key, text_key, (), drop_nulls)
+        return LoadPlan(True, key, text_key, (), drop_nulls)
     if key is not None and key not in types:
         raise bad_option("key", key, f"the files have the columns {', '.join(types)}")
     if len(types) < len(frame.columns):
         raise UsageError("two columns have the same name; give them others with a schema")
     variants = tuple(name for name, kind in types.items() if kind == "variant")
-    return RowPlan(False, key, text_key, variants, drop_nulls)
+    return LoadPlan(False, key, text_key, variants, drop_nulls)
 
 
-def made_rows(plan: RowPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def made_rows(plan: LoadPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield rows of value and key, as the sinks take them, for rows of files.
 
     Raises: UsageError: a row that is no map, or has no key that can be one.
@@ -258,7 +258,7 @@ def made_rows(plan: RowPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         yield batch()
 
 
-def _rows(plan: RowPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, object]]:
+def _rows(plan: LoadPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, object]]:
     """Yield the map of each row as a message, and its key."""
     make = _lines if plan.is_text else _maps
     for batch in batches:
@@ -266,7 +266,7 @@ def _rows(plan: RowPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[by
             yield from make(plan, batch.slice(first, ROWS_MAX))
 
 
-def _maps(plan: RowPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]]:
+def _maps(plan: LoadPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]]:
     maps = MapPlan(plan.key, plan.variants, plan.drop_nulls)
     cells: CellList = []
     values = maps_of(checked_texts(rows), maps, cells)
@@ -285,7 +285,7 @@ def _messages(values: list[bytes], cells: CellList) -> list[bytes]:
     return [encode_message(decode(value, below)) if may_refer(value) else value for value in values]
 
 
-def _lines(plan: RowPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]]:
+def _lines(plan: LoadPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]]:
     for row in rows.to_pylist():
         made = _line(row)
         if made is None:
@@ -314,7 +314,7 @@ def _without_nils(row: Map) -> Map:
     return Map.of({name: item for name, item in row.entries() if item is not None})
 
 
-def _key(plan: RowPlan, found: Value, row: bytes) -> object:
+def _key(plan: LoadPlan, found: Value, row: bytes) -> object:
     if not plan.text_key:
         return None if found is None else encode_message(found)
     if found is None:

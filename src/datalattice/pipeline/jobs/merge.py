@@ -45,21 +45,21 @@ from datalattice.lattice import (
 )
 from datalattice.pipeline.jobs.inputs import (
     CACHE_BYTES,
-    Input,
+    JobInput,
     leased,
     open_stores,
     resolve_input,
     root_of,
     staged_stores,
 )
-from datalattice.pipeline.jobs.output import Output, Result
+from datalattice.pipeline.jobs.output import MergeResult, Output
 from datalattice.pipeline.jobs.partials import (
-    Bucket,
-    Merger,
+    KeyRange,
+    OwnerBucket,
     Partial,
-    Range,
     Tally,
     Unit,
+    UnitMerger,
     slots_of,
     united,
     with_databases,
@@ -75,10 +75,10 @@ from datalattice.pipeline.jobs.reduction import (
     reduce_some,
     unit_document,
 )
-from datalattice.pipeline.jobs.report import Report
+from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.jobs.tasks import run_tasks
-from datalattice.pipeline.owners import signer_of
 from datalattice.pipeline.progress import Progress, silent
+from datalattice.pipeline.signatures import signer_of
 from datalattice.store import CellStore
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ SAMPLE_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class MergeReport(Report):
+class MergeReport(JobReport):
     """What a merge did."""
 
     root: str
@@ -214,7 +214,7 @@ class _Merge:
     has_root: bool = False
     """Whether the node that takes the result has data of its own: the first input then."""
 
-    def run(self, sources: list[Input]) -> MergeReport:
+    def run(self, sources: list[JobInput]) -> MergeReport:
         count = len(sources)
         if self.output.folder is not None and self.output.has_root():
             self.has_root = True
@@ -229,9 +229,9 @@ class _Merge:
             documents = self._reduced(reduction, units, sources)
             with CellStore.open(reduction.base, read_only=True, cache_bytes=CACHE_BYTES) as base:
                 partials = [read_partial(document, base) for document in documents]
-                merger = Merger(public_keys, ranges)
+                merger = UnitMerger(public_keys, ranges)
                 root, forks = self._whole(merger, list(zip(units, partials, strict=True)))
-                result = Result(root, merger, self.keys)
+                result = MergeResult(root, merger, self.keys)
                 if self.has_root:
                     result = replace(result, base=base, origin=root_of(sources[0]))
                 hash, cells = self.output.write(result, self.staging, self._told)
@@ -253,7 +253,7 @@ class _Merge:
 
     # --- planning ---
 
-    def _admitted(self, sources: list[Input]) -> list[Input]:
+    def _admitted(self, sources: list[JobInput]) -> list[JobInput]:
         """Return inputs that all are stores, and sound: tasks unpack archives, and check all.
 
         The node that takes the result is known to be sound.
@@ -274,7 +274,7 @@ class _Merge:
             raise UsageError(f"nothing of any input can be merged; {'; '.join(self.refused)}")
         return made
 
-    def _ranges(self, sources: list[Input]) -> list[Range]:
+    def _ranges(self, sources: list[JobInput]) -> list[KeyRange]:
         """Return the ranges of keys in which the large databases of the key's owner are merged."""
         largest: dict[tuple[bytes, ...], tuple[tuple[Value, ...], Value, Index]] = {}
         for one in sources[:SAMPLE_MAX]:
@@ -289,7 +289,7 @@ class _Merge:
                     if known is None or len(known[2]) < len(index):
                         largest[_name(*slot), _name(name)] = slot, name, index
         return [
-            Range(slot, name, low, high)
+            KeyRange(slot, name, low, high)
             for slot, name, index in largest.values()
             for low, high in pairwise(
                 [None, *index_bounds(index, -(-len(index) // RANGE_KEYS)), None]
@@ -303,15 +303,15 @@ class _Merge:
             if _is_cut(lattice) and signer_of(self.keys, path[-1]) is not None:
                 yield path, cell
 
-    def _buckets(self, sources: list[Input]) -> list[Bucket]:
+    def _buckets(self, sources: list[JobInput]) -> list[OwnerBucket]:
         slots = {_name(*path) for one in sources[:SAMPLE_MAX] for path, _ in slots_of(root_of(one))}
         count = max(1, min(BUCKETS_MAX, len(slots)))
-        return [Bucket(number, count) for number in range(count)]
+        return [OwnerBucket(number, count) for number in range(count)]
 
     # --- merging ---
 
     def _reduced(
-        self, reduction: Reduction, units: list[Unit], sources: list[Input]
+        self, reduction: Reduction, units: list[Unit], sources: list[JobInput]
     ) -> list[dict[str, Any]]:
         """Return what tasks made of each unit: partials of partials, until there is one."""
         waiting = [[input_document(one) for one in sources] for _ in units]
@@ -345,10 +345,10 @@ class _Merge:
         return run_tasks(self.spark, work, payloads, step, self.progress)
 
     def _whole(
-        self, merger: Merger, partials: list[tuple[Unit, Partial]]
+        self, merger: UnitMerger, partials: list[tuple[Unit, Partial]]
     ) -> tuple[Value, tuple[str, ...]]:
         """Return the root of all units, signed, and where owners are forked."""
-        buckets = [made for unit, made in partials if isinstance(unit, Bucket)]
+        buckets = [made for unit, made in partials if isinstance(unit, OwnerBucket)]
         root = united(merger.finished(made, self.keys) for made in buckets)
         forks = tuple(_shown(path) for made in buckets for path in made.forks)
         for slot, names in merger.split.items():
@@ -357,7 +357,7 @@ class _Merge:
                 parts = [
                     made.value
                     for unit, made in partials
-                    if isinstance(unit, Range)
+                    if isinstance(unit, KeyRange)
                     and (_name(*unit.slot), _name(unit.name)) == (_name(*slot), _name(name))
                     and isinstance(made.value, Index)
                 ]

@@ -21,7 +21,7 @@ from datalattice.client.replicas import import_into, taking
 from datalattice.crypto import KeyRing
 from datalattice.errors import UsageError
 from datalattice.lattice import get_in
-from datalattice.pipeline.jobs.partials import Merger, Seal, stage, with_databases
+from datalattice.pipeline.jobs.partials import Seal, UnitMerger, stage, with_databases
 from datalattice.store import STORE_FILE, CellStore, announce_cells, export_cells
 from datalattice.sync import Absorbed, Offer
 
@@ -30,11 +30,11 @@ Told = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class MergeResult:
     """What a merge made."""
 
     root: Value
-    merger: Merger
+    merger: UnitMerger
     keys: KeyRing
     """Those that sign; of a node which takes it, its own."""
     base: CellStore | None = None
@@ -86,7 +86,7 @@ class Output:
         with open_reader(self.folder) as store:
             return store.root_hash() is not None
 
-    def write(self, result: Result, staging: str, told: Told) -> tuple[str, int]:
+    def write(self, result: MergeResult, staging: str, told: Told) -> tuple[str, int]:
         """Put the result where it belongs; return the hash of the root there, and new cells."""
         root = result.root
         if self.folder is not None:
@@ -111,7 +111,7 @@ class Output:
         return hash.hex(), count
 
 
-def _imported(folder: Folder, made: str, result: Result, told: Told) -> tuple[str, int]:
+def _imported(folder: Folder, made: str, result: MergeResult, told: Told) -> tuple[str, int]:
     """Have a node take the result, as from a peer; return its root then, and new cells."""
     found = node_or_store(folder)
     with found:
@@ -126,7 +126,7 @@ def _imported(folder: Folder, made: str, result: Result, told: Told) -> tuple[st
         return str(answer.get("root")), _number(answer.get("cells"))
 
 
-def _take(store: CellStore, folder: Folder, result: Result, offer: Offer) -> Absorbed:
+def _take(store: CellStore, folder: Folder, result: MergeResult, offer: Offer) -> Absorbed:
     """Have a node take in a result whose cells are staged in its store."""
     if store.root_hash() is not None:
         own = store.root()
@@ -136,7 +136,7 @@ def _take(store: CellStore, folder: Folder, result: Result, offer: Offer) -> Abs
     return taking(folder, store)(offer)
 
 
-def adopted(own: Value, result: Result) -> Value:
+def adopted(own: Value, result: MergeResult) -> Value:
     """Return a node's root with the databases that were merged by ranges as they came out of it.
 
     Only a database that is still what it was as an input is taken from the result.

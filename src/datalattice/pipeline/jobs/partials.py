@@ -3,9 +3,9 @@
 Nothing is merged here but by the lattices themselves. What is here is how their work is shared out
 and how it comes together again.
 
-*Units.* A root falls apart into `Bucket`s, each with some of the signed values and sections, and,
-for the large databases of an owner whose key is at hand, `Range`s of their keys. Units have nothing
-in common, so they are merged apart and put together without being merged.
+*Units.* A root is divided into `OwnerBucket`s, each with some of its signed values and sections.
+Large databases of owners whose key is available are divided further, into `KeyRange`s of their
+keys. Units do not overlap, so each is merged alone and the results need no merge.
 
 *Groups.* Of many inputs a task merges a few; what it makes is a `Partial`, and partials are merged
 by further tasks until there is one for each unit. Joins do not depend on grouping.
@@ -60,7 +60,7 @@ from datalattice.lattice import (
     root_lattice,
     verify_did,
 )
-from datalattice.pipeline.owners import signer_of
+from datalattice.pipeline.signatures import signer_of
 from datalattice.store import CellStore
 
 Path = tuple[Value, ...]
@@ -92,7 +92,7 @@ class Deputy(KeyPair):
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class OwnerBucket:
     """One of `count` shares of a root: those owners' values and sections whose hash falls in it."""
 
     number: int
@@ -100,7 +100,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class KeyRange:
     """The keys from `low` on and below `high` of one database of one owner."""
 
     slot: Path
@@ -111,7 +111,7 @@ class Range:
     high: bytes | None
 
 
-Unit = Bucket | Range
+Unit = OwnerBucket | KeyRange
 
 
 @dataclass(slots=True)
@@ -163,14 +163,14 @@ class Partial:
     """Of the owners whose databases are merged by ranges: how the inputs' values were signed."""
 
 
-class Merger:
+class UnitMerger:
     """Merges units.
 
     public_keys: of the keys that sign in the end.
     ranges: all ranges that are merged apart from the rest.
     """
 
-    def __init__(self, public_keys: Iterable[bytes], ranges: Sequence[Range]) -> None:
+    def __init__(self, public_keys: Iterable[bytes], ranges: Sequence[KeyRange]) -> None:
         self.deputies = KeyRing(*map(Deputy, public_keys))
         self.split: dict[Path, list[Value]] = {}
         for one in ranges:
@@ -184,7 +184,7 @@ class Merger:
 
     def take(self, root: Value, unit: Unit) -> Partial:
         """Return what one input has of a unit."""
-        if isinstance(unit, Range):
+        if isinstance(unit, KeyRange):
             databases = self.databases(_cell_at(root, unit.slot), unit.slot)
             index = None if databases is None else databases.get(unit.name)
             if not isinstance(index, Index):
@@ -214,7 +214,7 @@ class Merger:
         found = cell.value
         return found if isinstance(found, Map) else None
 
-    def _share(self, root: Value, bucket: Bucket) -> Value:
+    def _share(self, root: Value, bucket: OwnerBucket) -> Value:
         """Return a root with only what belongs to a bucket."""
         if bucket.count == 1 or not isinstance(root, Index):
             return root
@@ -236,14 +236,14 @@ class Merger:
 
     def merge(self, unit: Unit, partials: Iterable[Partial]) -> Partial:
         """Return the merge of partials of one unit, in their order."""
-        if isinstance(unit, Range):
+        if isinstance(unit, KeyRange):
             return self._merge_range(unit, partials)
         own = Partial(self.lattice.zero())
         for other in partials:
             own = self._join(own, other)
         return own
 
-    def _merge_range(self, unit: Range, partials: Iterable[Partial]) -> Partial:
+    def _merge_range(self, unit: KeyRange, partials: Iterable[Partial]) -> Partial:
         lattice = self.lattice.path(*unit.slot)
         assert isinstance(lattice, SignedLattice)
         child = lattice.inner.child(unit.name)
@@ -434,7 +434,7 @@ def _present(root: Value, path: Path) -> list[Value]:
     return [] if found is None else [found]
 
 
-def _falls_in(path: Path, bucket: Bucket) -> bool:
+def _falls_in(path: Path, bucket: OwnerBucket) -> bool:
     return value_hash(Vector.of(path))[0] % bucket.count == bucket.number
 
 

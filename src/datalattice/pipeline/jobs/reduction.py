@@ -20,20 +20,20 @@ from datalattice.errors import BadFormat, UsageError
 from datalattice.lattice import MergeContext, root_lattice, verify_did
 from datalattice.pipeline.jobs.inputs import (
     CACHE_BYTES,
-    Input,
+    JobInput,
     open_stores,
     root_of,
     staged_encoding,
 )
 from datalattice.pipeline.jobs.partials import (
-    Bucket,
     Delta,
-    Merger,
+    KeyRange,
+    OwnerBucket,
     Partial,
-    Range,
     Seal,
     Tally,
     Unit,
+    UnitMerger,
     stage,
 )
 from datalattice.store import CellStore, import_cells, unsound_below
@@ -54,7 +54,7 @@ class Reduction:
     """The store whose cells need not be staged."""
     public_keys: tuple[bytes, ...]
     """Of the keys that sign in the end."""
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[KeyRange, ...] = ()
 
     def __reduce__(self) -> tuple[object, ...]:
         ranges = [unit_document(one) for one in self.ranges]
@@ -66,7 +66,7 @@ def _restored(
 ) -> Reduction:
     units = [read_unit(one) for one in ranges]
     return Reduction(
-        staging, base, public_keys, tuple(one for one in units if isinstance(one, Range))
+        staging, base, public_keys, tuple(one for one in units if isinstance(one, KeyRange))
     )
 
 
@@ -96,7 +96,7 @@ def admit(staging: str, sound: str, payload: bytes) -> bytes:
             taken = bring(replica, offer_of(root, apart))
             left_out = [remark for remark in taken.reports if is_left_out(remark)]
             root = b"" if root in taken.refused else value_hash(replica.root)
-    made = input_document(Input(one.name, folder, root))
+    made = input_document(JobInput(one.name, folder, root))
     return json.dumps(
         {
             **made,
@@ -106,7 +106,7 @@ def admit(staging: str, sound: str, payload: bytes) -> bytes:
     ).encode()
 
 
-def _copied(one: Input, store: CellStore, apart: dict[bytes, bytes]) -> bytes:
+def _copied(one: JobInput, store: CellStore, apart: dict[bytes, bytes]) -> bytes:
     """Put the cells of an input into a store, unsound ones and those above apart; return its root.
 
     Raises: as `admit`.
@@ -148,7 +148,7 @@ def reduce_some(reduction: Reduction, payload: bytes) -> bytes:
     open_stores.done()  # whatever became of the task before
     document = json.loads(payload)
     unit = read_unit(document["unit"])
-    merger = Merger(reduction.public_keys, reduction.ranges)
+    merger = UnitMerger(reduction.public_keys, reduction.ranges)
     base = open_stores.get(reduction.base)
     made = merger.merge(unit, _operands(merger, unit, document["of"], base))
     with staged_store(reduction.staging) as (store, folder):
@@ -167,24 +167,24 @@ def reduce_some(reduction: Reduction, payload: bytes) -> bytes:
 
 
 def _operands(
-    merger: Merger, unit: Unit, documents: list[dict[str, Any]], base: CellStore
+    merger: UnitMerger, unit: Unit, documents: list[dict[str, Any]], base: CellStore
 ) -> Iterator[Partial]:
     for document in documents:
         if "name" in document:
             yield merger.take(root_of(read_input(document)), unit)
         else:
             made = read_partial(document, base)
-            if isinstance(unit, Bucket):
+            if isinstance(unit, OwnerBucket):
                 made.value = merger.resealed(made.value)
             yield made
 
 
-def read_input(document: dict[str, Any]) -> Input:
+def read_input(document: dict[str, Any]) -> JobInput:
     """Return the input of a document."""
-    return Input(document["name"], document["path"], bytes.fromhex(document["root"]))
+    return JobInput(document["name"], document["path"], bytes.fromhex(document["root"]))
 
 
-def input_document(one: Input) -> dict[str, Any]:
+def input_document(one: JobInput) -> dict[str, Any]:
     """Return an input as tasks are told it."""
     return {"name": one.name, "path": one.path, "root": one.root.hex()}
 
@@ -229,7 +229,7 @@ def add_tally(tally: Tally, document: dict[str, Any]) -> None:
 
 def unit_document(unit: Unit) -> dict[str, Any]:
     """Return a unit in the form that tasks are told."""
-    if isinstance(unit, Bucket):
+    if isinstance(unit, OwnerBucket):
         return {"bucket": [unit.number, unit.count]}
     return {
         "slot": path_text(unit.slot),
@@ -242,9 +242,9 @@ def unit_document(unit: Unit) -> dict[str, Any]:
 def read_unit(document: dict[str, Any]) -> Unit:
     """Return the unit of a document."""
     if "bucket" in document:
-        return Bucket(*document["bucket"])
+        return OwnerBucket(*document["bucket"])
     low, high = document["low"], document["high"]
-    return Range(
+    return KeyRange(
         read_path(document["slot"]),
         read_path(document["name"])[0],
         None if low is None else bytes.fromhex(low),

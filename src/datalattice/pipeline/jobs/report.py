@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class JobReport:
     """What a job did."""
 
     def as_json(self) -> dict[str, object]:

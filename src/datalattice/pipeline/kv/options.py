@@ -1,4 +1,4 @@
-"""Options of `lattice.kv` for reading: parsed once into a frozen record."""
+"""Options of reading `lattice.kv`, parsed into a frozen record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from datalattice.pipeline.options import (
     owners_option,
     text_option,
 )
-from datalattice.pipeline.places import PLACE_OPTIONS, Place, place_option
+from datalattice.pipeline.read_targets import READ_TARGET_OPTIONS, ReadTarget, read_target_option
 from datalattice.pipeline.roots import EARLIEST, start_option
 from datalattice.pipeline.values import ValueFormat, column_type
 
@@ -26,10 +26,10 @@ COLUMNS: Final = ("owner", "database", "key", "type", "value", "updated", "expir
 """Every column, in order."""
 
 HIDDEN_DATABASE: Final = ".pipeline"
-"""Where sinks keep which batches they have written; read only when it is named."""
+"""Where sinks store their marks; it is read only if the option `database` names it."""
 
 ACCEPTED: Final = (
-    *PLACE_OPTIONS,
+    *READ_TARGET_OPTIONS,
     "owner",
     "database",
     "prefix",
@@ -39,14 +39,14 @@ ACCEPTED: Final = (
     "minPartitions",
     "failOnDataLoss",
 )
-"""Every option's name."""
+"""Names of all options of reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVOptions:
-    """The options of `lattice.kv`; the docstring of the source says what each means."""
+    """The options of `lattice.kv`; `KVSource` documents them."""
 
-    place: Place
+    target: ReadTarget
     owners: tuple[str, ...]
     databases: tuple[str, ...]
     prefix: str
@@ -57,16 +57,16 @@ class KVOptions:
     fail_on_data_loss: bool
 
     def selects_owner(self, owner: str) -> bool:
-        """Return whether the options ask for this owner."""
+        """Return whether the options select this owner."""
         return not self.owners or owner in self.owners
 
     def selects_database(self, database: str) -> bool:
-        """Return whether the options ask for databases of this name."""
+        """Return whether the options select databases of this name."""
         return database in self.databases if self.databases else database != HIDDEN_DATABASE
 
     @property
     def types(self) -> dict[str, str]:
-        """Each column's type in the order of the rows, as Spark's DDL names it."""
+        """Type of each column in Spark's DDL, in the order of the rows."""
         special = {
             "value": column_type(self.value_format),
             "updated": "TIMESTAMP",
@@ -78,11 +78,11 @@ class KVOptions:
 def parse_options(given: Mapping[str, str]) -> KVOptions:
     """Return the options as a record.
 
-    Raises: UsageError: an option is unknown, missing, not of its form, or at odds with another.
+    Raises: UsageError: an option is unknown, missing or malformed, or two contradict each other.
     """
     options = Given(given, ACCEPTED)
     return KVOptions(
-        place=place_option(options),
+        target=read_target_option(options),
         owners=options.get("owner", owners_option, ()),
         databases=options.get("database", names_option, ()),
         prefix=options.get("prefix", text_option, "", exact=True),

@@ -1,6 +1,6 @@
-"""Position: where a stream of changes stands: a root, and the time at which expiry was judged.
+"""The position of a stream of changes: a root, and the time at which expiry was judged.
 
-The time is part of the position, so a batch that is made again after a crash has the same rows.
+The time is part of the position, so a batch that Spark runs again has the same rows.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from datalattice.errors import UsageError
 from datalattice.limits import HASH_BYTES
 
 POSITION_VERSION: Final = 1
-"""Version of the form in which a stream's position is kept in checkpoints."""
+"""Version of the checkpointed form of a position."""
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """A root that was read up to; nil: before everything.
+class ReadPosition:
+    """The root that was read last; None: before the first root.
 
     Units:  time_ms: Unix milliseconds.
     """
@@ -36,7 +36,7 @@ class Position:
     def read(cls, form: Mapping[str, object]) -> Self:
         """Return the position in a checkpoint.
 
-        Raises: UsageError: another version of this package wrote it, or something else did.
+        Raises: UsageError: the checkpoint is of another version or another source.
         """
         root, time_ms = form.get("root"), form.get("time")
         if form.get("version") == POSITION_VERSION and isinstance(time_ms, int):

@@ -1,4 +1,4 @@
-"""Rows: what readers see of the keys of a task, one row for each."""
+"""The rows of a task: one for each key, as readers see it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from datalattice.cells import Index, Loader, Value, key_bytes, same
 from datalattice.errors import MissingData
 from datalattice.lattice import is_short, key_of
 from datalattice.limits import INDEX_KEY_BYTES
+from datalattice.pipeline.arrow_batches import Row, micros
 from datalattice.pipeline.kv.options import KVOptions
 from datalattice.pipeline.kv.plan import Piece, Task
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.tables import Row, micros
 from datalattice.pipeline.values import NotBytes, render
 
 ROW_BYTES: Final = 64
-"""About what a row takes beside its texts and its value."""
+"""Approximate size of a row without its texts and value."""
 
 _SHOWN_CHARS: Final = 100
 
@@ -28,9 +28,9 @@ _log: Final = logging.getLogger("datalattice.pipeline")
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When expiry is judged, Unix milliseconds: of what was before, and of what is now.
+    """When expiry is judged, for the entries before and now, in Unix milliseconds.
 
-    They are part of a stream's position, so a batch that is made again has the same rows.
+    Both belong to the stream's position, so a batch that Spark runs again has the same rows.
     """
 
     before_ms: int
@@ -38,13 +38,10 @@ class Times:
 
 
 def rows(task: Task, options: KVOptions, times: Times, loader: Loader) -> Iterator[Row]:
-    """Yield the rows of a task.
+    """Yield the rows of a task: live keys with their value, deleted or expired ones without.
 
-    A key that is live gives its entry, one that was live and is no more gives a row without type
-    and value.
-
-    Raises: UsageError: the format does not take a value. MissingData: a cell is not here; where
-            `failOnDataLoss` is false, of what is now. BadFormat.
+    Raises: UsageError: the format does not take a value. MissingData: a cell is missing; with
+            `failOnDataLoss=false` only a cell of the present root. BadFormat.
     """
     for piece in task:
         makers = [_maker(name, piece, options) for name in options.columns]
@@ -61,7 +58,7 @@ def rows(task: Task, options: KVOptions, times: Times, loader: Loader) -> Iterat
 
 @dataclass(slots=True)
 class _Told:
-    """A key of which there is something to tell."""
+    """A key that gets a row."""
 
     key: str
     entry: Entry | None
@@ -69,10 +66,10 @@ class _Told:
 
 
 def _named(piece: Piece, loader: Loader, *, forgiving: bool) -> Iterator[tuple[str, Value, Value]]:
-    """Yield (name, entry before, entry now) of what differs, each name once.
+    """Yield (name, entry before, entry now) of the names that differ, each once.
 
-    A name of more than 32 bytes may stand as it is beside its own key: it is told with that where
-    that differs, too.
+    A name of more than 32 bytes may be stored both as itself and under its short key; it is
+    reported with the short key if that differs as well.
     """
     after: Index | None = None
     for cell, was, now in _changes(piece, loader, forgiving=forgiving):
@@ -98,9 +95,9 @@ def _named(piece: Piece, loader: Loader, *, forgiving: bool) -> Iterator[tuple[s
 def _changes(
     piece: Piece, loader: Loader, *, forgiving: bool
 ) -> Iterator[tuple[Value, Value, Value]]:
-    """Yield (key, entry before, entry now) of what differs, in the order of the keys.
+    """Yield (key, entry before, entry now) of the keys that differ, in key order.
 
-    forgiving: where what was before is not here any more, all that is now counts as different.
+    forgiving: if the state before is no longer complete, report every present key as changed.
     """
     last: bytes | None = None
     try:
@@ -115,7 +112,7 @@ def _changes(
         if not forgiving or not piece.before:
             raise
         _log.warning(
-            "%s: what it was is not here any more (%s); telling all that is there now "
+            "%s: its earlier state is no longer there (%s); reading all its keys "
             "(failOnDataLoss=false)",
             piece.name,
             missing,
@@ -128,10 +125,10 @@ def _changes(
 
 
 def _other_key(before: Index | None, key: Value) -> Value:
-    """Return the key in whose place `key` has come, nil where it is the same.
+    """Return the key that `key` has replaced in the index; None if it is the same key.
 
-    Of keys that share the bytes which an index tells apart it holds one: when the first was cleaned
-    up, another one may take its place.
+    An Index holds one of the keys that share its first bytes: once the first is cleaned up, another
+    may replace it.
     """
     place = key_bytes(key)
     if before is None or len(place) < INDEX_KEY_BYTES:
@@ -141,7 +138,7 @@ def _other_key(before: Index | None, key: Value) -> Value:
 
 
 def _maker(name: str, piece: Piece, options: KVOptions) -> Callable[[_Told], object]:
-    """Return the function that makes the entry of a column."""
+    """Return the function that makes a column's entry."""
     if name in ("owner", "database"):
         text = getattr(piece.name, name)
         return lambda _told: text
@@ -175,7 +172,7 @@ def _value(told: _Told, piece: Piece, options: KVOptions) -> object:
 
 
 def _size(columns: list[object]) -> int:
-    """Return about how many bytes the values are."""
+    """Return the approximate size of the values in bytes."""
     size = 0
     for column in columns:
         if isinstance(column, (str, bytes)):

@@ -1,7 +1,7 @@
-"""Sink: writes rows to databases of the node whose folder is named, batch by batch, each once.
+"""Write rows to databases of a node's folder, each batch once.
 
-Theory of operation: `pipeline.staging`. A task gathers what its keys are to show (`gather`), the
-driver writes that in the order of the tasks (`join`).
+`pipeline.exactly_once` explains the protocol. Tasks stage the values of keys (`stage`); the driver
+writes them in the order of the tasks (`upsert`).
 """
 
 from __future__ import annotations
@@ -14,71 +14,71 @@ from typing import TYPE_CHECKING, Final
 from datalattice.clock import SystemClock
 from datalattice.errors import UsageError
 from datalattice.pipeline.columns import check_known, check_type, column_types, value_format
-from datalattice.pipeline.kv.gather import Gatherer, RowPlan, checked_database
-from datalattice.pipeline.kv.join import upserting
+from datalattice.pipeline.exactly_once import TARGET_OPTIONS, Job, WriteTarget, write_target_option
+from datalattice.pipeline.kv.stage import KeyPlan, KeyStager, checked_database
+from datalattice.pipeline.kv.upsert import upserting
 from datalattice.pipeline.options import Given, choice_option, text_option
-from datalattice.pipeline.staging import TARGET_OPTIONS, Job, Target, target_option
 from datalattice.pipeline.values import ValueFormat
-from datalattice.pipeline.writers import Sink, Writing
+from datalattice.pipeline.writers import FormatSink, Writing
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SINK_OPTIONS: Final = (*TARGET_OPTIONS, "database", "valueFormat")
-"""The name of every option of the sink."""
+"""Names of all options of the sink."""
 
 SINK_COLUMNS: Final = ("key", "value", "type", "expires", "database")
 """Columns that are written."""
 
 IGNORED_COLUMNS: Final = ("owner", "updated")
-"""Columns of the source that a write decides anew."""
+"""Columns of the source that a write determines anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """The options of writing to `lattice.kv`; docs/spark-kv.md says what each means."""
+class KVSinkOptions:
+    """The options of writing to `lattice.kv`, documented in docs/spark-kv.md."""
 
-    target: Target
+    target: WriteTarget
     database: str | None
     value_format: ValueFormat | None
 
 
-def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+def sink_options(given: Mapping[str, str], *, streaming: bool) -> KVSinkOptions:
     """Return the options as a record.
 
-    Raises: UsageError: an option is unknown, missing or not of its form.
+    Raises: UsageError: an option is unknown, missing or malformed.
     """
     options = Given(given, SINK_OPTIONS)
     database = options.get("database", text_option, None)
-    return SinkOptions(
-        target=target_option(options, streaming=streaming),
+    return KVSinkOptions(
+        target=write_target_option(options, streaming=streaming),
         database=None if database is None else checked_database(database),
         value_format=options.get("valueFormat", choice_option(ValueFormat), None),
     )
 
 
-class KVSink(Sink):
-    """What a format needs to write to databases; docs/spark-kv.md tells rows and options."""
+class KVSink(FormatSink):
+    """Sink part of `lattice.kv`; docs/spark-kv.md documents rows and options."""
 
     def writing(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writing:
-        """Return how rows are written.
+        """Return the plan for writing rows of this schema.
 
         Raises: UsageError: an option or a column is not accepted.
         """
         options = sink_options(dict(self.options), streaming=streaming)
         format = check_columns(schema, options)
-        plan = RowPlan(options.database, format, "type" in column_types(schema), overwrite)
+        plan = KeyPlan(options.database, format, "type" in column_types(schema), overwrite)
         join = partial(
             upserting, clock=SystemClock(), database=plan.database, overwrite=plan.overwrite
         )
         job = Job.begin(options.target, streaming=streaming)
-        return Writing(job, partial(Gatherer, plan), join)
+        return Writing(job, partial(KeyStager, plan), join)
 
 
-def check_columns(schema: StructType, options: SinkOptions) -> ValueFormat | None:
-    """Return the format of the values, when the columns are those of keys.
+def check_columns(schema: StructType, options: KVSinkOptions) -> ValueFormat | None:
+    """Return the format of the values of rows that have a key's columns.
 
-    Raises: UsageError: a column is missing, unknown or not of a type that is written.
+    Raises: UsageError: a column is missing, unknown or of a type that cannot be written.
     """
     types = column_types(schema)
     check_known(types, "key", SINK_COLUMNS, IGNORED_COLUMNS)

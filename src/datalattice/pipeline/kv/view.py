@@ -1,4 +1,4 @@
-"""View: find the databases in a root, or those that differ between two."""
+"""Find the databases in a root, or those that differ between two roots."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from datalattice.errors import BadFormat
 from datalattice.lattice import parts
 from datalattice.pipeline.kv.options import KVOptions
 from datalattice.pipeline.options import check_there
-from datalattice.pipeline.owners import check_signed, name_text
+from datalattice.pipeline.signatures import check_signed, name_text
 
 T = TypeVar("T")
 
 
 class DatabaseName(NamedTuple):
-    """A database, by the texts that its rows show."""
+    """A database, by the texts in its rows."""
 
     owner: str
     database: str
@@ -26,30 +26,30 @@ class DatabaseName(NamedTuple):
         return f"database {self.database!r} of owner {self.owner}"
 
 
-class Stores(NamedTuple):
-    """The stores of a database before and after; nil where there is none."""
+class DatabaseStores(NamedTuple):
+    """The stores of a database before and after; None if absent."""
 
     before: Index | None
     after: Index | None
 
 
-class Pair(NamedTuple):
-    """A database as it was and as it is; nil where it is not there."""
+class DatabasePair(NamedTuple):
+    """A database, or a part of one, before and after; None if absent."""
 
     name: DatabaseName
     before: Index | None
     after: Index | None
-    stores: Stores | None = None
-    """The stores of which `before` and `after` are parts; None: they are all there is."""
+    stores: DatabaseStores | None = None
+    """The stores that `before` and `after` are parts of; None: they are complete."""
 
 
-def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Pair]:
-    """Yield the databases that the options ask for and two roots do not have alike, by name.
+def differing(before: Value, after: Value, options: KVOptions) -> Iterator[DatabasePair]:
+    """Yield the selected databases that differ between two roots, sorted by name.
 
-    Shapes: before, after: nil or the Index of a lattice's sections.
-    Cost:   what differs of owners and databases, and one signature check for each such owner;
-            reads no keys.
-    Raises: BadSignature: what is under an owner is not signed by their key. BadFormat: two
+    before, after: None or the Index of a lattice's sections.
+    Cost:   loads the owners and databases that differ, and verifies one signature for each such
+            owner; reads no keys.
+    Raises: BadSignature: an owner's databases are not signed by their key. BadFormat: two
             different names have the same text. MissingData.
     """
     owners = _unlike(_section(before), _section(after), Signed, options.selects_owner, "owners")
@@ -64,19 +64,19 @@ def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Pair]
             f"databases of owner {owner}",
         )
         for database, _, old, new in databases:
-            name, stores = DatabaseName(owner, database), Stores(old, new)
+            name, stores = DatabaseName(owner, database), DatabaseStores(old, new)
             sides = zip(_below(old, options.prefix), _below(new, options.prefix), strict=True)
             for part, other in sides:
                 if not same(part, other):
-                    yield Pair(name, part, other, stores)
+                    yield DatabasePair(name, part, other, stores)
 
 
 def _unlike(
     before: Value, after: Value, kind: type[T], selects: Callable[[str], bool], what: str
 ) -> list[tuple[str, Value, T | None, T | None]]:
-    """Return (text, name, value before, value after) of what two maps do not have alike, by name.
+    """Return (text, name, value before, value after) of the differences of two maps, by text.
 
-    Where one name took the place of another with the same text, it is the later.
+    If a name replaced another one with the same text, the row carries the later name.
     """
     found: dict[str, tuple[Value, T | None, T | None]] = {}
     sides = [value if isinstance(value, Map) else Map.of(()) for value in (before, after)]
@@ -85,7 +85,7 @@ def _unlike(
         was, now = old if isinstance(old, kind) else None, new if isinstance(new, kind) else None
         if not selects(name) or (was is None and now is None):
             continue
-        if name in found:  # one took the place of the other, or both are there
+        if name in found:  # either one name replaced the other, or both exist
             first, first_was, first_now = found[name]
             if (was is None) == (first_was is None) or (now is None) == (first_now is None):
                 raise _ambiguous(name, what)
@@ -99,9 +99,9 @@ def _unlike(
 
 
 def check_named(root: Value, options: KVOptions) -> None:
-    """Check that the owners and databases which the options name are there.
+    """Check that the owners and databases named in the options exist.
 
-    Raises: UsageError: one is not.
+    Raises: UsageError: one does not.
     """
     owners = _named(_section(root), Signed, "owners")
     check_there("owner", options.owners, owners)
@@ -117,7 +117,7 @@ def _section(root: Value) -> Value:
 
 
 def _named(values: Value, kind: type[T], what: str) -> dict[str, T]:
-    """Return the values of a map by the texts of their keys."""
+    """Return a map's values of type `kind` by the texts of their keys."""
     found: dict[str, T] = {}
     for cell, value in values.entries() if isinstance(values, Map) else ():
         if isinstance(value, kind):
@@ -133,5 +133,5 @@ def _ambiguous(name: str, what: str) -> BadFormat:
 
 
 def _below(store: Index | None, prefix: str) -> list[Index | None]:
-    """Return the parts of a store in which the keys that begin with a prefix are."""
+    """Return the parts of a store that contain the keys with a prefix."""
     return [part or None for part in parts(store or EMPTY_INDEX, prefix)]

@@ -1,10 +1,10 @@
-"""Leaves: read a range of a log into columns, straight from the encodings of its cells.
+"""Read a range of a log into columns, straight from the encodings of its cells.
 
-A record here is never an object. `runs` finds the leaves of the log's vector; each leaf is one
-encoding with up to 16 records in it, and of a record's parts it is noted where they stand. Values
-are turned into text here as well, because that is where the time goes. Everything was checked cell
-by cell when it came into the store; what only shows across cells (a tree node of the wrong kind)
-is checked here. Pure and compiled: no Spark, no Arrow.
+No record becomes a Python object. `runs` finds the leaves of the log's vector; a leaf is one
+encoding with up to 16 records, and this module notes the byte ranges of each record's parts. Values
+are turned into text here as well, because that takes most of the time. Cells were validated on
+their way into the store; this module checks what concerns several cells, such as a tree node of the
+wrong type. Pure and compiled: no Spark, no Arrow.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from datalattice.limits import (
     MAP_LEAF_MAX,
     TEXT_MAX,
 )
-from datalattice.pipeline.places import Fetch
-from datalattice.pipeline.queue.runs import REF_BYTES, Run, runs, vector_count
+from datalattice.pipeline.queue.runs import REF_BYTES, ElementRun, runs, vector_count
 from datalattice.pipeline.queue.spans import TEXT_BYTES_MAX, Longs, Sheet, Spans
+from datalattice.pipeline.read_targets import Fetch
 from datalattice.pipeline.values import whole_json
 
 SKIP: Final = 0
@@ -49,20 +49,20 @@ STRING: Final = 3
 JSON: Final = 4
 
 _BLOB_MASK: Final = 0xFE  # 30 is a String, 31 a Blob
-_JSON_DEPTH_MAX: Final = 64  # deeper values are written by `to_json`, which knows the limit
-_ELEMENT_CHARS_MIN: Final = 2  # a digit and what stands before the next one
+_JSON_DEPTH_MAX: Final = 64  # deeper values go to `to_json`, which checks the depth limit
+_ELEMENT_CHARS_MIN: Final = 2  # a digit and the comma
 _MEMBER_CHARS_MIN: Final = 5
 _MICROS: Final = 1_000
 _STAMP_MAX: Final = (2**63 - 1) // _MICROS
 
 
 class Columns:
-    """Records taken from runs, column by column; a column with the mode SKIP stays empty.
+    """Records taken from runs, column by column; a column of mode SKIP stays empty.
 
-    `keys` and `values` are ranges of `sheet`, of bytes or UTF-8 by their mode, `stamps` Unix
-    microseconds, `headers` dicts of texts. None stands for nil, and for every part of an entry that
-    is no record. `first` is the offset of the first of them. What stands in a String and is not
-    UTF-8 is there as it stands.
+    `keys` and `values` are ranges of `sheet`, as bytes or UTF-8 by mode; `stamps` are Unix
+    microseconds; `headers` are dicts of texts. None stands for nil, and for every part of an entry
+    that is not a record. `first` is the offset of the first record. String contents are copied
+    unchanged, also if they are not UTF-8.
     """
 
     def __init__(
@@ -90,14 +90,12 @@ class Columns:
         self.headers: list[dict[str, str | None] | None] = []
         self.count = 0
         self.byte_count: i64 = 0
-        self._room: i64 = 0  # characters that the text of the present value may still get
+        self._room: i64 = 0  # characters left for the text of the present value
 
-    def take(self, run: Run) -> None:
-        """Append records of a run, and take them off it.
+    def take(self, run: ElementRun) -> None:
+        """Move records from a run to the columns until `byte_max` bytes are taken.
 
-        All of them, unless the records taken so far have `byte_max` bytes or more.
-
-        Raises: Unfit: a key or value is not of the kind that its mode takes. MissingData.
+        Raises: Unfit: a key or value is not of the type that its mode takes. MissingData.
         """
         data = run.data
         at: i64 = run.at
@@ -120,7 +118,7 @@ class Columns:
         run.count = left
 
     def _entry(self, data: bytes, at: int) -> None:
-        """Append an entry that is a branch, or has not exactly four parts."""
+        """Append an entry that is a reference, or does not have exactly four elements."""
         if data[at] != 0x80 or vector_count(data, at) < 4:
             self._none()
             return
@@ -164,7 +162,7 @@ class Columns:
         return end
 
     def _time(self, data: bytes, at: i64, end: i64) -> None:
-        """Append the time whose milliseconds stand at `at` .. `end`; none past the range."""
+        """Append the time whose milliseconds stand at `at` .. `end`; none if out of range."""
         stamp: i64 = 0
         if at < end:
             stamp = data[at]
@@ -201,7 +199,7 @@ class Columns:
             if length <= CHUNK_BYTES:
                 self.sheet.add_range(spans, data, start, start + length)
             else:
-                self.sheet.check_room(length)  # a few cells may claim to be 2**62 bytes
+                self.sheet.check_room(length)  # a few cells may claim to hold 2**62 bytes
                 self.sheet.add(spans, self._content(data, at, end))
         elif mode == BYTES:
             raise Unfit(self.first + self.count, spans is self.values)
@@ -213,7 +211,7 @@ class Columns:
             self.sheet.add(spans, text.encode())
 
     def _content(self, data: bytes, at: i64, end: i64) -> bytes:
-        """Return the bytes of the blob or string at `at`."""
+        """Return the bytes of the Blob or String at `at`."""
         length, start = read_vlq(data, at + 1, end)
         if length <= CHUNK_BYTES:
             return data[start : start + length]
@@ -239,7 +237,7 @@ class Columns:
 
     def _complete(self, encoding: bytes) -> bytes:
         """Return the message of a cell: its encoding, then each branch below it once."""
-        if encoding.find(b" ") < 0:  # the tag of a reference is not among its bytes
+        if encoding.find(b" ") < 0:  # no byte 0x20, the tag of a reference
             return encoding
         todo = branch_hashes(encoding)[::-1]
         if not todo:
@@ -271,8 +269,8 @@ class Columns:
     def _json(self, data: bytes, at: i64, end: i64, depth: i64) -> str:
         """Return the JSON of the value at `at` .. `end`, as `to_json` writes it.
 
-        Maps and vectors are written without making them; of other containers there are few. Cells
-        that stand at many places may make a text without end of a few of them.
+        Maps and vectors are written without building them; other containers are rare. A few cells
+        that are referenced many times can expand to an endless text; `_room` bounds it.
         """
         tag: i64 = data[at]
         if tag == 0x20:
@@ -301,9 +299,9 @@ class Columns:
         return branch
 
     def _written(self, text: str) -> str:
-        """Return a part of a text, counted with what goes before the next one.
+        """Return a piece of text after counting it and its separator.
 
-        Raises: LimitExceeded: the text gets too long.
+        Raises: LimitExceeded: the text is too long.
         """
         self._room -= len(text) + 1
         if self._room < 0:
@@ -317,7 +315,7 @@ class Columns:
 
     def _elements(self, vector: bytes, depth: i64) -> list[str]:
         if vector_count(vector, 0) > self._room // _ELEMENT_CHARS_MIN:
-            raise _too_long()  # known before hours are spent on a few cells that claim to be many
+            raise _too_long()  # before expanding a few cells that claim to hold many elements
         elements: list[str] = []
         for run in runs(vector, 0, COUNT_MAX, self.fetch):
             at: i64 = run.at
@@ -326,11 +324,11 @@ class Columns:
                 after: i64 = skip_kid(run.data, at)
                 texts.append(self._json(run.data, at, after, depth))
                 at = after
-            elements.append(",".join(texts))  # small texts take far more memory than a joined one
+            elements.append(",".join(texts))  # one joined text takes far less memory
         return elements
 
     def _members(self, data: bytes, at: i64, depth: i64, members: list[str]) -> None:
-        """Append the members of the map at `at`, in its order: `"name":value`, by leaves."""
+        """Append the members of the map at `at`, in its order, as `"name":value`, by leaves."""
         if data[at] != 0x82:
             raise BadFormat(f"a map must stand where a cell with tag {data[at]:#04x} stands")
         if depth > _JSON_DEPTH_MAX + 2 * HASH_BYTES:
@@ -344,7 +342,7 @@ class Columns:
             while mask:
                 mask &= mask - 1
                 after: i64 = skip_kid(data, at)
-                if data[at] == 0x82 and data[at + 1] == 0:  # of these no text comes to an end
+                if data[at] == 0x82 and data[at + 1] == 0:  # would add no text, so no limit ends it
                     raise BadFormat("a node of a map has no entries")
                 if data[at] == 0x20:
                     self._members(self._branch(data[at + 1 : after]), 0, depth + 1, members)
@@ -374,12 +372,12 @@ class Columns:
 
 
 def gathered(
-    runs: Iterator[Run], first: int, begin: Callable[[int], Columns], record_max: int
+    runs: Iterator[ElementRun], first: int, begin: Callable[[int], Columns], record_max: int
 ) -> Iterator[Columns]:
-    """Yield the records of runs, of which the first one has the offset `first`.
+    """Yield the records of runs as columns; the first record has the offset `first`.
 
-    Columns, which `begin` makes for an offset, are yielded with the leaf that brings them to
-    `record_max` records, and with the record that brings them to their `byte_max`.
+    `begin` makes the columns for an offset. They are yielded after the leaf that reaches
+    `record_max` records, or the record that reaches their `byte_max`.
     Raises: as `Columns.take`.
     """
     columns = begin(first)
@@ -394,7 +392,7 @@ def gathered(
 
 
 class Unfit(Exception):
-    """A key or value is not of the kind that its format takes."""
+    """A key or value is not of the type that its format takes."""
 
     def __init__(self, offset: int, is_value: bool) -> None:
         super().__init__(offset, is_value)
@@ -407,14 +405,14 @@ def _too_long() -> LimitExceeded:
 
 
 def _has_no_branch(data: bytes, at: i64, end: i64, tag: i64) -> bool:
-    """Return whether it is plain that no cell hangs on the value at `at` .. `end`."""
+    """Return whether the value at `at` .. `end` certainly contains no reference."""
     if tag & _BLOB_MASK == 0x30:
         return data[at + 1] < 0x80 or read_vlq(data, at + 1, end)[0] <= CHUNK_BYTES
-    return data.find(b" ", at, end) < 0  # the tag of a reference is not among its bytes
+    return data.find(b" ", at, end) < 0  # no byte 0x20, the tag of a reference
 
 
 def _skip_value(data: bytes, at: i64) -> i64:
-    """Return the position after a kid; short for flat blobs and strings, which most values are."""
+    """Return the position after a kid, fast for flat Blobs and Strings, the most common values."""
     tag: i64 = data[at]
     if tag & _BLOB_MASK == 0x30:
         length: i64 = data[at + 1]
@@ -424,7 +422,7 @@ def _skip_value(data: bytes, at: i64) -> i64:
 
 
 def vlq(count: int) -> bytes:
-    """Return a count as the format writes it: seven bits a byte, high bits first."""
+    """Return a count in the format's variable length: seven bits a byte, high bits first."""
     parts = [count & 0x7F]
     while count := count >> 7:
         parts.append(0x80 | count & 0x7F)
@@ -433,18 +431,18 @@ def vlq(count: int) -> bytes:
 
 def quoted(text: str) -> str:
     """Return a text as a JSON string, escaped as `to_json` does."""
-    if "\b" in text or "\f" in text:  # the two that the quick escape writes in another way
+    if "\b" in text or "\f" in text:  # encode_basestring escapes these two differently
         return to_json(text)
     return encode_basestring(text)
 
 
 def clean(text: str) -> str:
-    """Return `text` without surrogates, which no UTF-8 can carry."""
+    """Return `text` with surrogates replaced, since UTF-8 cannot encode them."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _text(value: Value) -> str | None:
-    """Return a header's key or value as a text: strings as they are, all others as JSON."""
+    """Return a header's key or value as text: strings as they are, others as JSON."""
     if value is None:
         return None
     if isinstance(value, (str, Text)):

@@ -1,4 +1,4 @@
-"""Options of `lattice.queue`: parsed once into a frozen record."""
+"""Options of `lattice.queue`, parsed into a frozen record."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from datalattice.pipeline.options import (
     owners_option,
     positive_option,
 )
-from datalattice.pipeline.places import PLACE_OPTIONS, Place, place_option
+from datalattice.pipeline.read_targets import READ_TARGET_OPTIONS, ReadTarget, read_target_option
 from datalattice.pipeline.values import ValueFormat, column_type
 
 COLUMNS: Final = ("owner", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
-"""Every column, in order. `headers` is there on demand (`includeHeaders`, `columns`)."""
+"""Every column, in order. `headers` is optional (`includeHeaders`, `columns`)."""
 
 DEFAULT_COLUMNS: Final[tuple[str, ...]] = COLUMNS[:-1]
 
 
 class PartitionFormat(Enum):
-    """How a partition id becomes a column."""
+    """The form of a partition id in a column."""
 
     LONG = "long"
-    """BIGINT; ids that are no 64-bit integers are refused."""
+    """BIGINT; ids that are not 64-bit integers are refused."""
     STRING = "string"
     """STRING: the text of any id."""
 
 
 class Edge(Enum):
-    """A position that every partition has."""
+    """A position that exists in every partition."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -56,7 +56,7 @@ Position = Edge | int
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Positions by partition: the longest matching name counts, then the default.
+    """Positions by partition: that of the longest matching name, else the default.
 
     A name is the tail of (owner, topic, partition): three parts, two or one.
     """
@@ -74,15 +74,15 @@ class Positions:
         return self.default
 
     def has(self, edge: Edge) -> bool:
-        """Return whether some partition has this position."""
+        """Return whether the default or a named position is `edge`."""
         return self.default is edge or edge in self.named.values()
 
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """The options of `lattice.queue`; the docstring of the source says what each means."""
+    """The options of `lattice.queue`; `QueueSource` documents them."""
 
-    place: Place
+    target: ReadTarget
     owners: tuple[str, ...]
     topics: tuple[str, ...]
     columns: tuple[str, ...]
@@ -99,7 +99,7 @@ class QueueOptions:
 
     @property
     def types(self) -> dict[str, str]:
-        """Each column's type in the order of the rows, as Spark's DDL names it."""
+        """Type of each column in Spark's DDL, in the order of the rows."""
         types = {
             "owner": "STRING",
             "topic": "STRING",
@@ -113,14 +113,14 @@ class QueueOptions:
         return {name: types[name] for name in self.columns}
 
     def selects(self, owner: str, topic: str) -> bool:
-        """Return whether the options `owner` and `topic` ask for this topic."""
+        """Return whether the options select this owner and topic."""
         return (not self.owners or owner in self.owners) and (
             not self.topics or topic in self.topics
         )
 
 
 ACCEPTED: Final = (
-    *PLACE_OPTIONS,
+    *READ_TARGET_OPTIONS,
     "owner",
     "topic",
     "columns",
@@ -136,19 +136,19 @@ ACCEPTED: Final = (
     "failOnDataLoss",
     "verify",
 )
-"""Every option's name."""
+"""Names of all options."""
 
 
 def parse_options(given: Mapping[str, str]) -> QueueOptions:
     """Return the options as a record.
 
-    Raises: UsageError: an option is unknown, missing, not of its form, or at odds with another.
+    Raises: UsageError: an option is unknown, missing or malformed, or two contradict each other.
     """
     options = Given(given, ACCEPTED)
     value_format = options.get("valueFormat", choice_option(ValueFormat), ValueFormat.CELL)
-    place = place_option(options)
+    target = read_target_option(options)
     return QueueOptions(
-        place=place,
+        target=target,
         owners=options.get("owner", owners_option, ()),
         topics=options.get("topic", names_option, ()),
         columns=_columns(options),
@@ -165,14 +165,14 @@ def parse_options(given: Mapping[str, str]) -> QueueOptions:
         max_offsets_per_trigger=options.get("maxOffsetsPerTrigger", positive_option(), None),
         min_partitions=options.get("minPartitions", min_partitions_option, None),
         fail_on_data_loss=options.get("failOnDataLoss", flag_option, True),
-        verify=_verify(options, place),
+        verify=_verify(options, target),
     )
 
 
-def _verify(options: Given, place: Place) -> bool:
+def _verify(options: Given, target: ReadTarget) -> bool:
     verify = options.get("verify", flag_option, True)
-    if place.node and not verify:
-        raise bad_option("verify", "false", "what a node sends is always compared with its hash")
+    if target.node and not verify:
+        raise bad_option("verify", "false", "cells from a node are always compared with their hash")
     return verify
 
 

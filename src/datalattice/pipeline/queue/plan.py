@@ -1,9 +1,9 @@
-"""Plan: which offsets of which partitions to read, and in how many tasks. Pure: no Spark, no store.
+"""Which offsets of which partitions to read, in how many tasks. Pure: no Spark, no store.
 
-A *view* is what one root of a store holds: a `Log` for each queue partition. A stream's position is
-an absolute queue offset for each partition. It survives everything a log may go through: records
-appended, records truncated, partitions that appear later. What it cannot survive is a log that lost
-what the stream has not read yet: that is a `DataLoss`, or a jump that is reported.
+A *view* lists the queue partitions of one root, a `PartitionLog` each. A stream's position is an
+absolute offset for each partition. It stays valid when records are appended or truncated and when
+partitions appear. If a log loses records that the stream has not read yet, the stream fails with
+`DataLoss`, or reports the loss and skips them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.queue.options import Edge, Positions
 
 RECORDS_PER_TASK_MAX: Final = 262_144
-"""A longer range becomes several tasks, so that one long partition keeps all cores busy. A task of
-small records then takes a quarter of a second, ten times as long as Spark takes to start it."""
+"""A longer range is divided into several tasks, so that one long partition uses all cores. A task
+of small records then takes a quarter of a second, ten times as long as Spark takes to start it."""
 
 TASKS_MAX: Final = 262_144
-"""Where there would be more tasks than about this, they are longer. No driver plans more, and a log
-of a few cells may claim to hold 2**62 records."""
+"""Approximate most tasks; beyond it tasks get longer. A log of a few cells may claim to hold 2**62
+records, and a driver cannot plan more tasks."""
 
 ALIGNED_RECORDS_MIN: Final = 4 * FAN_OUT
-"""Ranges this long are cut where a leaf of the log ends, so that no leaf is read by two tasks."""
+"""Ranges of this length are cut at leaf boundaries, so that no two tasks read the same leaf."""
 
 OFFSETS_VERSION: Final = 1
-"""Version of the form in which a stream's position is kept in checkpoints."""
+"""Version of the checkpointed form of a stream's position."""
 
 
 class PartitionName(NamedTuple):
-    """A queue partition, by the texts that its rows show."""
+    """A queue partition, by the texts in its rows."""
 
     owner: str
     topic: str
@@ -44,18 +44,18 @@ class PartitionName(NamedTuple):
         return f"partition {self.partition} of topic {self.topic!r} of owner {self.owner}"
 
 
-class Log(NamedTuple):
-    """A partition as it is in one root."""
+class PartitionLog(NamedTuple):
+    """A partition in one root."""
 
     start: int
-    """Absolute offset of the first record still there."""
+    """Absolute offset of the first record that was not truncated."""
     end: int
-    """Absolute offset that the next record will get."""
+    """Absolute offset of the next record to be appended."""
     entries: bytes
     """Encoding of the vector of entries; its branches are in the store."""
 
 
-View = Mapping[PartitionName, Log]
+View = Mapping[PartitionName, PartitionLog]
 Offsets = dict[PartitionName, int]
 
 
@@ -64,14 +64,14 @@ class Slice:
     """A range of one partition: what one task reads. It stands for itself: no root is looked up."""
 
     name: PartitionName
-    log: Log
+    log: PartitionLog
     first: int
     stop: int
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """Records that were asked for and are not there any more."""
+class LostRecords:
+    """Requested records that the root does not have."""
 
     name: PartitionName
     first: int
@@ -82,19 +82,19 @@ class Loss:
         return f"{self.name}: records {self.first} to {self.stop - 1} are not there: {self.reason}"
 
 
-OnLoss = Callable[[Loss], None]
+OnLoss = Callable[[LostRecords], None]
 
 
-def refuse_loss(loss: Loss) -> None:
-    """Raise for a loss: what `failOnDataLoss=true` means.
+def refuse_loss(loss: LostRecords) -> None:
+    """Raise a loss, as `failOnDataLoss=true` requires.
 
     Raises: DataLoss: always.
     """
-    raise DataLoss(f"{loss}; set failOnDataLoss=false to go on with the records that are there")
+    raise DataLoss(f"{loss}; set failOnDataLoss=false to continue with the records that are there")
 
 
 def ordered(names: Iterable[PartitionName]) -> list[PartitionName]:
-    """Return names by owner, topic and partition, numbers by their value."""
+    """Return names sorted by owner, topic and partition, numeric partitions by value."""
 
     def key(name: PartitionName) -> tuple[str, str, int, str]:
         number = int(name.partition) if name.partition.isdecimal() else COUNT_MAX
@@ -104,11 +104,11 @@ def ordered(names: Iterable[PartitionName]) -> list[PartitionName]:
 
 
 def resolve(view: View, positions: Positions, option: str) -> Offsets:
-    """Return the offset that a user's positions mean in each partition.
+    """Return the offset that the given positions mean in each partition.
 
-    An offset before a log's start is kept as it is: reading from there is a matter of data loss.
+    An offset before the log's start is returned unchanged; `usable_start` treats it as data loss.
 
-    Raises: UsageError: a named partition is not there, or an offset is past the end of its log.
+    Raises: UsageError: a named partition does not exist, or an offset is past the end of its log.
     """
     _check_named(view, positions, option)
     offsets: Offsets = {}
@@ -132,10 +132,11 @@ def _check_named(view: View, positions: Positions, option: str) -> None:
 
 
 def check_range(view: View, starting: Positions, start: Offsets, end: Offsets) -> None:
-    """Check that no partition's end lies before the offset that the user gave for its start.
+    """Check that no partition ends before the offset that the user gave for its start.
 
-    Raises: UsageError: one does; reading nothing in silence would hide the mistake.
+    Raises: UsageError: a partition does.
     """
+    # An empty result would hide the mistake.
     for name in ordered(view):
         if isinstance(starting.of(*name), int) and start[name] > end[name]:
             raise bad_option(
@@ -146,11 +147,11 @@ def check_range(view: View, starting: Positions, start: Offsets, end: Offsets) -
 def usable_start(
     view: View, start: Offsets, selects: Callable[[str, str], bool], lost: OnLoss
 ) -> Offsets:
-    """Return from where each partition can be read on, given where a stream or query stands.
+    """Return the offset from which each partition can be read, given a stream's position `start`.
 
-    What was truncated since is reported to `lost` and jumped over. A log that is gone, or shorter
-    than what was read of it, keeps its position: its next records will be those past it. A
-    partition not known yet is read from its start.
+    Truncated records are reported to `lost` and skipped. A log that is gone or shorter than its
+    position keeps the position, so it continues with the records after it. A new partition starts
+    at its first record.
     """
     usable: Offsets = {}
     for name in ordered({*view, *start}):
@@ -159,26 +160,28 @@ def usable_start(
         if log is None:
             usable[name] = start[name]
             if selects(name.owner, name.topic) and start[name] > 0:
-                lost(Loss(name, 0, start[name], "the partition is not in the store any more"))
+                lost(LostRecords(name, 0, start[name], "the partition is no longer in the store"))
         elif at is None:
             usable[name] = log.start
         elif at < log.start:
             usable[name] = log.start
-            lost(Loss(name, at, log.start, f"the log was truncated and starts at {log.start}"))
+            lost(
+                LostRecords(name, at, log.start, f"the log was truncated and starts at {log.start}")
+            )
         else:
             usable[name] = at
             if at > log.end:
-                lost(Loss(name, log.end, at, f"the log ends at {log.end}"))
+                lost(LostRecords(name, log.end, at, f"the log ends at {log.end}"))
     return usable
 
 
 def advance(
     view: View, start: Offsets, limit: int | None = None, target: Offsets | None = None
 ) -> Offsets:
-    """Return how far the next batch goes from a usable start: to the ends, or `limit` records on.
+    """Return where the next batch ends, from a usable start: at the ends, or after `limit` records.
 
-    The limit is shared out by how much each partition has. With a target nothing past it is read,
-    and partitions that it does not know wait.
+    Partitions share the limit in proportion to their new records. With a target, the batch stops
+    there, and partitions that the target lacks wait.
     """
     sizes: list[int] = []
     for name, at in start.items():
@@ -199,10 +202,9 @@ def next_offsets(
     limit: int | None = None,
     target: Offsets | None = None,
 ) -> Offsets:
-    """Return how far a stream that stands at `start` goes with its next batch; `start` if nowhere.
+    """Return where the next batch of a stream at `start` ends; `start` itself for no batch.
 
-    A partition joins a stream's position with its first records, not before: an empty one would
-    cause a batch of nothing.
+    A partition joins the position with its first record; an empty one would cause an empty batch.
     """
     usable = usable_start(view, start, selects, lost)
     ends = advance(view, usable, limit, target)
@@ -210,9 +212,9 @@ def next_offsets(
 
 
 def share(sizes: list[int], limit: int | None) -> list[int]:
-    """Return how much to take of each size so that all is `limit`, in proportion to the sizes.
+    """Return shares of `sizes` that add up to `limit`, in proportion to the sizes.
 
-    What rounding leaves goes to the largest remainders, the first of equals.
+    The remainder of the rounding goes to the largest fractions, the first of equals.
     """
     total = sum(sizes)
     if limit is None or total <= limit:
@@ -233,12 +235,11 @@ def slices(
     *,
     selects: Callable[[str, str], bool] | None = None,
 ) -> list[Slice]:
-    """Return the ranges to read from a usable start to `end`, cut into tasks.
+    """Return the ranges from a usable start to `end`, divided into tasks.
 
-    A log that is gone or ends before `end` has lost records: reported to `lost`, what is there is
-    read.
+    Records missing from a log that is gone or ends before `end` are reported to `lost`.
 
-    selects: whether an owner and topic is asked for: of others no log is missed. Default: all are.
+    selects: whether an owner and topic is asked for; others report no loss. Default: all are.
     """
     ranges: list[Slice] = []
     for name in ordered(end):
@@ -246,13 +247,13 @@ def slices(
         if log is None:
             first = start.get(name, 0)
             if first < end[name] and (selects is None or selects(name.owner, name.topic)):
-                reason = "the partition is not in the store any more"
-                lost(Loss(name, first, end[name], reason))
+                reason = "the partition is no longer in the store"
+                lost(LostRecords(name, first, end[name], reason))
             continue
         stop = min(end[name], log.end)
         first = start.get(name, log.start)
         if stop < end[name] and first <= log.end:
-            lost(Loss(name, stop, end[name], f"the log ends at {log.end}"))
+            lost(LostRecords(name, stop, end[name], f"the log ends at {log.end}"))
         if first < stop:
             ranges.append(Slice(name, log, first, stop))
     total = sum(part.stop - part.first for part in ranges)
@@ -262,9 +263,9 @@ def slices(
 
 
 def _cut(whole: Slice, wanted: int, total: int, longest: int) -> Iterator[Slice]:
-    """Yield a range in as many pieces as its part of the `wanted` tasks for `total` records.
+    """Yield a range in pieces: its share of `wanted` tasks for `total` records, rounded up.
 
-    More, where they would be longer than `longest`.
+    There are more pieces if they would be longer than `longest`.
     """
     size = whole.stop - whole.first
     count = max(-(-size * wanted // total), -(-size // longest))
@@ -278,7 +279,7 @@ def _cut(whole: Slice, wanted: int, total: int, longest: int) -> Iterator[Slice]
 
 
 def write_offsets(offsets: Offsets) -> dict[str, object]:
-    """Return offsets in the form that Spark keeps as JSON. Equal offsets give equal text."""
+    """Return offsets in the form that Spark keeps as JSON; equal offsets give equal text."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
     for name in ordered(offsets):
         topics = tree.setdefault(name.owner, {})
@@ -289,7 +290,7 @@ def write_offsets(offsets: Offsets) -> dict[str, object]:
 def read_offsets(form: Mapping[str, object]) -> Offsets:
     """Return the offsets in a checkpoint.
 
-    Raises: UsageError: another version of this package wrote it, or something else did.
+    Raises: UsageError: the checkpoint is of another version or another source.
     """
     tree = form.get("offsets") if form.get("version") == OFFSETS_VERSION else None
     try:
@@ -308,5 +309,5 @@ def read_offsets(form: Mapping[str, object]) -> Offsets:
 
 def _object(value: object) -> Iterable[tuple[str, Any]]:
     if not isinstance(value, dict):
-        raise TypeError("no object")
+        raise TypeError("not an object")
     return value.items()

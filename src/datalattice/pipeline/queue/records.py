@@ -1,8 +1,8 @@
-"""Records: Arrow rows as records, each as it stands in the leaf of a log.
+"""Convert Arrow rows to records in the form that the leaves of a log contain.
 
-Where all records of some rows are small and plain, which is the rule, Arrow joins them from their
-columns: the encoding of a string is its bytes behind a head that depends on their number alone.
-Everything else is encoded row by row (`splice`).
+If all records of some rows are small and plain, the common case, Arrow joins them from columns: the
+encoding of a string is a head that depends on its length, followed by its bytes. Other rows are
+encoded one by one (`splice`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from datalattice.cells import CellList, encode
 from datalattice.errors import UsageError
 from datalattice.limits import EMBEDDED_BYTES_MAX
+from datalattice.pipeline.arrow_rows import MapPlan, maps_of
+from datalattice.pipeline.arrow_rows import column_of as map_column
 from datalattice.pipeline.columns import cell, entries, stamps_ms
 from datalattice.pipeline.queue.splice import encoded_records, records
-from datalattice.pipeline.rowmaps import MapPlan, maps_of
-from datalattice.pipeline.rowmaps import column_of as map_column
 from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ _NIL: Final = b"\x00"
 _STAMP_BYTES: Final = 6
 _STAMP_MIN: Final = 1 << 40
 _STAMP_MAX: Final = (1 << 47) - 1
-"""Times whose encodings all have six bytes behind their head: those from 2004 to 6429."""
+"""Times from 2004 to 6429, whose encodings all have six bytes after the head."""
 
 
 def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
-    """Return a column, None when it is not there or has nothing but NULLs."""
+    """Return a column; None if it is absent or all NULL."""
     names = rows.schema.names
     if name not in names:
         return None
@@ -40,7 +40,7 @@ def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def listed_column(rows: pa.RecordBatch, name: str) -> list[Any] | None:
-    """Return the entries of a column; None when it is not there or has nothing but NULLs."""
+    """Return the entries of a column; None if it is absent or all NULL."""
     column = column_of(rows, name)
     return None if column is None else entries(column, name)
 
@@ -48,7 +48,7 @@ def listed_column(rows: pa.RecordBatch, name: str) -> list[Any] | None:
 def values_of(
     rows: pa.RecordBatch, name: str, format: ValueFormat | None
 ) -> Sequence[object] | None:
-    """Return a column as values, strings and numbers as Python's own."""
+    """Return a column as values, with strings and numbers as Python objects."""
     given = listed_column(rows, name)
     if given is None:
         return None
@@ -67,11 +67,11 @@ def records_of(
     stamp_ms: int,
     cells: CellList,
 ) -> pa.Array:
-    """Return the records of rows, whose columns have names in lower case, as binaries.
+    """Return the records of rows with lower-case column names, as an Array of binaries.
 
-    Cells that records refer to are added to `cells`, those below a cell before it.
-    stamp_ms: the time of rows without one of their own.
-    Raises: UsageError: a row that cannot be a record.
+    Referenced cells are appended to `cells`, children before parents.
+    stamp_ms: the time of rows whose timestamp is absent.
+    Raises: UsageError: a row cannot become a record.
     """
     import pyarrow as pa
 
@@ -82,7 +82,7 @@ def records_of(
     if values is None or any(value is None for value in values):
         raise UsageError(
             "the column value is NULL in a row: a record needs a value; "
-            "leave such rows out, or give them a value that says so"
+            "leave such rows out, or give them a value"
         )
     keys = values_of(rows, "key", key_format)
     headers = _headers(rows)
@@ -94,7 +94,7 @@ def records_of(
 def records_of_maps(
     rows: pa.RecordBatch, maps: MapPlan, stamp_ms: int, cells: CellList
 ) -> pa.Array:
-    """Return the records of rows whose values are maps of their columns. See `records_of`."""
+    """Return the records of rows whose value is the map of the columns. See `records_of`."""
     import pyarrow as pa
 
     values = maps_of(rows, maps, cells)
@@ -110,7 +110,7 @@ def _joined(
     key_format: ValueFormat | None,
     stamp_ms: int,
 ) -> pa.Array | None:
-    """Return the records when all of them are small and plain, None otherwise."""
+    """Return the records if all of them are small and plain, otherwise None."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -143,7 +143,7 @@ def _joined(
 
 
 def _plain(column: pa.Array | None, format: ValueFormat | None) -> pa.Array | None:
-    """Return a column of strings as binaries where their bytes are the content of their cells."""
+    """Return a column as binaries if its bytes are the contents of its cells, otherwise None."""
     import pyarrow as pa
 
     if column is None or format not in (ValueFormat.BYTES, ValueFormat.STRING):
@@ -156,7 +156,7 @@ def _plain(column: pa.Array | None, format: ValueFormat | None) -> pa.Array | No
 
 
 def _heads(column: pa.Array, format: ValueFormat | None) -> pa.Array | None:
-    """Return what stands before the content of each string; nil for NULL; None: one is long."""
+    """Return the encoding's head for each string, nil for NULL; None if a string is too long."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -173,7 +173,7 @@ def _heads(column: pa.Array, format: ValueFormat | None) -> pa.Array | None:
 
 
 def _stamps(rows: pa.RecordBatch, stamp_ms: int) -> pa.Array | pa.Scalar | None:
-    """Return the encodings of the times; None when they are of several lengths."""
+    """Return the encoded times; None if their lengths differ."""
     import pyarrow as pa
 
     if column_of(rows, "timestamp") is None:
@@ -187,7 +187,7 @@ def _stamps(rows: pa.RecordBatch, stamp_ms: int) -> pa.Array | pa.Scalar | None:
 
 
 def _headers(rows: pa.RecordBatch) -> list[object] | None:
-    """Return headers as mappings, from a MAP or from an ARRAY of key and value, as Kafka has it."""
+    """Return headers as mappings, from a MAP or from Kafka's ARRAY of key and value."""
     given = listed_column(rows, "headers")
     if given is None:
         return None
@@ -197,5 +197,5 @@ def _headers(rows: pa.RecordBatch) -> list[object] | None:
 def _header(pair: Any) -> tuple[object, object]:
     name, value = pair.values() if isinstance(pair, Mapping) else pair or (None, None)
     if name is None:
-        raise UsageError("the column headers has a header that is NULL, or whose key is")
+        raise UsageError("the column headers has a NULL header, or a header with a NULL key")
     return name, value

@@ -1,4 +1,4 @@
-"""Rows: what the columns are, and ranges of a log as Arrow batches of them."""
+"""Ranges of a log as Arrow batches with the columns of the source."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 from datalattice.errors import BadFormat, UsageError
 from datalattice.limits import FAN_OUT
+from datalattice.pipeline.arrow_batches import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.places import Fetch, FetchMany
 from datalattice.pipeline.queue import leaves
 from datalattice.pipeline.queue.leaves import Columns, Unfit, gathered
 from datalattice.pipeline.queue.options import PartitionFormat, QueueOptions
 from datalattice.pipeline.queue.plan import Slice
 from datalattice.pipeline.queue.runs import runs
 from datalattice.pipeline.queue.spans import Longs, Spans
-from datalattice.pipeline.tables import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from datalattice.pipeline.read_targets import Fetch, FetchMany
 from datalattice.pipeline.values import ValueFormat, variant_parts
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def batches(
     """Yield the records of a slice as Arrow batches with this schema (that of `options.types`).
 
     many: fetches neighbouring leaves together.
-    Cost:   one fetch for each leaf of 16 records, and for each record or value of its own cell.
-    Raises: UsageError: a value that its format does not take, a partition id that is no number.
+    Cost:   one fetch for each leaf of 16 records, and for each record or value with its own cell.
+    Raises: UsageError: a value does not fit its format, or a partition id is not an integer.
             BadFormat. MissingData.
     """
     import pyarrow as pa
@@ -69,7 +69,7 @@ def batches(
         return pa.RecordBatch.from_arrays([make(columns) for make in makers], schema=schema)
 
     if not wanted & {"timestamp", "key", "value", "headers"}:
-        # Nothing of the records themselves is asked for, so none is read.
+        # Offsets are known without the records, so no leaf is read.
         for first in range(part.first, part.stop, BATCH_RECORDS_MAX):
             columns = columns_from(first)
             columns.count = min(BATCH_RECORDS_MAX, part.stop - first)
@@ -82,12 +82,12 @@ def batches(
             yield batch(columns)
     except Unfit as unfit:
         raise _refused(part, options, unfit) from None
-    except (IndexError, UsageError) as error:  # the latter: a reference is cut off
+    except (IndexError, UsageError) as error:  # UsageError: a reference is cut off
         if options.verify:
             raise
         raise BadFormat(
-            f"{part.name}: a cell of records {part.first} to {part.stop - 1} is damaged; with "
-            "verify=true, the default, it is named"
+            f"{part.name}: a cell of records {part.first} to {part.stop - 1} is damaged; "
+            "verify=true, the default, names it"
         ) from error
 
 
@@ -109,7 +109,7 @@ _Maker = Callable[[Columns], "pa.Array"]
 
 
 def _column_makers(part: Slice, options: QueueOptions, schema: pa.Schema) -> list[_Maker]:
-    """Return for each column of the rows the function that makes it from taken records."""
+    """Return for each column of the rows the function that makes it."""
     import numpy as np
     import pyarrow as pa
 
@@ -139,7 +139,7 @@ def _column_makers(part: Slice, options: QueueOptions, schema: pa.Schema) -> lis
 
 
 def _constant(value: object, kind: pa.DataType) -> _Maker:
-    """Return what makes a column of one value: made once, and cut for each batch."""
+    """Return a maker of a column with one value, which is built once and sliced for each batch."""
     import pyarrow as pa
 
     scalar = pa.scalar(value, kind)
@@ -155,7 +155,7 @@ def _constant(value: object, kind: pa.DataType) -> _Maker:
 
 
 def _numbers(longs: Longs, kind: pa.DataType) -> pa.Array:
-    """Return integers as a column."""
+    """Return integers as a column of `kind`."""
     import pyarrow as pa
 
     count = len(longs.marks)
@@ -173,7 +173,7 @@ def _strings(spans: Spans, columns: Columns, kind: pa.DataType) -> pa.Array:
     count = len(spans.marks)
     if spans.absent == count:
         return pa.nulls(count, kind)
-    # Of these strings every other one lies between two of the column.
+    # The bounds also delimit the bytes between entries: every other string belongs to the column.
     bounds = _native(spans.bounds.getvalue(), 4)
     text = pa.py_buffer(columns.sheet.text())
     strings = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, bounds, text])
@@ -184,13 +184,13 @@ def _strings(spans: Spans, columns: Columns, kind: pa.DataType) -> pa.Array:
         return found
     try:
         return found.cast(kind)
-    except pa.ArrowInvalid:  # a String that is no UTF-8 shows a mark, in whatever part of Spark
+    except pa.ArrowInvalid:  # not UTF-8: replace as the rest of Spark does
         contents = found.to_pylist()
         return pa.array([one and one.decode("utf-8", "replace") for one in contents], kind)
 
 
 def _validity(column: Longs | Spans) -> pa.Buffer | None:
-    """Return the marks of a column as bits; None: all are there."""
+    """Return the marks of a column as Arrow's validity bits; None if no entry is absent."""
     import numpy as np
     import pyarrow as pa
 
@@ -201,7 +201,7 @@ def _validity(column: Longs | Spans) -> pa.Buffer | None:
 
 
 def _native(numbers: bytes, width: int) -> pa.Buffer:
-    """Return little-endian integers of `width` bytes in the order of this machine."""
+    """Return little-endian integers of `width` bytes in this machine's byte order."""
     import numpy as np
     import pyarrow as pa
 
@@ -228,6 +228,6 @@ def _name_value(part: Slice, options: QueueOptions, name: str) -> str | int:
         raise bad_option(
             "partitionFormat",
             options.partition_format.value,
-            f"{part.name} has an id that is no 64-bit integer; string takes every id",
+            f"{part.name} has an id that is not a 64-bit integer; string takes every id",
         )
     return int(text)

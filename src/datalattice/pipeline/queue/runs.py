@@ -1,7 +1,7 @@
-"""Runs: the leaves of a log's vector, found in the encodings of its tree.
+"""Find the leaves of a log's vector in the encodings of its tree.
 
-Every cell was checked when it came into the store; what only shows across cells, a node that is not
-as large as the one above it says, is checked here. Pure and compiled: no Spark, no Arrow.
+Cells were validated on their way into the store; this module checks what concerns several cells: a
+node must be as large as its parent says. Pure and compiled: no Spark, no Arrow.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from mypy_extensions import i64
 from datalattice.cells import read_vlq, skip_kid
 from datalattice.errors import BadFormat
 from datalattice.limits import FAN_OUT, HASH_BYTES
-from datalattice.pipeline.places import Fetch, FetchMany
+from datalattice.pipeline.read_targets import Fetch, FetchMany
 
 REF_BYTES: Final = 1 + HASH_BYTES
-"""A reference to a cell, with its tag."""
+"""Length of a reference to a cell, tag included."""
 
 
-class Run:
-    """Neighbouring elements of a vector inside one encoding: `count` of them, the first at `at`."""
+class ElementRun:
+    """`count` neighbouring elements of a vector inside one encoding, the first at `at`."""
 
     __slots__ = ("at", "count", "data")
 
@@ -33,15 +33,15 @@ class Run:
 
 def runs(
     vector: bytes, first: int, stop: int, fetch: Fetch, many: FetchMany | None = None
-) -> Iterator[Run]:
-    """Yield the elements `first` .. `stop - 1` of a vector, in order, as they lie in its leaves.
+) -> Iterator[ElementRun]:
+    """Yield the elements `first` .. `stop - 1` of a vector in order, as runs within its leaves.
 
-    many: fetches the leaves below one node together, at most 16.
+    many: fetches up to 16 leaves below one node together.
     Cost:   one fetch for each branch on the way; nothing outside the range is fetched.
-    Raises: BadFormat: a node is not the vector that must stand there. MissingData.
+    Raises: BadFormat: a node is not the expected vector. MissingData.
     """
     count = vector_count(vector, 0)
-    # Nodes still to visit, the next one last: encoding, position in it, elements, the range in it.
+    # Nodes to visit, the next one last: (encoding, position in it, elements, range in the node).
     todo: list[tuple[bytes, int, int, int, int]] = [(vector, 0, count, first, min(stop, count))]
     while todo:
         data, at, count, first, stop = todo.pop()
@@ -56,11 +56,11 @@ def runs(
         body = count - tail
         if tail and stop > body:
             skipped = max(first - body, 0)
-            run = Run(data, _skip(data, at, skipped), stop - body - skipped)
+            run = ElementRun(data, _skip(data, at, skipped), stop - body - skipped)
             if first >= body:
                 yield run
                 continue
-            # The tail stands before the rest of the log, and comes after it.
+            # The encoding has the tail first; the log's order has it last.
             todo.append((_leaf(run), 0, run.count, 0, run.count))
         if tail:
             todo.append((data, _skip(data, at, tail), body, first, min(stop, body)))
@@ -92,7 +92,7 @@ def _children(
 def _fetched(
     children: list[tuple[bytes, int, int, int, int]], many: FetchMany
 ) -> list[tuple[bytes, int, int, int, int]]:
-    """Return the same children, each in its encoding."""
+    """Return the same children, with references replaced by encodings."""
     found = many(
         [data[at + 1 : at + REF_BYTES] for data, at, _, _, _ in children if data[at] == 0x20]
     )
@@ -107,7 +107,7 @@ def _fetched(
     return fetched
 
 
-def _leaf(run: Run) -> bytes:
+def _leaf(run: ElementRun) -> bytes:
     end = _skip(run.data, run.at, run.count)
     return bytes((0x80, run.count)) + run.data[run.at : end]
 
@@ -121,7 +121,7 @@ def _skip(data: bytes, at: i64, count: i64) -> i64:
 def vector_count(data: bytes, at: i64) -> i64:
     """Return the number of elements of the vector at `at`.
 
-    Raises: BadFormat: something else stands there.
+    Raises: BadFormat: there is no vector at `at`.
     """
     if data[at] != 0x80:
         raise BadFormat(f"a vector must stand where a cell with tag {data[at]:#04x} stands")

@@ -1,7 +1,7 @@
-"""Sink: writes rows to queues of the node whose folder is named, batch by batch, each once.
+"""Write rows to queues of a node's folder, each batch once.
 
-Theory of operation: `pipeline.staging`. A task makes logs of its rows (`gather`), the driver
-appends them in the order of the tasks (`join`).
+`pipeline.exactly_once` explains the protocol. Tasks stage records (`stage`); the driver appends
+them in the order of the tasks (`append`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from datalattice.clock import SystemClock
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.lattice import MergeContext, root_lattice
+from datalattice.pipeline.arrow_rows import MapPlan
 from datalattice.pipeline.columns import (
     check_known,
     check_name,
@@ -27,6 +28,7 @@ from datalattice.pipeline.columns import (
     type_name,
     value_format,
 )
+from datalattice.pipeline.exactly_once import TARGET_OPTIONS, Job, WriteTarget, write_target_option
 from datalattice.pipeline.options import (
     Given,
     bad_option,
@@ -35,12 +37,10 @@ from datalattice.pipeline.options import (
     positive_option,
     text_option,
 )
-from datalattice.pipeline.queue.gather import Gatherer, RowPlan
-from datalattice.pipeline.queue.join import appending
-from datalattice.pipeline.rowmaps import MapPlan
-from datalattice.pipeline.staging import TARGET_OPTIONS, Job, Target, target_option
+from datalattice.pipeline.queue.append import appending
+from datalattice.pipeline.queue.stage import RecordPlan, RecordStager
 from datalattice.pipeline.values import ValueFormat
-from datalattice.pipeline.writers import Sink, Writing
+from datalattice.pipeline.writers import FormatSink, Writing
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -55,13 +55,13 @@ SINK_OPTIONS: Final = (
     "keyColumn",
     "dropNulls",
 )
-"""The name of every option of the sink."""
+"""Names of all options of the sink."""
 
 SINK_COLUMNS: Final = ("value", "key", "headers", "topic", "partition", "timestamp")
 """Columns that are written."""
 
 IGNORED_COLUMNS: Final = ("owner", "offset")
-"""Columns of the source that the place where a record goes decides anew."""
+"""Columns of the source that a write determines anew."""
 
 _INTEGERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _HEADERS: Final = (
@@ -73,19 +73,19 @@ _HEADERS: Final = (
 
 
 class RowsAs(Enum):
-    """What a row is."""
+    """What becomes of a row."""
 
     COLUMNS = "columns"
-    """Columns of a record."""
+    """Its columns are those of a record."""
     MAP = "map"
-    """A value: the map of its columns, whatever they are called."""
+    """The record's value is the map of all columns, whatever their names."""
 
 
 @dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """The options of writing to `lattice.queue`; docs/spark-writing.md says what each means."""
+class QueueSinkOptions:
+    """The options of writing to `lattice.queue`, documented in docs/spark-writing.md."""
 
-    target: Target
+    target: WriteTarget
     topic: str | None
     value_format: ValueFormat | None
     key_format: ValueFormat | None
@@ -95,18 +95,18 @@ class SinkOptions:
     drop_nulls: bool
 
 
-def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+def sink_options(given: Mapping[str, str], *, streaming: bool) -> QueueSinkOptions:
     """Return the options as a record.
 
-    Raises: UsageError: an option is unknown, missing or not of its form.
+    Raises: UsageError: an option is unknown, missing or malformed.
     """
     options = Given(given, SINK_OPTIONS)
     topic = options.get("topic", text_option, None)
     check_name(topic or "", "topic")
     rows = options.get("rows", choice_option(RowsAs), RowsAs.COLUMNS)
     _check_agreed(options, rows)
-    return SinkOptions(
-        target=target_option(options, streaming=streaming),
+    return QueueSinkOptions(
+        target=write_target_option(options, streaming=streaming),
         topic=topic,
         value_format=options.get("valueFormat", choice_option(ValueFormat), None),
         key_format=options.get("keyFormat", choice_option(ValueFormat), None),
@@ -130,11 +130,11 @@ def _check_agreed(options: Given, rows: RowsAs) -> None:
         raise UsageError("rows=map needs the option topic: a column topic is part of the map")
 
 
-class QueueSink(Sink):
-    """What a format needs to write to queues; docs/spark-writing.md tells rows and options."""
+class QueueSink(FormatSink):
+    """Sink part of `lattice.queue`; docs/spark-writing.md documents rows and options."""
 
     def writing(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writing:
-        """Return how rows are written.
+        """Return the plan for writing rows of this schema.
 
         Raises: UsageError: an option or a column is not accepted.
         """
@@ -150,7 +150,7 @@ class QueueSink(Sink):
         else:
             formats = check_columns(schema, options)
         job = Job.begin(options.target, streaming=streaming)
-        plan = RowPlan(
+        plan = RecordPlan(
             options.topic,
             formats["value"],
             formats.get("key"),
@@ -160,11 +160,11 @@ class QueueSink(Sink):
             maps,
         )
         join = partial(appending, clock=SystemClock(), count=options.num_partitions)
-        return Writing(job, partial(Gatherer, plan), join)
+        return Writing(job, partial(RecordStager, plan), join)
 
 
 def partition_counts(folder: str, topic: str | None) -> dict[str, int]:
-    """Return the number of partitions of a node's topics, of one or of all, where it is set."""
+    """Return the set numbers of partitions by topic; `topic` None means all topics."""
     home = Folder(Path(folder))
     keys = read_key(home.key_path)
     if not home.store_path.exists():
@@ -180,14 +180,14 @@ def partition_counts(folder: str, topic: str | None) -> dict[str, int]:
 # --- columns --------------------------------------------------------------------------------
 
 
-def map_plan(schema: StructType, options: SinkOptions) -> MapPlan:
+def map_plan(schema: StructType, options: QueueSinkOptions) -> MapPlan:
     """Return how rows become maps.
 
-    Raises: UsageError: two columns have one name, or there is no such column of keys.
+    Raises: UsageError: two columns have the same name, or the column of keys does not exist.
     """
     types = {field.name: type_name(field.dataType) for field in schema.fields}
     if len(types) < len(schema.fields):
-        raise UsageError("two columns have the same name; give them others")
+        raise UsageError("two columns have the same name; rename one of them")
     if options.key_column is not None and options.key_column not in types:
         what = f"the rows have the columns {', '.join(types)}"
         raise bad_option("keyColumn", options.key_column, what)
@@ -195,10 +195,10 @@ def map_plan(schema: StructType, options: SinkOptions) -> MapPlan:
     return MapPlan(options.key_column, variants, options.drop_nulls)
 
 
-def check_columns(schema: StructType, options: SinkOptions) -> dict[str, ValueFormat | None]:
-    """Return the formats of value and key, when the columns are those of records.
+def check_columns(schema: StructType, options: QueueSinkOptions) -> dict[str, ValueFormat | None]:
+    """Return the formats of value and key of rows that have a record's columns.
 
-    Raises: UsageError: a column is missing, unknown or not of a type that is written.
+    Raises: UsageError: a column is missing, unknown or of a type that cannot be written.
     """
     types = column_types(schema)
     check_known(types, "record", SINK_COLUMNS, IGNORED_COLUMNS)

@@ -1,9 +1,8 @@
-"""Source: the Spark format `lattice.queue`, in batches and as a stream.
+"""The Spark format `lattice.queue`, as batch source, stream source and sink.
 
-Spark calls three kinds of processes here. The driver's planner reads a root and decides the ranges;
-tasks read one range each. All open the store read-only beside the one process that writes to it, or
-fetch cells from a running node. A task is given the encoding of the log it reads, so it reads the
-same records whatever is committed meanwhile.
+The planner reads a root and divides the offsets into ranges; each task reads one range. Both open
+the store read-only beside its writer, or fetch cells from a running node. A task receives the
+encoding of its log, so it reads the same records whatever is committed meanwhile.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from datalattice.errors import MissingData, UsageError
+from datalattice.pipeline.arrow_batches import check_schema, ddl
 from datalattice.pipeline.frames import Planned, read_part, root_at
-from datalattice.pipeline.leasing import Snapshot, StreamLeases
+from datalattice.pipeline.leasing import LeasedRoot, StreamLeases
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.places import Source, encodings, many_encodings, open_place
 from datalattice.pipeline.queue.options import Edge, Positions, QueueOptions, parse_options
 from datalattice.pipeline.queue.plan import (
-    Loss,
+    LostRecords,
     Offsets,
     Slice,
     View,
@@ -47,8 +46,8 @@ from datalattice.pipeline.queue.plan import (
 )
 from datalattice.pipeline.queue.rows import batches
 from datalattice.pipeline.queue.sink import QueueSink
-from datalattice.pipeline.queue.view import Views, offsets_since, read_view
-from datalattice.pipeline.tables import check_schema, ddl
+from datalattice.pipeline.queue.view import QueueViews, offsets_since, read_view
+from datalattice.pipeline.read_targets import OpenTarget, encodings, many_encodings, open_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,47 +65,48 @@ _log: Final = logging.getLogger("datalattice.pipeline")
 class QueueSource(QueueSink):
     """Records of queues in a store or of a running node, as rows.
 
-    Rows (`columns` picks among them):
+    Rows (`columns` selects among them):
 
     | column | type | what |
     |---|---|---|
-    | owner | STRING | whose queue: 0x and the public key in hex |
-    | topic | STRING | its topic |
-    | partition | BIGINT or STRING | the partition's id, see partitionFormat |
+    | owner | STRING | owner of the queue: 0x and the public key in hex |
+    | topic | STRING | topic |
+    | partition | BIGINT or STRING | partition id, see partitionFormat |
     | offset | BIGINT | absolute offset of the record |
     | timestamp | TIMESTAMP | when the record was appended |
-    | key | as keyFormat says | its key; NULL when it has none |
-    | value | as valueFormat says | its value |
-    | headers | MAP<STRING, STRING> | its headers; only on demand |
+    | key | see keyFormat | key; NULL if the record has none |
+    | value | see valueFormat | value |
+    | headers | MAP<STRING, STRING> | headers; only on demand |
 
     Options (names are case-insensitive):
 
-    * `store`: the folder of a store or of a node; or as the argument of `load()`.
+    * `store`: the folder of a store or of a node; also as the argument of `load()`.
     * `node`: instead, the address of a running node, from which tasks fetch cells.
-    * `nodeKey`: the file of the private key that is proved to it. Default: a throw-away key.
-    * `asOf`: read the root as of a time, a pin or a hash (of a node: a hash); for batches.
-    * `leaseSeconds`: how long the root that a batch reads stays at least. Default: 3600.
-    * `owner`, `topic`: which to read; names separated by commas or a JSON array. Default: all.
-    * `columns`: the columns to read, in this order. Default: all but headers. Spark does not tell a
-      source which columns a query needs; what is left out here is not decoded.
+    * `nodeKey`: file of the private key that authenticates to the node. Default: a temporary key.
+    * `asOf`: read the root as of a time, a pin or a hash (of a node: a hash); batches only.
+    * `leaseSeconds`: how long a batch's root is leased at least. Default: 3600.
+    * `owner`, `topic`: what to read; names separated by commas or a JSON array. Default: all.
+    * `columns`: the columns to read, in this order. Default: all but headers. Spark does not tell
+      the source which columns a query needs; omitted columns are not decoded.
     * `includeHeaders`: true adds the column headers.
     * `valueFormat`: `cell` (default; BINARY: the canonical encoding with all branches, exact for
-      every value, read back by `decode_message`), `bytes` (BINARY: the content of a Blob, the UTF-8
-      of a String; other values are refused), `string` (STRING: Strings as they are, all others as
-      JSON), `json` (STRING: all as JSON), `variant` (VARIANT: what that JSON means).
+      every value, read back by `decode_message`), `bytes` (BINARY: the content of a Blob or the
+      UTF-8 of a String; other values are refused), `string` (STRING: Strings as they are, all
+      others as JSON), `json` (STRING: JSON), `variant` (VARIANT: the same JSON, parsed).
     * `keyFormat`: the same for the key. Default: as valueFormat.
-    * `partitionFormat`: `long` (default; BIGINT) or `string`, for ids that are no integers.
+    * `partitionFormat`: `long` (default; BIGINT) or `string`, for ids that are not integers.
     * `startingOffsets`: where to begin: `earliest` (default), `latest` (streams only) or JSON with
       offsets by partition: `{"0": 5}`, `{"topic": {"0": 5}}`, `{"owner": {"topic": {"0": 5}}}`,
-      where -2 is earliest and -1 latest. A stream that restarts goes on from its checkpoint.
+      where -2 is earliest and -1 latest. A restarted stream continues from its checkpoint.
     * `startingTimestamp`: begin with records of this time or later, in Unix milliseconds.
     * `endingOffsets`: where a batch ends (exclusive), in the same forms. Default: latest.
     * `maxOffsetsPerTrigger`: most records in one batch of a stream. Default: no limit.
-    * `minPartitions`: least number of tasks, records permitting. Long ranges are cut anyway.
-    * `verify`: false: cells of a folder are not compared with their hashes when they are read. What
-      the disk damaged becomes wrong records then, or an error. Default: true.
-    * `failOnDataLoss`: false: records that were truncated before they were read are skipped, with
-      a warning. Default: true, they are an error.
+    * `minPartitions`: least number of tasks, if there are enough records. Long ranges are always
+      divided.
+    * `verify`: false reads cells of a folder without comparing them with their hashes; damage then
+      shows as wrong records or an error. Default: true.
+    * `failOnDataLoss`: true (default) makes records that were truncated before they were read an
+      error; false skips them with a warning.
     """
 
     @classmethod
@@ -116,7 +116,7 @@ class QueueSource(QueueSink):
 
     @cached_property
     def parsed(self) -> QueueOptions:
-        """The options of reading; those of writing are `sink.SINK_OPTIONS`."""
+        """The options for reading; `sink.SINK_OPTIONS` are those for writing."""
         return parse_options(dict(self.options))
 
     def schema(self) -> str:
@@ -130,11 +130,11 @@ class QueueSource(QueueSink):
         """
         if self.parsed.starting.has(Edge.LATEST):
             raise bad_option(
-                "startingOffsets", Edge.LATEST.value, "a batch has nothing to read from there"
+                "startingOffsets", Edge.LATEST.value, "a batch would read nothing from there"
             )
         if self.parsed.ending.has(Edge.EARLIEST):
             raise bad_option(
-                "endingOffsets", Edge.EARLIEST.value, "a batch has nothing to read up to there"
+                "endingOffsets", Edge.EARLIEST.value, "a batch would read nothing up to there"
             )
         return QueueReader(self.parsed, schema)
 
@@ -143,38 +143,38 @@ class QueueSource(QueueSink):
 
         Raises: UsageError: an option does not fit a stream.
         """
-        if self.parsed.place.as_of:
-            raise UsageError("option asOf is for batches: a stream reads what comes")
+        if self.parsed.target.as_of:
+            raise UsageError("option asOf is for batches: a stream reads new records")
         if self.parsed.ending != Positions(Edge.LATEST, {}):
             raise UsageError("option endingOffsets is for batches: a stream has no end")
         return QueueStreamReader(self.parsed, schema)
 
 
-class _Reading:
-    """What both readers do: look into a root for a view, and read slices of it."""
+class _FormatReader:
+    """What both readers share: views of a root, the tasks, and reading a task."""
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
         check_schema(schema, options.types, FORMAT, _OPTIONS)
 
-    def source(self) -> Source:
-        """Return the open place."""
-        return open_place(self.options.place)
+    def source(self) -> OpenTarget:
+        """Return the open target."""
+        return open_target(self.options.target)
 
-    def lost(self, loss: Loss) -> None:
-        """Do with a loss what failOnDataLoss says."""
+    def lost(self, loss: LostRecords) -> None:
+        """Raise or log a loss, as failOnDataLoss says."""
         if self.options.fail_on_data_loss:
             refuse_loss(loss)
-        _log.warning("%s; going on without them (failOnDataLoss=false)", loss)
+        _log.warning("%s; continuing without them (failOnDataLoss=false)", loss)
 
     def start(self, view: View) -> Offsets:
-        """Return where the options say to begin."""
+        """Return the starting offsets that the options name."""
         if self.options.starting_timestamp_ms is None:
             return resolve(view, self.options.starting, "startingOffsets")
         return offsets_since(view, self.options.starting_timestamp_ms, self.source())
 
-    def plan(self, view: View, start: Offsets, end: Offsets, snapshot: Snapshot) -> list[Planned]:
+    def plan(self, view: View, start: Offsets, end: Offsets, snapshot: LeasedRoot) -> list[Planned]:
         """Return the tasks that read from `start` to `end`."""
         usable = usable_start(view, start, self.options.selects, self.lost)
         fewest, selects = self.options.min_partitions, self.options.selects
@@ -183,9 +183,11 @@ class _Reading:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a task."""
-        return read_part(partition, self.options.place, self.schema, self._batches)
+        return read_part(partition, self.options.target, self.schema, self._batches)
 
-    def _batches(self, part: Slice, source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, part: Slice, source: OpenTarget, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
         verify = self.options.verify
         fetch, many = encodings(source, verify=verify), many_encodings(source, verify=verify)
         return batches(part, self.options, schema, fetch, many)
@@ -195,13 +197,13 @@ class QueueReader(DataSourceReader):
     """Reads a range of each partition once."""
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
-        self._reading = _Reading(options, schema)
+        self._reading = _FormatReader(options, schema)
 
     def partitions(self) -> Sequence[Planned]:
         """Return the tasks."""
         return self._reading.source().planned(self._tasks)
 
-    def _tasks(self, snapshot: Snapshot) -> list[Planned]:
+    def _tasks(self, snapshot: LeasedRoot) -> list[Planned]:
         reading = self._reading
         root = root_at(reading.source(), snapshot.root_hash)
         view = read_view(root, reading.options, must_exist=True)
@@ -216,67 +218,67 @@ class QueueReader(DataSourceReader):
         return self._reading.read(partition)
 
 
-class _Seen(NamedTuple):
-    """A root that was looked into."""
+class _SeenRoot(NamedTuple):
+    """A root and the partitions found in it."""
 
     root_hash: bytes | None
     view: View
 
     def ends(self) -> Offsets:
-        """Return the end of each partition."""
+        """Return the end offset of each partition."""
         return {name: log.end for name, log in self.view.items()}
 
     def covers(self, end: Offsets) -> bool:
-        """Return whether all records before these offsets were there."""
+        """Return whether the root holds all records before these offsets."""
         return all(name in self.view and self.view[name].end >= at for name, at in end.items())
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what is new in each partition, batch by batch.
+    """Reads what was appended to each partition, batch by batch.
 
-    Spark keeps the position: after a restart it asks for the same ranges again, and an offset
-    always means the same record, so nothing is lost and nothing comes twice. A batch is read from
-    the root that its end was found in, whatever is truncated or collected meanwhile: that root is
-    leased until Spark says that the batch is done.
+    Spark keeps the position. After a restart it requests the same ranges again, and an offset
+    always names the same record, so no record is lost or repeated. A batch reads the root in which
+    its end was found; that root is leased until Spark commits the batch, so truncations and
+    collections meanwhile do not affect it.
     """
 
     def __init__(self, options: QueueOptions, schema: StructType) -> None:
-        self._reading = _Reading(options, schema)
-        self._views = Views(options)
+        self._reading = _FormatReader(options, schema)
+        self._views = QueueViews(options)
         self._target: Offsets | None = None
-        self._last: _Seen | None = None
-        self._next: _Seen | None = None
+        self._last: _SeenRoot | None = None
+        self._next: _SeenRoot | None = None
         self._leases: StreamLeases | None = None
-        self._told: list[Loss] = []
+        self._told: list[LostRecords] = []
 
     def __reduce__(self) -> tuple[type[QueueStreamReader], tuple[QueueOptions, StructType]]:
-        # What a stream remembers belongs to the one process that plans it.
+        # The state belongs to the process that plans the stream; tasks need the options only.
         return type(self), (self._reading.options, self._reading.schema)
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
-        """Return where a new stream begins."""
+        """Return the offsets where a new stream begins."""
         begin = self._settled(lambda seen: self._reading.start(seen.view))
         return write_offsets(begin)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """Note what is there now: the stream ends when that is read."""
-        self._target = self._settled(_Seen.ends)
+        """Remember the present ends; the stream stops there."""
+        self._target = self._settled(_SeenRoot.ends)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """Return what `maxOffsetsPerTrigger` allows."""
+        """Return the limit of `maxOffsetsPerTrigger`."""
         limit = self._reading.options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802 - Spark's
-        """Return where the next batch ends."""
+        """Return the offsets where the next batch ends."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         begin = read_offsets(start)
         return write_offsets(self._settled(lambda seen: self._next_ends(seen, begin, most)))
 
-    def _next_ends(self, seen: _Seen, begin: Offsets, limit: int | None) -> Offsets:
-        """Return where the next batch ends, with the root that it is read from held."""
+    def _next_ends(self, seen: _SeenRoot, begin: Offsets, limit: int | None) -> Offsets:
+        """Return where the next batch ends, and lease the root it reads."""
         options = self._reading.options
-        losses: list[Loss] = []
+        losses: list[LostRecords] = []
         ends = next_offsets(
             seen.view,
             begin,
@@ -286,16 +288,16 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             target=self._target,
         )
         if ends != begin:
-            self._hold(seen)  # losses are logged when the batch is planned
+            self._hold(seen)  # partitions() logs the losses
         elif losses != self._told:
             for loss in losses:
-                _log.warning("%s; waiting for what comes past them (failOnDataLoss=false)", loss)
+                _log.warning("%s; waiting for records after them (failOnDataLoss=false)", loss)
             self._told = losses
         return ends
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
         """Return the ends of all partitions, for the progress report."""
-        return write_offsets(self._settled(_Seen.ends))
+        return write_offsets(self._settled(_SeenRoot.ends))
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[Planned]:
         """Return the tasks of a batch."""
@@ -305,9 +307,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 snapshot = self._hold(seen)
             except MissingData:
-                seen = None  # its lease had ended; what was not truncated is in the root of now
+                seen = None  # the lease expired; the current root has what was not truncated
         else:
-            seen = None  # the query was started again
+            seen = None  # the query was restarted
         if seen is None:
             seen, snapshot = self._settled(lambda now: (now, self._hold(now)))
         return self._reading.plan(seen.view, read_offsets(start), ends, snapshot)
@@ -317,38 +319,38 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reading.read(partition)
 
     def commit(self, end: dict[str, object]) -> None:
-        """Give back what batches before the next one were read from."""
+        """Release the roots of batches before the next one."""
         if self._leases is not None:
             self._leases.done()
 
     def stop(self) -> None:
-        """Give everything back."""
+        """Release all leases."""
         if self._leases is not None:
             self._leases.release()
 
-    def _settled(self, work: Callable[[_Seen], T]) -> T:
-        """Return what `work` makes of the root as it is now; one that is known is not read again.
+    def _settled(self, work: Callable[[_SeenRoot], T]) -> T:
+        """Return `work` of the current root; a root that was seen last is not read again.
 
-        Raises: as `Source.settled`.
+        Raises: as `OpenTarget.settled`.
         """
 
         def look(root_hash: bytes | None) -> T:
             if self._last is None or self._last.root_hash != root_hash:
                 view = self._views.read(root_at(self._reading.source(), root_hash))
-                self._last = _Seen(root_hash, view)
+                self._last = _SeenRoot(root_hash, view)
             return work(self._last)
 
         return self._reading.source().settled(look)
 
-    def _hold(self, seen: _Seen) -> Snapshot:
-        """Keep a root for the next batch.
+    def _hold(self, seen: _SeenRoot) -> LeasedRoot:
+        """Lease a root for the next batch.
 
-        Raises: MissingData: it is not here any more.
+        Raises: MissingData: the root was collected.
         """
         source = self._reading.source()
         if self._leases is None:
             self._leases = source.stream_leases()
-        snapshot = Snapshot(None, 0)
+        snapshot = LeasedRoot(None, 0)
         if seen.root_hash is not None:
             snapshot = self._leases.hold(source, seen.root_hash)
         self._next = seen

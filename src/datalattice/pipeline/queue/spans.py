@@ -1,8 +1,8 @@
-"""Spans: columns as Arrow lays them out, written without an object for each entry.
+"""Columns in Arrow's layout, written without an object for each entry.
 
-Byte strings are ranges of one text, which is laid together from whole leaves: that copies a leaf
-once, where a copy of each byte string would cost more than all else that is done for a record.
-Pure and compiled: no Arrow.
+Byte strings are ranges of one text, which is concatenated from leaves. That copies a leaf once;
+copying each byte string would cost more than all other work on a record. Pure and compiled: no
+Arrow.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from mypy_extensions import i32, i64
 from datalattice.errors import BadFormat, LimitExceeded
 
 TEXT_BYTES_MAX: Final = 2**31 - 1
-"""Bytes of one text: Arrow counts the bytes of a column in 32 bits, and so does Spark."""
+"""Longest text: Arrow and Spark use 32-bit offsets."""
 
 
 class Longs:
-    """64-bit integers, little-endian, and a mark for each: 1, or 0 where there is none."""
+    """64-bit integers, little-endian, and a mark for each: 1, or 0 for an absent one."""
 
     def __init__(self) -> None:
         self.numbers: Final = BytesWriter()
         self.marks: Final = BytesWriter()
         self.absent: i64 = 0
-        """How many are none."""
+        """Number of absent entries."""
 
     def add(self, number: i64) -> None:
         """Append a number."""
@@ -33,36 +33,36 @@ class Longs:
         self.marks.append(1)
 
     def add_none(self) -> None:
-        """Append none."""
+        """Append an absent entry."""
         write_i64_le(self.numbers, 0)
         self.marks.append(0)
         self.absent += 1
 
 
 class Spans:
-    """Byte strings by where each begins and ends in a text, and a mark for each as in `Longs`.
+    """Byte strings as ranges of a text, and a mark for each as in `Longs`.
 
-    Every number is 4 bytes, little-endian, and none is less than the one before: what lies between
-    an end and the next begin belongs to no byte string of this column.
+    Bounds are 4 bytes each, little-endian, in ascending order; bytes between one end and the next
+    begin belong to no entry of this column.
     """
 
     def __init__(self) -> None:
         self.bounds: Final = BytesWriter()
         self.marks: Final = BytesWriter()
         self.absent: i64 = 0
-        """How many are none."""
+        """Number of absent entries."""
         self.last: i64 = 0
-        """Where the last one ends."""
+        """End of the last entry."""
 
     def add(self, first: i64, end: i64) -> None:
-        """Append a byte string; `first` is not less than `last`."""
+        """Append the byte string at `first` .. `end`; `first` is at least `last`."""
         write_i32_le(self.bounds, i32(first))
         write_i32_le(self.bounds, i32(end))
         self.marks.append(1)
         self.last = end
 
     def add_none(self) -> None:
-        """Append none."""
+        """Append an absent entry."""
         write_i32_le(self.bounds, i32(self.last))
         write_i32_le(self.bounds, i32(self.last))
         self.marks.append(0)
@@ -70,7 +70,7 @@ class Spans:
 
 
 class Sheet:
-    """The text that spans are ranges of, as pieces that follow one another."""
+    """The text that spans are ranges of, kept as a list of pieces."""
 
     def __init__(self, byte_max: int = TEXT_BYTES_MAX) -> None:
         self._byte_max: i64 = byte_max
@@ -80,14 +80,14 @@ class Sheet:
         self._leaf_at: i64 = -1
 
     def turn_to(self, leaf: bytes) -> None:
-        """Note the leaf that the next ranges come from; it becomes a piece with the first."""
+        """Set the leaf of the next ranges; the first range makes it a piece of the text."""
         self._leaf = leaf
         self._leaf_at = -1
 
     def add_range(self, spans: Spans, data: bytes, first: i64, end: i64) -> None:
-        """Append the byte string that stands at `first` .. `end` of a cell.
+        """Append the byte string at `first` .. `end` of a cell.
 
-        Raises: LimitExceeded: the text gets too long. BadFormat: the cell ends before.
+        Raises: LimitExceeded: the text is too long. BadFormat: the cell ends before `end`.
         """
         if end > len(data):
             raise BadFormat(f"a cell of {len(data)} bytes ends inside a text or blob")
@@ -100,28 +100,28 @@ class Sheet:
         self.add(spans, data[first:end])
 
     def add(self, spans: Spans, part: bytes) -> None:
-        """Append a byte string of its own.
+        """Append a byte string that is not part of the present leaf.
 
-        Raises: LimitExceeded: the text gets too long.
+        Raises: LimitExceeded: the text is too long.
         """
         first = self._lay(part)
         spans.add(first, self._size)
 
     def check_room(self, size: i64) -> None:
-        """Check that so many bytes more have room.
+        """Check that `size` more bytes fit into the text.
 
-        Raises: LimitExceeded: they have not.
+        Raises: LimitExceeded: they do not.
         """
         whole: i64 = self._size + size
         if whole > self._byte_max or whole < 0:
             raise LimitExceeded(
-                f"keys and values of {int(self._size) + int(size)} bytes come together in one "
-                f"batch of rows, which holds {self._byte_max}; leave the column of the long ones "
-                "away"
+                f"keys and values of one batch of rows take {int(self._size) + int(size)} bytes, "
+                f"more than the {self._byte_max} that it holds; leave out the column of the long "
+                "ones"
             )
 
     def _lay(self, piece: bytes) -> i64:
-        """Append a piece; return where it begins."""
+        """Append a piece; return its position."""
         at: i64 = self._size
         self.check_room(len(piece))
         self._pieces.append(piece)

@@ -1,7 +1,7 @@
-"""Splice: records as they stand in the leaves of a log, made without an object for each.
+"""Records in the form that the leaves of a log contain, made without an object for each.
 
-A task lays them end to end, and the driver puts them into leaves: it alone knows how many records
-are there already, and so where leaves begin. Pure and compiled: no Spark, no Arrow.
+A task concatenates them; the driver divides them into leaves, since leaf boundaries depend on how
+many records the log already has. Pure and compiled: no Spark, no Arrow.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def records(
     headers: list[object] | None,
     cells: CellList,
 ) -> list[bytes]:
-    """Return records `[key value stamp headers]`, each as it stands in the leaf of a log.
+    """Return records `[key value stamp headers]` in the form that a leaf contains.
 
-    What stands in a leaf is the encoding, or the hash of what is longer; the cells meant by hashes
-    are added to `cells`.
+    That is the encoding, or a reference if the encoding is long; referenced cells are appended to
+    `cells`.
     Shapes: all columns are as long as `values`; keys and headers may be None in a row.
     """
     rows: list[bytes] = []
@@ -40,9 +40,9 @@ def records(
 
 
 def _kid(given: object, cells: CellList) -> bytes:
-    """Return a value as it stands in the cell that holds it: its encoding, or its hash.
+    """Return a value in the form that its parent contains: its encoding, or a reference.
 
-    Cells below it are added to `cells`, and its own where its hash stands for it.
+    Cells below it are appended to `cells`, and its own cell if it is referenced.
     """
     if given is None:
         return _NIL
@@ -55,7 +55,7 @@ def _kid(given: object, cells: CellList) -> bytes:
     elif (isinstance(given, bytes) and len(given) <= CHUNK_BYTES) or (
         isinstance(given, str) and len(given) <= CHUNK_BYTES // 4
     ):
-        encoding = encode(given)  # all of it, whatever characters there are
+        encoding = encode(given)  # at most CHUNK_BYTES of UTF-8, so one cell
         return cell_as_kid(encoding, cells)
     return as_kid(to_cell(given), cells)
 
@@ -63,9 +63,9 @@ def _kid(given: object, cells: CellList) -> bytes:
 def encoded_records(
     keys: list[bytes] | None, values: list[bytes], stamp_ms: int, cells: CellList
 ) -> list[bytes]:
-    """Return records with one time, as `records` does, from encodings of their values.
+    """Return records with one time from encoded values; otherwise as `records`.
 
-    keys: as they stand in a record. Cells below keys and values are among `cells`.
+    keys: in the form that a record contains. Cells below keys and values are already in `cells`.
     """
     tail: bytes = encode(stamp_ms) + _NIL
     rows: list[bytes] = []

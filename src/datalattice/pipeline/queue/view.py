@@ -1,4 +1,4 @@
-"""View: find the queue partitions in the root of a store, and places in their logs by time."""
+"""Find the queue partitions in a root, and offsets in their logs by time."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from datalattice.cells import (
 from datalattice.errors import BadFormat, MissingData
 from datalattice.limits import COUNT_MAX
 from datalattice.pipeline.options import check_there
-from datalattice.pipeline.owners import check_signed, name_text
 from datalattice.pipeline.queue.options import QueueOptions
-from datalattice.pipeline.queue.plan import Log, Offsets, PartitionName, View
+from datalattice.pipeline.queue.plan import Offsets, PartitionLog, PartitionName, View
+from datalattice.pipeline.signatures import check_signed, name_text
 
 _PARTITIONS = Keyword("partitions")
 
 
 class _Owned(NamedTuple):
-    """What one owner has; nothing of owners that are not asked for."""
+    """The queues of one owner; empty for owners that the options do not select."""
 
     owner: str
     topics: tuple[str, ...]
-    logs: dict[PartitionName, Log]
+    logs: dict[PartitionName, PartitionLog]
 
 
-class Views:
-    """Looks into one root after another; what an owner has is read again when it has changed."""
+class QueueViews:
+    """Reads one root after another; an owner is read again only if its value changed."""
 
     def __init__(self, options: QueueOptions) -> None:
         self._options = options
@@ -46,22 +46,21 @@ class Views:
         self._owned: dict[bytes, _Owned] = {}
 
     def read(self, root: Value, *, must_exist: bool = False) -> View:
-        """Return the partitions in `root` that the options ask for.
+        """Return the partitions in `root` that the options select.
 
-        must_exist: an owner or topic that the options name and the root does not have is an error;
-            otherwise it may come later.
+        root: None or the Index of a lattice's sections.
+        must_exist: raise if the root lacks an owner or topic that the options name; a stream waits
+            for it instead.
 
-        Shapes: root: nil or the Index of a lattice's sections.
-        Cost:   one signature check for each owner that is not as in the root before; reads nothing
-                of the logs.
-        Raises: BadSignature: what is under an owner is not signed by their key. BadFormat: two
+        Cost:   one signature check for each owner that changed since the last root; no log is read.
+        Raises: BadSignature: an owner's queues are not signed by their key. BadFormat: two
                 different names have the same text. UsageError: see must_exist. MissingData.
         """
         found = root.get(QUEUE_SECTION) if isinstance(root, Index) else None
         section = found if isinstance(found, Map) else EMPTY_MAP
         try:
             owned = self._changed(self._owned, self._section, section)
-        except MissingData:  # what there was before may be gone
+        except MissingData:  # the section read before may have been collected
             owned = self._changed({}, EMPTY_MAP, section)
         view = _joined(owned.values())
         if must_exist:
@@ -88,7 +87,7 @@ class Views:
             return _Owned(owner, (), {})
         check_signed(cell, signed, "queues")
         topics: list[str] = []
-        logs: dict[PartitionName, Log] = {}
+        logs: dict[PartitionName, PartitionLog] = {}
         for topic_cell, topic_state in _entries(signed.value):
             topic = name_text(topic_cell)
             topics.append(topic)
@@ -99,15 +98,15 @@ class Views:
 
 
 def read_view(root: Value, options: QueueOptions, *, must_exist: bool) -> View:
-    """Return the partitions in one root, as `Views.read`.
+    """Return the partitions in one root, as `QueueViews.read`.
 
-    Raises: as `Views.read`.
+    Raises: as `QueueViews.read`.
     """
-    return Views(options).read(root, must_exist=must_exist)
+    return QueueViews(options).read(root, must_exist=must_exist)
 
 
 def _joined(owned: Iterable[_Owned]) -> View:
-    view: dict[PartitionName, Log] = {}
+    view: dict[PartitionName, PartitionLog] = {}
     count = 0
     for one in owned:
         view.update(one.logs)
@@ -117,21 +116,21 @@ def _joined(owned: Iterable[_Owned]) -> View:
     return view
 
 
-def _logs(topic_state: Value) -> Iterator[tuple[str, Log]]:
+def _logs(topic_state: Value) -> Iterator[tuple[str, PartitionLog]]:
     partitions = topic_state.get(_PARTITIONS) if isinstance(topic_state, Index) else None
     for partition, value in _entries(partitions):
         state = read_state(value)
-        yield to_text(partition), Log(state.start, state.end, encode(state.entries))
+        yield to_text(partition), PartitionLog(state.start, state.end, encode(state.entries))
 
 
 def _entries(value: Value) -> Iterable[tuple[Value, Value]]:
     return value.entries() if isinstance(value, Map) else ()
 
 
-def _add(view: dict[PartitionName, Log], name: PartitionName, log: Log) -> None:
+def _add(view: dict[PartitionName, PartitionLog], name: PartitionName, log: PartitionLog) -> None:
     if name in view:
         raise BadFormat(f"two queues have names that read the same: {name}")
-    if log.end - 1 > COUNT_MAX:  # a column could not hold it
+    if log.end - 1 > COUNT_MAX:  # does not fit into a BIGINT
         raise BadFormat(f"{name} has offsets up to {log.end - 1}; the greatest is {COUNT_MAX}")
     view[name] = log
 
@@ -139,15 +138,15 @@ def _add(view: dict[PartitionName, Log], name: PartitionName, log: Log) -> None:
 def offsets_since(view: View, stamp_ms: int, loader: Loader) -> Offsets:
     """Return for each partition the offset of its first record of that time or later.
 
-    Where there is none, the end. Found by halving: exact where times do not go back along the log.
+    A partition without one returns its end. Found by bisection, so exact if times ascend.
 
     Units: stamp_ms: Unix milliseconds.
-    Cost:  log2 of the records' number of look-ups in each partition.
+    Cost:  log2(records) look-ups for each partition.
     """
     return {name: _offset_since(log, stamp_ms, loader) for name, log in view.items()}
 
 
-def _offset_since(log: Log, stamp_ms: int, loader: Loader) -> int:
+def _offset_since(log: PartitionLog, stamp_ms: int, loader: Loader) -> int:
     entries = decode(log.entries, loader)
     if not isinstance(entries, Vector):
         raise BadFormat("the entries of a log are a vector")

@@ -139,7 +139,7 @@ class TestReading:
             read(Path(store.path), **options)
 
     def test_no_store(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="no store is here"):
+        with pytest.raises(UsageError, match="there is no store"):
             read(tmp_path)
 
 
@@ -384,7 +384,7 @@ class TestWriting:
         ("types", "text"),
         [
             ({"hash": "BINARY"}, "always a column encoding"),
-            ({"encoding": "STRING"}, "column encoding has the type STRING; it is BINARY"),
+            ({"encoding": "STRING"}, "column encoding has the type STRING; it takes BINARY"),
             ({"encoding": "BINARY", "hash": "STRING"}, "column hash has the type STRING"),
             ({"encoding": "BINARY", "refs": "STRING"}, "column refs has the type STRING"),
             ({"encoding": "BINARY", "value": "STRING"}, "no column value"),

@@ -271,7 +271,7 @@ class TestLimits:
             ({"chunkBytes": "10", "maxContentBytes": "5"}, "exclude each other"),
             ({"chunkBytes": "10", "columns": "path"}, "a row is a chunk of content; name it"),
             ({"columns": "chunk"}, "chunk is there with chunkBytes only"),
-            ({"columns": "path", "includeContent": "true"}, "columns='path' says otherwise"),
+            ({"columns": "path", "includeContent": "true"}, "columns='path' contradicts it"),
             ({"chunkBytes": "ten"}, "such as 65536, 64k or 16m"),
             ({"glob": "a//b"}, "a path in a drive in which"),
             ({"drive": ","}, "names separated by commas"),
@@ -332,7 +332,7 @@ class TestTasks:
         self, drives: Drives, monkeypatch: pytest.MonkeyPatch, count: int
     ) -> None:
         monkeypatch.setattr(planning, "BYTES_PER_TASK_MAX", 2)
-        monkeypatch.setattr(planning, "STRETCHES_MAX", 8)
+        monkeypatch.setattr(planning, "RANGES_MAX", 8)
         drives.drive().write("/f", bytes(range(count)))
         drives.commit()
         reader = drives.reader(chunkBytes="2")

@@ -29,8 +29,8 @@ from datalattice.errors import (
 from datalattice.lattice import MergeContext, did_of, root_lattice
 from datalattice.pipeline import roots
 from datalattice.pipeline.grid import rows as grid_rows
-from datalattice.pipeline.grid.options import COLUMNS, Table, parse_options
-from datalattice.pipeline.places import Source
+from datalattice.pipeline.grid.options import COLUMNS, GridTable, parse_options
+from datalattice.pipeline.read_targets import OpenTarget
 from datalattice.store import CellStore
 from datalattice.testing.background import BackgroundNode
 from datalattice.testing.clocks import TickingClock
@@ -217,11 +217,11 @@ class TestWhatIsRefused:
         [
             ({}, "option table is missing: one of assets, jobs, meta, storage"),
             ({"table": "users"}, "option table='users' is not accepted"),
-            ({"table": "meta", "venue": "did:key:z"}, "belongs to no venue"),
+            ({"table": "meta", "venue": "did:key:z"}, "not divided by venues"),
             ({"table": "jobs", "includeContent": "true"}, "only the table storage has contents"),
             (
                 {"table": "storage", "includeContent": "true", "columns": "hash"},
-                "columns='hash' says otherwise",
+                "columns='hash' contradicts it",
             ),
             ({"table": "jobs", "columns": "asset"}, "one or more of venue, job, status"),
             ({"table": "jobs", "tabel": "x"}, "did you mean table"),
@@ -239,7 +239,7 @@ class TestWhatIsRefused:
             with pytest.raises(UsageError, match=f"option {name} is for streams"):
                 grid.read(table="jobs", **{name: value})
         source = grid.source(table="assets")
-        with pytest.raises(UsageError, match="only jobs are a stream"):
+        with pytest.raises(UsageError, match="only jobs can be streamed"):
             source.streamReader(struct_of(source.parsed.types))
         with pytest.raises(UsageError, match="option asOf is for batches"):
             grid.stream(asOf="HEAD")
@@ -291,13 +291,13 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize(
         ("part", "table", "value"),
         [
-            ("assets", Table.ASSETS, Map.of({"metadata": '{"a":1}'})),
-            ("assets", Table.ASSETS, Map.of({"metadata": "no JSON"})),
-            ("storage", Table.STORAGE, make_blob(b"other")),
+            ("assets", GridTable.ASSETS, Map.of({"metadata": '{"a":1}'})),
+            ("assets", GridTable.ASSETS, Map.of({"metadata": "no JSON"})),
+            ("storage", GridTable.STORAGE, make_blob(b"other")),
         ],
     )
     def test_what_is_not_what_its_key_says(
-        self, grid: Grid, part: str, table: Table, value: Any
+        self, grid: Grid, part: str, table: GridTable, value: Any
     ) -> None:
         state = Index.of({Keyword(part): Index.of({bytes(32): value})})
         venues = Index.of({did_of(ALICE.public_key): Signed.sign(ALICE, state)})
@@ -414,7 +414,7 @@ class TestStream:
 
         grid.alice.create_job()
         grid.commit()
-        monkeypatch.setattr(Source, "lease", lost)
+        monkeypatch.setattr(OpenTarget, "lease", lost)
         with pytest.raises(DataLoss):
             grid.stream(startingOffsets="latest").initialOffset()
 
@@ -432,7 +432,7 @@ class TestStream:
         gone = {"version": 1, "root": "0x" + "ab" * 32}
         reader = grid.stream()
         end = reader.latestOffset(gone, None)
-        with pytest.raises(DataLoss, match=f"root 0x{'ab' * 32} that the stream goes on from"):
+        with pytest.raises(DataLoss, match=f"root 0x{'ab' * 32} at which the stream stands"):
             reader.partitions(gone, end)
         with pytest.raises(DataLoss):
             grid.stream(startingOffsets="ab" * 32).initialOffset()
@@ -447,7 +447,7 @@ class TestStream:
     )
     def test_a_position_of_another_version(self, grid: Grid, offset: dict[str, object]) -> None:
         reader = grid.stream()
-        with pytest.raises(UsageError, match="a position that is none of this version"):
+        with pytest.raises(UsageError, match="position is not of version"):
             reader.partitions(reader.initialOffset(), offset)
 
 

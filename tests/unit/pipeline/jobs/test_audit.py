@@ -32,11 +32,11 @@ pa = pytest.importorskip("pyarrow")
 
 from datalattice.pipeline.jobs.audit import (  # noqa: E402
     FACTS,
+    AuditPlan,
     IndexTask,
     PacksTask,
     Sums,
     Told,
-    Work,
     examine,
     read_facts,
 )
@@ -60,7 +60,7 @@ class Audited:
         self.task_rows: set[Row] = set()
         with CellStore.open(folder, read_only=True) as reader:
             extent = extent_of(reader)
-            work = Work(str(folder), for_tasks(extent), parts_of(extent, parts))
+            work = AuditPlan(str(folder), for_tasks(extent), parts_of(extent, parts))
             sums, rows = examine(reader, work, self.run)
             check_extent(reader, extent)
         self.sums: Sums = sums
@@ -355,7 +355,7 @@ def test_a_collection_meanwhile_ends_the_job(whole: Path, monkeypatch: pytest.Mo
         extent = extent_of(reader)
         with CellStore.open(whole, segment_bytes=8_192, retention=NOTHING) as store:
             assert store.collect(grace_ms=0).dropped
-        work = Work(str(whole), for_tasks(extent), parts_of(extent, 2))
+        work = AuditPlan(str(whole), for_tasks(extent), parts_of(extent, 2))
         batch = pa.RecordBatch.from_arrays([pa.array([0], pa.int64())], names=["id"])
         with pytest.raises(StoreFailed, match="cells were removed from it meanwhile; begin again"):
             list(PacksTask(work)(iter([batch])))
@@ -365,7 +365,7 @@ def test_another_store_at_the_same_place_is_refused(whole: Path, tmp_path: Path)
     with CellStore.open(whole, read_only=True) as reader:
         extent = extent_of(reader)
     _empty(tmp_path / "other")
-    work = Work(str(tmp_path / "other"), for_tasks(extent), parts_of(extent, 1))
+    work = AuditPlan(str(tmp_path / "other"), for_tasks(extent), parts_of(extent, 1))
     batch = pa.RecordBatch.from_arrays([pa.array([0], pa.int64())], names=["id"])
     with pytest.raises(UsageError, match="another store than the one that the work was planned"):
         list(PacksTask(work)(iter([batch])))

@@ -22,20 +22,20 @@ from datalattice.cells import decode_message, to_json
 from datalattice.clock import Clock
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
+from datalattice.pipeline.arrow_rows import converter
 from datalattice.pipeline.jobs import Keyless, compact, export, load
 from datalattice.pipeline.jobs.compact import partition_count
 from datalattice.pipeline.jobs.export import _write_files
 from datalattice.pipeline.jobs.load import (
     ROWS_MAX,
-    RowPlan,
+    LoadPlan,
     checked_format,
     made_rows,
 )
-from datalattice.pipeline.rowmaps import converter
 from datalattice.pipeline.session import package_settings, spark_session
 from datalattice.testing.replicas import ALICE, BOB, Replica
 
-LINES = RowPlan(is_text=True, key=None, text_key=False, variants=(), drop_nulls=False)
+LINES = LoadPlan(is_text=True, key=None, text_key=False, variants=(), drop_nulls=False)
 
 
 def rows_of(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
@@ -118,12 +118,12 @@ def test_a_line_that_is_no_object_is_said(line: str, says: str) -> None:
 
 def test_keys_are_values_for_topics_and_texts_for_databases() -> None:
     batches = lines('{"k": "x"}', '{"k": 7}', '{"k": [1]}')
-    keyed = RowPlan(True, "k", False, (), False)
+    keyed = LoadPlan(True, "k", False, (), False)
     assert [decode_message(row["key"]) for row in rows_of(made_rows(keyed, batches))][:2] == [
         "x",
         7,
     ]
-    named = RowPlan(True, "k", True, (), False)
+    named = LoadPlan(True, "k", True, (), False)
     assert [row["key"] for row in rows_of(made_rows(named, batches))] == ["x", "7", "[1]"]
     missing = lines('{"k": null}')
     assert rows_of(made_rows(keyed, missing)) == [{"value": {"k": None}, "key": None}]
@@ -134,7 +134,7 @@ def test_keys_are_values_for_topics_and_texts_for_databases() -> None:
 def test_nulls_may_be_left_out() -> None:
     columns = pa.record_batch({"a": [1, None], "b": ["x", "y"]})
     for drop, expected in ((False, {"a": None, "b": "y"}), (True, {"b": "y"})):
-        made = rows_of(made_rows(RowPlan(False, None, False, (), drop), [columns]))
+        made = rows_of(made_rows(LoadPlan(False, None, False, (), drop), [columns]))
         assert [row["value"] for row in made] == [{"a": 1, "b": "x"}, expected]
 
 
@@ -163,7 +163,7 @@ def test_columns_become_what_values_are_made_of() -> None:
 def test_a_column_that_no_value_can_hold_is_named() -> None:
     column = pa.record_batch({"took": pa.array([dt.timedelta(1)], pa.duration("us"))})
     with pytest.raises(UsageError, match="column took: "):
-        list(made_rows(RowPlan(False, None, False, (), False), [column]))
+        list(made_rows(LoadPlan(False, None, False, (), False), [column]))
 
 
 def test_batches_are_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

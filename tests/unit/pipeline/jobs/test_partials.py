@@ -25,11 +25,11 @@ from datalattice.cells import (
 from datalattice.crypto import KeyPair, KeyRing
 from datalattice.lattice import get_in, set_local
 from datalattice.pipeline.jobs.partials import (
-    Bucket,
     Deputy,
-    Merger,
+    KeyRange,
+    OwnerBucket,
     Partial,
-    Range,
+    UnitMerger,
     slots_of,
     united,
     with_databases,
@@ -37,15 +37,15 @@ from datalattice.pipeline.jobs.partials import (
 from datalattice.pipeline.jobs.reduction import Reduction, read_unit, unit_document
 from datalattice.testing.replicas import ALICE, BOB, CAROL, Replica, merged
 
-WHOLE = Bucket(0, 1)
+WHOLE = OwnerBucket(0, 1)
 
 
 def in_groups(
-    roots: list[Value], sizes: list[int], key: KeyPair | None, unit: Bucket = WHOLE
+    roots: list[Value], sizes: list[int], key: KeyPair | None, unit: OwnerBucket = WHOLE
 ) -> Value:
     """Merge roots in groups of these sizes, the last having the rest, then what they made."""
     ring = KeyRing() if key is None else KeyRing(key)
-    merger = Merger([pair.public_key for pair in ring], ())
+    merger = UnitMerger([pair.public_key for pair in ring], ())
     cuts = [0, *itertools.accumulate(sizes), len(roots)]
     made = [
         merger.merge(unit, [merger.take(root, unit) for root in roots[low:high]])
@@ -99,7 +99,7 @@ def test_which_of_concurrent_values_stays_depends_on_their_order_alone(
 
 def test_the_shares_of_a_root_have_nothing_in_common_and_are_all_of_it() -> None:
     root = Replica().set(ALICE, {"a": 1}).set(BOB, {"b": 1}).offer(CAROL, [1]).offer(BOB, [2]).root
-    shares = [in_groups([root], [], None, Bucket(number, 5)) for number in range(5)]
+    shares = [in_groups([root], [], None, OwnerBucket(number, 5)) for number in range(5)]
     found = [path for share in shares for path, _ in slots_of(share)]
     assert len(found) == 4
     assert value_hash(united(shares)) == value_hash(root)
@@ -132,14 +132,14 @@ def test_a_forged_value_with_the_signature_of_a_deputy_is_not_taken() -> None:
 SLOT = (Keyword("kv"), ALICE.public_key)
 
 
-def ranges(*bounds: bytes) -> list[Range]:
+def ranges(*bounds: bytes) -> list[KeyRange]:
     return [
-        Range(SLOT, "main", low, high) for low, high in itertools.pairwise([None, *bounds, None])
+        KeyRange(SLOT, "main", low, high) for low, high in itertools.pairwise([None, *bounds, None])
     ]
 
 
-def by_ranges(roots: list[Value], found: list[Range]) -> Value:
-    merger = Merger([ALICE.public_key], found)
+def by_ranges(roots: list[Value], found: list[KeyRange]) -> Value:
+    merger = UnitMerger([ALICE.public_key], found)
     rest = merger.merge(WHOLE, [merger.take(root, WHOLE) for root in roots])
     parts = [merger.merge(one, [merger.take(root, one) for root in roots]) for one in found]
     entries = [part.value for part in parts if isinstance(part.value, Index)]
@@ -168,7 +168,7 @@ def test_an_input_without_the_database_or_with_a_bad_signature_adds_nothing_to_i
 
 
 def test_units_and_what_tasks_know_travel_as_what_they_are() -> None:
-    units: list[Bucket | Range] = [Bucket(3, 7), *ranges(b"a", b"\xff")]
+    units: list[OwnerBucket | KeyRange] = [OwnerBucket(3, 7), *ranges(b"a", b"\xff")]
     assert [read_unit(unit_document(one)) for one in units] == units
     known = Reduction("staging", "base", (ALICE.public_key,), tuple(ranges(b"a")))
     assert pickle.loads(pickle.dumps(known)) == known
@@ -176,7 +176,7 @@ def test_units_and_what_tasks_know_travel_as_what_they_are() -> None:
 
 
 def test_a_range_that_nobody_has_is_nothing() -> None:
-    merger = Merger([ALICE.public_key], ranges())
+    merger = UnitMerger([ALICE.public_key], ranges())
     root = Replica().set(BOB, {"x": 1}).root
     made = merger.merge(ranges()[0], [merger.take(root, ranges()[0]), Partial(None)])
     assert made.value is None

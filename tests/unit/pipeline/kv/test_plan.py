@@ -10,7 +10,7 @@ from datalattice.cells import Index, Value, decode, encode
 from datalattice.errors import BadFormat, MissingData
 from datalattice.pipeline.kv import plan as planning
 from datalattice.pipeline.kv.plan import Piece, Task, plan
-from datalattice.pipeline.kv.view import DatabaseName, Pair
+from datalattice.pipeline.kv.view import DatabaseName, DatabasePair
 from datalattice.testing.cells_kit import Cells
 
 SHOP, BANK = DatabaseName("0xaa", "shop"), DatabaseName("0xaa", "bank")
@@ -45,7 +45,7 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_key_is_in_one_task_in_order_and_tasks_are_alike() -> None:
     cells = Indexes()
     index = cells.index(numbered(4_000))
-    tasks = plan([Pair(SHOP, None, index)])
+    tasks = plan([DatabasePair(SHOP, None, index)])
     keys = [keys_of(task, cells) for task in tasks]
     assert [key for part in keys for key in part] == sorted(numbered(4_000))
     assert len(tasks) == 8
@@ -56,7 +56,7 @@ def test_every_key_is_in_one_task_in_order_and_tasks_are_alike() -> None:
 def test_a_task_has_up_to_so_many_keys_and_one_more_makes_two() -> None:
     cells = Indexes()
     for count, tasks in ((511, 1), (512, 1), (513, 2)):
-        assert len(plan([Pair(SHOP, None, cells.index(numbered(count)))])) == tasks
+        assert len(plan([DatabasePair(SHOP, None, cells.index(numbered(count)))])) == tasks
 
 
 def test_a_plan_is_bounded_whatever_an_index_says_of_its_size() -> None:
@@ -67,13 +67,16 @@ def test_a_plan_is_bounded_whatever_an_index_says_of_its_size() -> None:
     liar = decode(honest[:1] + b"\xc0" + b"\x80" * 7 + b"\x00" + honest[2:], cells)
     assert isinstance(liar, Index)
     assert len(liar) == 2**62
-    assert len(plan([Pair(SHOP, None, liar)])) <= 40
+    assert len(plan([DatabasePair(SHOP, None, liar)])) <= 40
 
 
 @pytest.mark.usefixtures("small_tasks")
 def test_small_databases_share_a_task() -> None:
     cells = Indexes()
-    pairs = [Pair(DatabaseName("0xaa", f"d{i}"), None, cells.index(numbered(3))) for i in range(50)]
+    pairs = [
+        DatabasePair(DatabaseName("0xaa", f"d{i}"), None, cells.index(numbered(3)))
+        for i in range(50)
+    ]
     (task,) = plan(pairs)
     assert {piece.name.database for piece in task} == {f"d{i}" for i in range(50)}
 
@@ -81,7 +84,7 @@ def test_small_databases_share_a_task() -> None:
 @pytest.mark.parametrize(("least", "made"), [(1, 1), (4, 4), (7, 7), (5_000, 100)])
 def test_at_least_so_many_tasks_keys_permitting(least: int, made: int) -> None:
     cells = Indexes()
-    tasks = plan([Pair(SHOP, None, cells.index(numbered(100)))], least)
+    tasks = plan([DatabasePair(SHOP, None, cells.index(numbered(100)))], least)
     assert len(tasks) == made
     assert sum(len(keys_of(task, cells)) for task in tasks) == 100
 
@@ -89,7 +92,7 @@ def test_at_least_so_many_tasks_keys_permitting(least: int, made: int) -> None:
 def test_nothing_gives_no_task() -> None:
     assert plan([]) == []
     assert plan([], 8) == []
-    assert plan([Pair(SHOP, Index(), None)]) == []
+    assert plan([DatabasePair(SHOP, Index(), None)]) == []
 
 
 @pytest.mark.usefixtures("small_tasks")
@@ -100,7 +103,7 @@ def test_a_few_changes_in_a_large_database_make_one_small_task() -> None:
     changed = dict.fromkeys(("key000007", "key009999", "key009998"), "other")
     after = cells.index({**entries, **changed})
     cells.loads = 0
-    tasks = plan([Pair(SHOP, before, after)])
+    tasks = plan([DatabasePair(SHOP, before, after)])
     assert len(tasks) == 1
     assert keys_of(tasks[0], cells) == sorted(changed)
     assert cells.loads < 400
@@ -113,8 +116,8 @@ def test_many_changes_make_many_tasks() -> None:
     entries = numbered(4_000)
     tasks = plan(
         [
-            Pair(SHOP, cells.index(entries), cells.index(dict.fromkeys(entries, 1))),
-            Pair(BANK, cells.index(numbered(600)), None),
+            DatabasePair(SHOP, cells.index(entries), cells.index(dict.fromkeys(entries, 1))),
+            DatabasePair(BANK, cells.index(numbered(600)), None),
         ]
     )
     assert len(tasks) >= 8
@@ -128,7 +131,7 @@ def test_there_are_no_more_pieces_than_a_plan_may_have(
     cells = Indexes()
     index = cells.index(numbered(4_000))
     monkeypatch.setattr(planning, "PIECES_MAX", 20)
-    tasks = plan([Pair(SHOP, None, index)])
+    tasks = plan([DatabasePair(SHOP, None, index)])
     assert sum(map(len, tasks)) < 20 + 16
     assert sum(len(keys_of(task, cells)) for task in tasks) == 4_000
 
@@ -138,7 +141,7 @@ def test_differences_are_cut_finer_only_while_pieces_are_few(
 ) -> None:
     cells = Indexes()
     entries = numbered(4_000)
-    pair = Pair(SHOP, cells.index(entries), cells.index(dict.fromkeys(entries, 1)))
+    pair = DatabasePair(SHOP, cells.index(entries), cells.index(dict.fromkeys(entries, 1)))
     fine = sum(map(len, plan([pair])))
     monkeypatch.setattr(planning, "FINE_PIECES_MAX", 2)
     assert sum(map(len, plan([pair]))) < fine

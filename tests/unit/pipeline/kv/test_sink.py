@@ -35,13 +35,14 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, DataLatticeError, LimitExceeded, StoreFull, UsageError
 from datalattice.lattice import root_lattice
-from datalattice.pipeline import staging
-from datalattice.pipeline.kv import gather, join
-from datalattice.pipeline.kv.join import Writes, mark_key, rebased, upserting
+from datalattice.pipeline import exactly_once
+from datalattice.pipeline.exactly_once import Mark, RootMoved, Staged
+from datalattice.pipeline.kv import stage as rows_stage
+from datalattice.pipeline.kv import upsert
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.kv.sink import sink_options
 from datalattice.pipeline.kv.source import KVSource
-from datalattice.pipeline.staging import Mark, Moved, Staged
+from datalattice.pipeline.kv.upsert import Writes, mark_key, rebased, upserting
 from datalattice.testing.spark_kit import Task, commit, full_disk
 
 KEYS = KeyPair(bytes(32))
@@ -70,7 +71,7 @@ class Sink:
         return pickle.loads(pickle.dumps(make(kind, overwrite)))
 
     def stage(self, writer: Any, schema: str, task: int, rows: list[tuple[Any, ...]]) -> Staged:
-        self.monkeypatch.setattr(staging, "_task_context", lambda: Task(task, "7", 7))
+        self.monkeypatch.setattr(exactly_once, "_task_context", lambda: Task(task, "7", 7))
         names = [column.partition(" ")[0] for column in schema.split(", ")]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
         found = writer.write(iter([pa.record_batch(columns, names=names)]))
@@ -264,7 +265,7 @@ def test_a_driver_that_comes_back_hears_that_its_batch_is_done(
     shutil.rmtree(sink.home / "staging", ignore_errors=True)  # a stream's are gone already
     sink.write(lambda db: db.set("a", "mine"))
     commit(dead, [message], batch)
-    assert "is there already: skipped" in caplog.text
+    assert "was written before: skipped" in caplog.text
     assert sink.shown() == {"a": "mine"}
 
 
@@ -359,10 +360,10 @@ def test_more_writes_of_others_than_one_looks_at_begin_anew(
 ) -> None:
     before, there = store_of(), store_of(a=1, b=2)
     writes = Writes("me", SystemClock().now_ms())
-    monkeypatch.setattr(join, "REBASE_KEYS_MAX", 2)
+    monkeypatch.setattr(upsert, "REBASE_KEYS_MAX", 2)
     assert shown_in(rebased(before, store_of(c=1), there, writes)) == {"a": 1, "b": 2, "c": 1}
-    monkeypatch.setattr(join, "REBASE_KEYS_MAX", 1)
-    with pytest.raises(Moved):
+    monkeypatch.setattr(upsert, "REBASE_KEYS_MAX", 1)
+    with pytest.raises(RootMoved):
         rebased(before, store_of(c=1), there, writes)
 
 
@@ -393,21 +394,21 @@ def test_what_is_written_is_stored_piece_by_piece(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces: list[int] = []
-    put = join._Joined._put
+    put = upsert._BatchDatabases._put
 
     def counted(self: Any, name: str, entries: list[Any]) -> None:
         pieces.append(len(entries))
         put(self, name, entries)
 
-    monkeypatch.setattr(join._Joined, "_put", counted)
-    monkeypatch.setattr(join, "KEYS_MAX", 100)
-    monkeypatch.setattr(gather, "RUN_KEYS_MAX", 64)
+    monkeypatch.setattr(upsert._BatchDatabases, "_put", counted)
+    monkeypatch.setattr(upsert, "KEYS_MAX", 100)
+    monkeypatch.setattr(rows_stage, "RUN_KEYS_MAX", 64)
     rows = [(f"k{i}", "x" * 300) for i in range(450)]
     sink.save(PLAIN, rows)
     assert sink.shown() == dict(rows)
     assert pieces == [100, 100, 100, 100, 50]
     pieces.clear()
-    monkeypatch.setattr(join, "STAGE_BYTES_MAX", 100_000)
+    monkeypatch.setattr(upsert, "STAGE_BYTES_MAX", 100_000)
     long = "".join(map(str, range(14_000)))
     sink.save(PLAIN, [(f"big{i}", f"{i}{long}") for i in range(4)])
     assert pieces == [2, 2]
@@ -417,7 +418,7 @@ def test_what_is_written_is_stored_piece_by_piece(
 def test_a_disk_that_is_full_while_the_driver_joins_takes_nothing_and_later_all(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(join, "KEYS_MAX", 16)
+    monkeypatch.setattr(upsert, "KEYS_MAX", 16)
     sink.save(PLAIN, [("a", "before")])
     rows = [(f"k{i}", "x" * 2_000) for i in range(160)]
     writer = sink.writer(PLAIN, batch=3)
@@ -470,7 +471,7 @@ def test_a_row_that_cannot_be_a_key_is_named_and_nothing_is_staged(
 def test_a_string_that_is_no_utf8_is_refused(sink: Sink, kind: pa.DataType) -> None:
     raw = pa.array([b"a\xff"], pa.large_binary() if kind == pa.large_string() else pa.binary())
     keys = pa.Array.from_buffers(kind, 1, raw.buffers())
-    with pytest.raises(UsageError, match="column key has a STRING that is no UTF-8"):
+    with pytest.raises(UsageError, match="column key has a STRING that is not UTF-8"):
         sink.writer(PLAIN).write(iter([pa.record_batch({"key": keys, "value": ["1"]})]))
     assert not list((sink.home / "staging").glob("*/*/*"))
 
@@ -490,7 +491,7 @@ def test_keys_that_share_32_bytes_are_written_beside_one_another(sink: Sink) -> 
         ("key string, value string, KEY string", {}, "column key is there twice"),
         ("key string, value string", {"database": "d" * 4_097}, "at most 4096 bytes of UTF-8"),
         ("key string, value string, topic string", {}, "column topic is not one of a key"),
-        ("key binary, value string", {}, "column key has the type BINARY; it is STRING"),
+        ("key binary, value string", {}, "column key has the type BINARY; it takes STRING"),
         ("key string, value date", {}, "column value has the type DATE"),
         ("key string, value string, expires long", {}, "expires has the type BIGINT"),
         ("key string, value string", {"valueFormat": "cell"}, "valueFormat=cell takes BINARY"),
@@ -524,7 +525,7 @@ def test_names_of_databases_have_a_limit(sink: Sink) -> None:
 def test_a_task_writes_to_so_many_databases_and_no_more(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gather, "DATABASES_MAX", 3)
+    monkeypatch.setattr(rows_stage, "DATABASES_MAX", 3)
     schema = "database string, key string, value string"
     rows = [(f"d{i % 3}", f"k{i}", "1") for i in range(9)]
     sink.save(schema, rows, database="")
@@ -545,12 +546,12 @@ def test_what_no_task_stages_is_refused(sink: Sink) -> None:
 
     for head in (5, ["db"], [5, 1]):
         with pytest.raises(BadFormat):
-            joined(gather.ITEMS, head)
+            joined(rows_stage.ITEMS, head)
     with pytest.raises(BadFormat):
-        joined(gather.ITEMS + 1, ["db", 1])
+        joined(rows_stage.ITEMS + 1, ["db", 1])
     for item in (5, ["a", 0, 1], ["a", "x", 1, None], ["a", 0, 1, "x"], [Keyword("a"), 0, 1, None]):
         with pytest.raises(BadFormat):
-            joined(gather.ITEMS, ["db", 1], item)
+            joined(rows_stage.ITEMS, ["db", 1], item)
 
 
 @pytest.mark.parametrize("keys", [23, 120])
@@ -558,10 +559,10 @@ def test_what_no_task_stages_is_refused(sink: Sink) -> None:
 def test_however_rows_are_split_the_database_is_that_of_writes_one_by_one(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, runs: int, keys: int
 ) -> None:
-    monkeypatch.setattr(gather, "RUN_KEYS_MAX", 7)
-    monkeypatch.setattr(gather, "ROWS_MAX", 5)
-    monkeypatch.setattr(gather, "ITEMS_BYTES", 100)
-    monkeypatch.setattr(join, "RUNS_MAX", runs)
+    monkeypatch.setattr(rows_stage, "RUN_KEYS_MAX", 7)
+    monkeypatch.setattr(rows_stage, "ROWS_MAX", 5)
+    monkeypatch.setattr(rows_stage, "ITEMS_BYTES", 100)
+    monkeypatch.setattr(upsert, "RUNS_MAX", runs)
     rows = [
         (f"k{row * 7 % keys}", None if row % 13 == 5 else f"{row}".ljust(row % 9 * 400, "x"))
         for row in range(120)

@@ -37,11 +37,11 @@ from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline.frames import Planned
 from datalattice.pipeline.kv import source as sources
 from datalattice.pipeline.kv.options import COLUMNS, HIDDEN_DATABASE, parse_options
-from datalattice.pipeline.kv.position import Position
+from datalattice.pipeline.kv.position import ReadPosition
 from datalattice.pipeline.kv.rows import rows
 from datalattice.pipeline.kv.source import KVSource, KVStreamReader
-from datalattice.pipeline.leasing import Lease
-from datalattice.pipeline.places import Source
+from datalattice.pipeline.leasing import RootLease
+from datalattice.pipeline.read_targets import OpenTarget
 from datalattice.pipeline.values import ValueFormat, render
 from datalattice.store import NOTHING, CellStore, collecting
 from datalattice.testing.clocks import StoppedClock
@@ -361,7 +361,7 @@ def test_a_bad_option_names_itself_and_what_is_accepted(
 
 def test_a_schema_of_ones_own_is_refused(stores: Stores) -> None:
     found, _ = stores.source()
-    with pytest.raises(UsageError, match="leave schema"):
+    with pytest.raises(UsageError, match="omit schema"):
         found.reader(struct_of({"key": "BINARY"}))
 
 
@@ -605,9 +605,9 @@ def test_a_root_that_is_collected_before_it_is_held_gives_way_to_the_next(
     stores.store.close()
     stores.store = CellStore.open(stores.folder, retention=NOTHING, clock=late, segment_bytes=4_096)
     monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)  # a little is worth a collection
-    lease, moves = Source.lease, iter(range(0))
+    lease, moves = OpenTarget.lease, iter(range(0))
 
-    def planted(self: Source, hash: bytes, seconds: float) -> Lease:
+    def planted(self: OpenTarget, hash: bytes, seconds: float) -> RootLease:
         if next(moves, None) is not None:
             stores.db()["new"] = late.late_ms
             stores.commit()
@@ -615,7 +615,7 @@ def test_a_root_that_is_collected_before_it_is_held_gives_way_to_the_next(
             stores.store.collect(grace_ms=0)
         return lease(self, hash, seconds)
 
-    monkeypatch.setattr(Source, "lease", planted)
+    monkeypatch.setattr(OpenTarget, "lease", planted)
     stores.db()["a"] = 1
     stores.commit()
     if moment == "batch":
@@ -699,8 +699,8 @@ def test_a_task_that_misses_what_was_before_tells_all_that_is_now_once(
 
 @pytest.mark.parametrize("root", [None, bytes(range(32))])
 def test_a_position_is_what_was_written(root: bytes | None) -> None:
-    position = Position(root, NOW_MS)
-    assert Position.read(as_json(position.write())) == position
+    position = ReadPosition(root, NOW_MS)
+    assert ReadPosition.read(as_json(position.write())) == position
 
 
 @pytest.mark.parametrize(
@@ -718,4 +718,4 @@ def test_a_position_is_what_was_written(root: bytes | None) -> None:
 )
 def test_another_checkpoint_is_refused(form: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="use another checkpointLocation"):
-        Position.read(form)
+        ReadPosition.read(form)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from datalattice.errors import UsageError
 from datalattice.pipeline.options import owner_name
-from datalattice.pipeline.places import Place
 from datalattice.pipeline.queue.options import (
     ACCEPTED,
     COLUMNS,
@@ -20,6 +19,7 @@ from datalattice.pipeline.queue.options import (
     Positions,
     parse_options,
 )
+from datalattice.pipeline.read_targets import ReadTarget
 from datalattice.pipeline.values import ValueFormat
 
 KEY = "ab" * 32
@@ -27,7 +27,7 @@ KEY = "ab" * 32
 
 def test_the_defaults() -> None:
     options = parse_options({"store": "folder"})
-    assert options.place == Place("folder")
+    assert options.target == ReadTarget("folder")
     assert (options.owners, options.topics, options.columns) == ((), (), DEFAULT_COLUMNS)
     assert options.value_format is options.key_format is ValueFormat.CELL
     assert options.partition_format is PartitionFormat.LONG
@@ -43,7 +43,7 @@ def test_the_defaults() -> None:
 def test_only_a_folder_is_read_without_comparing_hashes() -> None:
     assert not parse_options({"store": "folder", "verify": "false"}).verify
     assert parse_options({"node": "tcp://127.0.0.1:1", "verify": "true"}).verify
-    with pytest.raises(UsageError, match="what a node sends is always compared"):
+    with pytest.raises(UsageError, match="cells from a node are always compared"):
         parse_options({"node": "tcp://127.0.0.1:1", "verify": "false"})
 
 
@@ -73,8 +73,8 @@ def test_the_key_is_formatted_like_the_value_unless_told() -> None:
 
 
 def test_the_folder_may_come_from_load() -> None:
-    assert parse_options({"path": "folder"}).place == Place("folder")
-    assert parse_options({"path": "folder", "store": "folder"}).place == Place("folder")
+    assert parse_options({"path": "folder"}).target == ReadTarget("folder")
+    assert parse_options({"path": "folder", "store": "folder"}).target == ReadTarget("folder")
 
 
 def test_headers_come_on_demand() -> None:

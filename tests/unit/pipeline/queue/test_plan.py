@@ -13,9 +13,9 @@ from datalattice.pipeline.queue import plan
 from datalattice.pipeline.queue.options import Edge, Positions
 from datalattice.pipeline.queue.plan import (
     RECORDS_PER_TASK_MAX,
-    Log,
-    Loss,
+    LostRecords,
     Offsets,
+    PartitionLog,
     PartitionName,
     Slice,
     check_range,
@@ -35,16 +35,16 @@ def name(partition: int | str, topic: str = "t", owner: str = "0xaa") -> Partiti
     return PartitionName(owner, topic, str(partition))
 
 
-def log(start: int, end: int) -> Log:
-    return Log(start, end, b"")
+def log(start: int, end: int) -> PartitionLog:
+    return PartitionLog(start, end, b"")
 
 
 def everything(owner: str, topic: str) -> bool:
     return bool(owner and topic)
 
 
-class Losses(list[Loss]):
-    def __call__(self, loss: Loss) -> None:
+class Losses(list[LostRecords]):
+    def __call__(self, loss: LostRecords) -> None:
         self.append(loss)
 
 
@@ -184,7 +184,7 @@ def test_what_was_truncated_is_reported_and_jumped_over() -> None:
     lost = Losses()
     view = {A: log(8, 10)}
     assert usable_start(view, {A: 3}, everything, lost) == {A: 8}
-    assert lost == [Loss(A, 3, 8, "the log was truncated and starts at 8")]
+    assert lost == [LostRecords(A, 3, 8, "the log was truncated and starts at 8")]
     assert next_offsets(view, {A: 3}, everything, lost) == {A: 10}
 
 
@@ -214,7 +214,7 @@ def test_a_refused_loss_says_all_that_is_needed() -> None:
         usable_start({A: log(8, 10)}, {A: 3}, everything, refuse_loss)
     assert str(caught.value) == (
         "partition 0 of topic 't' of owner 0xaa: records 3 to 7 are not there: the log was "
-        "truncated and starts at 8; set failOnDataLoss=false to go on with the records that are "
+        "truncated and starts at 8; set failOnDataLoss=false to continue with the records that are "
         "there"
     )
 
@@ -232,7 +232,7 @@ def test_a_partition_that_is_gone_before_its_first_batch_is_reported() -> None:
         lost = Losses()
         assert slices({}, usable_start({}, start, everything, lost), {A: 3}, lost) == []
         assert [(loss.name, loss.first, loss.stop) for loss in lost] == [(A, 0, 3)]
-        with pytest.raises(DataLoss, match=r"records 0 to 2 .* not in the store any more"):
+        with pytest.raises(DataLoss, match=r"records 0 to 2 .* no longer in the store"):
             slices({}, start, {A: 3}, refuse_loss)
         assert slices({}, start, {A: 3}, refuse_loss, selects=lambda *_: False) == []
 

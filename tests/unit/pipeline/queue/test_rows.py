@@ -37,7 +37,7 @@ from datalattice.errors import (
 from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.queue import rows
 from datalattice.pipeline.queue.options import COLUMNS, QueueOptions, parse_options
-from datalattice.pipeline.queue.plan import Log, PartitionName, Slice
+from datalattice.pipeline.queue.plan import PartitionLog, PartitionName, Slice
 from datalattice.pipeline.queue.rows import batches
 from datalattice.pipeline.values import ValueFormat, render
 from datalattice.store.base import check_hash
@@ -73,7 +73,7 @@ def read(
 ) -> list[Any]:
     vector = Vector.of(entries)
     cells = {hash: encoding for hash, encoding, _ in novelty(vector)}
-    log = Log(start, start + len(entries), encode(vector))
+    log = PartitionLog(start, start + len(entries), encode(vector))
     part = Slice(
         PartitionName("0xaa", "t", partition),
         log,
@@ -128,7 +128,7 @@ def test_damaged_cells_make_wrong_rows_or_an_error_that_says_so(
     cells[hash] = bytes(damaged[: data.draw(st.integers(1, len(damaged)) | st.just(len(damaged)))])
     chosen = options(valueFormat=mode.value, columns=",".join(COLUMNS), verify="false")
     top = cells.get(value_hash(vector), encode(vector))
-    part = Slice(PartitionName("0xaa", "t", "0"), Log(0, len(vector), top), 0, len(vector))
+    part = Slice(PartitionName("0xaa", "t", "0"), PartitionLog(0, len(vector), top), 0, len(vector))
 
     def fetch(hash: bytes) -> bytes:
         if hash not in cells:
@@ -143,14 +143,14 @@ def test_damaged_cells_make_wrong_rows_or_an_error_that_says_so(
 
 
 def test_a_reference_that_is_cut_off_is_damage_and_no_wrong_use() -> None:
-    log = Log(0, 1, b"\x80\x01\x20" + bytes(HASH_BYTES - 1))  # a vector of one entry
+    log = PartitionLog(0, 1, b"\x80\x01\x20" + bytes(HASH_BYTES - 1))  # a vector of one entry
     part = Slice(PartitionName("0xaa", "t", "0"), log, 0, 1)
     chosen = options(columns="value", verify="false")
 
     def fetch(hash: bytes) -> bytes:
         raise MissingData([check_hash(hash)])
 
-    with pytest.raises(BadFormat, match="records 0 to 0 is damaged; with verify=true"):
+    with pytest.raises(BadFormat, match="records 0 to 0 is damaged; verify=true"):
         list(batches(part, chosen, schema_of(chosen), fetch))
 
 
@@ -251,7 +251,7 @@ def test_every_choice_of_columns_has_its_types() -> None:
 
 def test_where_a_record_lies_is_known_without_reading_it() -> None:
     vector = Vector.of([make_entry(None, "v" * 100, 5)] * 20_000)
-    part = Slice(PartitionName("o", "t", "3"), Log(0, 20_000, encode(vector)), 10, 20_000)
+    part = Slice(PartitionName("o", "t", "3"), PartitionLog(0, 20_000, encode(vector)), 10, 20_000)
     chosen = options(columns="offset,partition")
     nothing: dict[bytes, bytes] = {}
     found = list(batches(part, chosen, schema_of(chosen), nothing.__getitem__))

@@ -42,11 +42,12 @@ from datalattice.errors import (
 )
 from datalattice.lattice import root_lattice
 from datalattice.node import Daemon, Node
-from datalattice.pipeline import parcels, staging
-from datalattice.pipeline.queue import gather, join
+from datalattice.pipeline import exactly_once, task_files
+from datalattice.pipeline.exactly_once import Mark, Staged
+from datalattice.pipeline.queue import append
+from datalattice.pipeline.queue import stage as rows_stage
 from datalattice.pipeline.queue.sink import sink_options
 from datalattice.pipeline.queue.source import QueueSource
-from datalattice.pipeline.staging import Mark, Staged
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.spark_kit import Task, commit, full_disk
 
@@ -59,7 +60,7 @@ TYPES = {
     "kafka": ArrayType(StructType().add("key", "string").add("value", "binary")),
 }
 NO_TEXT = pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xff"]).buffers())
-"""A string that is no UTF-8, as Spark makes it of a BINARY that is cast."""
+"""A string that is not UTF-8, as Spark makes it of a BINARY that is cast."""
 NO_TEXT_MAP = pa.MapArray.from_arrays([0, 1], ["name"], NO_TEXT)
 
 
@@ -89,7 +90,7 @@ class Sink:
         return pickle.loads(pickle.dumps(made))
 
     def stage(self, writer: Any, task: int, *batches: dict[str, Any]) -> Staged:
-        self.monkeypatch.setattr(staging, "_task_context", lambda: Task(task, "7", 7))
+        self.monkeypatch.setattr(exactly_once, "_task_context", lambda: Task(task, "7", 7))
         found = writer.write(pa.record_batch(columns) for columns in batches)
         assert isinstance(found, Staged)
         return found
@@ -159,7 +160,7 @@ def test_maps_of_rows_leave_out_what_is_null(sink: Sink) -> None:
     assert [dict(value.items()) for _, value, _, _ in sink.entries()] == [{"n": 1, "s": "x"}, {}]
     no_text = pa.record_batch([NO_TEXT], ["s"])
     writer = sink.writer("s string", rows="map")
-    with pytest.raises(UsageError, match="the column s has a STRING that is no UTF-8"):
+    with pytest.raises(UsageError, match="the column s has a STRING that is not UTF-8"):
         writer.write(iter([no_text]))
 
 
@@ -269,7 +270,7 @@ def test_of_several_headers_with_one_key_the_last_stays(sink: Sink) -> None:
 def test_a_header_without_a_key_is_refused(sink: Sink, header: dict[str, Any] | None) -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     rows = {"value": ["a"], "headers": pa.array([[header]], kind)}
-    with pytest.raises(UsageError, match="the column headers has a header that is NULL"):
+    with pytest.raises(UsageError, match="the column headers has a NULL header"):
         sink.save("value string, headers kafka", rows)
 
 
@@ -337,11 +338,23 @@ def test_long_and_nested_values_come_through_whole(sink: Sink) -> None:
         ("key string", {}, "column value is missing: rows of a queue have value, key, headers"),
         ("value string, VALUE string", {}, "column value is there twice"),
         ("value string", {"topic": ""}, "no topic is named: give the option topic, or a column"),
-        ("value string, topic int", {}, "column topic has the type INT; it is STRING"),
-        ("value string, partition string", {}, "column partition has the type STRING; it is TINY"),
-        ("value string, timestamp string", {}, "column timestamp has the type STRING; it is TIME"),
-        ("value string, headers string", {}, "column headers has the type STRING; it is MAP<"),
-        ("value date", {}, "column value has the type DATE; it is BINARY, STRING, VARIANT, a num"),
+        ("value string, topic int", {}, "column topic has the type INT; it takes STRING"),
+        (
+            "value string, partition string",
+            {},
+            "column partition has the type STRING; it takes TINY",
+        ),
+        (
+            "value string, timestamp string",
+            {},
+            "column timestamp has the type STRING; it takes TIME",
+        ),
+        ("value string, headers string", {}, "column headers has the type STRING; it takes MAP<"),
+        (
+            "value date",
+            {},
+            "column value has the type DATE; it takes BINARY, STRING, VARIANT, a num",
+        ),
         ("value int", {"valueFormat": "json"}, "column value has the type INT; valueFormat=json"),
         ("value string, key int", {"keyFormat": "bytes"}, "column key has the type INT; keyForm"),
         ("value string", {"valueFormat": "avro"}, "option valueFormat='avro' is not accepted"),
@@ -397,12 +410,12 @@ def test_a_queue_is_never_overwritten(home: Path) -> None:
         ("value binary", {"value": [b"\xff"]}, {}, "a row that is not of valueFormat=cell: "),
         ("value binary", {"value": [b"\x00"]}, {}, "the column value is NULL in a row"),
         ("value string", {"value": ["{"]}, {"valueFormat": "json"}, "not of valueFormat=json: "),
-        ("value string", {"value": NO_TEXT}, {}, "column value has a STRING that is no UTF-8 ("),
+        ("value string", {"value": NO_TEXT}, {}, "column value has a STRING that is not UTF-8 ("),
         (
             "value string, headers map",
             {"value": ["a"], "headers": NO_TEXT_MAP},
             {},
-            "column headers has a STRING that is no UTF-8 (",
+            "column headers has a STRING that is not UTF-8 (",
         ),
         (
             "value string, topic string",
@@ -420,13 +433,13 @@ def test_a_queue_is_never_overwritten(home: Path) -> None:
             "value string, partition int",
             {"value": ["a"], "partition": [-1]},
             {},
-            "the column partition is -1 in a row; it is 0 to 2147483646",
+            "the column partition is -1 in a row; it takes 0 to 2147483646",
         ),
         (
             "value string, partition bigint",
             {"value": ["a"], "partition": [PARTITIONS_MAX]},
             {},
-            "the column partition is 2147483647 in a row; it is 0 to 2147483646",
+            "the column partition is 2147483647 in a row; it takes 0 to 2147483646",
         ),
     ],
 )
@@ -443,7 +456,7 @@ def test_a_row_that_is_no_record_fails_its_task_and_nothing_is_left(
 def test_one_task_writes_to_a_bounded_number_of_partitions(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gather, "LOGS_MAX", 3)
+    monkeypatch.setattr(rows_stage, "LOGS_MAX", 3)
     for count in (2, 3):
         rows = {"value": ["a"] * count, "partition": list(range(count))}
         sink.save("value string, partition int", rows)
@@ -483,10 +496,10 @@ def test_a_driver_that_comes_back_hears_that_its_batch_is_done(
     shutil.rmtree(sink.home / "staging", ignore_errors=True)  # a stream's are gone already
     before = len(sink.entries())
     commit(drivers[0], dead, batch)
-    assert "is there already: skipped" in caplog.text
+    assert "was written before: skipped" in caplog.text
     assert len(sink.entries()) == before == (2 if topic else 1)
     if batch is not None:
-        with pytest.raises(UsageError, match="what task 0 staged is not there"):
+        with pytest.raises(UsageError, match="what task 0 staged is missing"):
             commit(drivers[0], dead, batch + 1)
 
 
@@ -524,20 +537,20 @@ def test_a_log_that_grew_or_was_cut_meanwhile_is_continued_anew(sink: Sink) -> N
     message = sink.stage(writer, 0, {"value": [100, 101]})
     mark = Mark("m", 1, "s")
     with editing(Folder(sink.home)) as editor:
-        late = join.appending(editor, [message], mark, SystemClock())
+        late = append.appending(editor, [message], mark, SystemClock())
         assert late is not None
 
         def truncate(cursor: RootLattice, keys: KeyPair) -> None:
             LatticeMQ.at(cursor, keys.public_key).partition("t", 0).truncate(3)
 
         editor.edit(truncate)
-        with pytest.raises(staging.Moved):
+        with pytest.raises(exactly_once.RootMoved):
             editor.edit(late)
-        again = join.appending(editor, [message], mark, SystemClock())
+        again = append.appending(editor, [message], mark, SystemClock())
         assert again is not None
         editor.edit(again)
         editor.edit(again)  # the mark is there: nothing happens
-        assert join.appending(editor, [message], mark, SystemClock()) is None
+        assert append.appending(editor, [message], mark, SystemClock()) is None
     assert [entry[1] for entry in sink.entries()] == [*range(3, 20), 100, 101]
 
 
@@ -557,31 +570,31 @@ def test_a_number_of_partitions_that_changed_meanwhile_is_told(sink: Sink) -> No
 def test_what_no_task_of_this_version_staged_is_refused(sink: Sink) -> None:
     writer = sink.writer("value bigint")
     for kind, head in (
-        (gather.RECORDS + 1, to_cell(["t", 0, None])),
-        (gather.RECORDS, to_cell(["t", 0])),
-        (gather.RECORDS, to_cell([1, 0, None])),
-        (gather.RECORDS, to_cell(["t", "0", None])),
-        (gather.RECORDS, to_cell(["t", 0, "1"])),
+        (rows_stage.RECORDS + 1, to_cell(["t", 0, None])),
+        (rows_stage.RECORDS, to_cell(["t", 0])),
+        (rows_stage.RECORDS, to_cell([1, 0, None])),
+        (rows_stage.RECORDS, to_cell(["t", "0", None])),
+        (rows_stage.RECORDS, to_cell(["t", 0, "1"])),
     ):
         with writer._writing._job.stage() as stage:
             stage.parcels.put_items(kind, encode_message(head), [])
             message = stage.done(1)
-        with pytest.raises(BadFormat, match="not what this version of the sink stages"):
+        with pytest.raises(BadFormat, match="not of this version of the sink"):
             writer.commit([message])
 
 
 def test_what_was_staged_is_written_as_it_is_or_not_at_all(sink: Sink) -> None:
     writer = sink.writer("value string")
     message = sink.stage(writer, 0, {"value": ["a", "b" * 2_000]})
-    path = Path(message.path, staging.PARCELS)
+    path = Path(message.path, exactly_once.PARCELS)
     whole = path.read_bytes()
     for at in range(0, len(whole), 97):
         path.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
-        with pytest.raises(Corruption, match="not there any more as it was written"):
+        with pytest.raises(Corruption, match="differs from what its task wrote"):
             writer.commit([message])
     for cut in (0, 1, 100, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        with pytest.raises(Corruption, match="not there any more as it was written"):
+        with pytest.raises(Corruption, match="differs from what its task wrote"):
             writer.commit([message])
     assert sink.entries() == []
     path.write_bytes(whole)
@@ -624,17 +637,17 @@ def test_however_rows_are_split_among_tasks_the_log_is_that_of_offers(
 
 
 def test_memory_holds_a_piece_of_a_log_only(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (gather, join):
+    for module in (rows_stage, append):
         monkeypatch.setattr(module, "STAGE_BYTES_MAX", 20_000)
-    monkeypatch.setattr(parcels, "CELLS_BYTES", 20_000)
+    monkeypatch.setattr(task_files, "CELLS_BYTES", 20_000)
     sizes: list[int] = []
-    put = parcels.ParcelWriter.put
+    put = task_files.ParcelWriter.put
 
-    def noted(self: parcels.ParcelWriter, kind: int, head: bytes, ends: Any, data: Any) -> None:
+    def noted(self: task_files.ParcelWriter, kind: int, head: bytes, ends: Any, data: Any) -> None:
         sizes.append(len(memoryview(data)))
         put(self, kind, head, ends, data)
 
-    monkeypatch.setattr(parcels.ParcelWriter, "put", noted)
+    monkeypatch.setattr(task_files.ParcelWriter, "put", noted)
     offer(sink.home, *range(7))
     values = [f"{i} ".ljust(50 + i % 3 * 2_000, "x") for i in range(500)]
     sink.save("value string", {"value": values}, {"value": values})
@@ -646,7 +659,7 @@ def test_memory_holds_a_piece_of_a_log_only(sink: Sink, monkeypatch: pytest.Monk
 def test_a_disk_that_is_full_while_the_driver_joins_takes_nothing_and_later_all(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(join, "STAGE_BYTES_MAX", 20_000)
+    monkeypatch.setattr(append, "STAGE_BYTES_MAX", 20_000)
     sink.save("value string", {"value": ["before"]})
     values = [f"{i} ".ljust(2_000, "x") for i in range(50)]
     writer = sink.writer("value string", 3)

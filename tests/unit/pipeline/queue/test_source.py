@@ -18,9 +18,15 @@ from datalattice.errors import Corruption, DataLoss, MissingData, PeerUnavailabl
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.limits import FAN_OUT
 from datalattice.pipeline import remote
-from datalattice.pipeline.leasing import Lease
-from datalattice.pipeline.places import MOVED_MAX, Place, Source, encodings, open_place
+from datalattice.pipeline.leasing import RootLease
 from datalattice.pipeline.queue.runs import runs
+from datalattice.pipeline.read_targets import (
+    MOVED_MAX,
+    OpenTarget,
+    ReadTarget,
+    encodings,
+    open_target,
+)
 from datalattice.store import NOTHING, CellStore, collecting
 from datalattice.store.packing import locate
 from datalattice.store.segments import segment_path
@@ -152,7 +158,7 @@ def test_a_leaf_that_is_damaged_is_told_with_its_hash(writer: Writer) -> None:
     reader = batch(writer)
     (task,) = tasks = reader.partitions()
     assert len(rows(reader, tasks)) == 600
-    place = open_place(Place(str(writer.folder)))
+    place = open_target(ReadTarget(str(writer.folder)))
     asked: list[bytes] = []
 
     def fetch(hash: bytes) -> bytes:
@@ -179,7 +185,7 @@ def test_without_a_lease_what_was_planned_may_go(writer: Writer) -> None:
     assert writer.leased == []
     writer.truncate(100)
     writer.collect()
-    open_place(Place(str(writer.folder))).root_hash()  # looks at the store as a new process does
+    open_target(ReadTarget(str(writer.folder))).root_hash()  # as a new process
     with pytest.raises(DataLoss, match=r"store does not have; .*leaseSeconds"):
         rows(reader, tasks)
 
@@ -226,9 +232,9 @@ def test_what_a_task_is_given_is_small(writer: Writer) -> None:
 @pytest.fixture
 def between(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return what has the next roots that are chosen collected before they can be leased."""
-    lease, moves = Source.lease, iter(range(0))
+    lease, moves = OpenTarget.lease, iter(range(0))
 
-    def late(self: Source, hash: bytes, seconds: float) -> Lease:
+    def late(self: OpenTarget, hash: bytes, seconds: float) -> RootLease:
         if next(moves, None) is not None:
             writer.offer("new")
             writer.collect()
@@ -238,7 +244,7 @@ def between(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], 
         nonlocal moves
         moves = iter(range(times))
 
-    monkeypatch.setattr(Source, "lease", late)
+    monkeypatch.setattr(OpenTarget, "lease", late)
     return plant
 
 
@@ -358,7 +364,7 @@ def test_a_stream_that_is_ahead_of_its_log_says_so_once(
     reader = stream(writer, failOnDataLoss="false")
     for _ in range(3):
         assert through_json(reader.latestOffset(ahead, ReadAllAvailable())) == ahead
-    assert caplog.text.count("the log ends at 10; waiting for what comes past them") == 1
+    assert caplog.text.count("the log ends at 10; waiting for records after them") == 1
     writer.offer(*range(10, 60))
     end = through_json(reader.latestOffset(ahead, ReadAllAvailable()))
     assert rows(reader, reader.partitions(ahead, end)) == list(range(50, 60))
@@ -382,7 +388,7 @@ def test_all_that_was_there_at_the_start_and_no_more(writer: Writer) -> None:
 def node(tmp_path: Path) -> Iterator[BackgroundNode]:
     with BackgroundNode(tmp_path / "node" / "store", KEYS) as running:
         yield running
-        open_place(Place(node=running.address)).close()
+        open_target(ReadTarget(node=running.address)).close()
 
 
 def offer(node: BackgroundNode, *values: object) -> None:
@@ -440,7 +446,7 @@ def test_only_what_is_needed_is_fetched(node: BackgroundNode) -> None:
     offer(node, *(bytes([i]) * 50_000 for i in range(40)))
     reader = batch(node, columns="offset")
     tasks = reader.partitions()
-    cells = open_place(Place(node=node.address))._cells
+    cells = open_target(ReadTarget(node=node.address))._cells
     assert isinstance(cells, remote.RemoteCells)
     before = cells.requests
     assert sum(one.num_rows for task in tasks for one in reader.read(task)) == 40

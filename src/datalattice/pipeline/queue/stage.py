@@ -1,11 +1,10 @@
-"""Gather: what a task does with the rows it is to write: records by topic and partition.
+"""Task side of the queue sink: stage rows as records by topic and partition.
 
-Records are made as the queue's own `Batch` makes them, with one time for the whole job, so what
-comes out is what the same records offered one after another would give. A task does not make logs
-of them: which records share a leaf depends on how many come before, and that the driver alone
-knows. It stages parcels: of cells, and of records as they stand in leaves, whose head is the Vector
-`[topic partition count]`; `count` is the number of partitions that was reckoned with where a
-partition was chosen by key, else nil.
+Records are equal to those that offering them one by one to the queue would make, with one time for
+the job. A task does not build logs: leaf boundaries depend on the records already there, which only
+the driver knows. It stages parcels of cells, and parcels of records in the form that leaves
+contain. The head of the latter is the Vector `[topic partition count]`; `count` is the number of
+partitions assumed when partitions were chosen by key, otherwise nil.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from datalattice.apps.queue import PARTITIONS_MAX, partition_of
 from datalattice.cells import CellList, Vector, encode_message
 from datalattice.errors import LimitExceeded, UsageError
+from datalattice.pipeline.arrow_rows import MapPlan
+from datalattice.pipeline.arrow_rows import values_of as map_values
 from datalattice.pipeline.columns import check_name, checked_texts, lower_names, slices
-from datalattice.pipeline.parcels import ParcelWriter
+from datalattice.pipeline.exactly_once import STAGE_BYTES_MAX
 from datalattice.pipeline.queue.records import (
     column_of,
     listed_column,
@@ -26,54 +27,52 @@ from datalattice.pipeline.queue.records import (
     records_of_maps,
     values_of,
 )
-from datalattice.pipeline.rowmaps import MapPlan
-from datalattice.pipeline.rowmaps import values_of as map_values
-from datalattice.pipeline.staging import STAGE_BYTES_MAX
+from datalattice.pipeline.task_files import ParcelWriter
 from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 RECORDS_MAX: Final = 16_384
-"""Rows that are turned into records at a time, at most."""
+"""Most rows converted at a time."""
 
 LOGS_MAX: Final = 65_536
-"""Partitions that one task writes to, at most: a piece of each log may wait in memory."""
+"""Most partitions that one task writes to, since a piece of each log may wait in memory."""
 
 RECORDS: Final = 2
-"""Kind of parcels of records."""
+"""Kind of parcels that contain records."""
 
 _END_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class RowPlan:
-    """How rows become records. Made at planning; plain, for it goes to every task."""
+class RecordPlan:
+    """How rows become records. Plain data: every task gets a copy."""
 
     topic: str | None
-    """The topic of all rows; None: the column says."""
+    """The topic of all rows; None: the column topic."""
     value_format: ValueFormat | None
-    """How to read the column value; None: it holds numbers or truth values as they are."""
+    """Format of the column value; None: numbers or booleans."""
     key_format: ValueFormat | None
     counts: Mapping[str, int]
-    """Number of partitions by topic, where it is set."""
+    """Number of partitions of the topics that have one."""
     default_count: int
     """Number of partitions of all other topics."""
     stamp_ms: int
-    """The time of records without one of their own."""
+    """Time of records without a timestamp, Unix milliseconds."""
     maps: MapPlan | None = None
     """How each row becomes a map that is the value; None: the column `value` has the values."""
 
     def count_of(self, topic: str) -> int:
-        """Return how many partitions keys of a topic are spread over."""
+        """Return over how many partitions the keys of a topic are spread."""
         return self.counts.get(topic, self.default_count)
 
 
-class Putting(Protocol):
-    """Whatever takes what a task stages: its stage."""
+class ParcelSink(Protocol):
+    """What a stager writes to: an `exactly_once.Stage`."""
 
-    place: str
-    """A topic that is written to, as soon as there is one."""
+    destination: str
+    """One topic that is written to; see `Staged.destination`."""
 
     @property
     def task(self) -> int:
@@ -82,22 +81,22 @@ class Putting(Protocol):
 
     @property
     def parcels(self) -> ParcelWriter:
-        """The file of parcels, made with the first."""
+        """The file of parcels, made at the first access."""
         ...
 
 
-class _Rows:
-    """What says where each of some rows goes."""
+class _Routing:
+    """The columns that decide where rows go."""
 
-    def __init__(self, rows: pa.RecordBatch, plan: RowPlan) -> None:
+    def __init__(self, rows: pa.RecordBatch, plan: RecordPlan) -> None:
         self.rows: Final = rows
         self.topics: Final = None if plan.topic is not None else _texts(rows)
         self.partitions: Final = None if plan.maps else listed_column(rows, "partition")
         key = plan.maps.key if plan.maps else "key"
         self.has_keys: Final = key is not None and column_of(rows, key) is not None
 
-    def keys(self, plan: RowPlan) -> Sequence[object] | None:
-        """Return the keys as values; None when there are none."""
+    def keys(self, plan: RecordPlan) -> Sequence[object] | None:
+        """Return the keys as values; None if there are none."""
         if not self.has_keys:
             return None
         if plan.maps and plan.maps.key is not None:
@@ -109,10 +108,10 @@ def _texts(rows: pa.RecordBatch) -> list[Any]:
     return listed_column(rows, "topic") or [None] * rows.num_rows
 
 
-class Gatherer:
-    """Collects the records of one task."""
+class RecordStager:
+    """Stages the records of one task."""
 
-    def __init__(self, plan: RowPlan, stage: Putting) -> None:
+    def __init__(self, plan: RecordPlan, stage: ParcelSink) -> None:
         self.records = 0
         self._plan: Final = plan
         self._stage: Final = stage
@@ -122,9 +121,9 @@ class Gatherer:
         self._pending = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Append the rows of an Arrow batch.
+        """Stage the rows of an Arrow batch.
 
-        Raises: UsageError: a row that cannot be a record. LimitExceeded: too many partitions.
+        Raises: UsageError: a row cannot become a record. LimitExceeded: too many partitions.
         """
         batch = checked_texts(batch) if self._plan.maps else lower_names(batch)
         for rows in slices(batch, RECORDS_MAX, STAGE_BYTES_MAX):
@@ -132,7 +131,7 @@ class Gatherer:
             self.records += rows.num_rows
 
     def finish(self) -> None:
-        """Stage what is still waiting."""
+        """Stage the rows that are still buffered."""
         import pyarrow as pa
 
         for (topic, partition), waiting in self._waiting.items():
@@ -153,7 +152,7 @@ class Gatherer:
             made = records_of_maps(rows, plan.maps, plan.stamp_ms, cells)
         else:
             made = records_of(rows, plan.value_format, plan.key_format, plan.stamp_ms, cells)
-        for name, chosen in self._by_log(_Rows(rows, plan)).items():
+        for name, chosen in self._by_log(_Routing(rows, plan)).items():
             if name not in self._logs:
                 check_name(name[0], "topic")
                 if len(self._logs) >= LOGS_MAX:
@@ -162,7 +161,7 @@ class Gatherer:
                         "repartition the rows by topic or key first"
                     )
                 self._logs.add(name)
-                self._stage.place = name[0]
+                self._stage.destination = name[0]
             part = made if chosen is None else made.take(pa.array(chosen))
             self._waiting.setdefault(name, []).append(part)
         if cells:
@@ -171,8 +170,8 @@ class Gatherer:
         if self._pending >= STAGE_BYTES_MAX:
             self.finish()
 
-    def _by_log(self, rows: _Rows) -> dict[tuple[str, int], list[int] | None]:
-        """Return the rows of each log by their numbers, in order; None: all of them."""
+    def _by_log(self, rows: _Routing) -> dict[tuple[str, int], list[int] | None]:
+        """Return the row numbers of each log, in order; None for all rows."""
         plan = self._plan
         if plan.topic is not None and rows.partitions is None:
             only = self._only_partition(plan.topic, rows)
@@ -191,21 +190,21 @@ class Gatherer:
                 given = self._routed(topic, None if keys is None else keys[row])
             elif not 0 <= given < PARTITIONS_MAX:
                 raise UsageError(
-                    f"the column partition is {given} in a row; it is 0 to {PARTITIONS_MAX - 1}"
+                    f"the column partition is {given} in a row; it takes 0 to {PARTITIONS_MAX - 1}"
                 )
             members = found.setdefault((topic, given), [])
             assert members is not None
             members.append(row)
         return found
 
-    def _only_partition(self, topic: str, rows: _Rows) -> int | None:
-        """Return the partition that all rows of a topic go to; None when that is not clear."""
+    def _only_partition(self, topic: str, rows: _Routing) -> int | None:
+        """Return the partition that all rows of a topic go to; None if rows must be looked at."""
         if not rows.has_keys or self._plan.count_of(topic) == 1:
             return self._routed(topic, None)
         return None
 
     def _routed(self, topic: str, key: object) -> int:
-        """Return the partition of a key; what has none goes to one that the task's number says."""
+        """Return the partition of a key; without a key the task's number chooses it."""
         count = self._counts.setdefault(topic, self._plan.count_of(topic))
         if count == 1:
             return 0

@@ -1,7 +1,7 @@
-"""Row maps: each row as a map of its columns, whatever they are called.
+"""Rows of Arrow batches as maps of their columns, whatever the columns are called.
 
-Columns of numbers, truth values, texts and binaries go from Arrow's buffers into encodings
-(`cells.Shape`); of other types each different entry becomes a value first.
+Columns of numbers, booleans, texts and binaries are encoded straight from Arrow's buffers
+(`cells.Shape`); in columns of other types each distinct entry becomes a value first.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ Convert = Callable[[Any], object]
 
 @dataclass(frozen=True, slots=True)
 class MapPlan:
-    """How rows become maps. Plain, for it goes to every task."""
+    """How rows become maps. Plain data: every task gets a copy."""
 
     key: str | None
-    """The column that has the keys; it is in the map, too."""
+    """The column of keys, which the map contains as well; None: rows have no keys."""
     variants: tuple[str, ...]
     """Columns that hold variants."""
     drop_nulls: bool
-    """Whether what is NULL is left out; else it is nil."""
+    """Whether NULLs are left out of the map; otherwise they become nil."""
 
     def converter(self, field: pa.Field) -> Convert:
-        """Return what makes an entry of a column, as Arrow gives it, what a value is made of."""
+        """Return the function that converts an Arrow entry of this column for `to_cell`."""
         return _variant if field.name in self.variants else converter(field.type)
 
 
 def maps_of(rows: pa.RecordBatch, plan: MapPlan, cells: CellList) -> list[bytes]:
-    """Return the encoding of the map of each row.
+    """Return the encoding of each row's map.
 
-    Cells that a map refers to are added to `cells`, those below a cell before it; not its own.
-    Raises: UsageError: an entry that no value can hold.
+    Cells below the maps are appended to `cells`, children before parents; the maps are not.
+    Raises: UsageError: an entry has no counterpart among values.
     """
     names = tuple(rows.schema.names)
     shape = _shape(names)
@@ -94,7 +94,7 @@ def _one_by_one(rows: pa.RecordBatch, plan: MapPlan, cells: CellList) -> list[by
 def values_of(rows: pa.RecordBatch, name: str, plan: MapPlan) -> list[Value]:
     """Return the entries of a column as values.
 
-    Raises: UsageError: one that no value can hold.
+    Raises: UsageError: an entry has no counterpart among values.
     """
     field = rows.schema.field(name)
     given = entries(rows.column(name), name)
@@ -112,9 +112,9 @@ def _values(given: Sequence[Any], name: str, convert: Convert) -> list[Value]:
 
 
 def column_of(rows: pa.RecordBatch, name: str, plan: MapPlan, cells: CellList) -> Column:
-    """Return a column of rows as what maps are encoded from.
+    """Return a column of rows in the form that `Shape` encodes.
 
-    Raises: UsageError: an entry that no value can hold.
+    Raises: UsageError: an entry has no counterpart among values.
     """
     import pyarrow as pa
 
@@ -157,7 +157,7 @@ def _any(column: pa.Array, name: str, convert: Convert, cells: CellList) -> Colu
 
     kind = column.type
     places: list[int | None] | None = None
-    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):  # entries that often come again
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):  # entries often repeat
         coded = column.dictionary_encode()
         column, places = coded.dictionary, coded.indices.to_pylist()
     values = _values(entries(column, name), name, convert)
@@ -171,10 +171,10 @@ def _any(column: pa.Array, name: str, convert: Convert, cells: CellList) -> Colu
 
 
 def converter(kind: pa.DataType) -> Convert:
-    """Return the function that makes what Arrow gives for a type into what a value is made of.
+    """Return the function that converts Arrow's Python objects of a type for `to_cell`.
 
-    Structs and maps become maps, lists vectors, decimals Integers or Doubles, dates and times their
-    ISO texts; everything else is as it is.
+    Structs and maps become maps, lists vectors, decimals Integers or Doubles, dates and times ISO
+    texts; other objects are unchanged.
     """
     import pyarrow as pa
 

@@ -1,19 +1,19 @@
-"""Parcels: what a task hands to the driver, one behind the other in a file.
+"""Files in which tasks hand data to the driver: a sequence of parcels.
 
     with ParcelWriter(path) as parcels:           # in a task
         parcels.put(CELLS, b"", ends, data)
         digest = parcels.digest
     with ParcelReader(path) as parcels:           # on the driver
-        for place, parcel in parcels.all(digest):
+        for ref, parcel in parcels.all(digest):
             ...
 
-A parcel is items of bytes, laid end to end, and a head that says what they are. Each is checked by
-SHA-256 over itself and the checksum before, so the last checksum, which goes with the task's
-message, stands for the file: nothing in it was changed, left out or put in another order. Nothing
-is synced: what a crash of the machine takes away is made again with its batch.
+A parcel is a head, which describes it, and a sequence of byte items. Its checksum is SHA-256 over
+the previous checksum and the parcel, so the last checksum, which the task's commit message carries,
+covers the file: contents, completeness and order. Files are not synced; a batch lost in a crash of
+the machine is computed again.
 
-All integers are little-endian. A parcel is: kind (4 bytes), length of the head 4, number of items
-4, bytes of the items 4; the head; where each item ends (4 each); the items; the checksum 32.
+    kind 4 | head length H 4 | item count N 4 | items length L 4      little-endian
+    head H | end of each item in the items, N times 4 | items L | checksum 32
 """
 
 from __future__ import annotations
@@ -36,50 +36,50 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 CELLS: Final = 1
-"""Cells as items: each its hash and its encoding; those below a cell come before it."""
+"""Kind whose items are cells: each a hash and an encoding, children before parents."""
 
 CELLS_BYTES: Final = 1024 * 1024
-"""Cells that make a parcel, about."""
+"""Approximate size of a parcel of cells."""
 
 PARCEL_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A parcel behind its header, at most: no sink makes one of half the size, and what a damaged
-header says is not believed."""
+"""Largest parcel without its header, twice the size that any sink makes. It bounds what a damaged
+header can make the reader allocate."""
 
 HASH_BYTES: Final = 32
 FIRST: Final = bytes(32)
-"""What the first checksum follows."""
+"""The checksum before the first parcel."""
 
 _HEADER: Final = struct.Struct("<IIII")
 _INT: Final = 4
 
 
 class Parcel(NamedTuple):
-    """Items that came together."""
+    """One parcel; see the module's layout."""
 
     kind: int
     head: bytes
     ends: list[int]
-    """For each item where it ends in `data`; it begins where the one before ends."""
+    """End of each item in `data`; an item begins where the one before ends."""
     data: bytes
 
 
-class Place(NamedTuple):
-    """Where a parcel stands in a file that was read before, and its checksum then."""
+class ParcelRef(NamedTuple):
+    """Offset of a parcel that was read before, with the checksums before and after it."""
 
     offset: int
     before: bytes
     digest: bytes
 
 
-class _File:
-    """An open file of parcels: a context that gives it back."""
+class _TaskFile:
+    """An open file of parcels; a context manager that closes it."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path: Final = path
         self._file: Final = file
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -94,19 +94,19 @@ class _File:
         self.close()
 
 
-class ParcelWriter(_File):
-    """Writes a file of parcels."""
+class ParcelWriter(_TaskFile):
+    """Writes a new file of parcels."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, path.open("xb", buffering=0))
         self.digest = FIRST
-        """The checksum of all that was put."""
+        """The checksum after the last parcel."""
 
     def put(self, kind: int, head: bytes, ends: Buffer, data: Buffer) -> None:
-        """Write a parcel. ends: 32-bit integers in the order of this machine.
+        """Write a parcel. ends: 32-bit integers in this machine's byte order.
 
-        Raises: StoreFull, StoreFailed: the disk refuses; the file is of no use then.
-                LimitExceeded: the parcel is too large.
+        Raises: StoreFull, StoreFailed: a write failed; the file is unusable then.
+                LimitExceeded: the parcel is larger than `PARCEL_BYTES_MAX`.
         """
         places = memoryview(ends).cast("B")
         if sys.byteorder == "big":
@@ -127,11 +127,11 @@ class ParcelWriter(_File):
             raise write_error(error, str(self._path.parent)) from error
 
     def put_items(self, kind: int, head: bytes, items: Sequence[bytes]) -> None:
-        """Write a parcel of these items."""
+        """Write a parcel of `items`."""
         self.put(kind, head, array("i", accumulate(map(len, items))), b"".join(items))
 
     def put_cells(self, cells: Sequence[tuple[bytes, bytes]]) -> None:
-        """Write cells as (hash, encoding), those below a cell before it, in several parcels."""
+        """Write cells as (hash, encoding), children before parents, in several parcels."""
         items: list[bytes] = []
         size = 0
         for hash, encoding in cells:
@@ -144,42 +144,42 @@ class ParcelWriter(_File):
             self.put_items(CELLS, b"", items)
 
 
-class ParcelReader(_File):
+class ParcelReader(_TaskFile):
     """Reads a file of parcels.
 
-    Raises: OSError: there is none.
+    Raises: OSError: the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, path.open("rb", buffering=0))
         self._size: Final = os.fstat(self._file.fileno()).st_size
 
-    def all(self, digest: bytes) -> Iterator[tuple[Place, Parcel]]:
-        """Yield all parcels and where they are, one in memory at a time.
+    def all(self, digest: bytes) -> Iterator[tuple[ParcelRef, Parcel]]:
+        """Yield the parcels with their references, one in memory at a time.
 
-        Raises: Corruption: the file is not the one that has this checksum; what was yielded before
-                is not to be used then.
+        Raises: Corruption: the file does not have this checksum. It may be raised after the last
+                parcel; discard what was yielded then.
         """
         at, before = 0, FIRST
         while at < self._size:
             parcel, found, end = self._read(at, before)
-            yield Place(at, before, found), parcel
+            yield ParcelRef(at, before, found), parcel
             at, before = end, found
         if before != digest:
             raise self._damaged()
 
-    def again(self, place: Place) -> Parcel:
+    def again(self, ref: ParcelRef) -> Parcel:
         """Return a parcel that was read before.
 
-        Raises: Corruption: it is another one now.
+        Raises: Corruption: the file has changed.
         """
-        parcel, found, _ = self._read(place.offset, place.before)
-        if found != place.digest:
+        parcel, found, _ = self._read(ref.offset, ref.before)
+        if found != ref.digest:
             raise self._damaged()
         return parcel
 
     def _read(self, at: int, before: bytes) -> tuple[Parcel, bytes, int]:
-        """Return (the parcel at a place, its checksum, where the next one begins)."""
+        """Return (parcel at an offset, its checksum, offset of the next parcel)."""
         self._file.seek(at)
         header = self._bytes(_HEADER.size, at)
         kind, head_size, count, size = _HEADER.unpack(header)
@@ -211,9 +211,7 @@ class ParcelReader(_File):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _damaged(self) -> Corruption:
-        return Corruption(
-            f"{self._path}: what a task staged is not there any more as it was written"
-        )
+        return Corruption(f"{self._path}: the file differs from what its task wrote")
 
 
 def cells_of(parcel: Parcel) -> list[tuple[bytes, bytes]]:
@@ -234,8 +232,8 @@ def items_of(parcel: Parcel) -> list[bytes]:
 
 
 def misshapen() -> BadFormat:
-    """Return the error that parcels are not those of the sink that reads them."""
-    return BadFormat("what a task staged is not what this version of the sink stages")
+    """Return the error for parcels that the reading sink does not know."""
+    return BadFormat("the staged parcels are not of this version of the sink")
 
 
 def _checksum(before: bytes, parts: Sequence[Buffer]) -> bytes:

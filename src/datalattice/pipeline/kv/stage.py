@@ -1,9 +1,9 @@
-"""Gather: what a task does with the rows it is to write: what each key is to show, by database.
+"""Task side of the kv sink: stage rows as the new values of keys, by database.
 
-A task stages runs: keys of one database in their order, each with what it is to show. Of several
-rows of a run with one key the last stays. A run is some parcels whose head is the Vector
-`[database run]`; their items are encodings of `[key type value expires]`, the type nil for a key
-that is to be deleted. Cells that they refer to come before them. Times of writing are not among it.
+A task stages runs: the keys of one database in order, each once, with the value of its last row. A
+run is a sequence of parcels with the head `[database run]`; the items are encodings of
+`[key type value expires]`, where type nil deletes the key. Referenced cells come before the items.
+Times of writing are not staged: the driver sets them.
 """
 
 from __future__ import annotations
@@ -23,69 +23,69 @@ from datalattice.cells import (
 from datalattice.errors import DataLatticeError, LimitExceeded, UsageError
 from datalattice.lattice import key_of
 from datalattice.pipeline.columns import cell, check_name, listed, lower_names, slices, stamps_ms
+from datalattice.pipeline.exactly_once import STAGE_BYTES_MAX
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
-from datalattice.pipeline.parcels import ParcelWriter
-from datalattice.pipeline.staging import STAGE_BYTES_MAX
+from datalattice.pipeline.task_files import ParcelWriter
 from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_MAX: Final = 4_096
-"""Rows that are taken from a batch at a time, at most."""
+"""Most rows taken from a batch at a time."""
 
 RUN_KEYS_MAX: Final = 65_536
-"""Keys that wait in memory before they are written as runs, at most."""
+"""Most keys held in memory before they are staged."""
 
 RUN_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Rows that do so, about."""
+"""Approximate most bytes of such rows."""
 
 ITEMS: Final = 2
 """Kind of the parcels of a run."""
 
 ITEMS_BYTES: Final = 128 * 1024
-"""Items that make a parcel, about: the driver holds one of each run that it reads."""
+"""Approximate size of a parcel's items; the driver holds one parcel of each run that it reads."""
 
 DATABASES_MAX: Final = 1_024
-"""Databases that one task writes to, at most: the top of each stays in memory."""
+"""Most databases that one task writes to, since the top of each stays in memory."""
 
 Wanted = tuple[Value, Value, Value]
-"""What a key is to show: type, value and expiry."""
+"""The new type, value and expiry of a key."""
 
 DELETED: Final[Wanted] = (None, None, None)
-"""What stands for a key that is to be deleted."""
+"""Marks a key to be deleted."""
 
 _PLAIN: Final = TYPE_TAGS["value"]
 _SHOWN_CHARS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class RowPlan:
-    """How rows become keys. Made at planning; plain, for it goes to every task."""
+class KeyPlan:
+    """How rows become keys. Plain data: every task gets a copy."""
 
     database: str | None
-    """The database of all rows; None: the column says."""
+    """The database of all rows; None: the column database."""
     value_format: ValueFormat | None
-    """How to read the column value; None: it holds numbers or truth values as they are."""
+    """Format of the column value; None: numbers or booleans."""
     has_type: bool
-    """Whether the column type is there; without, all values are plain ones."""
+    """Whether there is a column type; otherwise all values are plain."""
     overwrite: bool
-    """Whether what was there before goes, also of databases that no row names."""
+    """Whether the keys of the databases written to are deleted first, even if no row names one."""
 
 
-class Putting(Protocol):
-    """Whatever takes what a task stages: its stage."""
+class ParcelSink(Protocol):
+    """What a stager writes to: an `exactly_once.Stage`."""
 
     @property
     def parcels(self) -> ParcelWriter:
-        """The file of parcels, made with the first."""
+        """The file of parcels, made at the first access."""
         ...
 
 
-class Gatherer:
-    """Collects the keys of one task."""
+class KeyStager:
+    """Stages the keys of one task."""
 
-    def __init__(self, plan: RowPlan, stage: Putting) -> None:
+    def __init__(self, plan: KeyPlan, stage: ParcelSink) -> None:
         self.count = 0
         self._plan: Final = plan
         self._stage: Final = stage
@@ -98,9 +98,9 @@ class Gatherer:
             self._waiting[plan.database] = {}
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of an Arrow batch; of two with one key the later counts.
+        """Take the rows of an Arrow batch; of two rows with one key the later counts.
 
-        Raises: UsageError: a row that cannot be a key. LimitExceeded: too many databases.
+        Raises: UsageError: a row cannot become a key. LimitExceeded: too many databases.
         """
         for rows in slices(lower_names(batch), ROWS_MAX, STAGE_BYTES_MAX):
             self._note(rows)
@@ -111,7 +111,7 @@ class Gatherer:
 
     @property
     def records(self) -> int:
-        """How much there is to join: rows, and databases that are to become empty."""
+        """Rows taken, and databases to be emptied."""
         return self.count + len(self._databases)
 
     def _note(self, rows: pa.RecordBatch) -> None:
@@ -139,7 +139,7 @@ class Gatherer:
             found = TYPE_TAGS.get(str(type_name))
             if found is None:
                 raise UsageError(
-                    f"the column type is {type_name!r} for key {key[:_SHOWN_CHARS]!r}; it is "
+                    f"the column type is {type_name!r} for key {key[:_SHOWN_CHARS]!r}; it takes "
                     f"{', '.join(TYPE_TAGS)}, or NULL for a key that is deleted"
                 )
             tag = found
@@ -165,7 +165,7 @@ class Gatherer:
         return self._waiting.setdefault(database, {})
 
     def finish(self) -> None:
-        """Stage what is still waiting."""
+        """Stage the keys that are still buffered."""
         for name, waiting in self._waiting.items():
             self._databases.add(name)
             self._runs += 1
@@ -196,14 +196,14 @@ class Gatherer:
 
 
 def store_order(key: str) -> bytes:
-    """Return by what keys come in the order in which they stand in a store."""
+    """Return the sort key of keys in store order."""
     return key_bytes(key_of(key))
 
 
 def checked_database(name: object) -> str:
     """Return the name of a database that rows may be written to.
 
-    Raises: UsageError: it is none, or that of the sinks' own.
+    Raises: UsageError: it is empty, or the sinks' own database.
     """
     if not isinstance(name, str) or not name:
         raise UsageError(
@@ -212,7 +212,7 @@ def checked_database(name: object) -> str:
         )
     if name == HIDDEN_DATABASE:
         raise UsageError(
-            f"the database {HIDDEN_DATABASE} keeps which batches were written; give another name"
+            f"the database {HIDDEN_DATABASE} stores the sinks' marks; give another name"
         )
     check_name(name, "database")
     return name

@@ -14,16 +14,16 @@ from datalattice.client import write_key
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import MissingData, NoSigningKey, PeerUnavailable, StoreFailed, UsageError
-from datalattice.pipeline import places, remote
+from datalattice.pipeline import read_targets, remote
 from datalattice.pipeline.options import Given
-from datalattice.pipeline.places import (
+from datalattice.pipeline.read_targets import (
     LEASE_SECONDS,
     OPEN_MAX,
-    PLACE_OPTIONS,
-    Place,
+    READ_TARGET_OPTIONS,
+    ReadTarget,
     encodings,
-    open_place,
-    place_option,
+    open_target,
+    read_target_option,
 )
 from datalattice.store import LEASE_SECONDS_MAX, NOTHING, CellStore, collecting
 from datalattice.store.pins import PINS_LOCK
@@ -33,8 +33,8 @@ from datalattice.testing.clocks import LateClock
 HASH = "ab" * 32
 
 
-def place(**options: str) -> Place:
-    return place_option(Given(options, PLACE_OPTIONS))
+def place(**options: str) -> ReadTarget:
+    return read_target_option(Given(options, READ_TARGET_OPTIONS))
 
 
 def value(number: int) -> Index:
@@ -52,18 +52,18 @@ def store_of(folder: Path, *values: Value) -> Path:
 
 
 def test_a_place_is_a_folder_or_a_node() -> None:
-    assert place(store="s") == place(path="s") == place(path="s", store="s") == Place("s")
-    assert place(node="tcp://h:5") == Place(node="tcp://h:5")
+    assert place(store="s") == place(path="s") == place(path="s", store="s") == ReadTarget("s")
+    assert place(node="tcp://h:5") == ReadTarget(node="tcp://h:5")
     assert place(node="tls://h:5") == place(node="h:5")
     assert place(store="s").lease_seconds == LEASE_SECONDS
-    assert place(store="s", asOf="@10m", leaseSeconds="0") == Place(
+    assert place(store="s", asOf="@10m", leaseSeconds="0") == ReadTarget(
         "s", as_of="@10m", lease_seconds=0
     )
     assert place(store="s", leaseSeconds=str(LEASE_SECONDS_MAX)).lease_seconds == LEASE_SECONDS_MAX
     for digits in (HASH, "0x" + HASH):
         assert place(node="h:5", asOf=digits).as_of == digits
-    assert pickle.loads(pickle.dumps(place(store="s", asOf="pin"))) == Place("s", as_of="pin")
-    assert (str(Place("s")), str(Place(node="h:5"))) == ("s", "node h:5")
+    assert pickle.loads(pickle.dumps(place(store="s", asOf="pin"))) == ReadTarget("s", as_of="pin")
+    assert (str(ReadTarget("s")), str(ReadTarget(node="h:5"))) == ("s", "node h:5")
 
 
 @pytest.mark.parametrize(
@@ -76,18 +76,21 @@ def test_a_place_is_a_folder_or_a_node() -> None:
         ({"node": "http://h:5"}, "an address is host:port"),
         ({"node": "h:70000"}, "a port to dial"),
         ({"store": "a", "path": "b"}, "another folder"),
-        ({"store": "a", "node": "h:5"}, "option node='h:5' is not accepted: a store is named"),
-        ({"path": "a", "node": "h:5"}, "a store is named"),
-        ({"node": "h:5", "asOf": "@10m"}, "option asOf='@10m' is not accepted: a node is asked"),
+        (
+            {"store": "a", "node": "h:5"},
+            "option node='h:5' is not accepted: the option store is given",
+        ),
+        ({"path": "a", "node": "h:5"}, "the option store is given"),
+        ({"node": "h:5", "asOf": "@10m"}, "option asOf='@10m' is not accepted: a node finds"),
         ({"node": "h:5", "asOf": HASH[2:]}, "64 hex digits"),
         ({"node": "h:5", "asOf": HASH + "ab"}, "64 hex digits"),
         ({"store": "a", "asOf": ""}, "option asOf=''"),
-        ({"store": "a", "nodeKey": "k"}, "option nodeKey='k' is not accepted: it is proved to"),
+        ({"store": "a", "nodeKey": "k"}, "option nodeKey='k' is not accepted: it authenticates"),
         ({"store": "a", "leaseSeconds": "-1"}, "option leaseSeconds='-1' is not accepted: whole"),
         ({"store": "a", "leaseSeconds": str(LEASE_SECONDS_MAX + 1)}, str(LEASE_SECONDS_MAX)),
     ],
 )
-def test_what_is_no_place_is_refused(options: dict[str, str], text: str) -> None:
+def test_a_malformed_target_is_refused(options: dict[str, str], text: str) -> None:
     with pytest.raises(UsageError) as refused:
         place(**options)
     assert text in str(refused.value)
@@ -99,28 +102,28 @@ def test_what_is_no_place_is_refused(options: dict[str, str], text: str) -> None
 def test_a_store_and_the_folder_of_its_node_are_the_same_place(tmp_path: Path) -> None:
     store_of(tmp_path / "store", value(1))
     for folder in (tmp_path, tmp_path / "store"):
-        source = open_place(Place(str(folder)))
+        source = open_target(ReadTarget(str(folder)))
         assert source.root_hash() == value_hash(value(1))
         assert same(source.root(), value(1))
-    assert len([name for name in places._open if name.startswith(str(tmp_path))]) == 1
+    assert len([name for name in read_targets._open if name.startswith(str(tmp_path))]) == 1
 
 
 def test_a_place_that_is_open_sees_what_comes(tmp_path: Path) -> None:
     store_of(tmp_path, value(1))
-    source = open_place(Place(str(tmp_path)))
+    source = open_target(ReadTarget(str(tmp_path)))
     assert same(source.root(), value(1))
     store_of(tmp_path, value(2))
     assert same(source.root(), value(2))
-    assert same(open_place(Place(str(tmp_path))).root(), value(2))
+    assert same(open_target(ReadTarget(str(tmp_path))).root(), value(2))
 
 
 def test_a_folder_made_anew_is_another_place(tmp_path: Path) -> None:
     folder = store_of(tmp_path / "s", value(1))
-    assert same(open_place(Place(str(folder))).root(), value(1))
+    assert same(open_target(ReadTarget(str(folder))).root(), value(1))
     other = store_of(tmp_path / "other", value(2))
     shutil.rmtree(folder)
     other.rename(folder)
-    assert same(open_place(Place(str(folder))).root(), value(2))
+    assert same(open_target(ReadTarget(str(folder))).root(), value(2))
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 30), (30, 1)])
@@ -130,7 +133,7 @@ def test_a_store_made_anew_under_readers_is_read_as_it_is_now(
     folder = store_of(tmp_path / "s", *map(value, range(first)))
     asked = place(store=str(folder), leaseSeconds="0")
     with CellStore.open(folder, read_only=True) as other:  # holds the old index in this process
-        source = open_place(asked)
+        source = open_target(asked)
         gone = source.root_hash()
         assert gone is not None
         assert same(source.root(), other.root())
@@ -141,7 +144,7 @@ def test_a_store_made_anew_under_readers_is_read_as_it_is_now(
             assert reader.root_hash() == value_hash(present)
             assert reader.get_encoding(gone) is None
             assert same(reader.root(), present)
-        assert same(open_place(asked).root(), present)
+        assert same(open_target(asked).root(), present)
 
 
 def test_a_store_that_this_user_may_not_read_is_said(
@@ -157,35 +160,35 @@ def test_a_store_that_this_user_may_not_read_is_said(
 
     monkeypatch.setattr(os, "open", refused)
     with pytest.raises(UsageError, match="is not the folder of a store: Permission denied"):
-        open_place(place(store=str(folder)))
+        open_target(place(store=str(folder)))
 
 
 def test_a_copy_that_only_looks_like_what_was_there_is_another_place(tmp_path: Path) -> None:
     """A file system may give the number of a removed file to the next, `cp -a` keeps its time."""
     folder = store_of(tmp_path / "s", value(1))
-    before = open_place(Place(str(folder)))._cells
-    assert open_place(Place(str(folder)))._cells is before
+    before = open_target(ReadTarget(str(folder)))._cells
+    assert open_target(ReadTarget(str(folder)))._cells is before
     file = folder / "STORE"
     kept = file.stat()
     os.utime(file, ns=(kept.st_atime_ns, kept.st_mtime_ns))
-    assert open_place(Place(str(folder)))._cells is not before
+    assert open_target(ReadTarget(str(folder)))._cells is not before
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a" * 5_000, "a/" * 5_000])
 def test_what_cannot_be_a_folder_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=r"^option store='a.*' is not the folder of a store: "):
-        open_place(Place(name))
+        open_target(ReadTarget(name))
 
 
 def test_a_place_without_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"option store='.*/none' is not the folder of a store"):
-        open_place(Place(str(tmp_path / "none")))
+        open_target(ReadTarget(str(tmp_path / "none")))
     with pytest.raises(UsageError):
-        open_place(Place(str(tmp_path)))
+        open_target(ReadTarget(str(tmp_path)))
 
 
 def test_an_empty_store_has_no_root(tmp_path: Path) -> None:
-    source = open_place(Place(str(store_of(tmp_path))))
+    source = open_target(ReadTarget(str(store_of(tmp_path))))
     assert source.root_hash() is None
     assert source.root() is None
     assert source.snapshot().root_hash is None
@@ -194,22 +197,22 @@ def test_an_empty_store_has_no_root(tmp_path: Path) -> None:
 def test_only_so_many_are_kept_open(tmp_path: Path) -> None:
     folders = [store_of(tmp_path / str(i), value(i)) for i in range(OPEN_MAX + 1)]
     for i, folder in enumerate(folders):
-        assert same(open_place(Place(str(folder))).root(), value(i))
-        assert len(places._open) <= OPEN_MAX
-    assert list(places._open) == [str(folder) for folder in folders[1:]]
-    open_place(Place(str(folders[1])))
-    open_place(Place(str(folders[0])))
-    assert str(folders[1]) in places._open
-    assert str(folders[2]) not in places._open, "the one that was asked for longest ago goes"
+        assert same(open_target(ReadTarget(str(folder))).root(), value(i))
+        assert len(read_targets._open) <= OPEN_MAX
+    assert list(read_targets._open) == [str(folder) for folder in folders[1:]]
+    open_target(ReadTarget(str(folders[1])))
+    open_target(ReadTarget(str(folders[0])))
+    assert str(folders[1]) in read_targets._open
+    assert str(folders[2]) not in read_targets._open, "the one that was asked for longest ago goes"
 
 
 def test_a_fork_opens_its_own(tmp_path: Path) -> None:
-    source = open_place(Place(str(store_of(tmp_path, value(1)))))
+    source = open_target(ReadTarget(str(store_of(tmp_path, value(1)))))
     child = os.fork()
     if not child:
         is_good = False
         try:
-            found = open_place(Place(str(tmp_path)))
+            found = open_target(ReadTarget(str(tmp_path)))
             is_good = found._cells is not source._cells and same(found.root(), value(1))
         finally:
             os._exit(0 if is_good else 1)
@@ -229,21 +232,21 @@ def test_the_past_is_named_as_on_the_command_line(tmp_path: Path) -> None:
         ("0x" + value_hash(value(1)).hex(), 1),
         (value_hash(value(2)).hex()[:10], 2),
     ]:
-        source = open_place(Place(str(tmp_path), as_of=as_of))
+        source = open_target(ReadTarget(str(tmp_path), as_of=as_of))
         assert source.root_hash() == value_hash(value(number)), as_of
         assert same(source.root(), value(number))
         assert source.snapshot().root_hash == value_hash(value(number))
     # The three were committed within a moment, so any of them may be the one of its millisecond.
     for as_of in (str(first_ms), f"@{first_ms}"):
-        root = open_place(Place(str(tmp_path), as_of=as_of)).root_hash()
+        root = open_target(ReadTarget(str(tmp_path), as_of=as_of)).root_hash()
         assert root in [value_hash(value(number)) for number in (1, 2, 3)]
     for as_of in ("nobody", "@2001-01-01", "2001-01-01"):
         with pytest.raises(UsageError):
-            open_place(Place(str(tmp_path), as_of=as_of)).root_hash()
+            open_target(ReadTarget(str(tmp_path), as_of=as_of)).root_hash()
 
 
 def test_cells_by_hash(tmp_path: Path) -> None:
-    source = open_place(Place(str(store_of(tmp_path, value(1)))))
+    source = open_target(ReadTarget(str(store_of(tmp_path, value(1)))))
     top = value_hash(value(1))
     assert source.get_encoding(top) == encode(value(1))
     assert source.get_encodings([bytes(32), top]) == [None, encode(value(1))]
@@ -262,7 +265,7 @@ def test_a_snapshot_stays_when_garbage_is_collected(
     clock = LateClock()
     with CellStore.open(tmp_path, retention=NOTHING, clock=clock, segment_bytes=4_096) as writer:
         writer.commit(value(1))
-        source = open_place(Place(str(tmp_path), lease_seconds=lease_seconds))
+        source = open_target(ReadTarget(str(tmp_path), lease_seconds=lease_seconds))
         snapshot = source.snapshot()
         assert snapshot.root_hash == value_hash(value(1))
         writer.commit(value(500_000))
@@ -287,8 +290,8 @@ def test_a_store_that_cannot_be_written_to_is_read_without_a_lease(tmp_path: Pat
     (tmp_path / PINS_LOCK).unlink(missing_ok=True)
     (tmp_path / PINS_LOCK).mkdir()  # nobody can lock that
     with pytest.raises(StoreFailed, match=r"cannot be written .*; leaseSeconds=0 reads it without"):
-        open_place(Place(str(tmp_path))).snapshot()
-    source = open_place(Place(str(tmp_path), lease_seconds=0))
+        open_target(ReadTarget(str(tmp_path))).snapshot()
+    source = open_target(ReadTarget(str(tmp_path), lease_seconds=0))
     assert source.snapshot().root_hash == value_hash(value(1))
 
 
@@ -298,13 +301,13 @@ def test_a_store_that_cannot_be_written_to_is_read_without_a_lease(tmp_path: Pat
 def test_a_node_is_a_place(tmp_path: Path) -> None:
     with BackgroundNode(tmp_path / "store") as node:
         node.edit(lambda cursor: cursor.assoc_in("x" * 500, "data", value_hash("x" * 500)))
-        source = open_place(Place(node=node.address))
+        source = open_target(ReadTarget(node=node.address))
         root_hash = source.root_hash()
         assert root_hash == node.node.root_hash
         snapshot = source.snapshot()
         assert (snapshot.root_hash, snapshot.expires_ms) == (root_hash, 0)
         assert source.get_encodings([value_hash("x" * 500)]) == [encode("x" * 500)]
-        past = open_place(Place(node=node.address, as_of="0x" + root_hash.hex()))
+        past = open_target(ReadTarget(node=node.address, as_of="0x" + root_hash.hex()))
         node.edit(lambda cursor: cursor.assoc_in("y" * 500, "data", value_hash("y" * 500)))
         assert source.root_hash() == node.node.root_hash != root_hash
         assert past.root_hash() == root_hash
@@ -322,10 +325,10 @@ def test_a_node_that_lets_only_some_in_wants_a_key(
     write_key(tmp_path / "key", keys)
     with BackgroundNode(tmp_path / "store", allow=(keys.public_key.hex(),)) as node:
         node.edit(lambda cursor: cursor.assoc_in("x", "data", value_hash("x")))
-        known = open_place(place(node=node.address, nodeKey=str(tmp_path / "key")))
+        known = open_target(place(node=node.address, nodeKey=str(tmp_path / "key")))
         assert known.root_hash() == node.node.root_hash
         known.close()
         with pytest.raises(PeerUnavailable, match=r"closed.*does it let only some keys in"):
-            open_place(place(node=node.address)).root_hash()
+            open_target(place(node=node.address)).root_hash()
         with pytest.raises(NoSigningKey, match="no key at"):
-            open_place(place(node=node.address, nodeKey=str(tmp_path / "none")))
+            open_target(place(node=node.address, nodeKey=str(tmp_path / "none")))

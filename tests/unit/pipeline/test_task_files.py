@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from datalattice.errors import Corruption, LimitExceeded
-from datalattice.pipeline import parcels
-from datalattice.pipeline.parcels import ParcelReader, ParcelWriter, items_of
+from datalattice.pipeline import task_files
+from datalattice.pipeline.task_files import ParcelReader, ParcelWriter, items_of
 
 
 def written(path: Path, *rows: list[bytes]) -> bytes:
@@ -36,12 +36,12 @@ def test_any_byte_that_changed_or_went_is_noticed(tmp_path: Path) -> None:
     ]
     for other in changed:
         (tmp_path / "file").write_bytes(other)
-        with pytest.raises(Corruption, match="not there any more as it was written"):
+        with pytest.raises(Corruption, match="differs from what its task wrote"):
             read(tmp_path / "file", digest)
 
 
 def test_a_parcel_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parcels, "PARCEL_BYTES_MAX", 100)
+    monkeypatch.setattr(task_files, "PARCEL_BYTES_MAX", 100)
     for size in (91, 92):  # beside a head of 4 bytes and one end
         digest = written(tmp_path / str(size), [bytes(size)])
         assert read(tmp_path / str(size), digest) == [[bytes(size)]]
@@ -51,11 +51,11 @@ def test_a_parcel_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_damaged_size_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = written(tmp_path / "file", [bytes(500)])
-    monkeypatch.setattr(parcels, "PARCEL_BYTES_MAX", 100)
+    monkeypatch.setattr(task_files, "PARCEL_BYTES_MAX", 100)
     monkeypatch.setattr(ParcelReader, "_bytes", lambda _self, count, _at: ask(count))
 
     def ask(count: int) -> bytes:
-        assert count <= 100 + parcels.HASH_BYTES
+        assert count <= 100 + task_files.HASH_BYTES
         return (tmp_path / "file").read_bytes()[:count]
 
     with pytest.raises(Corruption):

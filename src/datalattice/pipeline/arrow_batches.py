@@ -1,4 +1,4 @@
-"""Tables: rows of Python objects as Arrow batches, bounded; for formats that are no hot path."""
+"""Rows of Python objects as Arrow batches of bounded size, for formats that are not a hot path."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BATCH_RECORDS_MAX: Final = 8_192
-"""Rows of one Arrow batch: enough to make the cost of a batch small beside them."""
+"""Rows of one Arrow batch, enough to make the fixed cost of a batch small."""
 
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A batch ends when its rows have this many bytes, so that large values stay few."""
+"""A batch ends when its rows reach this size, which bounds memory for large values."""
 
 Row = tuple[Sequence[object], int]
-"""The columns of a row, and about how many bytes they are."""
+"""The columns of a row, and their approximate size in bytes."""
 
 
 def ddl(types: Mapping[str, str]) -> str:
@@ -27,31 +27,31 @@ def ddl(types: Mapping[str, str]) -> str:
 
 
 def check_schema(schema: StructType, types: Mapping[str, str], format: str, options: str) -> None:
-    """Check that a schema which the user may have given is that of the rows.
+    """Check that a schema, which a user may have given, equals the format's schema.
 
-    options: names of the options that choose columns and types.
-    Raises: UsageError: it is not.
+    options: the options that choose columns and types, named in the error.
+    Raises: UsageError: the schemas differ.
     """
     given = [(field.name, field.dataType.simpleString().upper()) for field in schema.fields]
     if given != [(name, kind.replace(" ", "")) for name, kind in types.items()]:
         columns = ", ".join(f"{name} {kind}" for name, kind in types.items())
         raise UsageError(
-            f"the rows of {format} are ({columns}): leave schema() away, and choose columns and "
+            f"the rows of {format} are ({columns}): omit schema(), and choose columns and "
             f"types with the options {options}"
         )
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of Spark's."""
+    """Return the Arrow schema of a Spark schema, with times in UTC."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def batches(rows: Iterable[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield rows as batches, each of at most `BATCH_RECORDS_MAX` rows.
+    """Yield rows as batches of at most `BATCH_RECORDS_MAX` rows.
 
-    A batch ends, too, with the row that brings it to `BATCH_BYTES_MAX` bytes or more.
+    A batch also ends with the row that brings it to `BATCH_BYTES_MAX` bytes.
     """
     waiting: list[Sequence[object]] = []
     size = 0
@@ -76,13 +76,13 @@ def _batch(rows: list[Sequence[object]], schema: pa.Schema) -> pa.RecordBatch:
 def _array(column: Sequence[object], kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
-    if pa.types.is_timestamp(kind):  # from integers: microseconds, which no datetime has to be made
+    if pa.types.is_timestamp(kind):  # from integer microseconds, without a datetime per entry
         return pa.array(column, pa.int64()).cast(kind)
     return pa.array(column, kind)
 
 
 def micros(stamp_ms: int | None) -> int | None:
-    """Return Unix milliseconds as a column of type TIMESTAMP takes them; nil past its range."""
+    """Return Unix milliseconds as microseconds for a TIMESTAMP; None if out of its range."""
     if stamp_ms is None or not -_STAMP_MAX <= stamp_ms <= _STAMP_MAX:
         return None
     return stamp_ms * _MICROS

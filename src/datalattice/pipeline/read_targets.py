@@ -1,15 +1,12 @@
-"""Places: where a format reads cells from, and how long they stay there.
+"""Read targets: the store or node that a format reads from, and the root that it reads.
 
-A place is a store's folder, a node's folder (its store is meant), or a running node. It is a few
-options, parsed once, and travels to tasks as such. A process opens it as a `Source` and keeps it
-open: a worker process of Spark runs many tasks one after another, and opening a store for each of
-them would cost more than a small task.
+A `ReadTarget` is a store's folder, a node's folder or the address of a running node, parsed once
+from the options; tasks receive a copy. `open_target` opens it and caches up to `OPEN_MAX` open
+stores and connections per process: a Spark worker runs many tasks one after another, and opening a
+store costs more than a small task.
 
-What belongs to nodes is imported where one is named: Spark starts a process for each query that it
-plans, and that would spend as much time on it as on all of stores and cells.
-
-A planner chooses a root once (`Source.snapshot`); what its tasks read (inside `Source.keeping`) is
-named by hashes from then on. How long that stays there is told in `leasing`.
+The planner chooses a root once (`OpenTarget.snapshot`). Tasks address cells below it by hash and
+keep its lease alive inside `OpenTarget.keeping` (see `leasing`).
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from datalattice.client import read_key, root_named
 from datalattice.clock import Clock, SystemClock
 from datalattice.errors import MissingData, StoreFailed, UsageError
 from datalattice.limits import HASH_BYTES
-from datalattice.pipeline.leasing import Keeper, Lease, NoLease, Snapshot, StreamLeases
+from datalattice.pipeline.leasing import Keeper, LeasedRoot, NoLease, RootLease, StreamLeases
 from datalattice.pipeline.options import (
     Given,
     Refused,
@@ -48,28 +45,28 @@ Fetch = Callable[[bytes], bytes]
 FetchMany = Callable[[list[bytes]], list[bytes]]
 """The same for several cells, in the order of their hashes."""
 
-PLACE_OPTIONS: Final = ("store", "path", "node", "nodeKey", "asOf", "leaseSeconds")
-"""The options of a place; `path` is what Spark passes for `load(path)`, and means `store`."""
+READ_TARGET_OPTIONS: Final = ("store", "path", "node", "nodeKey", "asOf", "leaseSeconds")
+"""Options that make a `ReadTarget`. Spark passes the argument of `load()` as `path`."""
 
 LEASE_SECONDS: Final = 3_600
-"""How long the root of a batch is leased when `leaseSeconds` does not say otherwise."""
+"""Default of `leaseSeconds`: how long a batch read leases its root."""
 
 MOVED_MAX: Final = 10
-"""How often the root is asked for when each was collected before it could be held."""
+"""How often a planner asks for the current root again after losing one to a collection."""
 
 OPEN_MAX: Final = 8
-"""Stores and nodes that one process keeps open; the one that was asked for longest ago goes."""
+"""Stores and connections that one process keeps open; the least recently used is closed first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where to read: a folder or a node, and as of when.
+class ReadTarget:
+    """A folder or a node to read from, and the root to read.
 
-    store: folder of a store or of a node; empty where a node is named.
-    node: address of a running node; empty where a folder is named.
-    as_of: a time, a pin, or a hash; empty: as it is now.
-    lease_seconds: how long a root stays at least once it was chosen; 0: no lease is taken.
-    node_key: file of the private key that is proved to the node; empty: a throw-away one.
+    store: folder of a store or of a node; empty if a node is given.
+    node: address of a running node; empty if a folder is given.
+    as_of: a time, a pin or a root hash; empty for the current root.
+    lease_seconds: duration of the lease on the chosen root; 0 takes none.
+    node_key: file of the private key used to authenticate to the node; empty for a temporary key.
     """
 
     store: str = ""
@@ -82,15 +79,15 @@ class Place:
         return f"node {self.node}" if self.node else self.store
 
 
-def place_option(options: Given) -> Place:
+def read_target_option(options: Given) -> ReadTarget:
     """Return the place that the options name.
 
-    Raises: UsageError: they name none or two, or what is named has not the form of one.
+    Raises: UsageError: they name none or both, or a value is malformed.
     """
     store = folder_option(options)
     node = options.get("node", _address_option, "")
     if store and node:
-        raise bad_option("node", node, f"a store is named, too ({store!r}); give one of them")
+        raise bad_option("node", node, f"the option store is given as well ({store!r}); give one")
     if not store and not node:
         raise UsageError(
             "option store is missing: give the folder of a store, as store or to load(), "
@@ -98,17 +95,17 @@ def place_option(options: Given) -> Place:
         )
     node_key = options.get("nodeKey", text_option, "")
     if node_key and not node:
-        raise bad_option("nodeKey", node_key, "it is proved to a node, and no node is named")
+        raise bad_option("nodeKey", node_key, "it authenticates to a node; give the option node")
     as_of = options.get("asOf", text_option, "")
     if node and as_of and hash_of(as_of) is None:
         raise bad_option(
             "asOf",
             as_of,
-            f"a node is asked for a root by its hash, 0x and {2 * HASH_BYTES} hex digits; "
-            "times and pins are known to its store",
+            f"a node finds roots by hash only, 0x and {2 * HASH_BYTES} hex digits; "
+            "only its store knows times and pins",
         )
     seconds = options.get("leaseSeconds", _lease_option, LEASE_SECONDS)
-    return Place(store, node, as_of, seconds, node_key)
+    return ReadTarget(store, node, as_of, seconds, node_key)
 
 
 def _address_option(text: str) -> str:
@@ -128,34 +125,34 @@ def _lease_option(text: str) -> int:
     return seconds
 
 
-class Source:
-    """An open place: cells by hash, and the root that its options mean. It is a `Loader`.
+class OpenTarget:
+    """An open `ReadTarget`: cells by hash, and the root that the options name. A `Loader`.
 
-    Made by `open_place`, which also closes it.
+    Made by `open_target`, which also closes it.
     """
 
-    def __init__(self, place: Place, cells: CellStore | RemoteCells, clock: Clock) -> None:
-        self.place = place
+    def __init__(self, target: ReadTarget, cells: CellStore | RemoteCells, clock: Clock) -> None:
+        self.target = target
         self._cells = cells
         self._clock = clock
 
     def root_hash(self) -> bytes | None:
-        """Return the hash of the root: the present one, or that of `asOf`; None: there is none.
+        """Return the hash of the current root, or of the root that `asOf` names; None if empty.
 
-        Raises: UsageError: there is no such root. StoreError, PeerUnavailable.
+        Raises: UsageError: `asOf` names no root. StoreError, PeerUnavailable.
         """
-        as_of = self.place.as_of
+        as_of = self.target.as_of
         if not as_of:
             return self._cells.root_hash()
         if isinstance(self._cells, CellStore):
             return root_named(self._cells, as_of)
-        self._cells.reach()  # else tasks would be the first to call it
+        self._cells.reach()  # fail in the planner, before any task starts
         return hash_of(as_of)
 
     def root(self) -> Value:
-        """Return the root; None where there is none.
+        """Return the root; None for an empty store.
 
-        Raises: MissingData: its cell is not here. Others as `root_hash`.
+        Raises: MissingData: the root's cell is not in the store. Others as `root_hash`.
         """
         hash = self.root_hash()
         return None if hash is None else self.load(hash)
@@ -186,7 +183,7 @@ class Source:
         """
         return self._cells.load(hash)
 
-    def lease(self, hash: bytes, seconds: float) -> Lease:
+    def lease(self, hash: bytes, seconds: float) -> RootLease:
         """Keep a root with all below it for so many seconds, as far as the place can.
 
         A node does not take leases.
@@ -199,26 +196,25 @@ class Source:
         except StoreFailed as error:
             raise StoreFailed(f"{error}; leaseSeconds=0 reads it without a lease") from error
 
-    def snapshot(self) -> Snapshot:
-        """Choose the root that the tasks of a plan read, and lease it for `leaseSeconds`.
+    def snapshot(self) -> LeasedRoot:
+        """Choose the root that a plan's tasks read, and lease it for `leaseSeconds`.
 
         Raises: as `root_hash` and `lease`.
         """
         return self.planned(lambda snapshot: snapshot)
 
-    def planned(self, plan: Callable[[Snapshot], T]) -> T:
-        """Return what `plan` makes of the root, which is leased for `leaseSeconds`.
+    def planned(self, plan: Callable[[LeasedRoot], T]) -> T:
+        """Return `plan(root)` for the chosen root, leased for `leaseSeconds`.
 
         Raises: as `root_hash`, `lease` and `settled`.
         """
         return self.settled(lambda hash: plan(self._held(hash)))
 
     def settled(self, work: Callable[[bytes | None], T]) -> T:
-        """Return what `work` makes of the root's hash.
+        """Return `work(root hash)`; call it again if a collection removed that root meanwhile.
 
-        Where a collection removed that root before `work` had it, it is called again with the one
-        that came after it, up to `MOVED_MAX` times.
-        Raises: as `root_hash`. MissingData: cells are missing all the same.
+        Each attempt uses the then current root, at most `MOVED_MAX` times.
+        Raises: as `root_hash`. MissingData: cells are missing although the root did not move.
         """
         tries = 0
         while True:
@@ -227,29 +223,30 @@ class Source:
             try:
                 return work(hash)
             except MissingData:
-                if tries == MOVED_MAX or self.root_hash() == hash:  # nobody moved on: it is damaged
+                # The same root again: its cells are lost, a retry cannot help.
+                if tries == MOVED_MAX or self.root_hash() == hash:
                     raise
 
-    def _held(self, hash: bytes | None) -> Snapshot:
+    def _held(self, hash: bytes | None) -> LeasedRoot:
         if hash is None:
-            return Snapshot(None, 0)
-        return Snapshot(hash, self.lease(hash, self.place.lease_seconds).expires_ms)
+            return LeasedRoot(None, 0)
+        return LeasedRoot(hash, self.lease(hash, self.target.lease_seconds).expires_ms)
 
-    def keeping(self, snapshot: Snapshot) -> Keeper:
-        """Return what keeps a snapshot beyond the planner's lease while a task reads it."""
+    def keeping(self, snapshot: LeasedRoot) -> Keeper:
+        """Return the context that extends the planner's lease while a task reads the root."""
         return Keeper(self, snapshot, self._clock)
 
     def stream_leases(self) -> StreamLeases:
-        """Return what keeps the roots that a stream reads."""
-        return StreamLeases(self.place.lease_seconds, self._clock)
+        """Return the leases of a stream on this target."""
+        return StreamLeases(self.target.lease_seconds, self._clock)
 
     def close(self) -> None:
-        """Give the store or the connection back."""
+        """Close the store or the connection."""
         self._cells.close()
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _OpenCells:
     """What is open: `identity` tells a folder from another one at the same path."""
 
     pid: int
@@ -257,19 +254,19 @@ class _Opened:
     cells: CellStore | RemoteCells
 
 
-_open: dict[str, _Opened] = {}
-"""What this process has open, by folder or address; what was asked for last stands at the end."""
+_open: dict[str, _OpenCells] = {}
+"""What this process has open, by folder or address; the most recently used stands last."""
 
 
-def open_place(place: Place, clock: Clock | None = None) -> Source:
-    """Return a place, open for reading; a process opens each once.
+def open_target(target: ReadTarget, clock: Clock | None = None) -> OpenTarget:
+    """Return the target open for reading, from this process's cache if it is there.
 
-    Raises: UsageError: there is no store, or no key of `nodeKey`. StoreError: it cannot be read. A
-            node is not called yet.
+    Raises: UsageError: there is no store, or no key of `nodeKey`. StoreError: the store cannot be
+            read. A node is called with the first read, not here.
     """
-    folder = "" if place.node else _store_folder(place.store)
-    name = folder or f"{place.node} {place.node_key}"
-    identity = _identity(folder, place.store) if folder else ()
+    folder = "" if target.node else _store_folder(target.store)
+    name = folder or f"{target.node} {target.node_key}"
+    identity = _identity(folder, target.store) if folder else ()
     found = _open.pop(name, None)
     if found is not None and (found.pid, found.identity) != (os.getpid(), identity):
         _close(found)
@@ -277,28 +274,28 @@ def open_place(place: Place, clock: Clock | None = None) -> Source:
     if found is None:
         while len(_open) >= OPEN_MAX:
             _close(_open.pop(next(iter(_open))))
-        cells = _store_cells(folder, place) if folder else _node_cells(place)
-        found = _Opened(os.getpid(), identity, cells)
+        cells = _store_cells(folder, target) if folder else _node_cells(target)
+        found = _OpenCells(os.getpid(), identity, cells)
     _open[name] = found
-    return Source(place, found.cells, clock or SystemClock())
+    return OpenTarget(target, found.cells, clock or SystemClock())
 
 
-def _store_cells(folder: str, place: Place) -> CellStore:
+def _store_cells(folder: str, target: ReadTarget) -> CellStore:
     try:
         return CellStore.open(folder, read_only=True)
     except PermissionError as error:
-        raise _no_store(place.store, error) from None
+        raise _no_store(target.store, error) from None
 
 
-def _node_cells(place: Place) -> RemoteCells:
+def _node_cells(target: ReadTarget) -> RemoteCells:
     from datalattice.pipeline.remote import RemoteCells
 
-    key_pair = read_key(Path(place.node_key)) if place.node_key else None
-    return RemoteCells(place.node, key_pair)
+    key_pair = read_key(Path(target.node_key)) if target.node_key else None
+    return RemoteCells(target.node, key_pair)
 
 
-def _close(opened: _Opened) -> None:
-    if opened.pid == os.getpid():  # what was inherited through a fork is not ours to close
+def _close(opened: _OpenCells) -> None:
+    if opened.pid == os.getpid():  # after a fork the parent still uses what it opened
         opened.cells.close()
 
 
@@ -309,17 +306,17 @@ def _store_folder(path: str) -> str:
     """Return the folder of the store: the given one, or `store` in a node's folder."""
     try:
         return os.path.realpath(store_in(path) or path)
-    except (OSError, ValueError) as error:  # too long, not to be looked into, a NUL in it
+    except (OSError, ValueError) as error:  # path too long, no permission, a NUL in it
         raise _no_store(path, error) from None
 
 
 def _identity(folder: str, given: str) -> tuple[int, ...]:
-    """Return what tells a store from another one that was at the same path before."""
+    """Return numbers that differ between a store and another one put at the same path later."""
     try:
         found = (Path(folder) / STORE_FILE).stat()
     except OSError as error:
         raise _no_store(given, error) from None
-    # A copy that is put in its place may get the same number, and keep the time of its content.
+    # A copy at the same path may reuse the inode and keep its mtime; its ctime still differs.
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
 
@@ -329,7 +326,7 @@ def _no_store(given: str, error: OSError | ValueError) -> UsageError:
     return UsageError(f"option store={shown!r} is not the folder of a store: {reason}")
 
 
-def encodings(source: Source, *, verify: bool = True) -> Fetch:
+def encodings(source: OpenTarget, *, verify: bool = True) -> Fetch:
     """Return the function that gets the encoding of a cell by its hash."""
 
     def fetch(hash: bytes) -> bytes:
@@ -341,7 +338,7 @@ def encodings(source: Source, *, verify: bool = True) -> Fetch:
     return fetch
 
 
-def many_encodings(source: Source, *, verify: bool = True) -> FetchMany:
+def many_encodings(source: OpenTarget, *, verify: bool = True) -> FetchMany:
     """Return the function that gets the encodings of several cells by their hashes."""
 
     def fetch(hashes: list[bytes]) -> list[bytes]:

@@ -1,7 +1,7 @@
-"""Leftovers: folders that tasks staged in and that nobody needs any more.
+"""Removal of staging folders that no query needs any more.
 
-Their names are `<query or save>/<batch>/<task>-<attempt>-<random>`; nothing else is ever removed,
-whatever folder a user names for staging.
+Only folders named `<query or save>/<batch>/<task>-<attempt>-<random>` are removed, since a user may
+name any folder for staging.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 STALE_MS: Final = 7 * 24 * 60 * 60 * 1_000
-"""Age from which what was staged is thrown away, whoever left it."""
+"""Age at which staged data is removed, whichever query left it."""
 
 _QUERY: Final = re.compile(r"(query|save)-[A-Za-z0-9_.:-]+")
 _BATCH: Final = re.compile(r"[0-9]+")
@@ -22,7 +22,7 @@ _MILLIS: Final = 1_000
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder as far as that is possible: what is left is removed when it is old."""
+    """Remove a folder as far as possible; `remove_stale` removes the rest later."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -31,7 +31,7 @@ def remove_batches(query: Path, last: int) -> None:
     for batch in _listed(query):
         if _BATCH.fullmatch(batch.name) and int(batch.name) <= last:
             remove(batch)
-    with suppress(OSError):  # it is not empty: a later batch is being staged
+    with suppress(OSError):  # not empty: a later batch is being staged
         query.rmdir()
 
 
@@ -43,7 +43,7 @@ def remove_stale(staging: Path, now_ms: int) -> None:
                 if _BATCH.fullmatch(batch.name) and _is_stale(batch, now_ms):
                     remove(batch)
             if _is_old(query, now_ms):
-                with suppress(OSError):  # it is not empty
+                with suppress(OSError):  # not empty
                     query.rmdir()
 
 
@@ -58,11 +58,11 @@ def _is_old(path: Path, now_ms: int) -> bool:
     try:
         return path.stat().st_mtime * _MILLIS < now_ms - STALE_MS
     except OSError:
-        return True  # it is gone
+        return True  # removed meanwhile
 
 
 def _listed(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
     except OSError:
-        return []  # it is gone, or somebody else tidies up, too
+        return []  # removed meanwhile, perhaps by another query's cleanup

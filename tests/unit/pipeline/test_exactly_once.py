@@ -32,20 +32,20 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import root_lattice
-from datalattice.pipeline import leftovers, parcels, staging
-from datalattice.pipeline.options import Given
-from datalattice.pipeline.parcels import items_of
-from datalattice.pipeline.staging import (
+from datalattice.pipeline import exactly_once, staging_cleanup, task_files
+from datalattice.pipeline.exactly_once import (
     SAVES_MAX,
     TARGET_OPTIONS,
     Job,
     Mark,
-    Moved,
+    RootMoved,
     Staged,
     StagedTasks,
-    Target,
-    target_option,
+    WriteTarget,
+    write_target_option,
 )
+from datalattice.pipeline.options import Given
+from datalattice.pipeline.task_files import items_of
 from datalattice.store import CellStore, RealDisk
 from datalattice.testing.spark_kit import Task
 
@@ -60,8 +60,10 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def target(home: Path, **options: str) -> Target:
-    return target_option(Given({"store": str(home), **options}, TARGET_OPTIONS), streaming=False)
+def target(home: Path, **options: str) -> WriteTarget:
+    return write_target_option(
+        Given({"store": str(home), **options}, TARGET_OPTIONS), streaming=False
+    )
 
 
 def job(home: Path, **options: str) -> Job:
@@ -74,7 +76,7 @@ def stage_in(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def stage(job: Job, task: int, items: list[int], **stream: Any) -> Staged:
         context = Task(task, **stream)
-        monkeypatch.setattr(staging, "_task_context", lambda: context)
+        monkeypatch.setattr(exactly_once, "_task_context", lambda: context)
         with job.stage() as found:
             if items:
                 found.parcels.put_items(NUMBERS, b"", [encode(item) for item in items])
@@ -126,17 +128,17 @@ def test_a_target_is_absolute_and_has_its_staging_folder(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(home.parent)
-    found = target_option(Given({"PATH": "home"}, TARGET_OPTIONS), streaming=True)
-    assert found == Target(str(home), str(home / "staging"), None, 0)
+    found = write_target_option(Given({"PATH": "home"}, TARGET_OPTIONS), streaming=True)
+    assert found == WriteTarget(str(home), str(home / "staging"), None, 0)
     other = target(home, staging="elsewhere", writeId="a.b:c-1", writeVersion="7")
-    assert other == Target(str(home), str(home.parent / "elsewhere"), "a.b:c-1", 7)
+    assert other == WriteTarget(str(home), str(home.parent / "elsewhere"), "a.b:c-1", 7)
     assert pickle.loads(pickle.dumps(other)) == other
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"store": ""}, "option store='' is not accepted: a text that is not empty"),
+        ({"store": ""}, "option store='' is not accepted: a text of at least one character"),
         ({"path": "elsewhere"}, "option path='elsewhere' is not accepted: load() or save()"),
         ({"writeId": "a b"}, "option writeId='a b' is not accepted: 1 to 100 letters"),
         ({"writeId": "../up"}, "option writeId='../up' is not accepted"),
@@ -158,8 +160,8 @@ def test_names_of_saves_may_have_100_letters(home: Path) -> None:
 
 def test_a_stream_has_its_own_name(home: Path) -> None:
     given = Given({"store": str(home), "writeId": "a"}, TARGET_OPTIONS)
-    with pytest.raises(UsageError, match="a stream is known by its checkpoint"):
-        target_option(given, streaming=True)
+    with pytest.raises(UsageError, match="the checkpoint identifies a stream"):
+        write_target_option(given, streaming=True)
 
 
 def test_only_the_folder_of_a_node_is_written_to(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_only_the_folder_of_a_node_is_written_to(tmp_path: Path) -> None:
             target(tmp_path / folder)
         assert says in str(caught.value)
     with pytest.raises(UsageError, match="option store is missing"):
-        target_option(Given({}, TARGET_OPTIONS), streaming=False)
+        write_target_option(Given({}, TARGET_OPTIONS), streaming=False)
 
 
 # --- marks ----------------------------------------------------------------------------------
@@ -257,7 +259,7 @@ def test_a_batch_without_records_writes_nothing(home: Path, stage_in: Any) -> No
 
 def test_a_stream_without_its_id_is_refused(home: Path, stage_in: Any) -> None:
     one = Job.begin(target(home), streaming=True)
-    with pytest.raises(UsageError, match="not told the id of their query"):
+    with pytest.raises(UsageError, match="did not report the id of their query"):
         one.commit([stage_in(one, 0, [1])], 0, join)
 
 
@@ -304,7 +306,7 @@ def test_attempts_that_nobody_asked_for_go_with_their_batch(home: Path, stage_in
 
 def test_what_is_old_is_thrown_away_and_nothing_else(home: Path, stage_in: Any) -> None:
     left = [Path(stage_in(job(home), 0, [item]).path) for item in (1, 2)]
-    long_ago = left[0].stat().st_mtime - leftovers.STALE_MS / 1_000 - 1
+    long_ago = left[0].stat().st_mtime - staging_cleanup.STALE_MS / 1_000 - 1
     for path in (left[0], left[0].parent, left[1].parent):
         os.utime(path, (long_ago, long_ago))
     one = job(home)
@@ -316,13 +318,13 @@ def test_staged_data_that_is_not_there_is_said(home: Path, stage_in: Any) -> Non
     one = job(home)
     message = stage_in(one, 3, [1])
     one.abort([message])
-    with pytest.raises(UsageError, match=r"task 3 staged is not there: .*option staging"):
+    with pytest.raises(UsageError, match=r"task 3 staged is missing: .*option staging"):
         one.commit([message], None, join)
 
 
 @pytest.mark.parametrize(
     ("broken", "says"),
-    [("is a file", "task 3 staged is not there"), ("is locked", "cannot be read .Permission")],
+    [("is a file", "task 3 staged is missing"), ("is locked", "cannot be read .Permission")],
 )
 def test_staged_data_that_cannot_be_read_is_said(
     home: Path, stage_in: Any, monkeypatch: pytest.MonkeyPatch, broken: str, says: str
@@ -349,7 +351,7 @@ def test_a_folder_that_another_commit_removes_under_a_task_is_made_again(
     home: Path, stage_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver thought to be dead commits the batch while tasks of the new one begin."""
-    make, left = parcels.ParcelWriter, [staging.MAKE_MAX - 1]
+    make, left = task_files.ParcelWriter, [exactly_once.MAKE_MAX - 1]
 
     def removed(path: Path) -> Any:
         if left[0]:
@@ -357,9 +359,9 @@ def test_a_folder_that_another_commit_removes_under_a_task_is_made_again(
             shutil.rmtree(path.parent)
         return make(path)
 
-    monkeypatch.setattr(staging, "ParcelWriter", removed)
+    monkeypatch.setattr(exactly_once, "ParcelWriter", removed)
     assert list(stage_in(job(home), 0, [1]).parcels())
-    left[0] = staging.MAKE_MAX
+    left[0] = exactly_once.MAKE_MAX
     with pytest.raises(UsageError, match=r"tasks cannot write to it \(No such file"):
         stage_in(job(home), 0, [1])
 
@@ -405,8 +407,8 @@ def trouble(
         with editing(folder) as editor:
             yield Troubled(editor, plan, error or PeerUnavailable("gone"))
 
-    monkeypatch.setattr(staging, "editing", troubled)
-    monkeypatch.setattr(staging, "AGAIN_POLL_S", 0.0)
+    monkeypatch.setattr(exactly_once, "editing", troubled)
+    monkeypatch.setattr(exactly_once, "AGAIN_POLL_S", 0.0)
 
 
 @pytest.mark.parametrize("plan", [["before"], ["after"], ["before", "after", "before"]])
@@ -431,7 +433,7 @@ def test_a_node_that_stays_away_ends_the_commit(
     one = job(home)
     message = stage_in(one, 0, [1])
     trouble(monkeypatch, ["before"] * 1_000, Timeout("no answer"))
-    monkeypatch.setattr(staging, "AGAIN_S", 0.0)
+    monkeypatch.setattr(exactly_once, "AGAIN_S", 0.0)
     with pytest.raises(Timeout, match="no answer"):
         one.commit([message], None, join)
     assert len(staged_folders(home)) == 1
@@ -452,7 +454,7 @@ def test_any_other_error_ends_the_commit_with_nothing_written(
 def test_a_change_is_prepared_again_when_others_were_faster(home: Path, stage_in: Any) -> None:
     one = job(home)
     message = stage_in(one, 0, [1])
-    left = SimpleNamespace(moves=staging.MOVED_MAX - 1)
+    left = SimpleNamespace(moves=exactly_once.MOVED_MAX - 1)
 
     def moving(editor: Editor, tasks: StagedTasks, mark: Mark) -> Change[None] | None:
         change = join(editor, tasks, mark)
@@ -461,16 +463,18 @@ def test_a_change_is_prepared_again_when_others_were_faster(home: Path, stage_in
         def late(cursor: RootLattice, keys: KeyPair) -> None:
             if left.moves:
                 left.moves -= 1
-                raise Moved
+                raise RootMoved
             change(cursor, keys)
 
         return late
 
     assert one.commit([message], None, moving)
     assert content(home) == [1]
-    left.moves = staging.MOVED_MAX
+    left.moves = exactly_once.MOVED_MAX
     two = job(home)
-    with pytest.raises(Backpressure, match=f"others wrote to the same place {staging.MOVED_MAX}"):
+    with pytest.raises(
+        Backpressure, match=f"other writers changed the same data {exactly_once.MOVED_MAX}"
+    ):
         two.commit([stage_in(two, 0, [2])], None, moving)
     assert content(home) == [1]
 
@@ -480,7 +484,7 @@ def test_commits_to_one_folder_take_turns(
 ) -> None:
     one = job(home)
     message = stage_in(one, 0, [1])
-    monkeypatch.setattr(staging, "TURN_WAIT_S", 0.05)
+    monkeypatch.setattr(exactly_once, "TURN_WAIT_S", 0.05)
     lock = RealDisk().lock(str(home / "pipeline.lock"))
     with pytest.raises(StoreLocked, match="in vain for another query to commit"):
         one.commit([message], None, join)
@@ -532,10 +536,10 @@ def test_a_node_is_waited_for_from_when_it_went_away(
     message = stage_in(one, 0, [1])
     trouble(monkeypatch, ["before"])
     now = SimpleNamespace(s=0.0)
-    monkeypatch.setattr(staging, "time", SimpleNamespace(monotonic=lambda: now.s, sleep=id))
+    monkeypatch.setattr(exactly_once, "time", SimpleNamespace(monotonic=lambda: now.s, sleep=id))
 
     def slow(editor: Editor, tasks: StagedTasks, mark: Mark) -> Change[None] | None:
-        now.s += 2 * staging.AGAIN_S
+        now.s += 2 * exactly_once.AGAIN_S
         return join(editor, tasks, mark)
 
     assert one.commit([message], None, slow)
@@ -552,7 +556,7 @@ def test_parcels_that_a_disk_refuses_are_said_and_removed(
     def work() -> None:
         with job(home).stage() as stage:
             stage.parcels.put_items(NUMBERS, b"", [b"fits"])
-            monkeypatch.setattr(parcels, "_write", Mock(side_effect=OSError(code, "refused")))
+            monkeypatch.setattr(task_files, "_write", Mock(side_effect=OSError(code, "refused")))
             stage.parcels.put_items(NUMBERS, b"", [b"does not"])
 
     with pytest.raises(error, match=f"{home}/staging/.*{says}"):

@@ -1,7 +1,7 @@
-"""Pieces: an Index, or what differs between two, cut into parts for tasks.
+"""Cut an Index, or the difference of two, into partitions for tasks.
 
-A piece stands for itself: it holds encodings of subtrees, so a task reads what the planner saw,
-whatever is committed meanwhile.
+A piece holds the encodings of its subtrees, so a task reads the root that the planner saw, whatever
+is committed meanwhile.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from datalattice.cells import Index, IndexPart, Loader, Value, decode, encode
 from datalattice.errors import BadFormat
 
 ENTRIES_PER_TASK_MAX: Final = 16_384
-"""Entries that one task reads, about: enough to make the start of a task small beside them."""
+"""Approximate entries per task, enough to make the start of a task cheap in comparison."""
 
 Piece = tuple[tuple[bytes | None, bytes | None], ...]
-"""Neighbouring subtrees, each as the encodings of what was there before and of what is now."""
+"""Neighbouring subtrees: for each the encoding before and the encoding now; None if absent."""
 
 
 def cut(before: Index | None, after: Index | None, entries_max: int) -> Iterator[Piece]:
-    """Yield what differs between two indexes in pieces of about `entries_max` entries, in order.
+    """Yield the difference of two indexes as pieces of about `entries_max` entries, in key order.
 
-    Shapes: before: nil where all of `after` is asked for.
-    Cost:   loads the nodes above the pieces; what is equal on both sides is not looked into.
-    Raises: MissingData: a node is not here.
+    before: None yields all of `after`.
+    Cost:   loads the nodes above the pieces; equal subtrees are not loaded.
+    Raises: MissingData: a node is not in the store.
     """
     if before is not None and after is not None and before.hash == after.hash:
         return
@@ -48,7 +48,7 @@ def cut(before: Index | None, after: Index | None, entries_max: int) -> Iterator
 
 
 _ONE_KEY: Final = 2
-"""Size of a part with one key on both sides, which cannot be split."""
+"""Size of a part with one key on both sides; it cannot be split."""
 
 
 def _encoding(index: Index | None) -> bytes | None:
@@ -56,10 +56,10 @@ def _encoding(index: Index | None) -> bytes | None:
 
 
 def entries(piece: Piece, loader: Loader) -> Iterator[tuple[Value, Value]]:
-    """Yield (key, value) of what a piece has now and had not before, in order.
+    """Yield (key, value) of the entries that are new or changed in a piece, in key order.
 
-    A key that is gone is not told. Runs in tasks.
-    Raises: MissingData. BadFormat: a subtree is none.
+    Deleted keys produce no entry. Runs in tasks.
+    Raises: MissingData. BadFormat: a subtree is not an Index.
     """
     for before, after in piece:
         part = IndexPart(_decoded(before, loader), _decoded(after, loader))
@@ -73,5 +73,5 @@ def _decoded(encoding: bytes | None, loader: Loader) -> Index | None:
         return None
     found = decode(encoding, loader)
     if not isinstance(found, Index):
-        raise BadFormat("a piece of an index is no index")
+        raise BadFormat("a partition of an index is not an Index")
     return found

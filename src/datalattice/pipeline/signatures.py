@@ -1,4 +1,4 @@
-"""Owners: whether what stands under one is what that owner signed, and who may sign for one."""
+"""Signatures of owners: whether a value is signed by its owner, and which key may sign for one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _KEY_TEXT: Final = re.compile(r"0x[0-9a-fA-F]{64}")
 
 
 def name_text(name: Value) -> str:
-    """Return the text of a name: a String as it is, everything else as it prints.
+    """Return a name as text: a String as it is, everything else as it prints.
 
-    A public key prints as 0x and hex. A String whose bytes are no text is printed, too: a column
-    cannot hold it as it is, and it stays apart from others.
+    A public key prints as 0x and hex. A String that is not UTF-8 is printed as well: a column
+    cannot hold it, and its printed form differs from every other name.
     """
     if isinstance(name, str) and (name.isascii() or _is_text(name)):
         return name
@@ -33,19 +33,19 @@ def _is_text(name: str) -> bool:
 
 
 def check_signed(owner: Value, signed: Signed, what: str) -> None:
-    """Check that a value is signed by the owner under whom it stands.
+    """Check that a value is signed by the owner under whom it is stored.
 
-    Whether a key may speak for an owner whose name does not carry it was decided when the value
-    came in: that takes documents that are not at hand here.
+    For an owner whose name does not contain a key, intake has already decided which keys may sign;
+    the documents needed for that are not available here.
 
     what: names what is signed, such as "queues".
-    Raises: BadSignature: it is signed by another key, or not at all, or its owner only reads like a
-            public key.
+    Raises: BadSignature: the signature is missing or by another key, or the owner is a String that
+            looks like a public key.
     """
     text = name_text(owner)
     is_key = is_public_key(owner)
     if not is_key and (_KEY_TEXT.fullmatch(text) or (_is_did(text) and not isinstance(owner, str))):
-        raise BadSignature(f"the {what} of owner {text!r}: it only reads like a public key")
+        raise BadSignature(f"the {what} of owner {text!r}: a text that looks like a public key")
     if is_key:
         is_theirs = owner == signed.public_key
     elif isinstance(owner, str) and _is_did(owner):
@@ -61,5 +61,5 @@ def _is_did(text: str) -> bool:
 
 
 def signer_of(keys: KeyRing, owner: Value) -> KeyPair | None:
-    """Return the pair that may sign for an owner, or None."""
+    """Return the key pair that may sign for an owner, or None."""
     return MergeContext(keys=keys, verifier=verify_did).signer(owner)

@@ -1,4 +1,4 @@
-"""Contents: long byte strings as columns, within bounds."""
+"""Size limits of byte strings in columns."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from datalattice.errors import LimitExceeded
 from datalattice.pipeline.options import Refused
 
 CONTENT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of one column when `maxContentBytes` does not say otherwise. Longer contents are refused,
-or come in chunks: a row is in memory several times over, in Python as in Java."""
+"""Default of `maxContentBytes`. A row is in memory several times, in Python and in Java, so longer
+contents are refused or read in chunks."""
 
 CONTENT_BYTES_LIMIT: Final = 1024 * 1024 * 1024
-"""The greatest `maxContentBytes`: Java has no byte arrays of more than twice this."""
+"""Greatest `maxContentBytes`, half of the longest byte array in Java."""
 
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def bytes_option(most: int) -> Callable[[str], int]:
-    """Return the parser of a number of bytes from 1 to `most`, with k, m or g as Spark has them."""
+    """Return the parser of a byte count from 1 to `most`, with Spark's suffixes k, m and g."""
 
     def parse(text: str) -> int:
         number = text.lower().removesuffix("b").rstrip("kmg")
@@ -41,8 +41,8 @@ _DIGITS_MAX: Final = 19
 def check_size(what: str, size: int, most: int, remedy: str = "") -> None:
     """Check that a content fits into a column.
 
-    what: names it. remedy: what else to do than to raise the limit.
-    Raises: LimitExceeded: it does not.
+    what: names the content. remedy: an alternative to raising the limit.
+    Raises: LimitExceeded: it is larger than `most`.
     """
     if size > most:
         raise LimitExceeded(
@@ -52,5 +52,5 @@ def check_size(what: str, size: int, most: int, remedy: str = "") -> None:
 
 
 def part_of(content: bytes | Blob, start: int, stop: int) -> bytes:
-    """Return the bytes of a content from `start` to before `stop`; the rest is not loaded."""
+    """Return the bytes `start` .. `stop - 1` of a content without loading the rest."""
     return content[start:stop] if isinstance(content, bytes) else content.read(start, stop)

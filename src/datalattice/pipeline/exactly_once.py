@@ -1,22 +1,22 @@
-"""Staging: how tasks and the driver write together, each batch once.
+"""Exactly-once writing: tasks stage data in files, the driver commits all of it in one edit.
 
-    job = Job.begin(target_option(options, streaming=False), streaming=False)    # at planning
+    job = Job.begin(write_target_option(options, streaming=False), streaming=False)  # at planning
 
     with job.stage() as stage:                    # in a task
         stage.parcels.put(...)
         return stage.done(records)
 
-    job.commit(messages, batch, join)             # on the driver: all of it, in one edit
+    job.commit(messages, batch, join)             # on the driver
 
-A task writes what it made into a file of its own (`parcels`) and tells the checksum. Nothing of it
-is seen by anybody until the driver has joined what all tasks made, in their order, to what is
-there, in one edit of the node's folder. The same edit leaves a `Mark`: the number of the batch
-under the name of the query. So whatever dies, and whenever, either all of a batch is there and so
-is its mark, or none of it; and a batch that comes again is skipped where its mark is found.
+A task writes its output to a file of its own (`task_files`) and reports the file's checksum. Staged
+data becomes visible only when the driver appends all tasks' output, in task order, in one edit of
+the node's folder. The same edit stores a `Mark`: the number of the batch under the name of the
+query. So a crash at any point leaves either the complete batch with its mark, or neither; and a
+batch that Spark runs again is skipped if its mark is there.
 
-Folders are `<staging>/<query>/<batch>/<task>-<attempt>-<random>`: no two attempts meet, be they of
-one task or of a query that was thought to be dead. Those of a batch go when it is committed, with
-those of all before it; what a crash leaves goes when it is old.
+Staging folders are `<staging>/<query>/<batch>/<task>-<attempt>-<random>`. The random part keeps
+attempts of one task, and a query that wrongly counts as dead, from sharing a folder. A commit
+removes the folders of its own and all earlier batches; those left by a crash are removed by age.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.limits import COUNT_MAX
-from datalattice.pipeline.leftovers import remove, remove_batches, remove_stale
 from datalattice.pipeline.options import (
     Given,
     Refused,
@@ -54,8 +53,9 @@ from datalattice.pipeline.options import (
     folder_option,
     text_option,
 )
-from datalattice.pipeline.parcels import Parcel, ParcelReader, ParcelWriter, misshapen
-from datalattice.pipeline.unsynced import unsynced_store
+from datalattice.pipeline.scratch_store import unsynced_store
+from datalattice.pipeline.staging_cleanup import remove, remove_batches, remove_stale
+from datalattice.pipeline.task_files import Parcel, ParcelReader, ParcelWriter, misshapen
 from datalattice.store import STORE_FILE, CellStore
 
 if TYPE_CHECKING:
@@ -70,30 +70,30 @@ TARGET_OPTIONS: Final = (
     "checkpointLocation",
     "queryName",
 )
-"""Options of every sink. Spark hands a stream's own two on; they are its matter."""
+"""Options of every sink. Spark adds a stream's own `checkpointLocation` and `queryName`."""
 
 STAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""New cells that a task or the driver gathers, about, before it puts them where they stay."""
+"""Approximate size of the cells that a task or the driver buffers before it writes them."""
 
 TURN_WAIT_S: Final = 600.0
-"""How long a commit waits for that of another query to the same folder."""
+"""How long a commit waits for commits of other queries to the same folder."""
 
 AGAIN_S: Final = 60.0
-"""How long a commit is tried after the node went away."""
+"""How long a commit is retried after the node disconnected."""
 
 AGAIN_POLL_S: Final = 0.2
 
 MOVED_MAX: Final = 20
-"""How often a commit is prepared again because somebody else wrote to the same place."""
+"""How often a commit is prepared again because another writer changed the same value."""
 
 SAVES_MAX: Final = 64
-"""Saves without a name that a place remembers: enough to know what became of one just made."""
+"""Unnamed saves that a mark remembers: enough to recognise one that was made just before."""
 
 MAKE_MAX: Final = 5
 """How often a task tries to make its folder."""
 
 PARCELS: Final = "parcels"
-"""Name of the file of parcels in the folder of a task."""
+"""Name of the task's file in its staging folder."""
 
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"
@@ -107,23 +107,23 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Where a sink writes, and under what name."""
+class WriteTarget:
+    """Where a sink writes, and the name of the save."""
 
     folder: str
     """The folder of the node whose key signs."""
     staging: str
-    """The folder that tasks stage in; the driver and all tasks reach it."""
+    """The folder that tasks stage in; the driver and all tasks can reach it."""
     write_id: str | None
-    """Name of a save that is to happen once; None: every save is another."""
+    """Name of a save that happens once; None: every save is a new one."""
     version: int
-    """Number of a save under its name; a number not above one that was saved is skipped."""
+    """Number of a save under its name; a number that is not above the last one is skipped."""
 
 
-def target_option(options: Given, *, streaming: bool) -> Target:
-    """Return where to write. Runs on the driver; paths become absolute there.
+def write_target_option(options: Given, *, streaming: bool) -> WriteTarget:
+    """Return where to write. Runs on the driver and makes paths absolute.
 
-    Raises: UsageError: no node's folder is named, or an option is not for a stream.
+    Raises: UsageError: `store` is not a node's folder, or an option is not for streams.
     """
     given = folder_option(options)
     if not given:
@@ -137,21 +137,21 @@ def target_option(options: Given, *, streaming: bool) -> Target:
     write_id = options.get("writeId", _write_id, None)
     if streaming and ("writeId" in options or "writeVersion" in options):
         raise UsageError(
-            "options writeId and writeVersion are for batches: a stream is known by its checkpoint"
+            "options writeId and writeVersion are for batches: the checkpoint identifies a stream"
         )
     if write_id is None and "writeVersion" in options:
-        raise UsageError("option writeVersion numbers the saves of a name: give writeId, too")
+        raise UsageError("option writeVersion numbers the saves of a name: give writeId as well")
     version = options.get("writeVersion", count_option("a whole number from 0 on"), 0)
-    return Target(
+    return WriteTarget(
         str(folder), str(Path(staging).expanduser().absolute()), write_id, min(version, COUNT_MAX)
     )
 
 
 def _no_key(folder: Path) -> str:
     if (folder / STORE_FILE).exists():
-        return "it is a bare store; writing needs the folder of a node, whose key signs what it has"
+        return "it is a bare store; writing needs the folder of a node, whose key signs the data"
     return (
-        "writing needs the folder of a node, whose key signs what it has "
+        "writing needs the folder of a node, whose key signs the data "
         f"(`lattice key new --dir {folder}` makes one)"
     )
 
@@ -164,10 +164,10 @@ def _write_id(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How a place that is written to knows a batch that it has.
+    """Identifies a batch in the data that it wrote.
 
-    A place keeps a value under `key`. That of a query or of a named save is the greatest number
-    that was written; that of saves without a name is a Vector of the last of them.
+    The value under `key` is, for a stream or a named save, the greatest number written; for unnamed
+    saves it is a Vector of the latest save names.
     """
 
     key: str
@@ -175,13 +175,13 @@ class Mark:
     save: str
 
     def is_in(self, stored: Value) -> bool:
-        """Return whether the batch is there, by what the place keeps under the key."""
+        """Return whether the batch was written, given the stored value under `key`."""
         if self.number is None:
             return isinstance(stored, Vector) and self.save in stored
         return isinstance(stored, int) and stored >= self.number
 
     def over(self, stored: Value) -> Value:
-        """Return what the place is to keep under the key when it has the batch."""
+        """Return the value to store under `key` once the batch is written."""
         if self.number is not None:
             return self.number
         before = stored.to_list() if isinstance(stored, Vector) else []
@@ -190,39 +190,39 @@ class Mark:
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one task staged: its commit message."""
+    """The commit message of one task: what it staged."""
 
     task: int
     records: int
-    """How many it has; 0: nothing was staged."""
+    """Number of records; 0: nothing was staged."""
     path: str
-    """The folder of its store."""
+    """The task's staging folder."""
     digest: bytes
     """Checksum of its parcels."""
     query: str | None
-    """Id of the streaming query, as the task was told."""
-    place: str = ""
-    """One of the places that it goes to, where the mark of its batch is found without the file."""
+    """Id of the streaming query, from the task's context."""
+    destination: str = ""
+    """One topic or database it writes to: shows the batch's mark even without the file."""
 
     def open(self) -> ParcelReader:
-        """Return a reader of what was staged.
+        """Return a reader of the staged file.
 
-        Raises: UsageError: it is not there, or the driver may not read it.
+        Raises: UsageError: the file is missing, or the driver cannot read it.
         """
         try:
             return ParcelReader(Path(self.path, PARCELS))
         except OSError as error:
             is_gone = isinstance(error, FileNotFoundError | NotADirectoryError)
-            what = "is not there" if is_gone else f"cannot be read ({error.strerror})"
+            what = "is missing" if is_gone else f"cannot be read ({error.strerror})"
             raise UsageError(
                 f"what task {self.task} staged {what}: {self.path}; the option staging "
                 "names a folder that the driver and all tasks reach under the same path"
             ) from None
 
     def parcels(self) -> Iterator[Parcel]:
-        """Yield what was staged, in order.
+        """Yield the staged parcels in order.
 
-        Raises: UsageError: it is not there. Corruption: it is not as it was written.
+        Raises: UsageError: the file is missing. Corruption: the file was changed.
         """
         with self.open() as parcels:
             for _, parcel in parcels.all(self.digest):
@@ -230,19 +230,19 @@ class Staged(WriterCommitMessage):
 
 
 StagedTasks = Sequence[Staged]
-"""What all tasks staged that have anything, in their order."""
+"""The messages of all tasks that staged records, in task order."""
 
 Join = Callable[[Editor, StagedTasks, Mark], Change[None] | None]
-"""What a format does on the driver. Outside the edit it reads what is there (`editor.root()`) and
-what was staged, and stages what takes room (`editor.stage`). It returns the change, which is quick,
-checks the mark, writes and leaves the mark; or None when the mark is there already. The change
-raises `Moved` when what it was prepared for is not there any more."""
+"""A format's work on the driver. It runs outside the edit: it reads the present data
+(`editor.root()`) and the staged data, and stores large results ahead (`editor.stage`). It returns
+the change, which is short: check the mark, write, store the mark. None: the mark is already there.
+The change raises `RootMoved` when the data it was prepared for has changed."""
 
 
 def reopened(value: C, loader: Loader) -> C:
-    """Return a stored value as it is read from `loader`, without the cells that it had in memory.
+    """Return a stored value as loaded from `loader`, so that its in-memory cells can be freed.
 
-    Raises: BadFormat: it is of another kind, read again.
+    Raises: BadFormat: the loaded value is of another type.
     """
     found = decode(encode(value), loader)
     if not isinstance(found, type(value)):
@@ -250,12 +250,12 @@ def reopened(value: C, loader: Loader) -> C:
     return found
 
 
-class Moved(Exception):
-    """A change was prepared for a root that has moved on: prepare it again."""
+class RootMoved(Exception):
+    """The root changed after a change was prepared; prepare it again."""
 
 
 class Stage:
-    """Where a task puts what it makes: parcels, or a store of cells. Made by `Job.stage`."""
+    """What a task writes to: a file of parcels, or a store of cells. Made by `Job.stage`."""
 
     def __init__(self, path: Path, task: int, query: str | None) -> None:
         self._path: Final = path
@@ -263,50 +263,50 @@ class Stage:
         self._store: CellStore | None = None
         self._parcels: ParcelWriter | None = None
         self.task: Final = task
-        """Number of the task in its job: the order in which the driver joins."""
-        self.place = ""
-        """One of the places that what was put goes to, by a name that its format knows."""
+        """Number of the task in its job; the driver joins in this order."""
+        self.destination = ""
+        """See `Staged.destination`."""
 
     @property
     def parcels(self) -> ParcelWriter:
-        """The file of parcels, made when it is first asked for.
+        """The task's file, made at the first access.
 
-        Raises: UsageError: the staging folder cannot be written to.
+        Raises: UsageError: the staging folder is not writable.
         """
         if self._parcels is None:
             self._parcels = _in_new_folder(self._path, lambda new: ParcelWriter(new / PARCELS))
         return self._parcels
 
     def put_cells(self, cells: Iterable[tuple[bytes, bytes]]) -> None:
-        """Write cells as (hash, encoding), which the caller has checked, in any order.
+        """Write cells as (hash, encoding) in any order; the caller has verified the hashes.
 
-        Raises: UsageError: the staging folder cannot be written to.
+        Raises: UsageError: the staging folder is not writable.
         """
         if self._store is None:
             self._store = _in_new_folder(self._path, unsynced_store)
         self._store.put_encodings(cells)
 
     def done(self, records: int) -> Staged:
-        """Return the task's message, when what was put can be read by others.
+        """Close the files and return the task's commit message.
 
-        records: how many are in it; without any, nothing is looked at.
+        records: how many records were written; the driver ignores a task with 0.
         """
         self.close()
         digest = b"" if self._parcels is None else self._parcels.digest
-        return Staged(self.task, records, str(self._path), digest, self._query, self.place)
+        return Staged(self.task, records, str(self._path), digest, self._query, self.destination)
 
     def close(self) -> None:
-        """Close what was put; others can read a store then. Nothing is synced."""
+        """Close the files so that other processes can read them; nothing is synced."""
         for made in (self._parcels, self._store):
             if made is not None:
                 made.close()
 
     def remove(self) -> None:
-        """Throw away what was put."""
+        """Delete what was written."""
         if self._parcels is not None or self._store is not None:
             try:
                 self.close()
-            finally:  # a full disk fails the last write, too
+            finally:  # on a full disk close() fails as well
                 remove(self._path)
 
 
@@ -314,17 +314,17 @@ class Stage:
 class Job:
     """One save, or one batch of a stream. Made at planning; its tasks get copies."""
 
-    target: Target
+    target: WriteTarget
     save: str
     """Random name of this job."""
     stamp_ms: int
-    """The time of what it writes."""
+    """Timestamp of the data that it writes, Unix milliseconds."""
     streaming: bool
 
     @classmethod
     def begin(
         cls,
-        target: Target,
+        target: WriteTarget,
         *,
         streaming: bool,
         clock: Clock | None = None,
@@ -338,7 +338,7 @@ class Job:
 
     @contextmanager
     def stage(self, entropy: Entropy | None = None) -> Iterator[Stage]:
-        """Give a task what it puts its value into; that is gone again when the task fails."""
+        """Yield a task's `Stage`; delete what it wrote if the block raises."""
         context = _task_context()
         task = context.partitionId() if context else 0
         attempt = context.taskAttemptId() if context else 0
@@ -359,11 +359,11 @@ class Job:
     def commit(
         self, messages: Sequence[WriterCommitMessage | None], batch: int | None, join: Join
     ) -> bool:
-        """Write what the tasks staged, all or nothing; return False when it was there already.
+        """Write what the tasks staged, all or nothing; return False if it was written before.
 
-        batch: number of a stream's batch; None: this is no stream.
-        Raises: as `home.editing` and the change; nothing was written then. PeerUnavailable,
-                Timeout: the node went away and did not come back; what happened is not known.
+        batch: number of a stream's batch; None for a batch query.
+        Raises: as `client.editing` and the change; then nothing was written. PeerUnavailable,
+                Timeout: the node disconnected and did not return; the outcome is unknown.
         """
         staged = _in_order(messages)
         filled = [message for message in staged if message.records]
@@ -373,36 +373,37 @@ class Job:
             with self._turn():
                 fresh = self._insist(filled, mark, join)
             if not fresh:
-                _log.warning("%s %s is there already: skipped", mark.key, mark.number)
+                _log.warning("%s %s was written before: skipped", mark.key, mark.number)
         self._tidy(staged, batch)
         return fresh
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Throw away what the tasks staged."""
+        """Delete what the tasks staged."""
         for message in _in_order(messages):
             remove(Path(message.path))
 
     def _mark(self, query: str | None, batch: int | None) -> Mark:
         if batch is not None:
             if not query:
-                raise UsageError("the tasks of a stream were not told the id of their query")
+                raise UsageError("the tasks of a stream did not report the id of their query")
             return Mark(f"spark-query/{query}", batch, self.save)
         if self.target.write_id is not None:
             return Mark(f"spark-write/{self.target.write_id}", self.target.version, self.save)
         return Mark("spark-saves", None, self.save)
 
     def _insist(self, staged: list[Staged], mark: Mark, join: Join) -> bool:
-        """Commit; when the node goes away find out by the mark what happened, and go on.
+        """Commit; if the node disconnects, retry and learn from the mark what happened.
 
-        A store that is locked may be that of a node which is just starting.
+        A locked store counts as a node that is starting.
         """
         give_up_s: float | None = None
         while True:
             try:
                 with editing(Folder(Path(self.target.folder))) as editor:
+                    # The mark found at a retry is this job's own: the lost attempt succeeded.
                     return _commit(editor, staged, mark, join) or give_up_s is not None
             except (PeerUnavailable, Timeout, StoreLocked):
-                if give_up_s is None:  # counted from here: to prepare a batch may take longer
+                if give_up_s is None:  # measured from the first failure: preparing may take longer
                     give_up_s = time.monotonic() + AGAIN_S
                 elif time.monotonic() >= give_up_s:
                     raise
@@ -410,7 +411,7 @@ class Job:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """One commit after the other, so that a quick query cannot keep a slow one from writing."""
+        """Serialise commits to a folder, so that a quick query cannot starve a slow one."""
         read_key(Folder(Path(self.target.folder)).key_path)
         lock = take_turn(
             str(Path(self.target.folder) / "pipeline.lock"), TURN_WAIT_S, "query to commit"
@@ -421,14 +422,14 @@ class Job:
             lock.release()
 
     def _query_folder(self, query: str | None) -> Path:
-        # Not by the name of a save: two of one name may be under way, to two places.
+        # Not named by writeId: two saves of one name may run at once, to different targets.
         return Path(self.target.staging) / (f"query-{query}" if query else f"save-{self.save}")
 
     def _batch_name(self, batch: str | int | None) -> str:
         return str(self.target.version if batch is None else batch)
 
     def _tidy(self, staged: list[Staged], batch: int | None) -> None:
-        """Remove what this batch and those before it left, and whatever is old."""
+        """Remove the folders of this and earlier batches, and old ones of any query."""
         if staged:
             last = int(self._batch_name(batch))
             remove_batches(self._query_folder(staged[0].query), last)
@@ -443,17 +444,17 @@ def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: Join) -> boo
                 return False
             try:
                 editor.edit(change)
-            except Moved:
+            except RootMoved:
                 continue
         return True
     raise Backpressure(
-        f"others wrote to the same place {MOVED_MAX} times while this batch was prepared; "
+        f"other writers changed the same data {MOVED_MAX} times while this batch was prepared; "
         "nothing of it was written, try again"
     )
 
 
 def _in_new_folder(folder: Path, make: Callable[[Path], T]) -> T:
-    """Make a task's folder and what is in it."""
+    """Make a task's folder, and the file or store in it."""
     left = MAKE_MAX
     while True:
         left -= 1
@@ -461,8 +462,8 @@ def _in_new_folder(folder: Path, make: Callable[[Path], T]) -> T:
             folder.mkdir(parents=True, exist_ok=True)
             return make(folder)
         except OSError as error:
-            # A commit that tidies up may remove the folder, or the one above, just now: of a query
-            # that was thought to be dead, too.
+            # A commit's cleanup may remove the folder or its parent at this moment, also that of a
+            # query that wrongly counts as dead.
             if not left or not isinstance(error, FileNotFoundError):
                 what = f"tasks cannot write to it ({error.strerror})"
                 raise bad_option("staging", str(folder.parents[2]), what) from None
@@ -485,10 +486,10 @@ __all__ = [
     "Job",
     "Join",
     "Mark",
-    "Moved",
+    "RootMoved",
     "Stage",
     "Staged",
     "StagedTasks",
-    "Target",
-    "target_option",
+    "WriteTarget",
+    "write_target_option",
 ]

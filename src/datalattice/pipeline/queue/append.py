@@ -1,10 +1,9 @@
-"""Join: what the driver does with the records that tasks gathered: it appends them, in their order.
+"""Driver side of the queue sink: append the records that tasks staged, in task order.
 
-It cuts them into leaves, without looking into them; cells that they refer to are stored as tasks
-made them. The logs as they will be are made and stored ahead, piece by piece, so that memory holds
-a piece of them only. The change itself puts them in place: if the logs are still those that were
-continued, and the mark of the batch is in none of its topics. It leaves the mark in the metadata of
-each, so log, mark and signature are one update.
+The driver divides records into leaves without decoding them; the cells they reference are stored
+unchanged. The new logs are built and stored ahead in pieces, which bounds memory. The change itself
+only replaces the logs, if they are still those that were continued and no topic has the batch's
+mark. It stores the mark in each topic's metadata, so logs, mark and signature are one update.
 """
 
 from __future__ import annotations
@@ -19,13 +18,20 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.lattice import root_lattice
-from datalattice.pipeline.parcels import CELLS, Parcel, cells_of, misshapen
-from datalattice.pipeline.queue.gather import RECORDS
-from datalattice.pipeline.staging import STAGE_BYTES_MAX, Mark, Moved, Staged, StagedTasks, reopened
+from datalattice.pipeline.exactly_once import (
+    STAGE_BYTES_MAX,
+    Mark,
+    RootMoved,
+    Staged,
+    StagedTasks,
+    reopened,
+)
+from datalattice.pipeline.queue.stage import RECORDS
+from datalattice.pipeline.task_files import CELLS, Parcel, cells_of, misshapen
 
 
-class _Log:
-    """One partition's log while it grows."""
+class _GrowingLog:
+    """One partition's log: before the batch, and as it grows."""
 
     __slots__ = ("before", "entries")
 
@@ -34,8 +40,8 @@ class _Log:
         self.entries = before.entries
 
 
-class _Joined:
-    """The logs of one batch. `logs` has them by topic and partition."""
+class _BatchLogs:
+    """The logs of one batch, by topic and partition."""
 
     def __init__(self, editor: Editor, clock: Clock, mark: Mark) -> None:
         lattice = root_lattice()
@@ -44,24 +50,25 @@ class _Joined:
         self._present: Final = LatticeMQ.at(cursor, editor.key_pair.public_key, clock)
         self._editor: Final = editor
         self._mark: Final = mark
-        self.logs: Final[dict[str, dict[Value, _Log]]] = {}
+        self.logs: Final[dict[str, dict[Value, _GrowingLog]]] = {}
         self.counts: Final[dict[str, int]] = {}
-        self._changed: Final[list[_Log]] = []
+        self._changed: Final[list[_GrowingLog]] = []
         self._pending = 0
 
     def has(self, tasks: StagedTasks) -> bool:
-        """Return whether the batch is there already, as far as that is seen without its files.
+        """Return whether the batch is already written, as far as the messages alone show it.
 
-        A driver that was thought to be dead finds them gone when another one wrote the batch.
+        A driver that wrongly counted as dead would find the staged files gone: another driver wrote
+        the batch and removed them.
         """
-        names = {staged.place for staged in tasks}
+        names = {staged.destination for staged in tasks}
         return any(self._is_marked(self._present.topic(name)) for name in names if name)
 
     def _is_marked(self, topic: Topic) -> bool:
         return self._mark.is_in(topic.get_meta(self._mark.key))
 
     def take(self, staged: Staged) -> bool:
-        """Append what one task staged; return False when the batch is there already.
+        """Append what one task staged; return False if the batch is already written.
 
         Raises: UsageError: the number of a topic's partitions was changed.
         """
@@ -84,10 +91,10 @@ class _Joined:
         return True
 
     def _extend(
-        self, topic: Topic, logs: dict[Value, _Log], partition: int, parcel: Parcel
+        self, topic: Topic, logs: dict[Value, _GrowingLog], partition: int, parcel: Parcel
     ) -> None:
         if partition not in logs:
-            logs[partition] = _Log(topic.partition(partition).state())
+            logs[partition] = _GrowingLog(topic.partition(partition).state())
         log = logs[partition]
         log.entries, cells = log.entries.extend_packed(
             parcel.data, parcel.ends, self._editor.loader
@@ -100,7 +107,7 @@ class _Joined:
             self.settle()
 
     def settle(self) -> None:
-        """Store what the logs have become, and free the memory of it."""
+        """Store the grown logs and free their memory."""
         for log in dict.fromkeys(self._changed):
             self._editor.stage(log.entries)
             log.entries = reopened(log.entries, self._editor.loader)
@@ -111,12 +118,12 @@ class _Joined:
 def appending(
     editor: Editor, tasks: StagedTasks, mark: Mark, clock: Clock, count: int | None = None
 ) -> Change[None] | None:
-    """Prepare the change that appends what tasks gathered. See `staging.Join`.
+    """Prepare the change that appends what tasks staged; a `Join` of `exactly_once`.
 
-    count: the number of partitions of a topic that has none, though no row was spread by its key.
+    count: number of partitions to set on a topic without one, if no row was placed by its key.
     Raises: UsageError: the number of a topic's partitions was changed while the tasks ran.
     """
-    joined = _Joined(editor, clock, mark)
+    joined = _BatchLogs(editor, clock, mark)
     if joined.has(tasks):
         return None
     for staged in tasks:
@@ -125,7 +132,7 @@ def appending(
     joined.settle()
 
     def change(cursor: RootLattice, keys: KeyPair) -> None:
-        work = LatticeMQ.at(cursor, keys.public_key, clock).fork()  # one signature for all of it
+        work = LatticeMQ.at(cursor, keys.public_key, clock).fork()  # one signature for all logs
         for name, logs in joined.logs.items():
             topic = work.topic(name)
             stored = topic.get_meta(mark.key)
@@ -138,7 +145,7 @@ def appending(
                 topic.set_num_partitions(count)
             for partition, log in logs.items():
                 if not topic.partition(partition).advance(log.before, log.entries):
-                    raise Moved
+                    raise RootMoved
             topic.set_meta(mark.key, mark.over(stored))
         work.sync()
 
@@ -146,19 +153,19 @@ def appending(
 
 
 def check_count(topic: Topic, name: str, count: int) -> None:
-    """Check that a topic has the number of partitions that keys were spread over, or none set.
+    """Check that a topic's number of partitions is not set, or is the one that keys were placed by.
 
-    Raises: UsageError: it has another one.
+    Raises: UsageError: it is another number.
     """
     if topic.num_partitions not in (0, count):
         raise UsageError(
             f"topic {name!r} has {topic.num_partitions} partitions now, and had {count} when this "
-            "batch was begun; nothing of it was written, write it again"
+            "batch began; nothing of it was written, write it again"
         )
 
 
 def _head_of(parcel: Parcel) -> tuple[str, int, int | None]:
-    """Return (topic, partition, number of partitions where that was reckoned with)."""
+    """Return (topic, partition, number of partitions that keys were placed by, or None)."""
     head = decode_message(parcel.head)
     if isinstance(head, Vector) and len(head) == 3:
         name, partition, count = head

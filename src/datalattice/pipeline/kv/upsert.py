@@ -1,11 +1,10 @@
-"""Join: what the driver does with the keys that tasks gathered: it writes them, in key order.
+"""Driver side of the kv sink: write the keys that tasks staged, in key order.
 
-The runs of all tasks are merged, so that neighbours in a database are written together, whatever
-task they come from; of one key what comes later is written over what came before. The databases as
-they will be are made and stored ahead, some keys at a time, so that memory holds a piece of them
-only. The change itself puts them in place, with the mark of the batch in a database
-of its own: all of it is one signed update. Where others wrote to the same databases meanwhile, it
-looks at the keys that they wrote, and at no others.
+The runs of all tasks are merged, so that neighbouring keys are written together; of rows with one
+key, that of the later task and run is written last. The new databases are built and stored ahead,
+some keys at a time, which bounds memory. The change itself puts them into the root, with the
+batch's mark in a database of its own, as one signed update. If other writers changed a database
+meanwhile, the change reads the keys that they wrote and no others.
 """
 
 from __future__ import annotations
@@ -51,44 +50,49 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import VALUE, root_lattice
 from datalattice.limits import EMBEDDED_BYTES_MAX, INDEX_KEY_BYTES
-from datalattice.pipeline.kv.gather import ITEMS, store_order
+from datalattice.pipeline.exactly_once import (
+    STAGE_BYTES_MAX,
+    Mark,
+    RootMoved,
+    StagedTasks,
+    reopened,
+)
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
-from datalattice.pipeline.parcels import (
+from datalattice.pipeline.kv.stage import ITEMS, store_order
+from datalattice.pipeline.task_files import (
     CELLS,
     Parcel,
     ParcelReader,
-    Place,
+    ParcelRef,
     cells_of,
     items_of,
     misshapen,
 )
-from datalattice.pipeline.staging import STAGE_BYTES_MAX, Mark, Moved, StagedTasks, reopened
 
 KEYS_MAX: Final = 8_192
-"""Keys that are written before the database is stored, at most."""
+"""Most keys that are written before the database is stored."""
 
 RUNS_MAX: Final = 64
-"""Runs that are read at a time: a parcel of each is in memory. More are written one lot after the
-other, in their order."""
+"""Most runs merged at a time, since a parcel of each is in memory; more are merged in groups."""
 
 REBASE_KEYS_MAX: Final = 65_536
-"""Where others wrote more keys than this meanwhile, all is prepared again."""
+"""If other writers changed more keys meanwhile, the batch is prepared again."""
 
 _NAME_CHARS: Final = 15
 _PLAIN: Final = TYPE_TAGS["value"]
 
 
 class Writes:
-    """How keys are written: at one time, and under one name for counters."""
+    """Writes entries with one time, and one replica name for counters."""
 
     def __init__(self, replica: str, now_ms: int) -> None:
         self._replica: Final = replica
         self._now_ms: Final = now_ms
 
     def over(self, stored: Value, item: Vector) -> Value:
-        """Return the entry that shows what a row wants, in place of what is stored.
+        """Return the entry that a staged item makes of the stored one.
 
-        Raises: BadFormat: it is nothing that a task stages.
+        Raises: BadFormat: the item is malformed.
         """
         _, tag, value, expire = item
         if tag is None:
@@ -98,14 +102,14 @@ class Writes:
         return put_shown(stored, tag, value, expire, self._replica, self._now_ms)
 
     def again(self, stored: Value, ours: Entry | None) -> Value:
-        """Return an entry that shows what ours does, in place of another that came meanwhile."""
+        """Return our entry written again over one that another writer stored meanwhile."""
         if ours is None or ours.is_tombstone():
             return delete(stored, self._now_ms)[0]
         value, expire = shown_value(ours), ours.expire
         return put_shown(stored, ours.tag, value, expire, self._replica, self._now_ms)
 
     def cleared(self, stored: Value) -> Value:
-        """Return the entry of a key that is deleted if it is live."""
+        """Return the stored entry, deleted if it is live."""
         return delete(stored, self._now_ms)[0]
 
     def is_live(self, stored: Value) -> bool:
@@ -119,15 +123,15 @@ class Writes:
 
 _K = TypeVar("_K", bound=Value)
 
-_Piece = tuple[ParcelReader, Place]
+_Piece = tuple[ParcelReader, ParcelRef]
 
 
 def _order(pair: tuple[str, Value]) -> bytes:
     return store_order(pair[0])
 
 
-class _Joined:
-    """The databases of one batch."""
+class _BatchDatabases:
+    """The databases that one batch writes."""
 
     def __init__(self, editor: Editor, writes: Writes, *, overwrite: bool) -> None:
         lattice = root_lattice()
@@ -142,11 +146,11 @@ class _Joined:
         self.after: Final[dict[str, Index]] = {}
 
     def has(self, mark: Mark) -> bool:
-        """Return whether the batch is there already."""
+        """Return whether the batch is already written."""
         return has_mark(self._present, mark)
 
     def take(self, tasks: StagedTasks) -> None:
-        """Write what tasks staged."""
+        """Write what the tasks staged."""
         with ExitStack() as files:
             runs: dict[str, list[list[_Piece]]] = {}
             for staged in tasks:
@@ -159,9 +163,9 @@ class _Joined:
     def _note(
         self, parcels: ParcelReader, digest: bytes, runs: dict[str, list[list[_Piece]]]
     ) -> None:
-        """Store the cells of a task, and take note of where its runs are."""
+        """Store the cells of a task, and record the positions of its runs."""
         last: bytes | None = None
-        for place, parcel in parcels.all(digest):
+        for ref, parcel in parcels.all(digest):
             if parcel.kind == CELLS:
                 self._editor.stage_cells(cells_of(parcel))
                 continue
@@ -172,10 +176,10 @@ class _Joined:
             if parcel.head != last:
                 found.append([])
                 last = parcel.head
-            found[-1].append((parcels, place))
+            found[-1].append((parcels, ref))
 
     def _merge(self, runs: dict[str, list[list[_Piece]]]) -> None:
-        """Write what runs have, key by key, and forget them."""
+        """Write the entries of runs, key by key, and clear `runs`."""
         for name, found in runs.items():
             if name not in self.after:
                 self.before[name] = self.after[name] = as_store(self._present.get(name))
@@ -183,15 +187,15 @@ class _Joined:
                     self._clear(name)
             for first in range(0, len(found), RUNS_MAX):
                 items = [self._items(run) for run in found[first : first + RUNS_MAX]]
-                # What is equal comes in the order of the runs.
+                # heapq.merge is stable: equal keys come in the order of their runs.
                 for piece in _pieces(heapq.merge(*items, key=_order)):
                     self._write(name, piece)
         runs.clear()
 
     def _items(self, run: list[_Piece]) -> Iterator[tuple[str, Value]]:
-        """Yield (key, item) of a run, in the order of the keys."""
-        for parcels, place in run:
-            for encoding in items_of(parcels.again(place)):
+        """Yield (key, item) of a run in key order."""
+        for parcels, ref in run:
+            for encoding in items_of(parcels.again(ref)):
                 item = decode(encoding, self._editor.loader)
                 if not isinstance(item, Vector) or len(item) != 4:
                     raise misshapen()
@@ -212,7 +216,7 @@ class _Joined:
         self._put(name, list(made.items()))
 
     def _clear(self, name: str) -> None:
-        """Delete every key that is there: what rows name is written over that."""
+        """Delete every key of a database before the rows are written."""
         live = (pair for pair in self.before[name].entries() if self._writes.is_live(pair[1]))
         for piece in _pieces(live):
             gone = [(key, self._writes.cleared(stored)) for key, stored in piece]
@@ -236,13 +240,14 @@ def upserting(
     database: str | None = None,
     overwrite: bool = False,
 ) -> Change[None] | None:
-    """Prepare the change that writes what tasks gathered. See `staging.Join`.
+    """Prepare the change that writes what tasks staged; a `Join` of `exactly_once`.
 
-    database: the one that all rows go to: batches of one name to several are several.
-    overwrite: all keys of a database that is written to are deleted first.
+    database: the database of all rows; the mark names it, so that saves of one name to several
+        databases are separate.
+    overwrite: delete all keys of the databases that are written to first.
     """
     writes = Writes(replica_name(editor.context), clock.now_ms())
-    joined = _Joined(editor, writes, overwrite=overwrite)
+    joined = _BatchDatabases(editor, writes, overwrite=overwrite)
     if database is not None:
         mark = replace(mark, key=f"{mark.key}/{database}")
     if joined.has(mark):
@@ -264,22 +269,22 @@ def upserting(
 
 
 def as_databases(value: Value) -> Map:
-    """Return databases by name; what is none reads as no databases."""
+    """Return databases by name; anything other than a Map reads as none."""
     return value if isinstance(value, Map) else EMPTY_MAP
 
 
 def as_store(value: Value) -> Index:
-    """Return a store; what is none reads as the empty one."""
+    """Return a store; anything other than an Index reads as an empty one."""
     return value if isinstance(value, Index) else EMPTY_INDEX
 
 
 def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
-    """Return `there` with what was written between `before` and `after`.
+    """Return `there` with the changes from `before` to `after` applied.
 
-    Where it is `before` still, that is `after` itself. Else it is `after` with what others wrote
-    since; a key that both wrote shows what we wrote, as if we had done so just now.
+    That is `after` if `there` is still `before`. Otherwise it is `after` with the other writers'
+    changes; a key that both wrote gets our value, as if written just now.
 
-    Raises: Moved: others wrote too many keys.
+    Raises: RootMoved: others wrote more than `REBASE_KEYS_MAX` keys.
     """
     if same(before, there):
         return after
@@ -287,7 +292,7 @@ def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
     gone: list[Value] = []
     for key, _, was, is_there, now in IndexPart(before, there).differences():
         if len(theirs) + len(gone) >= REBASE_KEYS_MAX:
-            raise Moved
+            raise RootMoved
         ours = after.get(key)
         if same(ours, was):
             if is_there:
@@ -310,20 +315,20 @@ def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
 
 
 def mark_key(mark: Mark) -> str:
-    """Return the key that a mark has in its database: one that an Index can tell from others."""
+    """Return a mark's key, shortened by a hash to the bytes that an Index distinguishes."""
     if len(mark.key.encode()) <= INDEX_KEY_BYTES:
         return mark.key
     return f"{mark.key[:_NAME_CHARS]}~{value_hash(mark.key)[:8].hex()}"
 
 
 def has_mark(stores: Map, mark: Mark) -> bool:
-    """Return whether a batch is there already."""
+    """Return whether a batch is already written."""
     entry = read_entry(as_store(stores.get(HIDDEN_DATABASE)).get(mark_key(mark)))
     return entry is not None and mark.is_in(shown_value(entry))
 
 
 def with_mark(stores: Map, mark: Mark, writes: Writes) -> Map:
-    """Return databases with the mark of a batch among them."""
+    """Return databases with the mark of a batch added."""
     kept = as_store(stores.get(HIDDEN_DATABASE))
     key = mark_key(mark)
     stored = kept.get(key)

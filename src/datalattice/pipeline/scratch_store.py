@@ -1,7 +1,7 @@
-"""Unsynced: the disk of stores that live for one job.
+"""Stores that live as long as one job.
 
-What a crash of the machine takes away of them is made again with the job, so nothing waits for the
-disk, and most of it is removed before it ever gets there.
+They are never synced: after a crash of the machine the job runs again, and most of their data is
+removed before it reaches the disk.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ READ_CACHE_BYTES: Final = 8 * 1024 * 1024
 
 
 def unsynced_store(folder: Path) -> CellStore:
-    """Return a new store in a folder, for as long as a job lasts."""
+    """Return a new, unsynced store in a folder."""
     return CellStore.open(folder, cache_bytes=READ_CACHE_BYTES, disk=UnsyncedDisk(), spare_bytes=0)
 
 
 class UnsyncedDisk(RealDisk):
-    """The operating system's files, of which none is made durable."""
+    """The operating system's files, without any sync."""
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
         """Open a file; `create` makes a new, empty one."""
         return _UnsyncedFile(super().open(path, create=create, write=write))
 
     def sync_folder(self, path: str) -> None:
-        """Do nothing: names need not outlive the machine."""
+        """Do nothing: file names need not survive a crash."""
 
 
 class _UnsyncedFile:
-    """A file that is as durable as the operating system pleases."""
+    """A file whose `sync` does nothing."""
 
     def __init__(self, file: DiskFile) -> None:
         self._file = file

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 from datalattice.cells import Map, encode, novelty, to_cell  # noqa: E402 - needs Arrow
 from datalattice.errors import UsageError  # noqa: E402 - needs Arrow
 from datalattice.limits import CHUNK_BYTES, MAP_LEAF_MAX  # noqa: E402 - needs Arrow
-from datalattice.pipeline.rowmaps import MapPlan, maps_of, values_of  # noqa: E402 - needs Arrow
+from datalattice.pipeline.arrow_rows import MapPlan, maps_of, values_of  # noqa: E402 - needs Arrow
 
 PLAN = MapPlan(None, (), drop_nulls=False)
 DROPPING = MapPlan(None, (), drop_nulls=True)
