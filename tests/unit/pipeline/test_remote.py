@@ -189,7 +189,7 @@ def test_a_node_that_is_started_anew_is_found_again(
     put(node, Vector.of(texts))
     assert cells.get_encoding(value_hash(texts[0])) is not None
     node.stop()
-    with pytest.raises(PeerUnavailable, match=rf"{node.address} cannot be reached.*called for"):
+    with pytest.raises(PeerUnavailable, match=rf"{node.address} cannot be reached.*tried for"):
         cells.get_encoding(value_hash(texts[1]))
     patient = RemoteCells(node.address)
     again = threading.Timer(0.3, node.start)

@@ -130,7 +130,7 @@ class TestRows:
         drives.store.commit(Index.of({FS_SECTION: Map.of({ALICE.public_key: signed})}))
         assert drives.paths() == ["/b"]
         assert drives.paths(glob="/b") == ["/b"]
-        with pytest.raises(UsageError, match=r"glob='/a' .* nothing at this path"):
+        with pytest.raises(UsageError, match=r"glob='/a' .* nothing exists at this path"):
             drives.paths(glob="/a")
 
 
@@ -164,7 +164,7 @@ class TestChoosing:
         drives.fill("/a")
         for glob in ("/b", "/a/b", "/b/c"):
             with pytest.raises(
-                UsageError, match=r"glob='.*' is not .* nothing at this path in drive"
+                UsageError, match=r"glob='.*' is not .* nothing exists at this path in drive"
             ):
                 drives.read(glob=glob)
         with pytest.raises(UsageError, match="no such drive; it has: main"):
@@ -269,11 +269,11 @@ class TestLimits:
         [
             ({"chunkBytes": "10", "includeContent": "false"}, "chunkBytes asks for contents"),
             ({"chunkBytes": "10", "maxContentBytes": "5"}, "exclude each other"),
-            ({"chunkBytes": "10", "columns": "path"}, "a row is a chunk of content; name it"),
-            ({"columns": "chunk"}, "chunk is there with chunkBytes only"),
+            ({"chunkBytes": "10", "columns": "path"}, "the columns must contain content"),
+            ({"columns": "chunk"}, "the column chunk needs chunkBytes"),
             ({"columns": "path", "includeContent": "true"}, "columns='path' contradicts it"),
             ({"chunkBytes": "ten"}, "such as 65536, 64k or 16m"),
-            ({"glob": "a//b"}, "a path in a drive in which"),
+            ({"glob": "a//b"}, "a path in a drive that may contain"),
             ({"drive": ","}, "names separated by commas"),
             ({"globs": "a"}, "did you mean glob"),
         ],

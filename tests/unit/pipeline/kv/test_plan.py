@@ -149,7 +149,7 @@ def test_differences_are_cut_finer_only_while_pieces_are_few(
 
 def test_a_piece_of_something_else_is_refused() -> None:
     cells = Indexes()
-    with pytest.raises(BadFormat, match="no index"):
+    with pytest.raises(BadFormat, match="not an Index"):
         Piece(SHOP, b"", encode("text")).part(cells)
     with pytest.raises(MissingData):
         Piece(SHOP, b"\x20" + bytes(32), b"").part(cells)

@@ -443,7 +443,7 @@ def test_a_disk_that_is_full_while_the_driver_joins_takes_nothing_and_later_all(
         (
             "key string, value string, type string",
             ("a", "1", "map"),
-            "'map' for key 'a'; it is value",
+            "'map' for key 'a'; it takes value",
         ),
         (
             "key string, value string, type string",

@@ -345,9 +345,9 @@ def test_an_empty_store_has_no_rows(stores: Stores) -> None:
         ({"columns": "key,offset"}, "owner, database, key, type, value, updated, expires"),
         ({"valueFormat": "xml"}, "one of cell, bytes, string, json, variant"),
         ({"startingOffsets": "0xab"}, "hash of a root"),
-        ({"startingOffsets": "latest"}, "nothing to read from there"),
+        ({"startingOffsets": "latest"}, "would read nothing from there"),
         ({"minPartitions": "0"}, "a whole number from 1 to 262144"),
-        ({"prefix": ""}, "not empty"),
+        ({"prefix": ""}, "at least one character"),
     ],
 )
 def test_a_bad_option_names_itself_and_what_is_accepted(
@@ -594,7 +594,7 @@ def test_a_batch_end_that_is_gone_gives_way_to_the_present_root(
     with caplog.at_level(logging.WARNING):
         tasks = lenient.reader.partitions(lenient.at, gone)
     assert [row["key"] for row in rows_of(lenient.reader, tasks)] == ["a"]
-    assert "present root instead" in caplog.text
+    assert "current root instead" in caplog.text
 
 
 @pytest.mark.parametrize("moment", ["batch", "new stream", "next batch", "last batch"])
@@ -686,7 +686,7 @@ def test_a_task_that_misses_what_was_before_tells_all_that_is_now_once(
     with caplog.at_level(logging.WARNING):
         made = list(rows(part, parse_options(found.given), times, loader))
     assert [row[0][2] for row in made] == [f"k{i:04}" for i in range(300)]
-    assert "what it was is not here any more" in caplog.text
+    assert "its earlier state is no longer there" in caplog.text
     with pytest.raises(MissingData):
         list(rows(part, parse_options(strict.given), times, loader))
     lacking = Lacking(stores.store, set(sorted(now - before)[:10]))
