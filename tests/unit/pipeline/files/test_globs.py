@@ -86,5 +86,5 @@ def test_they_travel() -> None:
 
 
 def test_what_is_no_path_is_refused() -> None:
-    with pytest.raises(Refused, match="\*\*: a name in the middle of '/a//b' is empty"):
+    with pytest.raises(Refused, match=r"\*\*: a name in the middle of '/a//b' is empty"):
         glob_option("/a//b")
