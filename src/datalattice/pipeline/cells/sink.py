@@ -195,9 +195,7 @@ def _take(
                 notes.write(_NOTE.pack(number, hash))
             notes.seek(0)
             _copy(notes, sources, target)
-    with archive.open(
-        "wb"
-    ) as file:  # names the root; the target has all cells
+    with archive.open("wb") as file:  # names the root; the target has all cells
         export_cells(target, options.root, file.write, receiver=target)
     _keep(options, target, archive, node)
 
