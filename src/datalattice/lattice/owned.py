@@ -261,10 +261,11 @@ class _SlotMerge:
         """Return whether anything of the newcomer `other` would be left out; report it then."""
         joined = self._inner.merge(own.value, other.value, self._below)
         found = [report for report in self._reports if isinstance(report, EntryDropped)]
-        # The newcomer as own keeps whatever a join would leave out of it.
+        # The newcomer as own keeps whatever a join would leave out of it, but for an entry that own
+        # has, too: there the sound one stays either way, and the report alone tells.
         back = self._inner.merge(other.value, joined, self._below)
         self._reports.clear()
-        if same(back, joined):
+        if not found and same(back, joined):
             return False
         for report in found or [EntryDropped(self._context.path)]:
             self._context.report(report)

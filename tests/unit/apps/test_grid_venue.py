@@ -71,6 +71,7 @@ from datalattice.lattice import (
     LOCAL_KEY,
     MaxLattice,
     MergeContext,
+    assoc_in,
     did_of,
     get_in,
     root_lattice,
@@ -252,7 +253,8 @@ def test_content_of_another_venue_is_served_from_the_lattice_and_checked() -> No
     here.merge(there.grid)
     assert here.content(asset) == b"theirs"
     state = here.view()[DIDS[1]].put(STORAGE, Index.of({sha(b"theirs"): b"damage"}))
-    here.cursor.assoc_in(Signed.sign(KEYS[1], state), VENUES, DIDS[1])
+    slot = Signed.sign(KEYS[1], state)  # which a write would refuse
+    here.cursor.adopt(lambda grid: assoc_in(grid, (VENUES, DIDS[1]), slot, GRID))
     with pytest.raises(Corruption, match="damaged"):
         here.content(asset)
     rejected, _ = here.verify()
@@ -516,6 +518,21 @@ def test_a_foreign_state_is_brought_to_normal_form() -> None:
     reasons = sanitise(bad, VENUE)[1]
     assert reasons == [((JOBS,), "bad-job"), ((STORAGE,), "bad-content")]
     assert not check_foreign(bad, VENUE)
+
+
+@pytest.mark.parametrize("more", range(4))
+def test_a_state_with_a_bad_entry_is_refused_alike_whatever_is_here_already(more: int) -> None:
+    """Else two nodes, one of which knows a former state, never have the same root again."""
+
+    def state(content: bytes, count: int) -> Index:
+        storage = {sha(b"content"): content} | {sha(bytes([n])): bytes([n]) for n in range(count)}
+        slot = Signed.sign(KEYS[0], Index.of({STORAGE: Index.of(storage)}))
+        return Index.of({VENUES: Index.of({DIDS[0]: slot}), META: EMPTY_INDEX})
+
+    known = GRID.merge(None, state(b"content", 1))
+    bad = state(b"another", more)
+    assert view(GRID.merge(None, bad)) == {}
+    assert same(GRID.merge(known, bad), known)
 
 
 def test_a_plain_peer_may_only_change_what_its_key_speaks_for() -> None:
