@@ -113,8 +113,8 @@ def open_reader(disk: Disk, folder: str) -> Opened:
     store_id = read_store_id(disk, folder)
     if not index_is_believable(disk, folder):
         raise StoreFailed(
-            f"{folder}: the index must be made again after a power failure or a copy; a writer "
-            "does that when it opens the store, `lattice store heal` for example"
+            f"{folder}: the index must be made again after a power failure, a copy or a cut of its "
+            "file; a writer does that when it opens the store, `lattice store heal` for example"
         )
     try:
         index = HashIndex(disk.engine(f"{folder}/{INDEX}", TABLES, read_only=True))
