@@ -232,7 +232,19 @@ def test_own_keys_have_no_quota() -> None:
 def test_the_number_of_cells_is_bounded_too() -> None:
     value = offer(writer(), *(text(n) for n in range(40)))
     assert absorb(host(HostingPolicy(owner_cells=60)), value).changed
-    assert kinds(absorb(host(HostingPolicy(owner_cells=20)), value)) == {"quota-exceeded": 1}
+    absorbed = absorb(host(HostingPolicy(owner_cells=20)), value)
+    assert kinds(absorbed) == {"quota-exceeded": 1}
+    assert "would have more than 20 cells in :queue (owner_cells)" in absorbed.reports[0].text
+
+
+def test_it_is_said_of_all_strangers_when_together_they_have_no_room() -> None:
+    first, second = (offer(writer(key), text(1), key_pair=key) for key in (ANN, BOB))
+    used = size_of(slot(first))
+    replica = host(HostingPolicy(strangers_bytes=used))
+    assert absorb(replica, first).changed
+    [report] = absorb(replica, second).reports
+    assert BOB.public_key.hex() in report.text
+    assert f"has no room: all strangers have {used} bytes" in report.text
 
 
 def test_a_value_that_would_not_fit_has_the_slot_counted_anew_once_a_minute() -> None:

@@ -57,6 +57,9 @@ DISK_LOW: Final = "disk-low"
 
 _OVER_MAX: Final = 65_536
 
+OWNER_CELLS: Final = "owner_cells"
+STRANGERS_BYTES: Final = "strangers_bytes"
+
 SHORT_MS: Final = 2 * RECOUNT_MS
 """How long health names a slot that had no room for a value; peers offer it again sooner."""
 
@@ -66,23 +69,31 @@ SHORT_MAX: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class QuotaExceeded:
-    """A value was not taken because its owner's data would have more than `quota` bytes here."""
+    """A value was not taken because there would be more than `quota` bytes, or cells, here."""
 
     kind: ClassVar[str] = QUOTA_EXCEEDED
     section: str
     owner: str
     """The key in hex, or the name; "" for the unsigned data of strangers."""
     bytes: int
-    """What it has already."""
+    """What is here already of what the quota is for: of the owner, or of all strangers."""
     quota: int
     setting: str
 
     def __str__(self) -> str:
-        whose = self.owner or "strangers"
-        return (
-            f"the data of {whose} in :{self.section} has {self.bytes} bytes, and more would "
-            f"exceed {self.quota} ({self.setting}); `lattice hosting` shows and changes it"
-        )
+        what = f"the data of {self.owner or 'strangers'}"
+        if self.setting == OWNER_CELLS:
+            what += f" would have more than {self.quota} cells in :{self.section}"
+        elif self.setting == STRANGERS_BYTES:
+            what += (
+                f" in :{self.section} has no room: all strangers have {self.bytes} bytes, and more "
+                f"would exceed {self.quota}"
+            )
+        else:
+            what += (
+                f" has {self.bytes} bytes, and more in :{self.section} would exceed {self.quota}"
+            )
+        return f"{what} ({self.setting}); `lattice hosting` shows and changes it"
 
 
 def owner_text(owner: Value) -> str:
@@ -395,7 +406,7 @@ class Hosting:
             (policy.owner_bytes, here, "owner_bytes")
             if own_limit is None
             else (own_limit, here, "hosting limit"),
-            (policy.strangers_bytes, self.strangers_bytes(), "strangers_bytes"),
+            (policy.strangers_bytes, self.strangers_bytes(), STRANGERS_BYTES),
         )
         return min(limits, key=lambda one: one[0] - one[1])
 
@@ -523,7 +534,7 @@ class Hosting:
                 None if grown is None else usage.known(slot, mine).plus(value_hash(theirs), grown)
             )
         if count is not None and count.cells > policy.owner_cells:
-            count, quota, setting = None, policy.owner_cells, "owner_cells"
+            count, quota, setting = None, policy.owner_cells, OWNER_CELLS
         if count is None:
             report = QuotaExceeded(slot.section, text, used, quota, setting)
             self._refuse(slot, report, outcome)
