@@ -1,4 +1,4 @@
-"""Clock: the only door to wall-clock time, in Unix milliseconds."""
+"""Clock: the only access to wall-clock time, in Unix milliseconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from datalattice.errors import UsageError
 
 LAST_MS: Final = 2**63 - 1
-"""The last time that can be written down."""
+"""The greatest timestamp that can be stored."""
 
 
 class Clock(Protocol):
@@ -17,13 +17,13 @@ class Clock(Protocol):
     def now_ms(self) -> int:
         """Return Unix time in milliseconds.
 
-        May step back: callers that need order use `next_stamp`.
+        Time may step back; callers that need increasing stamps use `next_stamp`.
         """
         ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The machine's clock."""
 
     def now_ms(self) -> int:
         """Return Unix time in milliseconds."""
@@ -31,9 +31,9 @@ class SystemClock:
 
 
 class BoundedClock:
-    """Another clock, whose readings are brought into the times that can be written down.
+    """Another clock, clamped to 0..LAST_MS.
 
-    For what is dated beside the data and must not fail because of a clock that is wrong.
+    Use it for auxiliary timestamps, which must not fail because the clock is wrong.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -45,32 +45,31 @@ class BoundedClock:
 
 
 def present_ms(clock: Clock) -> int:
-    """Return the time of a write.
+    """Return the current time for a write.
 
-    Raises: UsageError: the clock stands before 1970, or past the times of 64 bits.
+    Raises: UsageError: the clock is before 1970, or past 64 bits.
     """
     return checked_stamp(clock.now_ms())
 
 
 def checked_stamp(stamp: int) -> int:
-    """Return a time that fits 64 bits.
+    """Return `stamp` if it is within 0..LAST_MS.
 
-    Raises: UsageError: the clock, or what a peer wrote, stands at the end of the range, and nothing
-            can be later; or the clock stands before 1970.
+    Raises: UsageError: the clock, or a stamp written by a peer, is outside the range.
     """
     if stamp > LAST_MS:
         raise UsageError(
-            f"the stamp {stamp} does not fit 64 bits: the clock is wrong, or what is stored bears "
-            "the last time there is"
+            f"the stamp {stamp} does not fit in 64 bits: the clock is wrong, or a stored value "
+            "already has the greatest possible stamp"
         )
     if stamp < 0:
-        raise UsageError(f"the clock shows {stamp} ms, and times are 0 or more: set it right")
+        raise UsageError(f"the clock shows {stamp} ms; set it to 1970 or later")
     return stamp
 
 
 def next_stamp(now_ms: int, after_ms: int) -> int:
-    """Return the stamp of a write over one of `after_ms`: the present, or 1 more than that.
+    """Return the stamp of a write that replaces one stamped `after_ms`: max(now, after + 1).
 
-    Raises: UsageError: it does not fit 64 bits.
+    Raises: UsageError: the result does not fit in 64 bits.
     """
     return checked_stamp(max(now_ms, after_ms + 1))

@@ -1,8 +1,7 @@
 """Crypto: SHA3-256, Ed25519 key pairs and the source of randomness.
 
-A public key (32 bytes) is an owner, an author and a node id alike. Signing is deterministic (RFC
-8032), so all nodes of one owner
-compute the same signature for the same value.
+A 32-byte public key serves as owner, author and node id. Signing is deterministic (RFC 8032), so
+all nodes of one owner compute the same signature for the same value.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class SystemEntropy:
 
 
 class SeededEntropy:
-    """Reproducible bytes from a seed: for simulations and tests, never for real keys."""
+    """Reproducible bytes from a seed, for simulations and tests; never for real keys."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -75,7 +74,7 @@ class KeyPair:
 
     @classmethod
     def generate(cls, entropy: Entropy | None = None) -> KeyPair:
-        """Return a new key pair from `entropy` (the operating system's when not given)."""
+        """Return a new key pair from `entropy` (default: the operating system)."""
         return cls((entropy or SystemEntropy()).bytes(SEED_BYTES))
 
     def sign(self, message: bytes) -> bytes:
@@ -97,7 +96,7 @@ class KeyPair:
 
 
 class KeyRing:
-    """The key pairs of the owners this machine writes for, in the order of their public keys."""
+    """The key pairs of the owners this machine writes for, ordered by public key."""
 
     __slots__ = ("_pairs",)
 
@@ -137,12 +136,15 @@ class KeyRing:
 
 
 NO_KEYS: Final = KeyRing()
-"""The ring of whoever writes for no owner."""
+"""The key ring of a machine that writes for no owner."""
 
 
-@lru_cache(1_024)  # a slot is read several times on its way in, and each time as another object
+@lru_cache(1_024)  # a slot is decoded several times on its way in, each time as a new object
 def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Return whether `signature` is that of `message`, a few bytes, by `public_key`."""
+    """Return whether `signature` is the signature of `message` by `public_key`.
+
+    Results are cached, so `message` should be short: a hash or an encoded reference.
+    """
     if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:

@@ -1,9 +1,8 @@
-"""Errors: the whole hierarchy, one class for each answer to "who must act?".
+"""Errors: the full hierarchy, grouped by who must act.
 
 Every class has a stable `code`, a short word that other surfaces (CLI exit codes, REST, gRPC) map
-to their own statuses.
-Kernels raise `BadFormat` and its kin without a peer; the session that talks to a peer adds it, so
-blame is assigned in one place.
+to their own statuses. Decoders raise `PeerError` and its subclasses without a peer; the session
+that knows the peer fills it in.
 """
 
 from __future__ import annotations
@@ -34,70 +33,70 @@ class ReadOnly(UsageError):
 
 
 class NoSigningKey(UsageError):
-    """A write below a signing boundary, and the context holds no key (or not an authorised one)."""
+    """A write below a signing boundary without a key that is authorised to sign there."""
 
     code = "no-signing-key"
 
 
 class NoSuchPath(UsageError):
-    """A path leads nowhere, and nothing says what should be created there."""
+    """A path that does not exist, with no rule for creating it."""
 
     code = "no-such-path"
 
 
 class AlreadyExists(UsageError):
-    """Something is at a path where it was to be made."""
+    """A path that is to be created exists already."""
 
     code = "already-exists"
 
 
 class NotADirectory(NoSuchPath):
-    """A path leads through a file, or a directory was needed and a file is there."""
+    """A path leads through a file, or names a file where a directory is required."""
 
     code = "not-a-directory"
 
 
 class IsADirectory(UsageError):
-    """A file was needed and a directory is there."""
+    """A path names a directory where a file is required."""
 
     code = "is-a-directory"
 
 
 class DirectoryNotEmpty(UsageError):
-    """A directory that still holds something cannot be deleted."""
+    """A directory with entries cannot be deleted."""
 
     code = "not-empty"
 
 
 class TypeMismatch(UsageError, TypeError):
-    """A value of another kind was needed."""
+    """A value of another type is required."""
 
     code = "type-mismatch"
 
 
 class WrongType(UsageError):
-    """An operation of one type on a database key that holds another."""
+    """An operation of one type on a database key that holds another type."""
 
     code = "wrong-type"
 
 
 class NotContained(UsageError):
-    """A commit would drop what the root of the store has, or a write what another owner signed."""
+    """A commit would drop data of the current root, or a write would drop another owner's data."""
 
     code = "not-contained"
 
 
 class UnsupportedOperation(UsageError):
-    """The object does not offer this: a merge without a lattice, a sync without a parent."""
+    """The object does not support this: a merge without a lattice, a sync without a parent."""
 
     code = "unsupported"
 
 
-# --- nobody yet: acquire and retry ----------------------------------------------------------
+# --- missing data: acquire the cells and retry ----------------------------------------------
 
 
 class MissingData(DataLatticeError):
-    """Cells are needed that are not here. `hashes` names them (32 bytes each)."""
+    """Required cells are missing from the store. `hashes` lists their 32-byte hashes."""
 
     code = "missing-data"
 
@@ -115,7 +114,7 @@ class MissingData(DataLatticeError):
 
 
 class PeerError(DataLatticeError):
-    """A peer sent something illegal. `peer` is filled in by the session that knows it."""
+    """A peer sent something illegal. `peer` is None until the session fills it in."""
 
     code = "peer"
 
@@ -129,7 +128,7 @@ class PeerError(DataLatticeError):
 
 
 class BadFormat(PeerError):
-    """Bytes that are not the canonical encoding of anything."""
+    """Bytes that are not a canonical encoding."""
 
     code = "bad-format"
 
@@ -147,13 +146,13 @@ class LimitExceeded(PeerError):
 
 
 class WorkExceeded(LimitExceeded):
-    """A foreign value asks for more work than its size allows; the part in question is dropped."""
+    """A foreign value costs more work than its size allows; the costly part is dropped."""
 
     code = "work-exceeded"
 
 
 class ProtocolViolation(PeerError):
-    """A message that is well formed but not allowed here."""
+    """A well-formed message that is not allowed in the present state."""
 
     code = "protocol"
 
@@ -162,7 +161,7 @@ class ProtocolViolation(PeerError):
 
 
 class Unauthorized(DataLatticeError):
-    """The signer may not do this."""
+    """The signer is not permitted to do this."""
 
     code = "unauthorized"
 
@@ -171,13 +170,13 @@ class Unauthorized(DataLatticeError):
 
 
 class StoreError(DataLatticeError):
-    """The store cannot do what was asked; an operator has to look."""
+    """The store cannot do what was asked; an operator must act."""
 
     code = "store"
 
 
 class Corruption(StoreError):
-    """Stored bytes are not what was written. The text names file and offset."""
+    """Stored bytes differ from what was written. The text names file and offset."""
 
     code = "corruption"
 
@@ -189,13 +188,13 @@ class StoreLocked(StoreError):
 
 
 class StoreFull(StoreError):
-    """The disk, or a configured bound, is full; nothing of the refused write was kept."""
+    """The disk or a configured bound is full; the refused write left nothing behind."""
 
     code = "store-full"
 
 
 class StoreClosed(StoreError):
-    """The store was closed before the call."""
+    """The store is closed."""
 
     code = "store-closed"
 
@@ -213,10 +212,7 @@ class StoreVersion(StoreError):
 
 
 class DataLoss(DataLatticeError):
-    """Records that a reader still needs are gone.
-
-    An operator decides whether it goes on without.
-    """
+    """Records that a reader still needs are gone; an operator decides whether to skip them."""
 
     code = "data-loss"
 
@@ -225,7 +221,7 @@ class DataLoss(DataLatticeError):
 
 
 class Unavailable(DataLatticeError):
-    """Not now; the same call may work later."""
+    """A temporary failure; the same call may succeed later."""
 
     code = "unavailable"
 
@@ -237,13 +233,13 @@ class PeerUnavailable(Unavailable):
 
 
 class Unfenced(Unavailable):
-    """A write below an owner before any peer was asked, in a folder that is not where it was."""
+    """A write below an owner in a moved or copied folder, before any peer has been asked."""
 
     code = "unfenced"
 
 
 class IdentityCloned(Unavailable):
-    """Another node runs with the identity of this one, so neither may append."""
+    """Another node runs with the same identity, so neither may append."""
 
     code = "identity-cloned"
 

@@ -3,6 +3,8 @@
 Every result is the canonical blob of its bytes, the same as if it had been made whole. What a
 change does not touch is shared with the blob it was made from, and a run of zeros is one subtree of
 each size used many times over, so that a file of 2**59 bytes with a gap is some tens of cells.
+
+Source: docs/cells.md "Building and editing blobs", "Blob and String"; CAD003 "Blob".
 """
 
 from __future__ import annotations
@@ -30,7 +32,6 @@ def blob_length(value: Value) -> int:
     """Return the number of bytes of a blob, short or long.
 
     Raises: TypeMismatch: the value is no blob.
-    Source: CAD003 "Blob"; docs/cells.md "Blob and String".
     """
     if isinstance(value, Blob):
         return value._length
@@ -55,7 +56,6 @@ class BlobBuilder:
     Shapes: start: a blob to go on from. stage: called with each finished part of 1 MiB or more, in
             order, parts of parts first.
     Cost:   going on from a blob loads its last chunk and the nodes above that.
-    Source: CAD003 "Blob"; docs/cells.md "Building and editing blobs".
     """
 
     def __init__(self, start: Value = b"", stage: Stage | None = None) -> None:
@@ -99,7 +99,6 @@ class BlobBuilder:
 
         Raises: TypeMismatch: it is something else. UsageError: the blob would be longer than
                 2**63 - 1 bytes.
-        Source: docs/cells.md "Building and editing blobs".
         """
         data = _bytes_of(piece)
         _check_length(self._length + len(data))
@@ -124,7 +123,6 @@ class BlobBuilder:
 
         Cost:   a few hundred steps, for any count.
         Raises: UsageError: the blob would be longer than 2**63 - 1 bytes.
-        Source: docs/cells.md "Building and editing blobs".
         """
         _check_length(self._length + count)
         room = min(count, -self._length % CHUNK_BYTES)
@@ -148,8 +146,6 @@ class BlobBuilder:
         """Return what was written, as a value: bytes up to 4,096, else a blob tree.
 
         The builder can go on after that.
-
-        Source: docs/cells.md "Building and editing blobs".
         """
         node: object = self._tail if self._tail or not self._length else None
         size: int = len(self._tail)
@@ -212,10 +208,7 @@ def _bytes_of(piece: object) -> bytes:
 
 
 def blob_from(pieces: Iterable[object], stage: Stage | None = None) -> Value:
-    """Return the blob of all bytes of `pieces`, one after another.
-
-    Source: docs/cells.md "Building and editing blobs".
-    """
+    """Return the blob of all bytes of `pieces`, one after another."""
     builder = BlobBuilder(b"", stage)
     for piece in pieces:
         builder.write(piece)
@@ -229,7 +222,6 @@ def blob_overwrite(blob: Value, position: int, piece: object, stage: Stage | Non
 
     Cost:   the chunks that they cover in part, and the nodes above the others.
     Raises: UsageError: the position is negative, or the blob would be too long.
-    Source: docs/cells.md "Building and editing blobs".
     """
     need(position, int, "a position is an int")
     data = _bytes_of(piece)
@@ -288,7 +280,6 @@ def blob_truncate(blob: Value, size: int) -> Value:
 
     Cost:   one chunk and the nodes above it.
     Raises: UsageError: the size is negative.
-    Source: docs/cells.md "Building and editing blobs".
     """
     need(size, int, "a size is an int")
     if size < 0:
@@ -323,7 +314,6 @@ def blob_ranges(blob: Value) -> Iterator[tuple[int, int]]:
     and more.
 
     Cost:   a few nodes for a gap of any size.
-    Source: docs/cells.md "Building and editing blobs".
     """
     zeros: dict[int, bytes] = {}
     waiting: list[tuple[int, Value]] = [(0, blob)]

@@ -2,6 +2,8 @@
 
 Shorter ones are plain `bytes` and `str`. A tree reads like them, and only the chunks that are
 looked at are loaded.
+
+Source: CAD003 "String", "Blob"; docs/cells.md "Blob and String".
 """
 
 from __future__ import annotations
@@ -35,10 +37,7 @@ TAG_BLOB: Final = 0x31
 
 
 class Chunked(Cell):
-    """What blob and text trees have in common.
-
-    Source: CAD003 "Blob", "String"; docs/cells.md "Blob and String".
-    """
+    """What blob and text trees have in common."""
 
     __slots__ = ("_length",)
 
@@ -114,7 +113,6 @@ class Blob(Chunked):
     """A byte string of more than 4,096 bytes.
 
     Cost:   reading a range loads its chunks only.
-    Source: CAD003 "Blob"; docs/cells.md "Blob and String".
     """
 
     __slots__ = ()
@@ -153,10 +151,7 @@ class Blob(Chunked):
 
 
 class Text(Chunked):
-    """A string of more than 4,096 UTF-8 bytes.
-
-    Source: CAD003 "String"; docs/cells.md "Blob and String".
-    """
+    """A string of more than 4,096 UTF-8 bytes."""
 
     __slots__ = ()
 
@@ -190,10 +185,7 @@ class Text(Chunked):
 
 
 def make_blob(data: bytes) -> Value:
-    """Return `data` as a value: itself up to 4,096 bytes, else a blob tree.
-
-    Source: CAD003 "Blob"; docs/cells.md "Blob and String".
-    """
+    """Return `data` as a value: itself up to 4,096 bytes, else a blob tree."""
     need(data, bytes, "a blob is made of bytes")
     if len(data) <= CHUNK_BYTES:
         return data
@@ -204,7 +196,6 @@ def make_text(text: str) -> Value:
     """Return `text` as a value: itself up to 4,096 UTF-8 bytes, else a text tree.
 
     Raises: UsageError: more than 2**31 - 1 bytes, or a lone surrogate.
-    Source: CAD003 "String"; docs/cells.md "Blob and String".
     """
     need(text, str, "a text is made of a str")
     raw = text_bytes(text)

@@ -15,10 +15,12 @@ is known, and a list that several vectors share may grow behind the part each of
 mypyc's `acyclic` is not used for cells, though it would spare the cycle collector's time: freeing a
 chain of more than 50 untracked objects corrupts memory, and chains come from peers.
 
-Source: CAD002; CAD003; CAD006; docs/cells.md; docs/design/cells.md.
 
 Length: every function here is on the path of every encoding; split, they would be called across
 modules in the compiled kernel's innermost loop.
+
+Source: CAD003 "Value ID"; docs/cells.md "Hashes", "Encoding table", "Values", "Partial values";
+    CAD006 "Storage"; CAD002; docs/design/cells.md.
 """
 
 from __future__ import annotations
@@ -66,10 +68,7 @@ class Loader(Protocol):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Keeping:
-    """Base of loaders that hold bytes only: a cell loaded through one stays attached to its Ref.
-
-    Source: CAD006; docs/cells.md "Partial values".
-    """
+    """Base of loaders that hold bytes only: a cell loaded through one stays attached to its Ref."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -78,8 +77,6 @@ class Taking:
 
     No ABC: compiled subclasses of one share its memory of answers, so that `isinstance` gives for
     one of them what was found out about another.
-
-    Source: CAD006 "Storage"; docs/cells.md "Partial values".
     """
 
     @abstractmethod
@@ -131,10 +128,7 @@ class Ref:
 
 
 class Cell:
-    """Base of all values that have children.
-
-    Source: CAD003; CAD006; docs/cells.md "Values", "Partial values".
-    """
+    """Base of all values that have children."""
 
     __slots__ = ("_encoding", "_hash", "_kids", "_loader")
 
@@ -449,10 +443,7 @@ def _put_long(out: BytesWriter, kids: list[object], position: int, kid: Value) -
 
 
 def encode(value: Value) -> bytes:
-    """Return the canonical encoding of one cell; its branches appear as hashes.
-
-    Source: CAD003; docs/cells.md "Encoding table".
-    """
+    """Return the canonical encoding of one cell; its branches appear as hashes."""
     if isinstance(value, Cell):
         return value.encoding
     if value is None:
@@ -487,10 +478,7 @@ def encode(value: Value) -> bytes:
 
 
 def value_hash(value: Value) -> bytes:
-    """Return the value hash: SHA3-256 of the encoding, 32 bytes. Equal values have equal hashes.
-
-    Source: CAD003 "Value ID"; docs/cells.md "Hashes".
-    """
+    """Return the value hash: SHA3-256 of the encoding, 32 bytes. Equal values have equal hashes."""
     if isinstance(value, Cell):
         return value.hash
     return _sha3(encode(value)).digest()

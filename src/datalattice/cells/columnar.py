@@ -3,6 +3,8 @@
 A log is a vector of records, and a record a short vector inside its leaf. Who wants one field of
 every record would make a Vector, and all the other fields, for each; here only what is wanted
 becomes an object.
+
+Source: CAD003 "Vector"; docs/design/columns.md.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ def columns(
             below `width`, in increasing order. Every other row gives None in each column.
     Raises: MissingData: a row or a field is a branch that is not at hand.
     Cost:   each leaf is visited once; closed leaves are read in place and stay closed.
-    Source: CAD003 "Vector"; docs/design/columns.md.
     """
     out: list[list[Value]] = [[] for _ in fields]
     size: int = len(rows)

@@ -1,4 +1,7 @@
-"""Comparing: what differs between two values, path by path, touching only what differs."""
+"""Comparing: what differs between two values, path by path, touching only what differs.
+
+Source: docs/design/foreign-data.md "Work"; docs/history.md "Differences".
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,6 @@ def changes(before: Value, after: Value) -> Iterator[Change]:
     was added or removed is one change with all below it. Any other pair is one change at its path.
     Raises: MissingData: a cell known by hash only is not at hand.
     Cost:   proportional to what differs; equal subtrees are neither loaded nor entered.
-    Source: docs/history.md "Differences".
     """
     if same(before, after):
         return
@@ -103,7 +105,6 @@ def arrivals(
     Raises: MissingData: a cell known by hash only is not at hand. BadFormat: other is malformed.
             WorkExceeded: `work`, when given, is used up.
     Cost:   what differs in other; paid from `work`.
-    Source: docs/design/foreign-data.md "Work".
     """
     for key, held, kid in _arriving(own, other, work):
         yield key, None if held is ABSENT else deref(held), deref(kid)
@@ -117,7 +118,6 @@ def arriving_names(
     Names are the hashes that lead to the cells of other's value: its own, or those it refers to
     when it stands inside its parent. Values are not loaded.
     Raises, Cost: as `arrivals`.
-    Source: docs/design/foreign-data.md "Work".
     """
     for key, _, kid in _arriving(own, other, work):
         yield key, [kid.hash] if isinstance(kid, Ref) else references(encode(kid))

@@ -1,4 +1,7 @@
-"""Convert: Python objects to values and back."""
+"""Convert: Python objects to values and back.
+
+Source: CAD002; docs/cells.md "Python values".
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,6 @@ def to_cell(value: object) -> Value:
     Values come back as they are.
     Raises: TypeMismatch: it, or something inside it, has no counterpart; UsageError: containers
             nested more than 500 levels.
-    Source: CAD002; docs/cells.md "Python values".
     """
     return admit(value)
 
@@ -132,7 +134,6 @@ def to_python(value: Value) -> object:
     dict or set cannot tell apart (they come as their cells).
 
     Raises: MissingData: a part of it is not here.
-    Source: CAD002; docs/cells.md "Python values".
     """
     value = _unsigned(value)
     if not isinstance(value, (Vector, List, Record, Map, Index)):

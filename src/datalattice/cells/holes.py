@@ -19,10 +19,7 @@ from datalattice.limits import EMBEDDED_BYTES_MAX
 
 
 class Hole(Cell):
-    """What stands in the place of an unsound cell. It has a hash, and can be no part of a value.
-
-    Source: docs/design/foreign-data.md "Holes".
-    """
+    """What stands in the place of an unsound cell. It has a hash, and can be no part of a value."""
 
     __slots__ = ("_reason",)
 
@@ -46,7 +43,6 @@ class Holes:
 
     bad:     the unsound cells, with the reason.
     tainted: encodings of the cells above them; each is well formed by itself.
-    Source: docs/design/foreign-data.md "Holes".
     """
 
     def __init__(
@@ -59,10 +55,7 @@ class Holes:
         return bool(self.bad)
 
     def spoils(self, value: object) -> bool:
-        """Return whether a value, or a kid known by hash, is unsound or has a hole below it.
-
-        Source: docs/design/foreign-data.md "Holes".
-        """
+        """Return whether a value, or a kid known by hash, is unsound or has a hole below it."""
         if not self.bad:
             return False
         if isinstance(value, Ref):
@@ -79,7 +72,6 @@ class Holes:
     def is_planted(self, value: Value) -> bool:
         """Return whether a merged value contains a hole, or refers to one.
 
-        Source: docs/design/foreign-data.md "Holes".
         Cost:   the cells that the merge made; what is known by hash is not loaded.
         """
         if not self.bad:
@@ -105,17 +97,11 @@ class Holes:
         return False
 
     def loader(self, behind: Loader) -> Loader:
-        """Return what loads the value: holes, cells above them, and all else from `behind`.
-
-        Source: docs/design/foreign-data.md "Holes".
-        """
+        """Return what loads the value: holes, cells above them, and all else from `behind`."""
         return _AroundHoles(self, behind) if self.bad else behind
 
     def reason(self) -> str:
-        """Return why the first of the unsound cells is so.
-
-        Source: docs/design/foreign-data.md "Holes".
-        """
+        """Return why the first of the unsound cells is so."""
         return next(iter(self.bad.values()), "")
 
     def _is_named(self, hash: bytes) -> bool:

@@ -2,6 +2,8 @@
 
 A container is a table of its first entries, those inside it are folded. Only what is shown is
 loaded; what cannot be had is told in its place.
+
+Source: docs/cells.md "In notebooks", "Printed form".
 """
 
 from __future__ import annotations
@@ -146,10 +148,7 @@ class _Plain:
 
 
 def leaf_text(value: object) -> str:
-    """Return what is shown of a value without children: its printed form, cut.
-
-    Source: docs/cells.md "Printed form".
-    """
+    """Return what is shown of a value without children: its printed form, cut."""
     if isinstance(value, _Plain):
         return value.text
     if isinstance(value, (str, Text)):
@@ -174,7 +173,6 @@ def to_html(value: Value) -> str:
     """Return what a notebook shows of a value: at most 400 entries, 4 containers deep.
 
     Cost:   what is shown, and the signatures among it.
-    Source: docs/cells.md "In notebooks".
     """
     return _Page().any(value, 0)
 
@@ -182,18 +180,12 @@ def to_html(value: Value) -> str:
 def html_table(
     title: str, columns: Sequence[str], rows: Iterable[Row], total: int | None = None
 ) -> str:
-    """Return a table for a notebook, of values of any kind: the first 20 rows.
-
-    Source: docs/cells.md "In notebooks".
-    """
+    """Return a table for a notebook, of values of any kind: the first 20 rows."""
     return _Page().table(title, columns, rows, total, 0)
 
 
 def html_words(text: str) -> object:
-    """Return words that a table shows as they are, without the quotes of a String.
-
-    Source: docs/cells.md "In notebooks".
-    """
+    """Return words that a table shows as they are, without the quotes of a String."""
     return _Plain(text)
 
 

@@ -5,6 +5,8 @@ whatever their types. A node holds the position where its keys first differ (`de
 digits), the entry whose key ends there, if any, and one child for each digit.
 
 Length: one structure with all its operations; they share the tree's private shape.
+
+Source: CAD002 "Index"; CAD003 "Index"; docs/cells.md "Index".
 """
 
 from __future__ import annotations
@@ -54,7 +56,6 @@ def key_bytes(key: Value) -> bytes:
     """Return the bytes by which an index orders `key`: at most the first 32.
 
     Raises: TypeMismatch: the key is not byte-like.
-    Source: CAD003 "Index"; docs/cells.md "Index".
     """
     if isinstance(key, bytes):
         return key[:INDEX_KEY_BYTES]
@@ -86,7 +87,6 @@ class Index(Cell):
 
     Shapes: keys are bytes, str, Keyword, Symbol, Address or Extension; values are any values.
     Cost:   get, put and remove touch one path.
-    Source: CAD002 "Index"; CAD003 "Index"; docs/cells.md "Index".
     """
 
     __slots__ = ("_count", "_depth", "_has_entry", "_mask", "_sample")

@@ -3,6 +3,8 @@
 A part is a subtree of each of two indexes, or of one of them alone. Splitting it gives the parts
 one level below, in the order of their keys, without those that are equal on both sides: what is
 equal is never loaded.
+
+Source: CAD003 "Index"; docs/cells.md "Index".
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ class IndexPart:
     """What two indexes hold under some common beginning of keys; either may hold nothing there.
 
     Shapes: own, other: not empty; nil where that side has nothing.
-    Source: CAD003 "Index"; docs/cells.md "Index".
     """
 
     __slots__ = ("_known", "other", "own")
@@ -47,7 +48,6 @@ class IndexPart:
 
         Cost:   loads the children of both top nodes, apart from equal ones.
         Raises: MissingData: a node is not at hand. BadFormat: it is no node of an index.
-        Source: CAD003 "Index"; docs/cells.md "Index".
         """
         own, other = self.own, self.other
         if own is None:
@@ -96,8 +96,6 @@ class IndexPart:
         """Return (own key, own value, other key, other value) of a part with one key on both sides.
 
         None for any other part.
-
-        Source: CAD003 "Index"; docs/cells.md "Index".
         """
         own, other = self.own, self.other
         if own is None or other is None or not self._is_one_key():
@@ -113,7 +111,6 @@ class IndexPart:
 
         Cost:   what differs; memory for one path, whatever the size.
         Raises: as `split`; BadFormat also when the keys are not in order.
-        Source: CAD003 "Index"; docs/cells.md "Index".
         """
         last: bytes | None = None
         stack: list[IndexPart] = [self]

@@ -2,6 +2,8 @@
 
 What many share out by ranges of keys is put together again without being walked: whole subtrees are
 shared in both directions.
+
+Source: CAD003 "Index"; docs/cells.md "Index".
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ def index_between(index: Index, low: bytes | None, high: bytes | None) -> Index:
 
     Cost:   the paths to the two bounds; the subtrees between them are shared.
     Raises: MissingData: a node is not at hand. BadFormat: it is no node of an index.
-    Source: CAD003 "Index"; docs/cells.md "Index".
     """
     inside: list[Index] = []
     stack: list[tuple[Index, bytes | None, bytes | None]] = []
@@ -76,7 +77,6 @@ def index_joined(parts: Iterable[Index]) -> Index:
 
     Cost:   one path for each part where their ranges of keys do not overlap.
     Raises: as `index_between`.
-    Source: CAD003 "Index"; docs/cells.md "Index".
     """
     made = EMPTY_INDEX
     for part in parts:
@@ -91,7 +91,6 @@ def index_bounds(index: Index, count: int) -> list[bytes]:
 
     Cost:   one path for each.
     Raises: as `index_between`.
-    Source: CAD003 "Index"; docs/cells.md "Index".
     """
     size = len(index)
     positions = sorted({size * i // count for i in range(1, count)} - {0})

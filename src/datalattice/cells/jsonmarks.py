@@ -4,7 +4,7 @@ An object with one member whose name begins with `$` is a mark: `{"$keyword":"na
 Map that is no string is a name that says its kind: `"$keyword:name"`. So every value has a JSON
 text from which exactly that value is read again.
 
-Source: docs/json.md "Marks".
+Source: docs/json.md "Marks", "Streams".
 """
 
 from __future__ import annotations
@@ -49,10 +49,7 @@ _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
 
 def marked_pieces(value: Value) -> Iterator[Piece]:
-    """Return the marked JSON text of one value in pieces; containers inside it come as `Inner`.
-
-    Source: docs/json.md "Marks".
-    """
+    """Return the marked JSON text of one value in pieces; containers inside it come as `Inner`."""
     if isinstance(value, Vector):
         return _items("[", value, "]")
     if isinstance(value, Map):
@@ -156,10 +153,7 @@ def _is_whole(text: str) -> bool:
 
 
 def marked_leaf(value: Value) -> str:
-    """Return the marked JSON text of a value without children.
-
-    Source: docs/json.md "Marks".
-    """
+    """Return the marked JSON text of a value without children."""
     if isinstance(value, str):
         if _SIMPLE.fullmatch(value):
             return f'"{value}"'
@@ -209,10 +203,7 @@ def _key_name(key: Value) -> str:
 
 
 def marked_text(value: Value) -> str:
-    """Return the whole marked JSON text of a value; for keys, which are short.
-
-    Source: docs/json.md "Marks".
-    """
+    """Return the whole marked JSON text of a value; for keys, which are short."""
     return "".join(flat_pieces(value, marked_pieces, None))
 
 
@@ -222,7 +213,6 @@ def flat_pieces(
     """Yield text alone: what is inside is written where it stands. Nesting costs no stack.
 
     Raises: UsageError: nested deeper than `depth_max`.
-    Source: docs/json.md "Streams".
     """
     opened = [pieces(value)]
     while opened:
@@ -245,7 +235,6 @@ def key_of(name: str, parse: Callable[[str], Value]) -> Value:
 
     parse: reads the marked JSON text of a key that has no shorter name.
     Raises: BadFormat: it begins with `$` and is no key.
-    Source: docs/json.md "Marks".
     """
     if not name.startswith("$"):
         return make_text(name)
@@ -263,10 +252,7 @@ def key_of(name: str, parse: Callable[[str], Value]) -> Value:
 
 
 def is_mark(name: str) -> bool:
-    """Return whether a name makes the object that holds it a mark.
-
-    Source: docs/json.md "Marks".
-    """
+    """Return whether a name makes the object that holds it a mark."""
     return name in _SCALARS or name in _TREES
 
 
@@ -274,7 +260,6 @@ def marked_value(mark: str, value: Value) -> Value:
     """Return the value that a mark stands for.
 
     Raises: BadFormat: what it holds is not what it needs.
-    Source: docs/json.md "Marks".
     """
     return _made(mark, value)
 

@@ -5,7 +5,7 @@ Marked text keeps every value exactly (see `jsonmarks`); plain text is the lossy
 with `stage`, such as the `put` of a store, what is finished is handed over now and then and loads
 from there when it is looked at.
 
-Source: docs/json.md.
+Source: CAD044; docs/json.md "Marks", "Streams".
 """
 
 from __future__ import annotations
@@ -89,7 +89,6 @@ def write_json(
     Raises: UsageError: nested more than 500 levels; MissingData: a part of it is not here. What was
             written before stays written.
     Cost:   memory by the depth of the value, not by its size.
-    Source: CAD044; docs/json.md "Marks", "Streams".
     """
     pieces = marked_pieces if marked else _plain_pieces
     waiting: list[str] = []
@@ -134,7 +133,6 @@ def read_json(
     Raises: BadFormat: not JSON by RFC 8259, or a mark that is none, with the place; LimitExceeded:
             a string of more than 100,000,000 characters.
     Cost:   without `stage` memory by the size of the value.
-    Source: CAD044; docs/json.md "Marks", "Streams".
     """
     return _Reader(_Text(file, progress), marked, stage).read(lines)
 

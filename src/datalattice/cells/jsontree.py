@@ -3,7 +3,7 @@
 The decoder tells of each object when it ends, and the object becomes a Map at once. Arrays stay
 lists until what holds them ends.
 
-Source: docs/json.md.
+Source: CAD044; docs/cells.md "JSON mapping"; docs/json.md.
 """
 
 from __future__ import annotations
@@ -126,7 +126,6 @@ def from_json(text: str | bytes) -> Value:
 
     Raises: BadFormat: not JSON by RFC 8259, with an escape that is half a character, or nested more
             than 500 levels.
-    Source: CAD044; docs/cells.md "JSON mapping".
     """
     if isinstance(text, bytes):
         try:

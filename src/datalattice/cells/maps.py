@@ -1,4 +1,7 @@
-"""Map and set: the two kinds of trie that users see."""
+"""Map and set: the two kinds of trie that users see.
+
+Source: CAD002 "Set", "Map"; CAD003 "Set", "Map"; docs/cells.md "Map and Set".
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,6 @@ class Map(Trie):
     Shapes: keys and values are any values; keys are told apart by hash, so `True`, `1` and `1.0`
             are three keys.
     Cost:   get, put and remove touch one path, O(log16 n).
-    Source: CAD002 "Map"; CAD003 "Map"; docs/cells.md "Map and Set".
     """
 
     __slots__ = ()
@@ -149,10 +151,7 @@ class Map(Trie):
 
 
 class Set(Trie):
-    """An immutable set, iterated in the order of its elements' hashes.
-
-    Source: CAD002 "Set"; CAD003 "Set"; docs/cells.md "Map and Set".
-    """
+    """An immutable set, iterated in the order of its elements' hashes."""
 
     __slots__ = ()
 

@@ -2,6 +2,8 @@
 
 A message is the encoding of its top cell, then each branch below it once, with its length in front.
 What is left out must be known to the reader, who looks for it through a loader.
+
+Source: CAD003 "Branches", "Multi-cell encoding"; docs/cells.md "Embedding", "Decoding", "Messages".
 """
 
 from __future__ import annotations
@@ -43,7 +45,6 @@ def decode(data: bytes | bytearray | memoryview, loader: Loader | None = None) -
     Its branches are loaded through `loader` when they are looked at.
 
     Raises: BadFormat: the bytes are not the canonical encoding of one cell.
-    Source: CAD003; docs/cells.md "Decoding".
     """
     need(data, _BYTES, "an encoding is bytes")
     raw = data if isinstance(data, bytes) else bytes(data)
@@ -55,8 +56,6 @@ def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:
     """Return the value of an encoding that was scanned before and whose hash is known.
 
     A store's own cells.
-
-    Source: CAD003; docs/cells.md "Decoding".
     """
     value = read_value(data, 0, len(data), loader)
     if isinstance(value, Cell):
@@ -65,10 +64,7 @@ def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:
 
 
 class Parts(Keeping):
-    """The cells that came with a message, by hash, with another loader behind them.
-
-    Source: CAD003 "Multi-cell encoding"; docs/cells.md "Messages".
-    """
+    """The cells that came with a message, by hash, with another loader behind them."""
 
     def __init__(self, loader: Loader | None) -> None:
         self._encodings: dict[bytes, bytes] = {}
@@ -113,7 +109,6 @@ def decode_message(
     Cells it leaves out are loaded through `loader` when they are looked at.
 
     Raises: BadFormat: the bytes are not a message; LimitExceeded: longer than `limit` bytes.
-    Source: CAD003 "Multi-cell encoding"; docs/cells.md "Messages".
     """
     return decode_parts(data, loader, limit)[0]
 
@@ -130,7 +125,6 @@ def decode_parts(
     ordered: check the order of map keys in the cells behind the first one, too, a hash for each.
     Without it the caller puts them through `check_cell` before anything rests on them.
     Raises: BadFormat: the bytes are not a message; LimitExceeded: longer than `limit` bytes.
-    Source: CAD003 "Multi-cell encoding"; docs/cells.md "Messages".
     """
     need(data, _BYTES, "a message is bytes")
     total: i64 = len(data)
@@ -171,7 +165,6 @@ def encode_message(
     left out.
     Raises: LimitExceeded: it would be longer than `limit` bytes; MissingData: a branch is not at
             hand.
-    Source: CAD003 "Multi-cell encoding"; docs/cells.md "Messages".
     """
     top = encode(value)
     out = BytesWriter()
@@ -199,8 +192,6 @@ def cell_children(value: Value) -> list[object]:
     """Return the kids of a value: none for scalars and short strings.
 
     Long plain strings and blobs have chunks.
-
-    Source: CAD003; docs/cells.md "Decoding".
     """
     if isinstance(value, Cell):
         return value._children()
@@ -214,7 +205,6 @@ def branch_kids(value: Value) -> Iterator[tuple[bytes, object]]:
     """Yield (hash, kid) of the branches that the cell of `value` refers to, in order.
 
     A kid is a value or a Ref. Embedded children are looked through.
-    Source: CAD003 "Branches"; docs/cells.md "Embedding".
     """
     stack: list[object] = cell_children(value)[::-1]
     while stack:
@@ -229,10 +219,7 @@ def branch_kids(value: Value) -> Iterator[tuple[bytes, object]]:
 
 
 def references(encoding: bytes) -> list[bytes]:
-    """Return the distinct hashes, in order, of the branches that an encoded cell refers to.
-
-    Source: CAD003 "Branches"; docs/cells.md "Embedding".
-    """
+    """Return the distinct hashes, in order, of the branches that an encoded cell refers to."""
     return list(dict.fromkeys(branch_hashes(encoding)))
 
 

@@ -5,6 +5,9 @@ one.
 
 Each is a small immutable object that carries its own encoding. They are equal exactly when their
 encodings are, and they always stand inside their parent: no scalar here is longer than 130 bytes.
+
+Source: CAD003 "Double", "Byte flags", "Extension values", "VLQ counts"; docs/cells.md "Encoding
+    table", "Values", "Counts"; CAD002 "Address", "Character", "Symbol", "Keyword".
 """
 
 from __future__ import annotations
@@ -32,7 +35,6 @@ def encode_vlq(count: int) -> bytes:
     """Return the VLQ of `count`: big-endian base 128, shortest form.
 
     Shapes: count 0 .. 2**63 - 1.
-    Source: CAD003 "VLQ counts"; docs/cells.md "Counts".
     """
     if count < 0x80:
         return bytes((count,))
@@ -56,10 +58,7 @@ def need(value: object, kind: type | tuple[type, ...], what: str) -> None:
 
 @mypyc_attr(allow_interpreted_subclasses=False, acyclic=True)
 class Scalar:
-    """Base of the scalar classes; holds the encoding.
-
-    Source: CAD003; docs/cells.md "Encoding table".
-    """
+    """Base of the scalar classes; holds the encoding."""
 
     __slots__ = ("_encoding",)
 
@@ -122,7 +121,6 @@ class Keyword(Scalar):
     """A name used as a key, printed `:name`.
 
     Shapes: name of 1 to 128 UTF-8 bytes.
-    Source: CAD002 "Keyword"; docs/cells.md "Values".
     """
 
     __slots__ = ()
@@ -151,7 +149,6 @@ class Symbol(Scalar):
     """A name that stands for something else, printed bare.
 
     Shapes: name of 1 to 128 UTF-8 bytes.
-    Source: CAD002 "Symbol"; docs/cells.md "Values".
     """
 
     __slots__ = ()
@@ -180,7 +177,6 @@ class Char(Scalar):
     """A Unicode code point, surrogates included.
 
     Shapes: code 0 .. 0x10ffff, or a string of one character.
-    Source: CAD002 "Character"; docs/cells.md "Values".
     """
 
     __slots__ = ()
@@ -215,7 +211,6 @@ class Extension(Scalar):
     """A number with one of sixteen meanings that an application gives it.
 
     Shapes: digit 0 .. 15; number 0 .. 2**63 - 1.
-    Source: CAD003 "Extension values"; docs/cells.md "Encoding table".
     """
 
     __slots__ = ()
@@ -256,7 +251,6 @@ class Address(Extension):
     """An account number, printed `#12`: the extension value with digit 10.
 
     Shapes: number 0 .. 2**63 - 1.
-    Source: CAD002 "Address"; docs/cells.md "Values".
     """
 
     __slots__ = ()
@@ -273,10 +267,7 @@ class Address(Extension):
 
 
 def make_extension(digit: int, number: int) -> Extension:
-    """Return the extension value with this digit: an `Address` for digit 10.
-
-    Source: CAD003 "Extension values"; docs/cells.md "Encoding table".
-    """
+    """Return the extension value with this digit: an `Address` for digit 10."""
     return Address(number) if digit == ADDRESS_DIGIT else Extension(digit, number)
 
 
@@ -284,7 +275,6 @@ class Flag(Scalar):
     """One of the fourteen one-byte values beside true and false.
 
     Shapes: number 2 .. 15.
-    Source: CAD003 "Byte flags"; docs/cells.md "Encoding table".
     """
 
     __slots__ = ()
@@ -312,7 +302,6 @@ class NanBits(Scalar):
     data survives unchanged.
 
     Shapes: bits 0 .. 2**64 - 1, a NaN pattern other than the usual one.
-    Source: CAD003 "Double"; docs/cells.md "Encoding table".
     """
 
     __slots__ = ()

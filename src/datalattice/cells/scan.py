@@ -3,6 +3,9 @@
 All rules by which bytes are refused as a cell stand here, so that everything above may trust what
 it reads. Work and memory are proportional to the input, and recursion is bounded: 140 bytes can
 nest about 70 levels.
+
+Source: CAD003 "Branches", "References", "VLQ counts"; docs/cells.md "Embedding", "Decoding",
+    "Counts".
 """
 
 from __future__ import annotations
@@ -39,7 +42,6 @@ def read_vlq(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     """Return (count, position after it).
 
     Raises: BadFormat: padded, longer than 63 bits, or cut off.
-    Source: CAD003 "VLQ counts"; docs/cells.md "Counts".
     """
     if pos >= end:
         raise bad("a count is cut off", pos)
@@ -95,7 +97,6 @@ def scan_top(data: bytes) -> None:
     """Check that `data` is exactly the encoding of one cell.
 
     Raises: BadFormat.
-    Source: CAD003; docs/cells.md "Decoding".
     """
     if len(data) > CELL_BYTES_MAX:
         raise bad(f"a cell has at most {CELL_BYTES_MAX} bytes, got {len(data)}", CELL_BYTES_MAX)
@@ -110,10 +111,7 @@ def skip(data: bytes, pos: i64) -> i64:
 
 
 def skip_kid(data: bytes, pos: i64) -> i64:
-    """Return the position after the kid at `pos` of an encoding that was scanned before.
-
-    Source: CAD003 "References"; docs/cells.md "Embedding".
-    """
+    """Return the position after the kid at `pos` of an encoding that was scanned before."""
     if data[pos] == 0x20:
         return pos + 33
     return scan(data, pos, len(data), 0, False, None)
@@ -123,16 +121,12 @@ def branch_hashes(data: bytes) -> list[bytes]:
     """Return the hashes of all references in the encoding of one cell, repeats kept.
 
     Those inside embedded children are among them.
-    Source: CAD003 "Branches"; docs/cells.md "Embedding".
     """
     return [data[at : at + HASH_BYTES] for at in branch_places(data)]
 
 
 def branch_places(data: bytes) -> list[int]:
-    """Return where in the encoding of one cell the hashes of its references stand, in order.
-
-    Source: CAD003 "Branches"; docs/cells.md "Embedding".
-    """
+    """Return where in the encoding of one cell the hashes of its references stand, in order."""
     found: list[int] = []
     scan(data, 0, len(data), 0, False, found)
     return found
@@ -143,7 +137,6 @@ def may_refer(data: bytes) -> bool:
 
     It has no signed values inside it either then. Bytes that are no encoding give either answer.
     Cost: far less than `branch_hashes`; sees at once what records and chunks consist of.
-    Source: CAD003 "Branches"; docs/cells.md "Embedding".
     """
     return _past_plain(data, 0, len(data), 0) != len(data)
 

@@ -5,6 +5,8 @@ out once, by making such a map; for each row only the values are put between the
 
 Whatever holds long cells knows them by hash: those are handed over beside the encodings, each after
 the cells below it.
+
+Source: CAD003 "Map"; docs/cells.md "Map and Set", "Embedding".
 """
 
 from __future__ import annotations
@@ -43,7 +45,6 @@ def as_kid(value: Value, cells: CellList) -> bytes:
     """Return a value as it stands in the cell that holds it: its encoding, or its hash.
 
     Cells below it are added to `cells`, and its own where its hash stands for it.
-    Source: CAD003; docs/cells.md "Embedding".
     """
     for hash, encoding, _ in novelty(value):
         cells.append((hash, encoding))
@@ -52,10 +53,7 @@ def as_kid(value: Value, cells: CellList) -> bytes:
 
 
 def cell_as_kid(encoding: bytes, cells: CellList) -> bytes:
-    """Return a cell as it stands in the one that holds it; it is added to `cells` when long.
-
-    Source: CAD003; docs/cells.md "Embedding".
-    """
+    """Return a cell as it stands in the one that holds it; it is added to `cells` when long."""
     if len(encoding) <= EMBEDDED_BYTES_MAX:
         return encoding
     digest = _sha3(encoding).digest()
@@ -67,32 +65,22 @@ class Column:
     """The values under one name, row by row.
 
     Shapes: `valid` has a byte for each row, zero where it has nil; none when no row has.
-    Source: CAD003; docs/cells.md "Embedding".
     """
 
     def __init__(self, valid: bytes | None) -> None:
         self._valid: Final = valid
 
     def has(self, row: i64) -> bool:
-        """Return whether a row has a value that is not nil.
-
-        Source: CAD003; docs/cells.md "Embedding".
-        """
+        """Return whether a row has a value that is not nil."""
         valid = self._valid
         return valid is None or valid[row] != 0
 
     def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
-        """Append what stands in a cell that holds the value of a row.
-
-        Source: CAD003; docs/cells.md "Embedding".
-        """
+        """Append what stands in a cell that holds the value of a row."""
         raise UsageError(type(self).__name__ + " is not a concrete kind of column")
 
     def kids(self, count: int, cells: CellList) -> list[bytes]:
-        """Return what stands in a cell that holds the value of a row, for each of `count` rows.
-
-        Source: CAD003; docs/cells.md "Embedding".
-        """
+        """Return what stands in a cell that holds the value of a row, for each of `count` rows."""
         made: list[bytes] = []
         for row in range(count):
             out = BytesWriter()
@@ -105,7 +93,6 @@ class IntegerColumn(Column):
     """Integers.
 
     Shapes: 64 bits each, little-endian.
-    Source: CAD003; docs/cells.md "Embedding".
     """
 
     def __init__(self, data: bytes, valid: bytes | None) -> None:
@@ -113,10 +100,7 @@ class IntegerColumn(Column):
         self._data: Final = data
 
     def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
-        """Append what stands in a cell that holds the value of a row.
-
-        Source: CAD003; docs/cells.md "Embedding".
-        """
+        """Append what stands in a cell that holds the value of a row."""
         if not self.has(row):
             out.append(u8(0))
             return
@@ -139,7 +123,6 @@ class DoubleColumn(Column):
     """Doubles.
 
     Shapes: 64 bits each, little-endian.
-    Source: CAD003; docs/cells.md "Embedding".
     """
 
     def __init__(self, data: bytes, valid: bytes | None) -> None:
@@ -147,10 +130,7 @@ class DoubleColumn(Column):
         self._data: Final = data
 
     def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
-        """Append what stands in a cell that holds the value of a row.
-
-        Source: CAD003; docs/cells.md "Embedding".
-        """
+        """Append what stands in a cell that holds the value of a row."""
         if not self.has(row):
             out.append(u8(0))
             return
@@ -166,7 +146,6 @@ class TruthColumn(Column):
     """Truth values.
 
     Shapes: a byte each.
-    Source: CAD003; docs/cells.md "Embedding".
     """
 
     def __init__(self, data: bytes, valid: bytes | None) -> None:
@@ -174,10 +153,7 @@ class TruthColumn(Column):
         self._data: Final = data
 
     def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
-        """Append what stands in a cell that holds the value of a row.
-
-        Source: CAD003; docs/cells.md "Embedding".
-        """
+        """Append what stands in a cell that holds the value of a row."""
         if not self.has(row):
             out.append(u8(0))
         elif self._data[row]:
@@ -191,7 +167,6 @@ class StringColumn(Column):
 
     Shapes: their bytes end to end; `ends` has one offset more than there are rows, 32 bits each,
             little-endian, which `base` is to be taken from.
-    Source: CAD003; docs/cells.md "Embedding".
     """
 
     def __init__(
@@ -204,10 +179,7 @@ class StringColumn(Column):
         self._is_text: Final = is_text
 
     def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
-        """Append what stands in a cell that holds the value of a row.
-
-        Source: CAD003; docs/cells.md "Embedding".
-        """
+        """Append what stands in a cell that holds the value of a row."""
         if not self.has(row):
             out.append(u8(0))
             return
@@ -233,27 +205,18 @@ class StringColumn(Column):
 
 
 class KidColumn(Column):
-    """Any values, each given as it stands in the cell that holds it.
-
-    Source: CAD003; docs/cells.md "Embedding".
-    """
+    """Any values, each given as it stands in the cell that holds it."""
 
     def __init__(self, kids: list[bytes]) -> None:
         super().__init__(None)
         self._kids: Final = kids
 
     def has(self, row: i64) -> bool:
-        """Return whether a row has a value that is not nil.
-
-        Source: CAD003; docs/cells.md "Embedding".
-        """
+        """Return whether a row has a value that is not nil."""
         return self._kids[row] != _NIL
 
     def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
-        """Append what stands in a cell that holds the value of a row.
-
-        Source: CAD003; docs/cells.md "Embedding".
-        """
+        """Append what stands in a cell that holds the value of a row."""
         out.write(self._kids[row])
 
 
@@ -270,20 +233,14 @@ class _Part:
 
 
 class Shape:
-    """How maps with certain names are encoded. See `shape_of`.
-
-    Source: CAD003 "Map"; docs/cells.md "Map and Set".
-    """
+    """How maps with certain names are encoded. See `shape_of`."""
 
     def __init__(self, top: _Part) -> None:
         self._top: Final = top
 
     @property
     def is_leaf(self) -> bool:
-        """Whether these maps are one cell each, apart from what they hold.
-
-        Source: CAD003; docs/cells.md "Embedding".
-        """
+        """Whether these maps are one cell each, apart from what they hold."""
         return not self._top.below
 
     def encodings(
@@ -294,7 +251,6 @@ class Shape:
         columns: in the order of the names.
         cells:   gets the cells that the maps refer to, but not their own.
         drop_nils: leave out names whose value is nil; only for maps that are leaves.
-        Source: CAD003 "Map"; docs/cells.md "Map and Set".
         """
         if drop_nils:
             assert self.is_leaf
@@ -306,7 +262,6 @@ def shape_of(names: Sequence[str]) -> Shape | None:
     """Return the shape of maps with these names, each there once.
 
     None: a name is so long that it is a cell of its own, or has cells below it.
-    Source: CAD003 "Map"; docs/cells.md "Map and Set".
     """
     if any(len(name.encode()) + 3 > EMBEDDED_BYTES_MAX for name in names):
         return None

@@ -54,7 +54,6 @@ def check_cell(encoding: bytes, facts: Facts, short: AbstractSet[bytes] = NOTHIN
     Raises: BadFormat: the cell is not sound, wherever it stands. MissingData: it cannot be told,
             because children are not here; faults that can be told without them are told.
     Cost:   a fact for each child that carries structure, a hash for each map key.
-    Source: docs/design/foreign-data.md "Structure".
     """
     fact, absent = examine(encoding, facts, short)
     if absent:
@@ -66,7 +65,6 @@ def learn_cell(hash: bytes, encoding: bytes, facts: KnownFacts) -> None:
     """Check a cell as `check_cell` does, and remember its fact.
 
     Raises: BadFormat, MissingData: as `check_cell`.
-    Source: docs/design/foreign-data.md "Structure".
     """
     if _is_plain_leaf(encoding):
         facts.add_leaf(hash, encoding)
@@ -79,7 +77,6 @@ def learn_cells(cells: list[tuple[bytes, bytes]], facts: KnownFacts) -> int:
 
     Leaves are not remembered: few are asked about, and `facts` is to find these where it loads.
     Returns: how many were checked and are sound; `learn_cell` tells what the next one lacks.
-    Source: docs/design/foreign-data.md "Structure".
     """
     found: i64 = 0
     for hash, encoding in cells:

@@ -1,4 +1,8 @@
-"""Record, coded value, syntax and signed value: small cells around other values."""
+"""Record, coded value, syntax and signed value: small cells around other values.
+
+Source: CAD003 "Signed", "Syntax", "Coded values", "Records"; docs/cells.md "Signed", "Where the
+    documents differ", "Record, Coded, Syntax"; CAD002 "Signed".
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,6 @@ class Record(Cell):
     """A dense record: a vector of fields whose tag says what they mean.
 
     Shapes: digit 0 .. 15.
-    Source: CAD003 "Records"; docs/cells.md "Record, Coded, Syntax".
     """
 
     __slots__ = ("_body", "_digit")
@@ -98,7 +101,6 @@ class Coded(Cell):
     """A value marked with a code that says how to read it.
 
     Shapes: digit 0 .. 15; code and value are any values.
-    Source: CAD003 "Coded values"; docs/cells.md "Record, Coded, Syntax".
     """
 
     __slots__ = ("_digit",)
@@ -157,7 +159,6 @@ class Syntax(Cell):
     """A value with a map of metadata.
 
     Shapes: meta is a Map or None; an empty Map counts as None.
-    Source: CAD003 "Syntax"; docs/cells.md "Where the documents differ".
     """
 
     __slots__ = ("_meta",)
@@ -230,7 +231,6 @@ class Signed(Cell):
 
     Shapes: public_key 32 bytes (empty in the key-less form, which never verifies), signature 64
             bytes.
-    Source: CAD002 "Signed"; CAD003 "Signed"; docs/cells.md "Signed".
     """
 
     __slots__ = ("_key", "_signature", "_verdict")
@@ -254,10 +254,7 @@ class Signed(Cell):
 
     @classmethod
     def sign(cls, key_pair: KeyPair, value: object) -> Signed:
-        """Return `value` signed by `key_pair`; the result counts as verified.
-
-        Source: CAD003 "Signed"; docs/cells.md "Signed".
-        """
+        """Return `value` signed by `key_pair`; the result counts as verified."""
         need(key_pair, KeyPair, "a value is signed by a KeyPair")
         made = Signed(key_pair.public_key, bytes(SIGNATURE_BYTES), value)
         made._signature = key_pair.sign(made.message())

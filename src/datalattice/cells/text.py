@@ -1,4 +1,7 @@
-"""Text: the printed form of values, JSON in and JSON out."""
+"""Text: the printed form of values, JSON in and JSON out.
+
+Source: CAD044; docs/cells.md "JSON mapping", "Printed form"; CAD032.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,6 @@ def brief(value: object) -> str:
     """Return a short text of a value, or of a tuple of some, for errors and logs.
 
     Whoever sent it may have made it as long as a cell can be.
-    Source: docs/cells.md "Printed form".
     """
     if isinstance(value, tuple):
         shown = [brief(one) for one in value[:BRIEF_ITEMS_MAX]]
@@ -59,10 +61,7 @@ def brief(value: object) -> str:
 
 
 def integer_text(number: int) -> str:
-    """Return the decimal digits of an integer of any size.
-
-    Source: CAD032; docs/cells.md "Printed form".
-    """
+    """Return the decimal digits of an integer of any size."""
     if number.bit_length() < PLAIN_BITS_MAX or -(10**4000) < number < 10**4000:
         return str(number)
     # The interpreter refuses long conversions by default; ours are bounded at 4,096 bytes.
@@ -74,7 +73,6 @@ def parse_integer(digits: str) -> int:
     """Return the integer of decimal digits, with or without a sign.
 
     Raises: BadFormat: more digits than an integer can have.
-    Source: CAD032; docs/cells.md "Printed form".
     """
     if len(digits) <= SHORT_DIGITS:
         return int(digits)
@@ -95,10 +93,7 @@ def parse_integer(digits: str) -> int:
 
 
 def double_text(number: float) -> str:
-    """Return the shortest decimal text of a double: plain from 1e-3 to 1e7, else with an `E`.
-
-    Source: CAD032; docs/cells.md "JSON mapping".
-    """
+    """Return the shortest decimal text of a double: plain from 1e-3 to 1e7, else with an `E`."""
     if number == 0:
         return "-0.0" if math.copysign(1, number) < 0 else "0.0"
     if 1e-3 <= number < 1e7 or -1e7 < number <= -1e-3:
@@ -196,7 +191,6 @@ def to_text(value: Value) -> str:
 
     Raises: UsageError: nested more than 500 levels; LimitExceeded: more than 100,000,000
             characters; MissingData: a part of it is not here.
-    Source: CAD032; docs/cells.md "Printed form".
     """
     return _written(value, _print)
 
@@ -276,7 +270,6 @@ def to_json(value: Value, *, json5: bool = False) -> str:
     Lossy where JSON has no counterpart: keywords become strings, blobs "0x.." strings, sets arrays.
     Raises: UsageError: nested more than 500 levels; LimitExceeded: more than 100,000,000
             characters; MissingData: a part of it is not here.
-    Source: CAD044; docs/cells.md "JSON mapping".
     """
     return _written(value, _write_json5 if json5 else _write_json)
 

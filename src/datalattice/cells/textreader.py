@@ -51,7 +51,6 @@ def from_text(text: str) -> Value:
 
     Blanks and commas separate, `;` begins a comment to the end of the line.
     Raises: BadFormat: it is none, with the place.
-    Source: CAD032; docs/json.md "Printed form".
     """
     need(text, str, "a printed form is a str")
     return _Reader(text).read()

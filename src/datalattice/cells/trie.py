@@ -9,6 +9,8 @@ byte string, and is closed from the start when its entries have no kids of their
 object to the cycle collector, and an entry is added to it by splicing bytes.
 
 Length: one structure with its single and bulk updates; they share the tree's private shape.
+
+Source: CAD003 "Map", "Set"; docs/cells.md "Map and Set".
 """
 
 from __future__ import annotations
@@ -123,10 +125,7 @@ def place(hashes: bytes, digest: bytes) -> i64:
 
 
 class Trie(Cell):
-    """What map and set have in common.
-
-    Source: CAD003 "Map", "Set"; docs/cells.md "Map and Set".
-    """
+    """What map and set have in common."""
 
     __slots__ = ("_count", "_hashes", "_mask", "_sample", "_shift", "_tag")
 

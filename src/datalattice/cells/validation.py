@@ -1,4 +1,7 @@
-"""Validation: the complete check of a value, by `check_cell` over all its cells, children first."""
+"""Validation: the complete check of a value, by `check_cell` over all its cells, children first.
+
+Source: CAD003; docs/cells.md "Decoding".
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ def validate(value: Value) -> list[bytes]:
 
     Faults that can be seen are raised even when other branches are missing.
     Raises: BadFormat: some part has the wrong kind, length, order or place.
-    Source: CAD003; docs/cells.md "Decoding".
     """
     found = _Found()
     # Kids, and encodings of cells whose kids are all done. A chain of cells can be millions long.

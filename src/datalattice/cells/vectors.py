@@ -6,6 +6,9 @@ after another by appending share even the tail's Python list, each looking only 
 part of it.
 
 Length: one structure with all its operations; they share the tree's private shape.
+
+Source: CAD002 "List", "Vector"; CAD003 "List", "Vector"; docs/cells.md "Vector and List";
+    docs/design/decisions.md "D-Q2".
 """
 
 from __future__ import annotations
@@ -57,7 +60,6 @@ class Vector(Cell):
 
     Shapes: up to 2**63 - 1 elements, each any value.
     Cost:   append, set and get touch one path, O(log16 n); hashing touches only what is new.
-    Source: CAD002 "Vector"; CAD003 "Vector"; docs/cells.md "Vector and List".
     """
 
     __slots__ = ("_count", "_prefix")
@@ -310,7 +312,6 @@ class Vector(Cell):
         value that stands inside its parent (at most 140 bytes) and refers to no branch; rows are
         not checked.
         Cost: no object for an element; full leaves are made from the rows as they are.
-        Source: CAD003 "Vector"; docs/cells.md "Vector and List".
         """
         total: i64 = len(rows)
         tail: i64 = self._count & 15
@@ -339,7 +340,6 @@ class Vector(Cell):
 
         Shapes: `ends` says for each element where it ends in `data`.
         Cost: no object for an element; full leaves are cut out of `data` as they are.
-        Source: CAD003 "Vector"; docs/cells.md "Vector and List".
         """
         cells: list[tuple[bytes, bytes]] = []
         total: i64 = len(ends)
@@ -897,7 +897,6 @@ def vector_fork_offset(a: Vector, b: Vector, work: Work | None = None) -> int | 
 
     Cost:   equal blocks are skipped without loading them; paid from `work`, when given.
     Raises: WorkExceeded: `work` is used up.
-    Source: docs/design/decisions.md "D-Q2".
     """
     return _first_of(a, b, work, backwards=False)
 
@@ -907,7 +906,6 @@ def vector_last_difference(a: Vector, b: Vector, work: Work | None = None) -> in
 
     Cost:   equal blocks are skipped without loading them; paid from `work`, when given.
     Raises: WorkExceeded: `work` is used up.
-    Source: docs/design/decisions.md "D-Q2".
     """
     return _first_of(a, b, work, backwards=True)
 
@@ -933,7 +931,6 @@ def vector_overlap_differences(
     Cost:   where the skips differ by a multiple of 16, equal leaves are not loaded; elsewhere each
             leaf is. Paid from `work`, when given.
     Raises: WorkExceeded: `work` is used up.
-    Source: docs/design/decisions.md "D-Q2".
     """
     at: i64 = 0
     last: i64 = count
@@ -1004,10 +1001,7 @@ def _leaves_between(
 
 
 class List(Cell):
-    """An immutable sequence that grows at its front; otherwise like a vector.
-
-    Source: CAD002 "List"; CAD003 "List"; docs/cells.md "Vector and List".
-    """
+    """An immutable sequence that grows at its front; otherwise like a vector."""
 
     __slots__ = ("_body",)
 

@@ -1,4 +1,8 @@
-"""Walk: over the cells below a value, with stacks of our own: a chain can be millions long."""
+"""Walk: over the cells below a value, with stacks of our own: a chain can be millions long.
+
+Source: CAD006 "Memory size", "Storage", "Novelty"; docs/cells.md "Embedding", "Signed", "Partial
+    values"; CAD003 "Signed", "Branches"; CAD036 "Delta", "Missing data".
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,6 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
     not visited.
     Raises: MissingData: a cell known by hash only is not at hand.
     Cost:   proportional to the cells returned and their direct children.
-    Source: CAD006 "Novelty"; docs/cells.md "Partial values".
     """
     found: list[Part] = []
     seen: set[bytes] = set()
@@ -89,8 +92,6 @@ def settle(parts: list[Part], home: Loader) -> None:
     """Close cells that `home` now holds.
 
     Their children are loaded through it from here on, and their memory is free.
-
-    Source: CAD006 "Storage"; docs/cells.md "Partial values".
     """
     for _digest, _encoding, cell in parts:
         if isinstance(cell, Cell):
@@ -98,10 +99,7 @@ def settle(parts: list[Part], home: Loader) -> None:
 
 
 def missing(value: Value, limit: int | None = None) -> list[bytes]:
-    """Return the hashes below `value` that cannot be loaded, at most `limit` of them.
-
-    Source: CAD036 "Missing data"; docs/cells.md "Partial values".
-    """
+    """Return the hashes below `value` that cannot be loaded, at most `limit` of them."""
     absent: list[bytes] = []
     seen: set[bytes] = set()
     stack: list[Value] = [value]
@@ -125,7 +123,6 @@ def difference(own: Value, other: Value) -> Iterator[Part]:
     Level by level, subtrees that the other side is seen to have are left out; a cell moved to quite
     another place may be named again.
     Raises: MissingData: a cell known by hash only is not at hand.
-    Source: CAD036 "Delta"; docs/cells.md "Partial values".
     """
     if value_hash(own) == value_hash(other):
         return
@@ -175,18 +172,12 @@ def _enter(value: Value, digest: bytes, have: set[bytes], below: Front) -> None:
 
 
 def branch_count(value: Value) -> int:
-    """Return the number of references in the cell of `value`, repeats counted.
-
-    Source: CAD003 "Branches"; docs/cells.md "Embedding".
-    """
+    """Return the number of references in the cell of `value`, repeats counted."""
     return sum(1 for _ in branch_kids(value))
 
 
 def inline_signed(value: Value) -> Iterator[Signed]:
-    """Yield the signed values in the cell of `value`: itself, and those embedded at any depth.
-
-    Source: CAD003 "Signed"; docs/cells.md "Signed".
-    """
+    """Yield the signed values in the cell of `value`: itself, and those embedded at any depth."""
     stack: list[object] = [value]
     while stack:
         kid = stack.pop()
@@ -200,10 +191,7 @@ def inline_signed(value: Value) -> Iterator[Signed]:
 
 
 def memory_size(value: Value) -> int:
-    """Return the memory size of a value, in bytes: what storing all its cells takes.
-
-    Source: CAD006 "Memory size"; docs/cells.md "Embedding".
-    """
+    """Return the memory size of a value, in bytes: what storing all its cells takes."""
     sizes: dict[bytes, int] = {}
     stack: list[Value] = [value]
     while stack:

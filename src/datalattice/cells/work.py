@@ -5,7 +5,7 @@ time, as many as its sender brought; by what it made itself, no more than by wha
 Legal work is linear in distinct cells, so it earns what it spends; a small tree that stands for a
 huge one does not. Local merges have no `Work` and no bound.
 
-Source: docs/design/foreign-data.md "Work".
+Source: docs/design/foreign-data.md "Remembered pairs", "Work".
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ class SlotPairs:
     """Pairs (own, other) of slots whose merge would end as it did before. One thread uses it.
 
     A pill that was planted once would else cost its merge at every later statement of any peer.
-    Source: docs/design/foreign-data.md "Remembered pairs".
     """
 
     def __init__(self, pairs_max: int = PAIRS_MAX) -> None:

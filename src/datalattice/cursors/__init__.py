@@ -1,4 +1,4 @@
-"""Cursors: mutable handles on immutable values - roots, paths, forks, signed values, views."""
+"""Cursors: mutable handles on immutable values: roots, paths, forks, signed values, views."""
 
 from datalattice.cursors.base import Cursor, PathCursor, Root, Wake
 from datalattice.cursors.changes import Change, Changes

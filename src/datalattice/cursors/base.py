@@ -1,12 +1,13 @@
-"""Cursor: a mutable handle on an immutable value, and the operations that every kind of it has.
+"""Cursor: a mutable handle on an immutable value, and the operations that all cursors share.
 
-All writes are atomic replacements of one reference at the root of a chain of cursors. Each kind of
-cursor says how it reads, and how a change of its value becomes a change of the cursor below it;
-everything else is written once, here.
+Every write atomically replaces one reference at the root of a chain of cursors. A cursor class
+defines how it reads, and how a change of its value becomes a change of the cursor below it.
 
-A change is a function from the current value to the next one. It runs without a lock, and again
-when another thread was faster, so it must be pure and may be slow. It returns `KEEP` to leave
-everything as it is, the very objects included.
+A change is a function from the current value to the next one. It runs without a lock, and runs
+again if another thread was faster; so it must be pure, and may be slow. It returns `KEEP` to leave
+the value unchanged.
+
+Source: CAD035 "Path", "Root", "Cursors"; docs/cursors.md "Paths", "Kinds", "Changes", "Operations".
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Change = Callable[[Value], Value]
 Update = Callable[[Value], object]
 Accumulate = Callable[[Value, Value], object]
 Wake = Callable[[], None]
-"""Is called after a value was replaced, by the thread that did it; quick, and it does not raise."""
+"""Called after a value was replaced, by the thread that replaced it; quick, and does not raise."""
 
 
 class _Keep:
@@ -34,14 +35,13 @@ class _Keep:
 
 
 KEEP: Final = _Keep()
-"""What a change returns to leave the value as it is."""
+"""Returned by a change to leave the value unchanged."""
 
 
 class Reference:
-    """One value that threads replace atomically. The lock is held for the swap alone.
+    """One value that threads replace atomically. The lock is held only for the swap.
 
-    Who listens is woken after the swap: whoever reads the value after a wake sees that change or a
-    later one.
+    Listeners are woken after the swap: a read after a wake sees that change or a later one.
     """
 
     __slots__ = ("_listeners", "_lock", "value")
@@ -52,7 +52,7 @@ class Reference:
         self._listeners: tuple[Wake, ...] = ()
 
     def swap(self, expected: Value, new: Value) -> bool:
-        """Put `new` in place of the very object `expected`; return whether it was there."""
+        """Replace the very object `expected` by `new`; return whether it was still there."""
         with self._lock:
             if self.value is not expected:
                 return False
@@ -62,19 +62,19 @@ class Reference:
         return True
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Call `wake` after every swap from now on; return what ends that."""
+        """Call `wake` after every swap from now on; return a function that ends this."""
         with self._lock:
             self._listeners = (*self._listeners, wake)
 
         def end() -> None:
             with self._lock:
-                # By identity: two listeners may be equal.
+                # By identity, since two listeners may be equal.
                 self._listeners = tuple([held for held in self._listeners if held is not wake])
 
         return end
 
     def apply(self, change: Change) -> tuple[Value, Value]:
-        """Replace the value by what `change` makes of it; return the value before and after."""
+        """Replace the value by `change(value)`; return the value before and after."""
         while True:
             old = self.value
             new = change(old)
@@ -85,16 +85,14 @@ class Reference:
 
 
 class Cursor(ABC):
-    """A handle on a value that is replaced, never changed.
+    """A handle on an immutable value.
 
     Host values given to it (dict, list, set) become cells. Threads may share a cursor.
-
-    Source: CAD035 "Cursors"; docs/cursors.md "Operations".
     """
 
     __slots__ = ()
 
-    # --- what each kind of cursor says ---
+    # --- defined by each class of cursor ---
 
     @abstractmethod
     def _read(self) -> Value:
@@ -102,9 +100,9 @@ class Cursor(ABC):
 
     @abstractmethod
     def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
-        """Replace the value by what `change` makes of it; return the value before and after.
+        """Replace the value by `change(value)`; return the value before and after.
 
-        is_judged: `change` writes only what may be written here; the levels below do not check it.
+        is_judged: the result was checked already, so the levels below skip their checks.
         """
 
     @abstractmethod
@@ -112,11 +110,11 @@ class Cursor(ABC):
         """Return the reference whose replacement may change the value."""
 
     def _seed(self, value: Value) -> Value:
-        """Return what an update function is given for the current value."""
+        """Return the value to pass to an update function: the zero for a missing value."""
         return value
 
     def _lattice_here(self) -> Lattice | None:
-        """Return the lattice that says what to create below the value, nil when there is none."""
+        """Return the lattice that defines what to create below the value, or None."""
         return None
 
     @property
@@ -127,33 +125,30 @@ class Cursor(ABC):
     # --- reading ---
 
     def get(self, *keys: object) -> Value:
-        """Return the value, or what lies at `keys` inside it; nil where a step cannot be made."""
+        """Return the value, or the value at `keys` inside it; None if a step is missing."""
         value = self._read()
         return get_in(value, cells(keys)) if keys else value
 
     def detach(self) -> Root:
-        """Return a root on the present value, which it remembers as its initial one."""
+        """Return a root on the current value, which is its initial value."""
         return Root(self._read())
 
     def path(self, *keys: object) -> Cursor:
-        """Return a cursor on what lies at `keys`; no keys: this cursor."""
+        """Return a cursor on the value at `keys`; with no keys, this cursor."""
         return PathCursor(self, keys) if keys else self
 
     def version(self) -> object:
-        """Return what stands for the present state: the same object until something is written.
+        """Return an object that stays the same until something below the root is written.
 
-        Whoever derives much from the value can keep it for as long. Something may have been written
-        elsewhere below the same root.
-        Source: docs/cursors.md "Changes".
+        Results derived from the value can be cached under it; it may change without the value.
         """
         return self._watched().value
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Call `wake` after every change at the root of this cursor; return what ends that.
+        """Call `wake` after every change at the root of this cursor; return what ends this.
 
-        The change may have been elsewhere below the root: `Changes` looks. Nobody who reads the
-        value after being woken misses the last change.
-        Source: docs/cursors.md "Changes".
+        The change may be elsewhere below the root; `Changes` compares the values. A read after the
+        last wake sees the last change.
         """
         return self._watched().subscribe(wake)
 
@@ -183,15 +178,15 @@ class Cursor(ABC):
         return done
 
     def assoc(self, key: object, value: object) -> None:
-        """Write `value` under `key` of the value."""
+        """Write `value` at `key` inside the value."""
         self.assoc_in(value, key)
 
     def assoc_in(self, value: object, *keys: object) -> None:
         """Write `value` at `keys` inside the value.
 
-        A lattice cursor creates the containers on the way; others need them to be there.
-        Raises: NoSuchPath: a step leads through nothing. TypeMismatch: a step leads through
-                something that is not a data structure.
+        A lattice cursor creates missing containers on the way.
+        Raises: NoSuchPath: a container is missing. TypeMismatch: a step leads through something
+                other than a container.
         """
         cell, path, lattice = to_cell(value), cells(keys), self._lattice_here()
         self._apply(lambda current: assoc_in(current, path, cell, lattice))
@@ -221,9 +216,9 @@ class Cursor(ABC):
         return self._update(lambda current: function(current, cell))[1]
 
     def _update(self, function: Update, *, is_judged: bool = False) -> tuple[Value, Value]:
-        """Replace the value by `function` of it; return the value before and the result.
+        """Replace the value by `function(value)`; return the value before and the result.
 
-        A function that returns the object it was given changes nothing.
+        A function that returns its argument itself changes nothing.
         """
         result: Value = None
 
@@ -239,9 +234,9 @@ class Cursor(ABC):
     # --- merging ---
 
     def merge(self, value: object) -> Value:
-        """Take over what was done on a detached cursor, if nothing else was done here meanwhile.
+        """Replace the value by that of a detached cursor, if this one is unchanged since.
 
-        Returns whether it happened. Values are never combined: that needs a lattice cursor.
+        Returns whether it was replaced. Merging values needs a lattice cursor.
         Raises: UnsupportedOperation: `value` is not a detached cursor.
         """
         if isinstance(value, Root):
@@ -256,10 +251,7 @@ class Cursor(ABC):
 
 
 class Root(Cursor):
-    """A holder of one value.
-
-    Source: CAD035 "Root"; docs/cursors.md "Kinds".
-    """
+    """A holder of one value."""
 
     __slots__ = ("_initial", "_reference")
 
@@ -269,7 +261,7 @@ class Root(Cursor):
 
     @property
     def initial_value(self) -> Value:
-        """The value given at construction, or detached from another cursor."""
+        """The value at construction."""
         return self._initial
 
     def _watched(self) -> Reference:
@@ -283,10 +275,9 @@ class Root(Cursor):
 
 
 class PathCursor(Cursor):
-    """A cursor on what lies at `keys` inside the value of `base`.
+    """A cursor on the value at `keys` inside the value of `base`.
 
-    Shapes: lattice, when given, that of the base's value: it says what to create on the way.
-    Source: CAD035 "Path"; docs/cursors.md "Paths".
+    `lattice`, if given, is that of the base's value: it defines what to create on the way.
     """
 
     __slots__ = ("_base", "_keys", "_lattice")
@@ -300,11 +291,11 @@ class PathCursor(Cursor):
 
     @property
     def initial_value(self) -> Value:
-        """What lies at the keys in the base's initial value."""
+        """The value at the keys in the base's initial value."""
         return get_in(self._base.initial_value, self._keys)
 
     def path(self, *keys: object) -> Cursor:
-        """Return a cursor on what lies at `keys` below; no keys: this cursor."""
+        """Return a cursor on the value at `keys`; with no keys, this cursor."""
         return PathCursor(self._base, self._keys + cells(keys), self._lattice) if keys else self
 
     def _watched(self) -> Reference:

@@ -1,8 +1,10 @@
-"""Changes: what happens to the value of a cursor, for those who wait for it.
+"""Changes: waiting for changes of a cursor's value.
 
-A watcher remembers the value it saw last and compares. Changes that come faster than it looks are
-seen as one; the last one is never missed, because a wake comes after the swap and the watcher
-clears its flag before it reads.
+A watcher compares the value with the one it saw last, so several quick changes may appear as one.
+The last change is never missed: a wake comes after the swap, and the watcher clears its flag before
+it reads.
+
+Source: docs/cursors.md "Changes".
 """
 
 from __future__ import annotations
@@ -31,10 +33,8 @@ def _always(_change: Change) -> bool:
 class Changes:
     """The changes of a cursor's value from now on; an iterator that waits.
 
-    Threads that write are never held up. Use `with`, or `close` it: until then the cursor keeps
-    waking it. One thread takes the changes; any thread may close.
-
-    Source: docs/cursors.md "Changes".
+    Writers are never blocked. Use `with`, or `close` it, to end the subscription. One thread takes
+    the changes; any thread may close.
     """
 
     __slots__ = ("_closed", "_cursor", "_end", "_flag", "_seen", "_wakes")
@@ -57,10 +57,7 @@ class Changes:
         return self._closed
 
     def poll(self) -> Change | None:
-        """Return the change since the last one returned, None when the value is the same.
-
-        Source: docs/cursors.md "Changes".
-        """
+        """Return the change since the last one returned, None if the value is the same."""
         self._flag.clear()
         before, after = self._seen, self._cursor.get()
         if after is before:
@@ -71,14 +68,13 @@ class Changes:
     def wait(
         self, timeout_s: float | None = None, counts: Callable[[Change], bool] = _always
     ) -> Change | None:
-        """Return the next change that `counts`; None when there was none in time, or on `close`.
+        """Return the next change for which `counts` is true; None after the timeout or `close`.
 
-        Units:  timeout_s: seconds, None waits without end.
+        Args:   timeout_s: seconds; None waits without limit.
         Raises: UsageError: the timeout is negative.
-        Source: docs/cursors.md "Changes".
         """
         if timeout_s is not None and timeout_s < 0:
-            raise UsageError(f"timeout_s is 0 or more seconds, or None, got {timeout_s!r}")
+            raise UsageError(f"timeout_s is not 0 or more seconds, or None: {timeout_s!r}")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._closed:
             change = self.poll()
@@ -87,7 +83,7 @@ class Changes:
                     return change
                 continue
             if self._ended():
-                break  # before the flag was cleared: nobody would set it again
+                break  # closed before poll cleared the flag: it would not be set again
             if deadline is None:
                 self._flag.wait()
             elif not self._flag.wait(max(deadline - time.monotonic(), 0.0)):
@@ -98,19 +94,14 @@ class Changes:
         return self._closed
 
     def on_wake(self, wake: Wake) -> None:
-        """Call `wake` too whenever something may have changed, and on `close`.
+        """Also call `wake` whenever the value may have changed, and on `close`.
 
-        It runs in the thread that writes, is quick and does not raise: event loops hand over there.
-
-        Source: docs/cursors.md "Changes".
+        Runs in the writing thread, so it must be quick and not raise: hand over to an event loop.
         """
         self._wakes = (*self._wakes, wake)
 
     def close(self) -> None:
-        """Stop watching; a thread that waits returns. A second call does nothing.
-
-        Source: docs/cursors.md "Changes".
-        """
+        """Stop watching; a waiting thread returns. Closing twice is allowed."""
         if not self._closed:
             self._closed = True
             self._end()

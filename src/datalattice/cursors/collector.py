@@ -1,8 +1,8 @@
-"""Collector: Python's cycle collector stands still while much is written or merged.
+"""Collector: pauses Python's cycle collector during large writes and merges.
 
-Cells refer downwards only, so none of them is ever part of a cycle; but each one made counts
-towards the next collection, and each collection visits all that are in memory. Of the merge of a
-hundred thousand entries it took six sevenths of the time. It catches up between two actions.
+Cells refer only downwards, so they never form cycles. But each new cell counts towards the next
+collection, and each collection visits all cells in memory: six sevenths of the time of a merge of
+100,000 entries. The collector runs again between two actions.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ import threading
 from typing import Final
 
 OVERLAPS_MAX: Final = 64
-"""So many actions may end in a row while others are under way; then the collector has its turn."""
+"""Most actions in a row that may end while others overlap; then the collector runs."""
 
 
 class _Pause:
-    """A context in which no cycles are collected; may be entered by several threads at once.
-
-    Threads that are never all outside at once would keep the collector from ever running.
-    """
+    """A context without cycle collection; several threads may be inside at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,10 +1,11 @@
-"""Lattice cursors.
+"""Lattice cursors: handles that know the lattice of their value, so they create, merge and sync.
 
-Handles that know how their value is joined, so they can create, merge, fork and sync.
+A fork is a working copy. Its `sync` merges its edits into the parent and the parent's changes into
+the fork; it goes one level up and calls no callback. Only the `sync` of a root calls out, to store
+and to replicate.
 
-A fork is a working copy. Its `sync` brings its edits into the parent and the parent's news into the
-fork; it goes one level up and fires nothing. Only the `sync` of a root calls out, to store and to
-replicate.
+Source: CAD035 "Signed cursor", "Merge", "Sync", "Path navigation"; docs/cursors.md; CAD024 "Signed
+    cursor", "Fork and sync", "Lattice cursors"; docs/design/decisions.md "D-SC", "D10".
 """
 
 from __future__ import annotations
@@ -38,18 +39,15 @@ from datalattice.lattice import (
 )
 
 SyncCallback = Callable[[Value], object]
-"""Gets the value of a root that syncs; returns an equal value, or one to be merged in."""
+"""Called with the value of a root that syncs; returns an equal value, or one to merge."""
 
 
 Gate = Callable[[MergeContext], None]
-"""Called before a write below an owner, with the place; it may wait, and may raise to refuse it."""
+"""Called before a write below an owner, with its context; may wait, and raises to refuse it."""
 
 
 class LatticeCursor(Cursor):
-    """A cursor whose value has a lattice (or none, below the last lattice of a path).
-
-    Source: CAD024 "Lattice cursors"; CAD035; docs/cursors.md "Kinds".
-    """
+    """A cursor whose value has a lattice (or none, below the last lattice of a path)."""
 
     __slots__ = ("_context", "_gate", "_lattice", "_strict")
 
@@ -68,25 +66,24 @@ class LatticeCursor(Cursor):
 
     @property
     def lattice(self) -> Lattice | None:
-        """The lattice of the value, nil below the last lattice of a path."""
+        """The lattice of the value, None below the last lattice of a path."""
         return self._lattice
 
     @property
     def context(self) -> MergeContext:
-        """The context of merges and signatures made here; its path is that of this cursor."""
+        """The context of merges and signatures made here; its path is this cursor's."""
         return self._context
 
     def with_context(self, context: MergeContext) -> LatticeCursor:
-        """Set the context of this cursor and return it; cursors made earlier keep theirs."""
+        """Set the context of this cursor and return it; existing child cursors keep theirs."""
         self._context = context.at(self._context.path, self._context.owner)
         return self
 
     def path(self, *keys: object) -> LatticeCursor:
-        """Return a cursor on what lies at `keys`; no keys: this cursor.
+        """Return a cursor on the value at `keys`; with no keys, this cursor.
 
-        Where the path enters a signed value, reads are verified and writes are signed.
-        Keys of keyed and signed levels become canonical; others are used as they are.
-        Source: CAD035 "Path navigation"; docs/cursors.md "Paths"; docs/design/decisions.md "D10".
+        Inside a signed value, reads are verified and writes are signed. Keys of keyed and signed
+        levels become canonical; others are used as given.
         """
         cursor: LatticeCursor = self
         lattice, context = self._lattice, self._context
@@ -107,26 +104,19 @@ class LatticeCursor(Cursor):
         return Descended(cursor, pending, lattice, context) if pending else cursor
 
     def fork(self) -> ForkedLattice:
-        """Return a working copy of the present value.
-
-        Source: CAD024 "Fork and sync"; docs/cursors.md "Fork and sync".
-        """
-        self._pass_gate()  # what the fork is to be written on must not be stale
+        """Return a working copy of the current value."""
+        self._pass_gate()  # a fork of a stale value could not be written back
         return ForkedLattice(self)
 
     @abstractmethod
     def sync(self) -> Value:
-        """Bring the value together with what lies below this cursor; return it.
-
-        Source: CAD024 "Fork and sync"; docs/cursors.md "Fork and sync".
-        """
+        """Merge the value with the cursor above this one; return it."""
 
     def merge(self, value: object) -> Value:
-        """Join `value` into the value and return the result. The caller has checked its shape.
+        """Merge `value`, whose shape the caller has checked, into the value; return the result.
 
-        Given a detached cursor it replaces instead of joining: see `Cursor.merge`.
-        Raises: UnsupportedOperation: there is no lattice here.
-        Source: CAD024 "Lattice cursors"; docs/cursors.md "Kinds".
+        A detached cursor replaces instead of merging: see `Cursor.merge`.
+        Raises: UnsupportedOperation: there is no lattice.
         """
         lattice = self._lattice
         if lattice is None or isinstance(value, Root):
@@ -135,15 +125,14 @@ class LatticeCursor(Cursor):
         return self.adopt(lambda current: lattice.merge(current, cell, context))
 
     def adopt(self, function: Update) -> Value:
-        """Replace the value by `function(value)`, which was judged elsewhere; return it.
+        """Replace the value by `function(value)` without checks; return it.
 
-        It serves merges and values that are durable already; nothing is refused here.
-        Source: docs/cursors.md "What is refused".
+        For merges and for values that are durable already.
         """
         return self._update(function, is_judged=True)[1]
 
     def _accepted(self, change: Change) -> Change:
-        """Return the change that raises where `change` writes what may not be written here."""
+        """Return `change`, made to raise if its result may not be written here."""
         lattice, context = self._lattice, self._context
         if lattice is None or not self._strict or context.is_signed or not is_guarded(lattice):
             return change
@@ -161,7 +150,7 @@ class LatticeCursor(Cursor):
         return self._lattice
 
     def _pass_gate(self) -> None:
-        """Wait until values below an owner may be written here, if that is restricted."""
+        """Wait until values below an owner may be written, if a gate restricts that."""
         if self._gate is not None and self._context.owner is not None:
             self._gate(self._context)
 
@@ -169,11 +158,9 @@ class LatticeCursor(Cursor):
 class RootLattice(LatticeCursor):
     """The top of a tree of lattice cursors.
 
-    strict: below an owner only values that a key of this owner signed are read and written; it is
-            left out by tests and vectors of the seed's rule only, which takes the context's key.
-    gate:   is called before a write below an owner, and before a fork there: see `Gate`.
-
-    Source: CAD024 "Lattice cursors"; CAD035; docs/cursors.md "Kinds".
+    strict: below an owner, read and write only values signed by a key of this owner.
+            "`strict=False` leaves that out, for tests and vectors" (decisions.md "D-SC").
+    gate:   called before a write or a fork below an owner: see `Gate`.
     """
 
     __slots__ = ("_initial", "_on_sync", "_reference")
@@ -199,11 +186,10 @@ class RootLattice(LatticeCursor):
         return self._initial
 
     def sync(self) -> Value:
-        """Hand the value to the sync callback, take over what it returns, and return that.
+        """Pass the value to the sync callback, adopt the value that it returns, and return it.
 
-        A write that came between is joined with it. Without a callback nothing happens.
-        Raises: UnsupportedOperation: a write came between and there is no lattice.
-        Source: CAD035 "Sync"; docs/cursors.md "Fork and sync".
+        A write made meanwhile is merged with it. Without a callback nothing happens.
+        Raises: UnsupportedOperation: there was a write meanwhile, and there is no lattice.
         """
         current = self._read()
         if self._on_sync is None:
@@ -224,10 +210,7 @@ class RootLattice(LatticeCursor):
 
 
 class ForkedLattice(LatticeCursor):
-    """A working copy of the value of `parent`.
-
-    Source: CAD024 "Fork and sync"; CAD035; docs/cursors.md "Fork and sync".
-    """
+    """A working copy of the value of `parent`."""
 
     __slots__ = ("_fork_point", "_initial", "_parent", "_reference", "_syncing")
 
@@ -245,13 +228,12 @@ class ForkedLattice(LatticeCursor):
         return self._initial
 
     def sync(self) -> Value:
-        """Join the edits made here with the parent's value, on both sides, and return the result.
+        """Merge the edits made here with the parent's value, on both sides; return the result.
 
-        An unchanged parent takes over the very object held here. Without a lattice the parent's
-        value is overwritten. Writes made here meanwhile are kept, for the next sync.
-        Source: CAD024 "Fork and sync"; CAD035 "Sync"; docs/cursors.md "Fork and sync".
+        An unchanged parent adopts the very object held here. Without a lattice the parent's value
+        is overwritten. Writes made here meanwhile are kept for the next sync.
         """
-        # One sync at a time: the fork point and the value here must belong together.
+        # One sync at a time: the fork point and the value must belong together.
         with self._syncing:
             local, fork_point = self._read(), self._fork_point
 
@@ -282,10 +264,7 @@ class ForkedLattice(LatticeCursor):
 
 
 class Descended(LatticeCursor):
-    """A cursor on what lies at `keys` inside the value of a lattice cursor.
-
-    Source: CAD035 "Path navigation"; docs/cursors.md "Paths".
-    """
+    """A cursor on the value at `keys` inside the value of a lattice cursor."""
 
     __slots__ = ("_keys", "_parent", "_path", "_reference")
 
@@ -304,24 +283,19 @@ class Descended(LatticeCursor):
 
     @property
     def initial_value(self) -> Value:
-        """What lies at the keys in the parent's initial value."""
+        """The value at the keys in the parent's initial value."""
         return self._path.initial_value
 
     def sync(self) -> Value:
-        """Sync the parent; return the value.
-
-        Source: CAD035 "Sync"; docs/cursors.md "Fork and sync".
-        """
+        """Sync the parent; return the value."""
         self._parent.sync()
         return self._read()
 
     def merge(self, value: object) -> Value:
-        """Join `value` into the value and return the result.
+        """Merge `value` into the value and return the result.
 
-        Below the last lattice of the path the join happens further up: the parent merges its value
-        with `value` written into it.
-        Raises: UnsupportedOperation: there is no lattice all the way up.
-        Source: CAD035 "Merge"; docs/cursors.md "Merge".
+        Below the last lattice of the path, the parent merges its value with `value` written in.
+        Raises: UnsupportedOperation: no cursor above has a lattice.
         """
         if self._lattice is not None or isinstance(value, Root):
             return super().merge(value)
@@ -345,10 +319,8 @@ class Descended(LatticeCursor):
 class SignedCursor(LatticeCursor):
     """A cursor on the value inside a signed cell: reads are verified, writes are signed.
 
-    Shapes: base: a cursor on a Signed cell or nil. lattice: that of the value inside. The key that
-            signs is the context's; the context's owner is the one in the path, if there is one.
-    Source: CAD024 "Signed cursor"; docs/cursors.md "Signed cursors";
-            docs/design/decisions.md "D-SC".
+    `base` is a cursor on a Signed cell or None, `lattice` that of the value inside. The context has
+    the key that signs and, if the path has one, the owner.
     """
 
     __slots__ = ("_base",)
@@ -374,7 +346,6 @@ class SignedCursor(LatticeCursor):
         """Sync the base; return the value.
 
         Raises: UnsupportedOperation: the base is not a lattice cursor.
-        Source: CAD035 "Signed cursor"; docs/cursors.md "Signed cursors".
         """
         if not isinstance(self._base, LatticeCursor):
             raise UnsupportedOperation(
@@ -404,7 +375,7 @@ class SignedCursor(LatticeCursor):
             return self._sealed(cell, before, after)
 
         self._pass_gate()
-        # What a key of the owner signs here may stand in the slot.
+        # A key of the owner signs, so the levels below need not check the slot.
         is_judged = self._strict and self._context.owner is not None
         self._base._apply(reseal, is_judged=is_judged)
         return before, after
@@ -413,14 +384,15 @@ class SignedCursor(LatticeCursor):
         return self._lattice.zero() if value is None and self._lattice is not None else value
 
     def _opened(self, cell: Value) -> Value:
-        """Return the value inside a cell, nil when there is no cell.
+        """Return the value inside a cell, None for None.
 
-        Raises: BadSignature: silence would let a write replace it unnoticed (D-SC).
+        Raises: BadSignature: "were it read as nil, the next write would replace it unnoticed"
+                (decisions.md "D-SC").
         """
         if cell is None:
             return None
         if not isinstance(cell, Signed):
-            raise TypeMismatch(f"a Signed value is needed here, got {type(cell).__name__}")
+            raise TypeMismatch(f"the value is not Signed: {type(cell).__name__}")
         context = self._context
         signer, owner = cell.public_key, context.owner
         if self._strict and owner is not None and not context.verify_owner(owner, signer):
@@ -435,7 +407,7 @@ class SignedCursor(LatticeCursor):
         return cell.value
 
     def _sealed(self, cell: Value, before: Value, after: Value) -> Value:
-        """Return the cell to write for a new value: the present one when it says the same."""
+        """Return the cell to write for a new value: the current one if its value is the same."""
         if after is None and (cell is None or not self._strict):
             return None
         key_pair = self._signer()
@@ -445,8 +417,8 @@ class SignedCursor(LatticeCursor):
         is_new_kind = self._strict and type(before) is not type(after)
         if is_new_kind and lattice is not None and not lattice.check_foreign(after):
             raise TypeMismatch(
-                f"a {type(after).__name__} is no value for {brief(self._context.path)}: "
-                f"{lattice!r} takes another kind"
+                f"a {type(after).__name__} is not accepted at {brief(self._context.path)}: "
+                f"{lattice!r} takes another type"
             )
         if (
             isinstance(cell, Signed)
@@ -457,9 +429,9 @@ class SignedCursor(LatticeCursor):
         return Signed.sign(key_pair, after)
 
     def _signer(self) -> KeyPair:
-        """Return the key pair that signs what is written here.
+        """Return the key pair that signs writes here.
 
-        Raises: NoSigningKey: none here may.
+        Raises: NoSigningKey: the context has no key that may sign.
         """
         context = self._context
         owner, identity = context.owner, context.key_pair
@@ -468,7 +440,7 @@ class SignedCursor(LatticeCursor):
             return key_pair
         if identity is None and not len(context.keys):
             raise NoSigningKey(
-                "a write below a signature needs the key_pair of a MergeContext, see with_context"
+                "a write below a signature needs a MergeContext with key_pair: see with_context"
             )
         if self._strict or identity is None:
             raise NoSigningKey(

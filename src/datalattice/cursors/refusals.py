@@ -1,8 +1,8 @@
-"""Refusals: what of a write this node may not write, part by part.
+"""Refusals: the parts of a write that this node may not write.
 
-The parts are those that a merge judges: a section, an owner's slot, an entry of a content store. In
-an owner's slot a node that holds a key of the owner writes what it signed. In the slot of another
-owner it puts what a merge could make of it: what the owner signed, and no less than is there.
+The parts are those that a merge checks: a section, an owner's slot, an entry of a content store. A
+node with a key of the owner may sign any value for a slot. In the slot of another owner it may only
+write the result of a merge: a value that the owner signed and that contains the current one.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ _GUARDED: Final = (*_NAMED, OwnerLattice, SignedLattice, DataLattice)
 class Refusal(NamedTuple):
     """A part of a write that is not accepted.
 
-    Shapes: path: the keys from the top of what was written. before, after: its values; ABSENT where
-            there is none.
+    path: keys from the top of the written value. before, after: values at it, or ABSENT.
     """
 
     path: tuple[Value, ...]
@@ -65,18 +64,18 @@ class Refusal(NamedTuple):
 
 
 def is_guarded(lattice: Lattice) -> bool:
-    """Return whether not every value of its kind may be written at this lattice or below it."""
+    """Return whether this lattice or one below it restricts writes beyond the type of the value."""
     return isinstance(lattice, _GUARDED) or any(is_guarded(one) for one in lattice.within())
 
 
 def refusals(
     lattice: Lattice, before: Value, after: Value, context: MergeContext
 ) -> Iterator[Refusal]:
-    """Yield what may not be written of `after` in the place of `before`.
+    """Yield the parts of `after` that may not replace those of `before`.
 
-    Shapes: context: that of the place, with the keys that sign here and the verifier.
-    Cost:   what differs, down to the slots; for another owner's slot that differs, a merge.
-    Raises: MissingData: a differing cell is not at hand.
+    Args:   context: that of the value, with the keys that sign here and the verifier.
+    Cost:   the difference, down to the slots; a merge for each differing slot of another owner.
+    Raises: MissingData: a differing cell is missing.
     """
     if before is after or not is_guarded(lattice):
         return
@@ -87,7 +86,7 @@ def refusals(
 
 
 def restored(value: Value, refused: Refusal) -> Value:
-    """Return `value` with the part as it was before, unless it has become another one since."""
+    """Return `value` with the refused part put back, unless it has changed since."""
     return _put_back(value, refused.path, refused)
 
 
@@ -104,7 +103,7 @@ def _put_back(value: Value, path: tuple[Value, ...], refused: Refusal) -> Value:
             return value
         if refused.before is ABSENT:
             return value.remove(key)
-        # An Index keeps the spelling of a key that is there, so that one goes first.
+        # put keeps the key cell that an Index has, so the key is removed first.
         return value.remove(key).put(key, refused.before)
     if below is ABSENT:
         return value
@@ -118,7 +117,7 @@ def _is_same(a: object, b: object) -> bool:
 
 
 class _Judge:
-    """Judges one write, with the keys and the verifier of a context."""
+    """Checks one write, with the keys and the verifier of a context."""
 
     def __init__(self, context: MergeContext) -> None:
         self._context: Final = context
@@ -126,7 +125,7 @@ class _Judge:
     def place(
         self, lattice: Lattice, before: object, after: object, path: tuple[Value, ...]
     ) -> Iterator[Refusal]:
-        """Yield what is refused at a place that differs, and below it."""
+        """Yield the refused parts at and below a path where the values differ."""
         if isinstance(lattice, SignedLattice):
             error = self._slot(lattice, before, after, path)
             if error is not None:
@@ -135,9 +134,9 @@ class _Judge:
             if isinstance(lattice, _GUARDED) or is_guarded(lattice):
                 yield from self._entries(lattice, before, after, path)
         else:
-            text = f"a {_kind(after)} is no value for {self._at(path)}: {lattice!r} takes "
+            text = f"a {_kind(after)} is not accepted at {self._at(path)}: {lattice!r} takes "
             zero = lattice.zero()
-            text += "another kind" if zero is None else f"a value like {brief(zero)}"
+            text += "another type" if zero is None else f"a value like {brief(zero)}"
             yield Refusal(path, before, after, TypeMismatch(text))
 
     def _entries(
@@ -150,7 +149,7 @@ class _Judge:
                 came = key
                 if is_exact and isinstance(other, Index) and had:
                     came = other.key_cell(key)
-                    if has and not same(key, came):  # one owner's slot in the place of another's
+                    if has and not same(key, came):  # another owner's slot in the same position
                         yield from self._entry(lattice, key, old, ABSENT, (*path, key))
                         old = ABSENT
                 yield from self._entry(lattice, came, old, new, (*path, came))
@@ -168,14 +167,14 @@ class _Judge:
             judge = self._below(lattice, key, path)
             yield from judge.place(child, before, after, path)
         elif isinstance(lattice, _NAMED):
-            text = f"nothing may be written at {self._at(path)}: {lattice!r} has no such part"
+            text = f"{self._at(path)} may not be written: {lattice!r} has no such part"
             if isinstance(lattice, KeyedLattice):
                 known = ", ".join([name.text() for name in lattice.children()])
-                text = f"nothing may be written at {self._at(path)}: accepted here are {known}"
+                text = f"{self._at(path)} may not be written: accepted here are {known}"
             yield Refusal(path, before, after, NoSuchPath(text))
 
     def _below(self, lattice: Lattice, key: Value, path: tuple[Value, ...]) -> _Judge:
-        """Return the judge of an entry: below an owner map, that of the owner."""
+        """Return the judge of an entry: for an owner map, with the owner in its context."""
         context = self._context
         if not isinstance(lattice, OwnerLattice):
             return self
@@ -187,25 +186,25 @@ class _Judge:
 
     def _content(self, key: Value, after: object, path: tuple[Value, ...]) -> UsageError | None:
         if after is ABSENT:
-            return None  # it has no owner; another holder brings it back
+            return None  # content has no owner, and another holder can bring it back
         hash = value_hash(after)
         if isinstance(key, bytes) and key == hash:
             return None
         return UsageError(
-            f"{self._at(path)} holds another value than its key says: "
-            f"accepted is this value under its hash 0x{hash.hex()}"
+            f"the value at {self._at(path)} does not have the hash in its key: "
+            f"write it under 0x{hash.hex()}"
         )
 
     def _slot(
         self, lattice: SignedLattice, before: object, after: object, path: tuple[Value, ...]
     ) -> DataLatticeError | None:
-        """Return why a value may not be written into an owner's slot, None when it may."""
+        """Return why a value may not be written into an owner's slot, or None."""
         context, owner = self._context, self._context.owner
         is_own = owner is None or context.signer(owner) is not None
         if _is_nothing(after):
             if is_own or _is_nothing(before):
                 return None
-            return NoSigningKey(f"{self._foreign(path)}, so it cannot be taken away")
+            return NoSigningKey(f"{self._foreign(path)}, so it cannot be removed")
         if not isinstance(after, Signed):
             error = f"got {_kind(after)} without a signature"
             if is_own:
@@ -218,7 +217,7 @@ class _Judge:
             error = f"got one signed by 0x{signer.hex()}, which may not sign for its owner"
             if is_own:
                 return BadSignature(
-                    f"{self._at(path)} takes what a key of its owner signed, {error}"
+                    f"{self._at(path)} takes values signed by a key of its owner, {error}"
                 )
             return NoSigningKey(f"{self._foreign(path)}; {error}")
         if not after.verify():
@@ -227,23 +226,21 @@ class _Judge:
         known = before.value if isinstance(before, Signed) else ABSENT
         if not _is_alike(known, after.value) and not inner.check_foreign(after.value):
             return TypeMismatch(
-                f"a signed {_kind(after.value)} is no value for {self._at(path)}: "
-                f"{inner!r} takes another kind"
+                f"a signed {_kind(after.value)} is not accepted at {self._at(path)}: "
+                f"{inner!r} takes another type"
             )
         if is_claimed or (is_own and (owner is None or context.holds(signer))):
             return None
         place = context.at((*context.path, *path), owner)
         if same(lattice.merge(_value(before), after, place), after):
             return None
-        return NotContained(
-            f"{self._foreign(path)}; got an earlier or another state than the one that is there"
-        )
+        return NotContained(f"{self._foreign(path)}; got an earlier or a different state")
 
     def _is_claimed(self, before: object, signer: bytes) -> bool:
-        """Return whether a key here speaks for a DID that others may have to look up.
+        """Return whether a key of this node speaks for a DID whose document is elsewhere.
 
-        A verifier that has not read its document yet knows no key of it. Where another key's value
-        is, it decides.
+        A verifier that has not read the document knows no key of the DID, so an own signature is
+        accepted in an empty slot or over a value of the same key.
         """
         owner = self._context.owner
         is_remote = is_bare_did(owner) and public_key_of(owner) is None
@@ -256,7 +253,7 @@ class _Judge:
     def _foreign(self, path: tuple[Value, ...]) -> str:
         return (
             f"no key here may sign for the owner of {self._at(path)}: "
-            "it takes what the owner signed and has all that is there"
+            "it takes only values that the owner signed and that contain the current one"
         )
 
     def _at(self, path: tuple[Value, ...]) -> str:
@@ -264,7 +261,7 @@ class _Judge:
 
 
 def _pairs(before: object, after: object) -> Iterator[tuple[Map | Index, Map | Index]]:
-    """Yield what has to be compared, as containers of one kind."""
+    """Yield the values to compare, as pairs of containers of one type."""
     left = before if isinstance(before, (Map, Index)) else None
     right = after if isinstance(after, (Map, Index)) else None
     if left is not None and (right is None or isinstance(left, Map) != isinstance(right, Map)):
@@ -284,9 +281,9 @@ def _is_nothing(value: object) -> bool:
 
 
 def _is_alike(before: object, after: object) -> bool:
-    """Return whether a value is of the type of the one before, so that its kind need not be asked.
+    """Return whether both values have one type, so that `check_foreign` can be skipped.
 
-    A look at all of a large value would cost more than what was written.
+    Checking all of a large value would cost more than the write.
     """
     return type(before) is type(after)
 

@@ -1,7 +1,7 @@
-"""Repair: a stored root without what is malformed in it.
+"""Repair: a stored root without its malformed parts.
 
-Sound parts are kept as they are. The others are merged into nothing, as if a peer had sent them: an
-owner's slot with a malformed cell is left out, a content store keeps the entries that are sound.
+Sound sections are kept as they are. The others are merged into an empty value, as if a peer had
+sent them: owner slots with a malformed cell are left out, content stores keep their sound entries.
 
 Source: docs/design/foreign-data.md "Repair".
 """
@@ -40,7 +40,7 @@ from datalattice.store import Store
 class LeftOut:
     """A part of the root that a repair leaves out.
 
-    path: the section; the section and the owner, or the key, of one entry.
+    path: a section, or a section and the owner or key of one entry.
     """
 
     path: tuple[Value, ...]
@@ -49,18 +49,18 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Repair:
-    """What a repair makes of a root; `left_out` is empty when the root was sound."""
+    """The repaired root; `left_out` is empty if the root was sound."""
 
     root: Value
     left_out: tuple[LeftOut, ...]
 
 
 def without_malformed(store: Store, unsound: Mapping[bytes, str]) -> Repair:
-    """Return the present root without the parts that have one of the `unsound` cells below them.
+    """Return the current root without the parts that contain one of the `unsound` cells.
 
-    unsound: hash to reason, as `CellStore.check` finds them.
-    Raises: MissingData, Corruption: a cell below the root is not here; heal the store first.
-            BadFormat: the root's own cells are malformed, so nothing of it can be kept.
+    unsound: hash to reason, as `CellStore.check` returns them.
+    Raises: MissingData, Corruption: a cell below the root is missing; heal the store first.
+            BadFormat: the root's own cells are malformed, so nothing can be kept.
     Cost:   reads every cell below the root, unless `unsound` is empty.
     """
     root = store.root()
@@ -76,7 +76,7 @@ def without_malformed(store: Store, unsound: Mapping[bytes, str]) -> Repair:
     holes = Holes(unsound, tainted)
     read = decode_trusted(encoding, top, holes.loader(store))
     if not isinstance(read, Index):
-        raise BadFormat("the root is not an Index of sections, so no part of it can be told")
+        raise BadFormat("the root is not an Index of sections, so its parts cannot be separated")
     left_out: list[LeftOut] = []
     sound = EMPTY_INDEX
     for key, section in read.entries():
@@ -87,7 +87,7 @@ def without_malformed(store: Store, unsound: Mapping[bytes, str]) -> Repair:
 
 
 def _sound_section(key: Value, section: Value, holes: Holes, left_out: list[LeftOut]) -> Value:
-    """Return what is sound of one section, nil for nothing."""
+    """Return the sound part of one section, or None."""
     if not holes.spoils(section):
         return section
     reports: list[Report] = []
@@ -108,13 +108,10 @@ def _sound_section(key: Value, section: Value, holes: Holes, left_out: list[Left
 
 
 def _above(store: Store, top: bytes, unsound: Mapping[bytes, str]) -> dict[bytes, bytes]:
-    """Return the encodings, by hash, of the cells with an unsound one below them.
-
-    top: the encoding of the uppermost cell.
-    """
+    """Return the encodings, by hash, of the cells with an unsound cell below; `top` is encoded."""
     tainted: dict[bytes, bytes] = {}
     seen: set[bytes] = set()
-    # A cell is met on the way down, and with its encoding once all below it is judged.
+    # Depth first: a cell is pushed again with its encoding, and judged after all cells below it.
     stack: list[tuple[bytes, bytes | None]] = [(sha3_256(top), top)]
     stack += [(below, None) for below in references(top)]
     while stack:

@@ -11,17 +11,17 @@ from datalattice.store import CellStore, MemoryStore, Store
 
 
 def open_store(where: str | os.PathLike[str], *, read_only: bool = False) -> Store:
-    """Open the store at `where`: a folder, made when needed, or `"memory://"` for a new one.
+    """Open the store at `where`: a folder, created if needed, or `"memory://"`.
 
-    A commit of a root that lacks something of the present one raises `NotContained`: begin with
-    `RootLattice(root_lattice(), store.root(), ...)`, and commit what becomes of it.
+    A commit of a root that lacks data of the current one raises `NotContained`: start with
+    `RootLattice(root_lattice(), store.root(), ...)`, and commit its value.
     Raises: as `CellStore.open`.
     """
     text = os.fspath(where)
     store: Store
     if text == MEMORY_URL:
         if read_only:
-            raise UsageError("a store in memory starts empty: opening it read_only makes no sense")
+            raise UsageError("a store in memory starts empty and cannot be opened with read_only")
         store = MemoryStore()
     elif "://" in text:
         raise UsageError(f"a store is opened at a folder or at {MEMORY_URL!r}, got {text!r}")

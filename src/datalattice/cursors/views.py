@@ -1,4 +1,7 @@
-"""Views: cursors that only read - through a function, or through a cache with a time limit."""
+"""Views: read-only cursors that apply a function or cache a value for a time.
+
+Source: CAD035 "Time cache", "Transformer", "Views"; docs/cursors.md "Views".
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,13 @@ Transform = Callable[[Value], object]
 
 
 class View(Cursor):
-    """A cursor on what it makes of the value of `source`. Every write raises ReadOnly.
-
-    Source: CAD035 "Views"; docs/cursors.md "Views".
-    """
+    """A cursor on a value derived from that of `source`. Every write raises ReadOnly."""
 
     __slots__ = ("_source",)
 
     def __init__(self, source: Cursor) -> None:
         if not isinstance(source, Cursor):
-            raise TypeMismatch(f"the source of a view is a Cursor, got {type(source).__name__}")
+            raise TypeMismatch(f"the source of a view is not a Cursor: {type(source).__name__}")
         self._source: Final = source
 
     def merge(self, value: object) -> Value:
@@ -41,10 +41,7 @@ class View(Cursor):
 
 
 class Transformer(View):
-    """A view that applies a function on every read. Nil is passed on; errors of the function too.
-
-    Source: CAD035 "Transformer"; docs/cursors.md "Views".
-    """
+    """A view that applies a function on every read. None and the function's errors pass through."""
 
     __slots__ = ("_function",)
 
@@ -59,12 +56,9 @@ class Transformer(View):
 
 
 class TimeCache(View):
-    """A view that reads its source at most once in `ttl_ms`.
+    """A view that reads its source at most once in `ttl_ms` milliseconds; 0 reads every time.
 
-    Threads may fetch twice, never wrongly.
-
-    Units:  ttl_ms in milliseconds; 0 reads every time.
-    Source: CAD035 "Time cache"; docs/cursors.md "Views".
+    Concurrent reads may fetch the source twice.
     """
 
     __slots__ = ("_cached", "_clock", "_ttl_ms")
@@ -72,24 +66,24 @@ class TimeCache(View):
     def __init__(self, source: Cursor, ttl_ms: int, clock: Clock | None = None) -> None:
         super().__init__(source)
         if ttl_ms < 0:
-            raise UsageError(f"the time to live of a cache is 0 ms or more, got {ttl_ms}")
+            raise UsageError(f"ttl_ms is not 0 or more: {ttl_ms}")
         self._ttl_ms: Final = ttl_ms
         self._clock: Final[Clock] = SystemClock() if clock is None else clock
         self._cached: tuple[int, Value] | None = None
 
     @property
     def ttl_ms(self) -> int:
-        """How long a value read from the source is good, in milliseconds."""
+        """How long a cached value is valid, in milliseconds."""
         return self._ttl_ms
 
     @property
     def last_update_ms(self) -> int:
-        """Unix milliseconds when the source was last read, -1 if never or invalidated."""
+        """Unix milliseconds of the last read of the source, -1 if there is no cached value."""
         cached = self._cached
         return -1 if cached is None else cached[0]
 
     def has_valid_cache(self) -> bool:
-        """Return whether the next read is answered from the cache."""
+        """Return whether the next read uses the cache."""
         return self._valid(self._cached, self._clock.now_ms())
 
     def invalidate(self) -> None:
@@ -109,10 +103,7 @@ class TimeCache(View):
 
 
 def chain(source: Cursor, *functions: Transform) -> Cursor:
-    """Return a view that applies the functions one after another, the first one first.
-
-    Source: CAD035 "Transformer"; docs/cursors.md "Views".
-    """
+    """Return a view that applies the functions in order, the first one first."""
     cursor = source
     for function in functions:
         cursor = Transformer(cursor, function)
@@ -122,8 +113,5 @@ def chain(source: Cursor, *functions: Transform) -> Cursor:
 def cached_transform(
     source: Cursor, function: Transform, ttl_ms: int, clock: Clock | None = None
 ) -> TimeCache:
-    """Return a view that applies `function` at most once in `ttl_ms` milliseconds.
-
-    Source: CAD035 "Time cache"; docs/cursors.md "Views".
-    """
+    """Return a view that applies `function` at most once in `ttl_ms` milliseconds."""
     return TimeCache(Transformer(source, function), ttl_ms, clock)

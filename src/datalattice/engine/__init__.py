@@ -29,19 +29,17 @@ def open_engine(
     read_only: bool = False,
     durable: bool = True,
 ) -> Engine:
-    """Open the tables at `where`: a folder, made when needed, or `"memory://"` for new ones.
+    """Open the tables at `where`: a folder, created if needed, or `"memory://"`.
 
-    `durable`: a commit returns when it is on the disk; without it only `sync` waits for that, and
-    the tables must be rebuilt after a power failure.
+    With `durable`, a commit returns when it is on disk. Without it only `sync` waits for the disk,
+    and the tables must be rebuilt after a power failure.
     Raises: UsageError: a bad table name, a folder without tables (read_only), or another scheme.
             Corruption, StoreVersion: the folder holds something else.
     """
     text = os.fspath(where)
     if text == MEMORY_URL:
         if read_only:
-            raise UsageError(
-                "an engine in memory starts empty: opening it read_only makes no sense"
-            )
+            raise UsageError("an engine in memory starts empty and cannot be opened with read_only")
         return MemoryEngine(tables)
     if "://" in text:
         raise UsageError(f"an engine is opened at a folder or at {MEMORY_URL!r}, got {text!r}")

@@ -1,17 +1,16 @@
 """Base: the engine's protocols. Named, ordered byte tables with one writer and snapshot readers.
 
-An engine holds a fixed set of tables, named when it is opened. A table maps keys to values, both
-bytes, and is ordered by key (unsigned bytes, a prefix before what it begins). Everything happens in
+An engine holds a fixed set of tables, named when it is opened. A table maps byte keys to byte
+values and is ordered by key: unsigned bytes, a prefix before its extensions. All access happens in
 transactions:
 
-    with engine.write() as txn:                 # commits at the end, takes everything back on an
-    exception
+    with engine.write() as txn:     # commits at the end, rolls back on an exception
         txn.put("names", b"k", b"v")
-    with engine.read() as txn:                  # one unchanging view, however long it stays open
+    with engine.read() as txn:      # one unchanging view, however long it stays open
         txn.get("names", b"k")
 
-There is one write transaction at a time; other threads wait for it. Readers never wait and never
-make anybody wait. A read transaction belongs to one thread at a time.
+There is one write transaction at a time; other threads wait for it. Readers neither wait for the
+writer nor block it. A read transaction belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from typing import Final, Protocol, Self, runtime_checkable
 from datalattice.errors import UsageError
 
 KEY_BYTES_MAX: Final = 511
-"""Longest key of a table: the longest that LMDB takes as it is built everywhere."""
+"""Longest key of a table: LMDB's limit in its default build."""
 
 VALUE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Longest value of a table. Larger things belong in files; LMDB itself would take 4 GiB."""
+"""Longest value of a table; LMDB's own limit is 4 GiB. Larger data belongs in files."""
 
 TABLES_MAX: Final = 64
-"""Most tables of one engine: LMDB sizes each transaction by it."""
+"""Most tables of one engine: the size of every LMDB transaction grows with it."""
 
 TABLE_NAME_BYTES_MAX: Final = 64
 """Longest name of a table."""
@@ -43,18 +42,18 @@ class ReadTxn(Protocol):
         ...
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None where there is none.
+        """Return the values of `keys` in their order, None for absent keys.
 
-        Cost: one call for all; fastest when the keys are sorted.
+        Cost: one call; fastest when the keys are sorted.
         """
         ...
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield `(key, value)` for start <= key < end in key order, or from the far end.
+        """Yield `(key, value)` for start <= key < end in key order, or in reverse.
 
-        Inside a write transaction a scan sees what is changed ahead of it.
+        In a write transaction, a scan sees changes made ahead of its position.
         """
         ...
 
@@ -88,15 +87,15 @@ class Snapshot(ReadTxn, Protocol):
     """A read transaction that can be kept: close it, or move it to the newest state."""
 
     def getter(self, table: str) -> Callable[[bytes], bytes | None]:
-        """Return the quickest `get` of a table, keys not checked; good until renew or close."""
+        """Return a fast `get` that skips key checks; valid until renew or close."""
         ...
 
     def renew(self) -> None:
-        """Show the newest committed state from now on."""
+        """Move the view to the newest committed state."""
         ...
 
     def close(self) -> None:
-        """Give the view up. Closing twice is fine; any other use after it is an error."""
+        """Release the view. Closing twice is allowed; any other later use is an error."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -119,7 +118,7 @@ class Engine(Protocol):
 
     @property
     def is_damaged(self) -> bool:
-        """Whether a transaction met bytes that are not what was written."""
+        """Whether a transaction has read bytes that differ from what was written."""
         ...
 
     def read(self) -> Snapshot:
@@ -127,9 +126,9 @@ class Engine(Protocol):
         ...
 
     def write(self) -> AbstractContextManager[WriteTxn]:
-        """Begin the write transaction; waits for the one of another thread.
+        """Begin the write transaction; waits for another thread's.
 
-        Raises: ReadOnly: the engine was opened so. UsageError: this thread is in one already.
+        Raises: ReadOnly: the engine is read-only. UsageError: this thread is already in one.
                 StoreFull: there is no room; nothing of the transaction was kept.
         """
         ...
@@ -139,18 +138,15 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Give everything back.
-
-        Closing twice is fine; any other use after it raises StoreClosed.
-        """
+        """Release all resources. Closing twice is allowed; later use raises StoreClosed."""
         ...
 
 
 def check_tables(tables: Iterable[str]) -> tuple[str, ...]:
     """Return the table names, sorted.
 
-    Raises: UsageError: none, too many, or a name that is not 1 to 64 bytes of ASCII letters,
-            digits, `-` and `_`.
+    Raises: UsageError: no table, more than 64, or a name that is not 1 to 64 bytes of ASCII
+            letters, digits, `-` and `_`.
     """
     names = tuple(sorted(set(tables)))
     if not 1 <= len(names) <= TABLES_MAX:
@@ -171,7 +167,7 @@ def check_key(key: bytes) -> bytes:
     Raises: UsageError: it is not 1 to 511 bytes.
     """
     if not isinstance(key, bytes):
-        raise UsageError(f"a key is bytes, got {type(key).__name__}")
+        raise UsageError(f"a key is not bytes: {type(key).__name__}")
     if not 1 <= len(key) <= KEY_BYTES_MAX:
         raise UsageError(f"a key has 1 to {KEY_BYTES_MAX} bytes, got {len(key)}")
     return key
@@ -183,7 +179,7 @@ def check_value(value: bytes) -> bytes:
     Raises: UsageError: it is not bytes, or longer than 256 MiB.
     """
     if not isinstance(value, bytes):
-        raise UsageError(f"a value is bytes, got {type(value).__name__}")
+        raise UsageError(f"a value is not bytes: {type(value).__name__}")
     if len(value) > VALUE_BYTES_MAX:
         raise UsageError(f"a value has at most {VALUE_BYTES_MAX} bytes, got {len(value)}")
     return value
@@ -195,5 +191,5 @@ def unknown_table(table: str, tables: Iterable[str]) -> UsageError:
 
 
 def read_only_error(where: str) -> str:
-    """Return the text of the refusal to write."""
-    return f"{where} was opened for reading only; open it without read_only to write"
+    """Return the error text for a write to an engine opened read-only."""
+    return f"{where} is open for reading only; open it without read_only to write"

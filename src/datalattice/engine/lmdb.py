@@ -1,14 +1,12 @@
 """LMDB: the engine on disk. One memory-mapped file, one writer, readers in any number of processes.
 
-One process may open an LMDB environment only once, so engines of one process that name the same
-folder share it, whoever came first. For the same reason a reader opens the environment with write
-access where the files allow it, and simply does not write: a writer of the same process can then
-join later.
+A process may open an LMDB environment only once, so engines of one process that name the same
+folder share it. For the same reason a reader opens the environment with write access where the file
+permissions allow it: a writer of the same process can then join later.
 
-`durable=False` commits without waiting for the disk. What was committed then survives the death of
-the process, since the pages are in the system's memory, but after a power failure the file may be
-unusable, not merely old. It is for tables that can be rebuilt, whose owner knows when not to trust
-them.
+With `durable=False` a commit does not wait for the disk. Committed data then survives the death of
+the process, but after a power failure the file may be unusable. Use it only for tables that can be
+rebuilt, whose owner knows when to rebuild them.
 
 Length: one engine and the environments that its readers and writers share.
 """
@@ -49,14 +47,10 @@ from datalattice.errors import (
 )
 
 MAP_BYTES_MAX: Final = 1 << 40
-"""Greatest size of the file: address space only, reserved when opening and taken from the disk as
-it is used.
-"""
+"""Greatest size of the file: address space, reserved at opening; disk is taken as it is used."""
 
 READERS_MAX: Final = 1_024
-"""Most read transactions at one time over all processes: one slot of 64 bytes each in the lock
-file.
-"""
+"""Most concurrent read transactions of all processes, each a 64-byte slot in the lock file."""
 
 DATA_FILE: Final = "data.mdb"
 LOCK_FILE: Final = "lock.mdb"
@@ -64,30 +58,31 @@ LOCK_FILE: Final = "lock.mdb"
 _FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _FULL_BYTES: Final = 1 << 20
-"""With less free room a write that fails, of 256 KiB at most, failed for want of room."""
+"""With less free space than this, EIO means a full disk: LMDB writes at most 256 KiB at once."""
 
 
 def _translate(error: lmdb.Error, where: str) -> StoreError:
-    """Return the error that says who must act on `error`."""
+    """Return the package's error for `error`, by who must act on it."""
     reason = str(error).removeprefix(f"{where}: ")
     text = f"{where}: {reason}"
     if isinstance(error, lmdb.MapFullError) or _is_full(error, where):
         return StoreFull(f"{where}: no room left: {reason}")
-    if isinstance(error, lmdb.VersionMismatchError) or "data format" in reason:  # has no class
+    # This mismatch has no class of its own in py-lmdb, only its text.
+    if isinstance(error, lmdb.VersionMismatchError) or "data format" in reason:
         return StoreVersion(f"{where}: written by another version of LMDB: {reason}")
     if isinstance(
         error, lmdb.CorruptedError | lmdb.InvalidError | lmdb.PageNotFoundError | lmdb.PanicError
     ):
         return Corruption(text)
     if "ermission denied" in reason:
-        text += f" (readers, too, have to write to {LOCK_FILE} there: they note what they read)"
+        text += f" (readers also need write access to {LOCK_FILE} there, to register)"
     return StoreFailed(text)
 
 
 def _is_full(error: lmdb.Error, where: str) -> bool:
-    """Return whether there was no room.
+    """Return whether the disk is full.
 
-    LMDB says EIO when a file system took a part of what it wrote, and so does a disk that fails.
+    LMDB reports EIO for a partial write on a full disk, and also for a failing disk.
     """
     code = getattr(error, "code", 0)
     if code != errno.EIO:
@@ -103,7 +98,7 @@ class _Environment:
     """One LMDB environment of this process, shared by the engines that name its folder."""
 
     def __init__(self, path: Path, name: str, *, durable: bool, create: bool) -> None:
-        self.name = name  # as it was found: where the path leads to may change meanwhile
+        self.name = name  # resolved at opening: the path may lead elsewhere later
         self.durable = durable
         self.users = 0
         self.pid = os.getpid()
@@ -131,7 +126,7 @@ class _Environment:
 
 
 def _file_of(path: Path) -> tuple[int, int] | None:
-    """Return what tells the tables of a folder from others that take their place; None: none."""
+    """Return device and inode of the data file, which differ once it is replaced; None: no file."""
     try:
         status = (path / DATA_FILE).stat()
     except OSError:
@@ -144,19 +139,19 @@ _shared_lock = threading.Lock()
 
 
 def _acquire(path: Path, *, durable: bool, create: bool) -> _Environment:
-    """Return this process's environment for the folder, opened when it is not yet."""
+    """Return this process's environment for the folder; open it if needed."""
     if not create and not (path / DATA_FILE).exists():
-        raise UsageError(f"{path}: no tables here; nothing was ever written to this folder")
+        raise UsageError(f"{path}: this folder has no tables; open it for writing to create them")
     if create:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = os.path.realpath(path)
     with _shared_lock:
         found = _shared.get(name)
         if found is not None and found.pid != os.getpid():
-            found.env.close()  # inherited over a fork, where LMDB must not be used
+            found.env.close()  # inherited through a fork, where LMDB must not be used
             found = None
         if found is not None and found.file != _file_of(path):
-            found = None  # the folder was made again: who has the old one open keeps that
+            found = None  # the folder was replaced; engines that have the old one open keep it
         if found is None:
             found = _shared[name] = _Environment(path, name, durable=durable, create=create)
         elif found.durable != durable:
@@ -206,8 +201,8 @@ class LmdbEngine:
             raise self.failure(error) from error
 
     def find_tables(self) -> None:
-        """Get LMDB's handles of tables that this reader has none of yet."""
-        # By themselves: a handle opened in a read transaction goes with that transaction.
+        """Open the handles of tables that were created since this reader last looked."""
+        # Outside any transaction: a handle opened in a read transaction ends with it.
         env = self._environment().env
         try:
             for name in set(self._names) - self._handles.keys():
@@ -228,18 +223,18 @@ class LmdbEngine:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether a transaction met bytes that are not what was written."""
+        """Whether a transaction has read bytes that differ from what was written."""
         return self._is_damaged
 
     def failure(self, error: lmdb.Error) -> StoreError:
-        """Return the error that says who must act on one of LMDB."""
+        """Return the package's error for `error`, and record damage."""
         found = _translate(error, str(self.path))
         if not isinstance(found, Corruption):
             return found
         self._is_damaged = True
         if self._shared is None or self._shared.durable:
             return found
-        return Corruption(f"{found}; `lattice store heal` makes these tables again")
+        return Corruption(f"{found}; `lattice store heal` rebuilds these tables")
 
     def read(self) -> LmdbSnapshot:
         """Begin a read transaction on the newest committed state."""
@@ -247,9 +242,9 @@ class LmdbEngine:
 
     @contextmanager
     def write(self) -> Iterator[WriteTxn]:
-        """Begin the write transaction; waits for the one of another thread.
+        """Begin the write transaction; waits for another thread's.
 
-        Raises: ReadOnly: the engine was opened so. UsageError: this thread is in one already.
+        Raises: ReadOnly: the engine is read-only. UsageError: this thread is already in one.
                 StoreFull: there is no room; nothing of the transaction was kept.
         """
         if self._read_only:
@@ -263,7 +258,7 @@ class LmdbEngine:
                 self._end(raw)
             finally:
                 txn.over = True
-                raw.abort()  # nothing to do after a commit
+                raw.abort()  # a no-op after a commit
 
     @contextmanager
     def _exclusive(self, shared: _Environment) -> Iterator[None]:
@@ -297,7 +292,7 @@ class LmdbEngine:
             raise self.failure(error) from error
 
     def close(self) -> None:
-        """Give the folder back. Snapshots of this engine must not be used any more."""
+        """Release the folder. Snapshots of this engine must not be used afterwards."""
         shared, self._shared = self._shared, None
         if shared is not None:
             _release(shared)
@@ -309,15 +304,15 @@ class LmdbEngine:
         return shared
 
     def handle(self, table: str) -> Any:
-        """Return LMDB's handle of a table; None for one that a reader finds not written yet."""
+        """Return LMDB's handle of a table; None while the table does not exist on disk."""
         found = self._handles.get(table)
         if found is None and table not in self._names:
             raise unknown_table(table, self._names)
         return found
 
 
-class _Reading:
-    """What read and write transactions have in common."""
+class _Transaction:
+    """What read and write transactions share."""
 
     __slots__ = ("_engine", "_raw")
 
@@ -345,7 +340,7 @@ class _Reading:
         return found
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None where there is none."""
+        """Return the values of `keys` in their order, None for absent keys."""
         raw = self._live()
         wanted = list(keys)
         handle = self._engine.handle(table)
@@ -372,10 +367,10 @@ class _Reading:
         return entries
 
 
-class LmdbSnapshot(_Reading):
+class LmdbSnapshot(_Transaction):
     """One unchanging view of an LMDB engine.
 
-    Keep it short, or renew it: an old view makes the file grow.
+    Keep it short or renew it: LMDB cannot reuse pages that an open view needs, so the file grows.
     """
 
     __slots__ = ()
@@ -387,7 +382,7 @@ class LmdbSnapshot(_Reading):
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield `(key, value)` for start <= key < end in key order, or from the far end."""
+        """Yield `(key, value)` for start <= key < end in key order, or in reverse."""
         raw = self._live()
         handle = self._engine.handle(table)
         if handle is None:
@@ -420,7 +415,7 @@ class LmdbSnapshot(_Reading):
             found = step()
 
     def getter(self, table: str) -> Callable[[bytes], bytes | None]:
-        """Return the quickest `get` of a table, keys not checked; good until renew or close."""
+        """Return a fast `get` that skips key checks; valid until renew or close."""
         raw = self._live()
         handle = self._engine.handle(table)
         if handle is None:
@@ -437,7 +432,7 @@ class LmdbSnapshot(_Reading):
         return get
 
     def renew(self) -> None:
-        """Show the newest committed state from now on."""
+        """Move the view to the newest committed state."""
         self.close()
         shared = self._engine._environment()
         self._engine.find_tables()
@@ -451,7 +446,7 @@ class LmdbSnapshot(_Reading):
             raise self._engine.failure(error) from error
 
     def close(self) -> None:
-        """Give the view up."""
+        """Release the view."""
         raw, self._raw = self._raw, None
         if raw is not None:
             raw.abort()
@@ -463,7 +458,7 @@ class LmdbSnapshot(_Reading):
         self.close()
 
 
-class LmdbWriteTxn(_Reading):
+class LmdbWriteTxn(_Transaction):
     """The write transaction of an LMDB engine."""
 
     __slots__ = ("over",)
@@ -480,7 +475,7 @@ class LmdbWriteTxn(_Reading):
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield `(key, value)` for start <= key < end; sees what is changed ahead of it."""
+        """Yield `(key, value)` for start <= key < end; sees changes made ahead of its position."""
         self._live()
         self._engine.handle(table)
         return self._walk(table, start, end, reverse)
@@ -488,7 +483,7 @@ class LmdbWriteTxn(_Reading):
     def _walk(
         self, table: str, start: bytes, end: bytes | None, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
-        # Every step seeks anew with its own cursor: writes between two steps may move LMDB's pages.
+        # Every step seeks with a new cursor: writes between two steps may move LMDB's pages.
         place = end if reverse else start
         while True:
             found = self._next(table, place, reverse)
@@ -501,7 +496,7 @@ class LmdbWriteTxn(_Reading):
             place = key if reverse else key + b"\0"
 
     def _next(self, table: str, place: bytes | None, reverse: bool) -> tuple[bytes, bytes] | None:
-        """Return the entry at a place or behind it, with `reverse` the one before it."""
+        """Return the first entry at or after `place`, or with `reverse` the last before it."""
         raw = self._live()
         try:
             cursor = raw.cursor(self._engine.handle(table))
@@ -548,8 +543,9 @@ class LmdbWriteTxn(_Reading):
 
 
 def _checked(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the pairs, each checked."""
+    """Yield the pairs after checking each."""
     for pair in items:
+        # The conditions repeat check_key and check_value to save two calls per valid pair.
         key, value = pair
         if not (type(key) is bytes and 0 < len(key) <= KEY_BYTES_MAX):
             check_key(key)
@@ -559,11 +555,11 @@ def _checked(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, byte
 
 
 def _nothing(_: bytes) -> None:
-    """Return None: the `get` of a table that is not written yet."""
+    """Return None: the getter of a table that does not exist on disk."""
 
 
 def _seek_before(cursor: Any, place: bytes | None) -> bool:
-    """Move to the greatest key < place (None: of all); return whether there is one."""
+    """Move to the greatest key < place (None: to the last key); return whether there is one."""
     if place is None:
         return bool(cursor.last())
     if not place:

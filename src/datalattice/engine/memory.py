@@ -1,9 +1,8 @@
 """Memory: the engine's reference implementation, held in dictionaries.
 
-For tests, simulation and stores that need not last. A table is a dictionary beside a sorted list of
-its keys. A write transaction collects its changes in an overlay and applies them when it commits:
-in place when no reader looks at the table, else to a copy, so every reader keeps the table it began
-with.
+For tests, simulation and temporary stores. A table is a dictionary and a sorted list of its keys. A
+write transaction collects its changes in an overlay and applies them at commit: in place when no
+reader holds the table, else to a copy, so every reader keeps its view.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from datalattice.errors import StoreClosed, UsageError
 
 
 class _Table:
-    """Sorted keys beside their values; `pins` counts the readers that must not see a change."""
+    """Sorted keys and their values; `pins` counts the readers that hold this version."""
 
     __slots__ = ("data", "keys", "pins")
 
@@ -36,6 +35,7 @@ class _Table:
 
     def apply(self, changes: dict[bytes, bytes | None]) -> None:
         data = self.data
+        # Above an eighth of the table one sort is cheaper than moving the key list per change.
         if len(changes) * 8 > len(data):
             for key, value in changes.items():
                 if value is None:
@@ -55,13 +55,13 @@ class _Table:
 
 
 class MemoryEngine:
-    """Ordered tables in memory. Nothing outlives the object."""
+    """Ordered tables in memory, lost with the object."""
 
     def __init__(self, tables: Iterable[str]) -> None:
         self._names = check_tables(tables)
         self._tables = {name: _Table({}, []) for name in self._names}
         self._write_lock = threading.Lock()
-        self._swap_lock = threading.Lock()  # between a reader's pin and a commit's swap
+        self._swap_lock = threading.Lock()  # a commit must not swap a table while a reader pins it
         self._writer_thread: int | None = None
         self._closed = False
 
@@ -72,12 +72,12 @@ class MemoryEngine:
 
     @property
     def read_only(self) -> bool:
-        """Never: whoever holds the object may write."""
+        """False: a memory engine is always writable."""
         return False
 
     @property
     def is_damaged(self) -> bool:
-        """Never."""
+        """False: memory has no damage to detect."""
         return False
 
     def read(self) -> MemorySnapshot:
@@ -86,9 +86,9 @@ class MemoryEngine:
 
     @contextmanager
     def write(self) -> Iterator[WriteTxn]:
-        """Begin the write transaction; waits for the one of another thread.
+        """Begin the write transaction; waits for another thread's.
 
-        Raises: UsageError: this thread is in one already. StoreClosed: the engine is closed.
+        Raises: UsageError: this thread is already in one. StoreClosed: the engine is closed.
         """
         me = threading.get_ident()
         if self._writer_thread == me:
@@ -105,11 +105,11 @@ class MemoryEngine:
                 self._writer_thread = None
 
     def sync(self) -> None:
-        """Do nothing: there is nothing durable to wait for."""
+        """Do nothing: a memory engine is never durable."""
         self._check_open()
 
     def close(self) -> None:
-        """Forget everything."""
+        """Close the engine; its data is lost."""
         self._closed = True
 
     def _check_open(self) -> None:
@@ -120,13 +120,13 @@ class MemoryEngine:
         with self._swap_lock:
             for name, changes in txn.changes.items():
                 table = self._tables[name]
-                if table.pins:
+                if table.pins:  # readers keep the version they began with
                     table = _Table(dict(table.data), list(table.keys))
                 table.apply(changes.values)
                 self._tables[name] = table
 
     def pin(self) -> dict[str, _Table]:
-        """Return the present tables, held unchanged until `unpin`."""
+        """Return the current tables, which stay unchanged until `unpin`."""
         self._check_open()
         with self._swap_lock:
             for table in self._tables.values():
@@ -134,7 +134,7 @@ class MemoryEngine:
             return dict(self._tables)
 
     def unpin(self, tables: dict[str, _Table]) -> None:
-        """Let the tables of one `pin` go."""
+        """Release the tables of one `pin`."""
         with self._swap_lock:
             for table in tables.values():
                 table.pins -= 1
@@ -178,14 +178,14 @@ class MemorySnapshot:
         return self._table(table).data.get(check_key(key))
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None where there is none."""
+        """Return the values of `keys` in their order, None for absent keys."""
         data = self._table(table).data
         return [data.get(check_key(key)) for key in keys]
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield `(key, value)` for start <= key < end in key order, or from the far end."""
+        """Yield `(key, value)` for start <= key < end in key order, or in reverse."""
         source = self._table(table)
         first = bisect_left(source.keys, start)
         last = len(source.keys) if end is None else bisect_left(source.keys, end)
@@ -205,16 +205,16 @@ class MemorySnapshot:
         return len(self._table(table).data)
 
     def getter(self, table: str) -> Callable[[bytes], bytes | None]:
-        """Return the quickest `get` of a table, keys not checked; good until renew or close."""
+        """Return a fast `get` that skips key checks; valid until renew or close."""
         return self._table(table).data.get
 
     def renew(self) -> None:
-        """Show the newest committed state from now on."""
+        """Move the view to the newest committed state."""
         self.close()
         self._tables = self._engine.pin()
 
     def close(self) -> None:
-        """Give the view up."""
+        """Release the view."""
         if self._tables is not None:
             self._engine.unpin(self._tables)
             self._tables = None
@@ -260,13 +260,13 @@ class MemoryWriteTxn:
         return base.data.get(check_key(key))
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None where there is none."""
+        """Return the values of `keys` in their order, None for absent keys."""
         return [self.get(table, key) for key in keys]
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield `(key, value)` for start <= key < end; sees what is changed ahead of it."""
+        """Yield `(key, value)` for start <= key < end; sees changes made ahead of its position."""
         self._table(table)
         return self._walk(table, start, end, reverse)
 
@@ -282,6 +282,7 @@ class MemoryWriteTxn:
             value = self.get(table, key)
             if value is not None:
                 yield key, value
+            # The next step seeks from here, so keys written meanwhile are seen.
             place = key if reverse else key + b"\0"
 
     def _from(self, table: str, place: bytes | None) -> bytes | None:

@@ -1,8 +1,8 @@
 """Snapshot: all tables as one checksummed stream of bytes, and their atomic restore.
 
-Layout, integers big-endian: the magic `DLTS`, a version (1 byte), then per table `T`, the length of
-its name (2 bytes) and the name, and per entry `E`, the lengths of key (2) and value (4), key and
-value; at the end `Z` and the SHA3-256 of everything before it.
+Layout, integers big-endian: the magic `DLTS` and a version (1 byte). Per table: `T`, the length of
+its name (2 bytes), the name. Per entry: `E`, the lengths of key (2) and value (4), key, value. At
+the end: `Z` and the SHA3-256 of everything before it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DIGEST_BYTES: Final = 32
 
 
 def export_tables(engine: Engine, write: Callable[[bytes], object]) -> int:
-    """Write all tables of `engine`, as they are now, through `write`; return how many entries."""
+    """Write all tables of `engine` at one moment through `write`; return the number of entries."""
     digest = hashlib.sha3_256()
     entries = 0
 
@@ -45,11 +45,10 @@ def export_tables(engine: Engine, write: Callable[[bytes], object]) -> int:
 
 
 def restore_tables(engine: Engine, read: Callable[[int], bytes]) -> int:
-    """Replace all tables of `engine` by a stream that `export_tables` wrote.
+    """Replace all tables of `engine` by a stream from `export_tables`; return the entry count.
 
-    Returns the number of entries. All or nothing: it happens in one transaction, which is taken
-    back when the stream is damaged. `read(n)` returns up to n bytes and none at the end, as files
-    do.
+    The restore is one transaction, so a damaged stream changes nothing. `read(n)` returns up to n
+    bytes, and b"" at the end, as files do.
     Raises: BadFormat: the stream is damaged or cut short. StoreVersion: a newer version wrote it.
             UsageError: it has a table that this engine does not have.
     """
@@ -72,7 +71,7 @@ def restore_tables(engine: Engine, read: Callable[[int], bytes]) -> int:
 
 
 class _Source:
-    """Reads exact lengths and keeps the digest of what it read."""
+    """Reads exact lengths and updates the digest of the bytes read."""
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read
@@ -84,7 +83,7 @@ class _Source:
         while left:
             part = self._read(left)
             if not part:
-                raise BadFormat("the table stream ends too early")
+                raise BadFormat("the table stream is cut short")
             parts.append(part)
             left -= len(part)
         data = b"".join(parts)
@@ -99,7 +98,7 @@ def _entries(
     source = _Source(read)
     head = source.take(len(MAGIC) + 1)
     if not head.startswith(MAGIC):
-        raise BadFormat("not a table stream: it does not begin with DLTS")
+        raise BadFormat("not a table stream: it does not start with DLTS")
     if head[-1] > VERSION:
         raise StoreVersion(
             f"a table stream of version {head[-1]}; this package reads up to {VERSION}"
@@ -110,13 +109,15 @@ def _entries(
             name = source.take(int.from_bytes(source.take(2), "big"))
             table = name.decode("ascii", "replace")
             if table not in tables:
-                raise UsageError(f"the stream has a table {table!r}; here are {', '.join(tables)}")
+                raise UsageError(
+                    f"the stream has a table {table!r}; this engine has {', '.join(tables)}"
+                )
         elif mark == b"E" and table is not None:
             key_length, value_length = _ENTRY.unpack(source.take(_ENTRY.size))
             if not 1 <= key_length <= KEY_BYTES_MAX or value_length > VALUE_BYTES_MAX:
-                raise BadFormat("a table entry outside the limits of keys and values")
+                raise BadFormat("a table entry exceeds the limits of keys and values")
             yield table, source.take(key_length), source.take(value_length)
         else:
-            raise BadFormat("damaged table stream: neither a table, an entry nor the end")
+            raise BadFormat("damaged table stream: expected a table, an entry or the end")
     if source.take(_DIGEST_BYTES, counted=False) != source.digest.digest():
-        raise BadFormat("damaged table stream: the checksum does not fit")
+        raise BadFormat("damaged table stream: the checksum differs")

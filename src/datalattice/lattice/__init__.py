@@ -1,4 +1,4 @@
-"""Lattice: joins of values of every kind, the standard root, and paths into values."""
+"""Lattice: merges of values of every type, the standard root, and paths into values."""
 
 from datalattice.lattice.base import (
     ChildOrder,

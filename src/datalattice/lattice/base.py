@@ -1,13 +1,17 @@
-"""Lattice: what every lattice type offers, and the one rule by which containers join an entry.
+"""Lattice: the interface of every lattice type, and the rule by which containers merge an entry.
 
-A lattice is a pure object that knows how to join two values of its kind. Joins are commutative,
-associative and idempotent on values that its own writers produce and on foreign values that pass
-`check_foreign` at every level.
+A lattice is a pure object that merges two values of its type. Merges are commutative, associative
+and idempotent on values written by this package and on foreign values that pass `check_foreign` at
+every level.
 
-Two rules run through all types. A merge looks at its other value before it uses it, reports it when
-it is bad, and keeps own; it never raises on foreign data (only `MissingData`, when cells have to be
-fetched first). And a merge that changes nothing returns own itself, one whose result equals other
-returns other itself, so that nothing is encoded or stored twice.
+Two rules hold for all types. A merge checks the foreign value first; if it is bad, the merge
+reports it and keeps own. Foreign data never makes a merge raise, except `MissingData`. A merge that
+changes nothing returns own itself, and one whose result equals other returns other itself, so that
+nothing is encoded or stored twice.
+
+Source: CAD024; docs/lattices.md "Keys and paths", "The contract", "Maps and indexes", "Vectors and
+    tuples"; CAD002 "Integer"; docs/cells.md "Encoding table"; docs/design/decisions.md;
+    docs/design/forks.md "The order".
 """
 
 from __future__ import annotations
@@ -38,81 +42,57 @@ LONG_MAX: Final = 2**63 - 1
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Lattice:
-    """How values of one kind are joined, checked and addressed.
+    """How values of one type are merged, checked and addressed.
 
-    This base takes nothing: subclasses say what they do.
-
-    Source: CAD024 "Lattice"; docs/lattices.md "The contract".
+    This base class accepts no values; subclasses define their behaviour.
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the least value that contains both `own` and `other`.
 
         Returns `own` itself when nothing changes, and `other` itself when the result equals it. An
-        `other` that fails `check_foreign` is reported and not taken.
-        Raises: MissingData: a needed cell is not at hand.
-        Source: CAD024 "merge"; docs/lattices.md "The contract".
+        `other` that fails `check_foreign` is reported and ignored.
+        Raises: MissingData: a needed cell is missing.
         """
         return own
 
     def zero(self) -> Value:
-        """Return the value that changes nothing when merged; nil for most registers.
-
-        Source: CAD024 "zero"; docs/lattices.md "The contract".
-        """
+        """Return the neutral element of the merge; None for most registers."""
         return None
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether a value from outside has the right shape at its top.
-
-        Never raises on bad data.
-
-        Source: CAD024 "checkForeign"; docs/lattices.md "The contract".
-        """
+        """Return whether a foreign value has the right shape at its top level; never raises."""
         return False
 
     def has_order(self) -> bool:
-        """Return whether `latest` decides between values of this lattice.
+        """Return whether `latest` orders all values of this lattice.
 
-        Without an order, values below an owner that fork cannot be chosen alike by everybody.
-        Source: docs/design/forks.md "The order".
+        Without an order, nodes may choose differently between two forked values of one owner.
         """
         return False
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
         """Return the greatest element that only `own` has, and the greatest that only `other` has.
 
-        Elements are `(time, key path, tail)`. The greater of the two returned is exact; the lesser
-        may be understated, or missing, for it decides nothing. Nil: a value that is not there.
+        Elements are `(time, key path, tail)`. The greater of the two is exact; the lesser may be
+        too small or None, since it never decides. A value of None is absent.
 
-        Cost:   the difference of the two.
-        Raises: MissingData: a differing cell is not at hand. UnsupportedOperation: this lattice
-                has no order.
-        Source: docs/design/forks.md "The order".
+        Cost:   proportional to the difference.
+        Raises: MissingData: a differing cell is missing. UnsupportedOperation: this lattice has no
+                order.
         """
-        raise UnsupportedOperation(f"{self!r} has no order between values that fork")
+        raise UnsupportedOperation(f"{self!r} has no order between forked values")
 
     def within(self) -> tuple[Lattice, ...]:
-        """Return the lattices that this one is made of, one level down.
-
-        Source: CAD024 "Lattice"; docs/lattices.md "The contract".
-        """
+        """Return the direct child lattices."""
         return ()
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the lattice of the value at `key`, nil when there is none.
-
-        Source: CAD024 "path"; docs/lattices.md "The contract".
-        """
+        """Return the lattice of the value at `key`, or None."""
         return None
 
     def path(self, *keys: object) -> Lattice | None:
-        """Return the lattice at the end of `keys`, nil as soon as one step has none.
-
-        No keys: this lattice.
-
-        Source: CAD024 "path"; docs/lattices.md "The contract".
-        """
+        """Return the lattice at the end of `keys`, or None; with no keys, this lattice."""
         found: Lattice | None = self
         for key in keys:
             if found is None:
@@ -121,27 +101,15 @@ class Lattice:
         return found
 
     def resolve_key(self, key: Value) -> Value:
-        """Return the canonical key for one from outside (such as JSON), nil when it means nothing.
-
-        Source: CAD024 "resolveKey"; docs/lattices.md "The contract".
-        """
+        """Return the canonical key for an external one (such as JSON), or None if it is invalid."""
         return key
 
     def canonical_key(self, key: Value) -> Value:
-        """Return the key under which a cursor reads and writes here.
-
-        Most lattices take keys as they are.
-
-        Source: docs/design/decisions.md "D10".
-        """
+        """Return the key under which a cursor reads and writes; by default `key` itself."""
         return key
 
     def resolve_path(self, keys: Iterable[object]) -> list[Value] | None:
-        """Return the canonical keys of a path from outside, nil when a step cannot be made.
-
-        Source: CAD024 "resolvePath"; docs/lattices.md "Keys and paths";
-                docs/design/decisions.md "D8".
-        """
+        """Return the canonical keys of an external path, or None if a step is invalid."""
         found: Lattice | None = self
         resolved: list[Value] = []
         for key in keys:
@@ -155,17 +123,14 @@ class Lattice:
         return resolved
 
     def accepts(self, other: Value, context: MergeContext) -> bool:
-        """Return whether a foreign value passes `check_foreign`; report it when not.
-
-        Source: docs/design/decisions.md "D9".
-        """
+        """Return whether a foreign value passes `check_foreign`; report it otherwise."""
         if self.check_foreign(other):
             return True
         context.report(EntryDropped(context.path))
         return False
 
     def _arguments(self) -> tuple[object, ...]:
-        """Return what the constructor was given, for pickling and printing."""
+        """Return the constructor's arguments, for pickling and printing."""
         return ()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -180,10 +145,7 @@ class Lattice:
 
 
 class ChildOrder(EntryOrder):
-    """The elements of entries that share a lattice.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """The order elements of entries that share a lattice."""
 
     def __init__(self, child: Lattice) -> None:
         super().__init__()
@@ -198,20 +160,15 @@ class ChildOrder(EntryOrder):
         other_present: bool,
         walk: Walk,
     ) -> Latest:
-        """Return what the child lattice says; a nil that is there ranks below every value.
-
-        Source: docs/design/forks.md "The order"; docs/design/decisions.md "Law domain".
-        """
+        """Return the child lattice's answer; a present None ranks below every value."""
         return child_latest(self._child, own, other, own_present, other_present, walk)
 
 
 def child_latest(
     child: Lattice, own: Value, other: Value, own_present: bool, other_present: bool, walk: Walk
 ) -> Latest:
-    """Return the greatest elements of an entry of a container by its lattice.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return the greatest elements of a container entry, by the lattice of its value."""
+    # "Absent is less than nil, nil less than a value" (decisions.md "Law domain").
     found = contrast(
         element(NIL) if own is None and own_present else None,
         element(NIL) if other is None and other_present else None,
@@ -222,34 +179,25 @@ def child_latest(
 def is_greater(
     lattice: Lattice, own: Value, own_hash: bytes, other: Value, other_hash: bytes, walk: Walk
 ) -> bool:
-    """Return whether `own` is the greater of two values; of equal elements the hashes decide.
+    """Return whether `own` is the greater of two values; the hashes break ties.
 
-    Shapes: the hashes are those of the Signed cells around the values. The lattice has an order.
-    Cost:   the difference of the two.
-    Raises: MissingData: a differing cell is not at hand.
-    Source: docs/design/forks.md "The order".
+    Args:   own_hash, other_hash: of the Signed cells around the values.
+    Cost:   proportional to the difference.
+    Raises: MissingData: a differing cell is missing. UnsupportedOperation: no order.
     """
     found = 0 if same(own, other) else verdict(lattice.latest(own, other, walk))
     return own_hash > other_hash if found == 0 else found > 0
 
 
 def same_elements(lattice: Lattice, own: Value, other: Value, walk: Walk) -> bool:
-    """Return whether two values have the same elements: they say the same, spelled differently.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return whether two values have the same elements, perhaps in different encodings."""
     if same(own, other):
         return True
     return lattice.has_order() and lattice.latest(own, other, walk) == NOTHING
 
 
 class EntryMerge:
-    """Joins the entries of one container whose children share a lattice.
-
-    `join` is what a parallel descent calls.
-
-    Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
-    """
+    """Merges the entries of one container whose values share a lattice, during a tree merge."""
 
     def __init__(self, child: Lattice, context: MergeContext) -> None:
         self._child: Final = child
@@ -258,10 +206,7 @@ class EntryMerge:
     def join(
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
-        """Return the joined value of an entry on which two containers differ, or ABSENT.
-
-        Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
-        """
+        """Return the merged value of an entry on which two containers differ, or ABSENT."""
         return join_entry(
             self._child,
             self._context,
@@ -273,12 +218,7 @@ class EntryMerge:
         )
 
     def join_slot(self, position: int, own: Value, other: Value) -> Value:
-        """Return the joined value of a vector position.
-
-        A position that is not there counts as nil.
-
-        Source: CAD024 "Vector lattice"; docs/lattices.md "Vectors and tuples".
-        """
+        """Return the merged value of a vector position; a missing position counts as None."""
         merged = join_entry(self._child, self._context, position, own, other)
         return None if merged is ABSENT else merged
 
@@ -293,18 +233,17 @@ def join_entry(
     own_present: bool = True,
     other_present: bool = True,
 ) -> Value:
-    """Return the join of one entry: a value, or ABSENT when there is to be none.
+    """Return the merge of one entry, or ABSENT.
 
-    Absent is below nil and nil below every value, so a relay keeps a nil it receives. An own entry
-    with no counterpart is trusted. A bad foreign entry is reported and leaves own as it is; no zero
-    is planted for it.
-    Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes";
-            docs/design/decisions.md "Law domain", "D4", "D9".
+    Own entries without a counterpart are trusted. A bad foreign entry is reported and ignored; it
+    does not create a zero.
     """
+    # "Absent is less than nil, nil less than a value: so a relay can keep a nil inside what it
+    # cannot sign" (decisions.md "Law domain").
     if not other_present or other is None:
         return own if own_present or other_present else ABSENT
     inner = context.child(key)
-    if not child.accepts(other, inner):
+    if not child.accepts(other, inner):  # "dropped one by one, own is kept" (decisions.md "D9")
         return own if own_present else ABSENT
     merged = child.merge(own, other, inner)
     if merged is None and own is None and own_present:
@@ -313,10 +252,7 @@ def join_entry(
 
 
 def as_operand(result: Value, own: Value, other: Value) -> Value:
-    """Return `own` or `other` itself where the result equals it.
-
-    Source: CAD024 "Merge efficiency"; docs/lattices.md "The contract".
-    """
+    """Return `own` or `other` itself if the result equals it."""
     if result is own or result is other:
         return result
     if same(result, own):
@@ -325,49 +261,32 @@ def as_operand(result: Value, own: Value, other: Value) -> Value:
 
 
 def greater(a: Value, b: Value) -> Value:
-    """Return the value with the greater hash, in unsigned byte order.
-
-    `a` when they are the same value.
-
-    Source: docs/design/decisions.md "D1".
-    """
+    """Return the value with the greater hash in unsigned byte order; `a` if they are equal."""
+    # "On equal times the greater value hash wins, for every last-write-wins register"
+    # (decisions.md "D1"): the side must not decide, or two replicas keep different values.
     return b if value_hash(b) > value_hash(a) else a
 
 
 def as_integer(value: Value) -> int | None:
-    """Return the number that an Integer is, nil for any other value (a boolean is not one).
-
-    Source: CAD002 "Integer"; docs/cells.md "Encoding table".
-    """
-    # The type is asked before it is narrowed: compiled code turns what it knows to be an int into a
-    # number, and a boolean would become one.
+    """Return an Integer as an int, None for any other value; a boolean is not an Integer."""
+    # The type is compared instead of narrowed with isinstance: compiled code would turn a boolean
+    # into a number.
     return value if type(value) is int else None
 
 
 def is_integer(value: Value) -> bool:
-    """Return whether a value is an Integer (a boolean is not).
-
-    Source: CAD002 "Integer"; docs/cells.md "Encoding table".
-    """
+    """Return whether a value is an Integer; a boolean is not."""
     return type(value) is int
 
 
 def is_long(value: Value) -> bool:
-    """Return whether a value is an Integer of at most 64 bits.
-
-    Source: CAD002 "Integer"; docs/cells.md "Encoding table".
-    """
+    """Return whether a value is an Integer of at most 64 bits."""
     number = as_integer(value)
     return number is not None and LONG_MIN <= number <= LONG_MAX
 
 
 def to_json_key(key: Value) -> Value:
-    """Return a key as JSON-style paths write it.
-
-    A Keyword by its name, bytes in hex, everything else unchanged.
-
-    Source: CAD024 "toJSONKey"; docs/lattices.md "Keys and paths".
-    """
+    """Return a key as JSON-style paths write it: a Keyword as its name, bytes as hex."""
     if isinstance(key, Keyword):
         return key.name
     if isinstance(key, bytes):

@@ -1,7 +1,11 @@
-"""Containers: lattices of maps, indexes, vectors and tuples, joined entry by entry.
+"""Containers: lattices of maps, indexes, vectors and tuples, merged entry by entry.
 
-Each descends both trees together and visits only what differs. A value of the wrong kind is not
-taken; an own value of the wrong kind (no writer of ours makes one) gives way to a right one.
+A merge descends both trees together and visits only what differs. A foreign value of the wrong type
+is rejected; an own value of the wrong type is replaced by a right one.
+
+Source: CAD024 "Tuple lattice", "Vector lattice", "Index lattice", "Map lattice"; docs/lattices.md
+    "Vectors and tuples", "Maps and indexes"; docs/design/forks.md "The order";
+    docs/design/decisions.md "D4", "D9", "D10", "Law domain"; docs/cells.md "Exact keys".
 """
 
 from __future__ import annotations
@@ -48,27 +52,21 @@ from datalattice.limits import MERGE_RECORDS_MAX, WORK_LIMITS
 
 
 def need_lattice(value: object, what: str) -> Lattice:
-    """Return the value if it is a lattice; refuse it naming `what` it was given for if not."""
+    """Return `value` if it is a Lattice; raise TypeMismatch, naming it as `what`, otherwise."""
     if not isinstance(value, Lattice):
-        raise TypeMismatch(f"{what} is a Lattice, got {type(value).__name__}")
+        raise TypeMismatch(f"{what} is not a Lattice: {type(value).__name__}")
     return value
 
 
 def present(value: Value, good: bool) -> Element | None:
-    """Return the element of a container itself; nil: it is not there.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return the element of a container itself, None for an absent one."""
     if value is None:
         return None
     return element(PRESENT) if good else malformed(value)
 
 
 class OfElements(Lattice):
-    """Base of the containers whose elements all share one lattice.
-
-    Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
-    """
+    """Base of the containers whose values share one lattice."""
 
     def __init__(self, element: Lattice) -> None:
         need_lattice(element, f"the child of {type(self).__name__}")
@@ -76,24 +74,15 @@ class OfElements(Lattice):
         self._order: Final = ChildOrder(element)
 
     def has_order(self) -> bool:
-        """Return whether the child lattice has an order.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return whether the child lattice has an order."""
         return self._element.has_order()
 
     def within(self) -> tuple[Lattice, ...]:
-        """Return the child lattice.
-
-        Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
-        """
+        """Return the child lattice."""
         return (self._element,)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the child lattice, the same for every key.
-
-        Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
-        """
+        """Return the child lattice, the same for every key."""
         return self._element
 
     def _arguments(self) -> tuple[object, ...]:
@@ -101,17 +90,12 @@ class OfElements(Lattice):
 
 
 class MapLattice(OfElements):
-    """A Map whose values share a lattice.
-
-    Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
-    """
+    """A Map whose values share a lattice."""
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the union of the keys, with the values of a key on both sides joined by the child.
+        """Return the union of the keys; the child lattice merges values present on both sides.
 
-        Cost: entries that differ; equal subtrees are not descended.
-        Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes";
-                docs/design/decisions.md "D4", "D9".
+        Cost: entries that differ; equal subtrees are skipped.
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -122,10 +106,9 @@ class MapLattice(OfElements):
         return as_operand(EMPTY_MAP.merge_with(other, join, context.work), other, other)
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest elements of entries, and of the Map as such, by side.
+        """Return the greatest elements of the Map and its entries, by side.
 
         Cost:   entries that differ.
-        Source: docs/design/forks.md "The order".
         """
         mine = own if isinstance(own, Map) else None
         theirs = other if isinstance(other, Map) else None
@@ -133,35 +116,24 @@ class MapLattice(OfElements):
         return wider(top, self._order.of_map(mine, theirs, walk))
 
     def zero(self) -> Value:
-        """Return the empty Map.
-
-        Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
-        """
+        """Return the empty Map."""
         return EMPTY_MAP
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is a Map; an Index does not count.
-
-        Source: CAD024 "Map lattice"; docs/lattices.md "Maps and indexes".
-        """
+        """Return whether the value is a Map; an Index does not count."""
         return isinstance(value, Map)
 
 
 class IndexLattice(OfElements):
     """An Index whose values share a lattice.
 
-    Keys with equal bytes are one entry; the key cell with the greater hash stays.
-
-    Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes";
-            docs/design/decisions.md "Law domain".
+    Keys with equal bytes are one entry, under the key cell with the greater hash.
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the union of the keys, with the values of a key on both sides joined by the child.
+        """Return the union of the keys; the child lattice merges values present on both sides.
 
-        Cost: entries that differ; equal subtrees are not descended.
-        Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes";
-                docs/design/decisions.md "D4", "D9".
+        Cost: entries that differ; equal subtrees are skipped.
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -172,10 +144,9 @@ class IndexLattice(OfElements):
         return as_operand(EMPTY_INDEX.merge_with(other, join, work=context.work), other, other)
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest elements of entries, and of the Index as such, by side.
+        """Return the greatest elements of the Index and its entries, by side.
 
         Cost:   entries that differ.
-        Source: docs/design/forks.md "The order".
         """
         mine = own if isinstance(own, Index) else None
         theirs = other if isinstance(other, Index) else None
@@ -183,33 +154,22 @@ class IndexLattice(OfElements):
         return wider(top, self._order.of_index(mine, theirs, walk))
 
     def zero(self) -> Value:
-        """Return the empty Index.
-
-        Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes".
-        """
+        """Return the empty Index."""
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index; a Map does not count.
-
-        Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes".
-        """
+        """Return whether the value is an Index; a Map does not count."""
         return isinstance(value, Index)
 
 
 class ExactIndexLattice(IndexLattice):
-    """An Index whose keys are names of any length, told apart by every byte.
-
-    Source: docs/cells.md "Exact keys"; docs/lattices.md "Maps and indexes".
-    """
+    """An Index whose keys are names of any length, in which every byte counts."""
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the union of the names, with the values of one on both sides joined by the child.
+        """Return the union of the names; the child lattice merges values present on both sides.
 
-        Keys that are malformed are left out and reported.
-
-        Cost: entries that differ; equal subtrees are not descended.
-        Source: docs/cells.md "Exact keys"; docs/design/decisions.md "D4", "D9".
+        Malformed keys are left out and reported.
+        Cost: entries that differ; equal subtrees are skipped.
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -220,29 +180,21 @@ class ExactIndexLattice(IndexLattice):
         return made if isinstance(own, Index) else as_operand(made, other, other)
 
     def canonical_key(self, key: Value) -> Value:
-        """Return the key under which a name stands.
-
-        Source: docs/cells.md "Exact keys"; docs/design/decisions.md "D10".
-        """
+        """Return the key under which a name is stored."""
         return key_of(key) if isinstance(key, str) else key
 
 
 class VectorLattice(OfElements):
     """A Vector whose positions share a lattice.
 
-    The longer length, and a missing position counts as nil.
-
-    Source: CAD024 "Vector lattice"; docs/lattices.md "Vectors and tuples".
+    The merge has the greater length; a missing position counts as None.
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the positions joined one by one.
+        """Return the positions merged one by one.
 
-        A bad foreign position that own lacks becomes nil.
-
-        Cost:   positions that differ; equal subtrees are not descended.
-        Source: CAD024 "Vector lattice"; docs/lattices.md "Vectors and tuples";
-                docs/design/decisions.md "D4", "D9".
+        A bad foreign position that own lacks becomes None.
+        Cost:   positions that differ; equal subtrees are skipped.
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -253,10 +205,9 @@ class VectorLattice(OfElements):
         return as_operand(EMPTY_VECTOR.merge_with(other, join, context.work), other, other)
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest elements of positions, and of the Vector as such, by side.
+        """Return the greatest elements of the Vector and its positions, by side.
 
         Cost:   positions that differ.
-        Source: docs/design/forks.md "The order".
         """
         mine = own if isinstance(own, Vector) and self.check_foreign(own) else None
         theirs = other if isinstance(other, Vector) and self.check_foreign(other) else None
@@ -271,34 +222,22 @@ class VectorLattice(OfElements):
         return found
 
     def zero(self) -> Value:
-        """Return the empty Vector.
-
-        Source: CAD024 "Vector lattice"; docs/lattices.md "Vectors and tuples".
-        """
+        """Return the empty Vector."""
         return EMPTY_VECTOR
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is a Vector of at most 16,777,216 elements.
-
-        A dozen cells can stand for any number of elements, and a join visits each.
-
-        Source: CAD024 "Vector lattice"; docs/lattices.md "Vectors and tuples".
-        """
+        """Return whether the value is a Vector of at most 16,777,216 elements."""
+        # "Whatever visits elements one by one has a bound" (decisions.md "Bounded merges"): a dozen
+        # shared cells can have any number of elements.
         return isinstance(value, Vector) and len(value) <= MERGE_RECORDS_MAX
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the child lattice for an Integer position, else nil.
-
-        Source: CAD024 "Vector lattice"; docs/lattices.md "Vectors and tuples".
-        """
+        """Return the child lattice for an Integer position, else None."""
         return self._element if is_integer(key) else None
 
 
 class TupleLattice(Lattice):
-    """A Vector with a fixed number of positions, each with its own lattice.
-
-    Source: CAD024 "Tuple lattice"; docs/lattices.md "Vectors and tuples".
-    """
+    """A Vector with a fixed number of positions, each with its own lattice."""
 
     def __init__(self, *children: Lattice) -> None:
         for child in children:
@@ -306,11 +245,7 @@ class TupleLattice(Lattice):
         self._children: Final = children
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the positions joined one by one; elements of own past the last are kept.
-
-        Source: CAD024 "Tuple lattice"; docs/lattices.md "Vectors and tuples";
-                docs/design/decisions.md "D4", "D9".
-        """
+        """Return the positions merged one by one; own elements past the last are kept."""
         if other is None or own is other or not self.accepts(other, context):
             return own
         assert isinstance(other, Vector)
@@ -332,24 +267,15 @@ class TupleLattice(Lattice):
         return as_operand(Vector.of(values), own, other)
 
     def has_order(self) -> bool:
-        """Return whether all children have an order.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return whether all children have an order."""
         return all(child.has_order() for child in self._children)
 
     def within(self) -> tuple[Lattice, ...]:
-        """Return the children.
-
-        Source: CAD024 "Tuple lattice"; docs/lattices.md "Vectors and tuples".
-        """
+        """Return the children."""
         return self._children
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest elements of the positions, by side.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the greatest elements of the Vector and its positions, by side."""
         mine = own if isinstance(own, Vector) and self.check_foreign(own) else None
         theirs = other if isinstance(other, Vector) and self.check_foreign(other) else None
         found = contrast(present(own, mine is not None), present(other, theirs is not None))
@@ -363,24 +289,15 @@ class TupleLattice(Lattice):
         return found
 
     def zero(self) -> Value:
-        """Return the Vector of the children's zeros.
-
-        Source: CAD024 "Tuple lattice"; docs/lattices.md "Vectors and tuples".
-        """
+        """Return the Vector of the children's zeros."""
         return Vector.of([child.zero() for child in self._children])
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is a Vector of exactly as many elements.
-
-        Source: CAD024 "Tuple lattice"; docs/lattices.md "Vectors and tuples".
-        """
+        """Return whether the value is a Vector with as many elements as there are children."""
         return isinstance(value, Vector) and len(value) == len(self._children)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the lattice of an Integer position in range, else nil.
-
-        Source: CAD024 "Tuple lattice"; docs/lattices.md "Vectors and tuples".
-        """
+        """Return the lattice of an Integer position in range, else None."""
         position = as_integer(key)
         if position is None or not 0 <= position < len(self._children):
             return None

@@ -1,4 +1,8 @@
-"""Content: stores of values under their hashes, joined by union."""
+"""Content: stores of values by hash, merged by union.
+
+Source: CAD024 "Content addressable store", "Data lattice"; docs/lattices.md "Content stores";
+    docs/design/forks.md "The order"; docs/design/decisions.md "D3".
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from datalattice.lattice.order import (
 
 
 class _ContentOrder(EntryOrder):
-    """The elements of content: each entry's hash, below the number of entries."""
+    """The order elements of content stores: the entry hashes, below the number of entries."""
 
     def entry(
         self,
@@ -34,7 +38,7 @@ class _ContentOrder(EntryOrder):
         other_present: bool,
         walk: Walk,
     ) -> Latest:
-        """Return the hash of each side's value, which is above nil as in the merge."""
+        """Return the hash of each side's value; None ranks below every value, as in the merge."""
         return contrast(
             _entry_element(own) if own_present else None,
             _entry_element(other) if other_present else None,
@@ -49,11 +53,10 @@ _ORDER: Final = _ContentOrder()
 
 
 def content_latest(own: Value, other: Value, walk: Walk) -> Latest:
-    """Return by what two content stores differ: their sizes, else their greatest entry.
+    """Return the difference in size of two content stores, or else their greatest entries.
 
-    A store that contains another has more entries.
+    The size comes first because a store that contains another has more entries.
     Cost:   entries that differ, if the sizes are equal.
-    Source: docs/design/forks.md "The order".
     """
     found = contrast(_size(own), _size(other))
     if found[0] is None and isinstance(own, Index) and isinstance(other, Index):
@@ -70,20 +73,15 @@ def _size(value: Value) -> Element | None:
 
 
 class DataLattice(Lattice):
-    """Values by their own hash.
+    """An Index from 32-byte hash to the value with that hash.
 
-    A received key is never believed, so a wrong one cannot poison the store.
-
-    Shapes: Index from 32-byte hash to the value.
-    Source: CAD024 "Data lattice"; docs/lattices.md "Content stores".
+    A merge recomputes the hashes, so a wrong foreign key cannot replace an entry.
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return own with every value of other that it lacks, each under its recomputed hash.
+        """Return own with every value of other that it lacks, under its recomputed hash.
 
-        Nil own is the empty Index.
-
-        Source: CAD024 "Data lattice"; docs/lattices.md "Content stores".
+        An own of None counts as the empty Index.
         """
         if own is other and own is not None:
             return own
@@ -92,7 +90,7 @@ class DataLattice(Lattice):
             return base
         assert isinstance(other, Index)
         filing = _Filing(context)
-        # What is under its own hash is taken unseen, unless some of it is not sound.
+        # Entries already under their own hash are merged by subtree, unless parts are malformed.
         is_whole, work = not context.holes, context.work
         result = base.merge_with(other, filing.join, addressed=is_whole, own_keys=True, work=work)
         for value in filing.strays:
@@ -104,36 +102,24 @@ class DataLattice(Lattice):
         return as_operand(result, other if own is None else own, other)
 
     def has_order(self) -> bool:
-        """Return True.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the size of each side, of equal sizes the greatest entry.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the size of each side, or their greatest entries if the sizes are equal."""
         return content_latest(own, other, walk)
 
     def zero(self) -> Value:
-        """Return the empty Index.
-
-        Source: CAD024 "Data lattice"; docs/lattices.md "Content stores".
-        """
+        """Return the empty Index."""
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index.
-
-        Source: CAD024 "Data lattice"; docs/lattices.md "Content stores".
-        """
+        """Return whether the value is an Index."""
         return isinstance(value, Index)
 
 
 class _Filing:
-    """Collects the foreign values that do not stand under their own hash."""
+    """Collects the foreign values that are not under their own hash."""
 
     def __init__(self, context: MergeContext) -> None:
         self._context: Final = context
@@ -142,7 +128,7 @@ class _Filing:
     def join(
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
-        """Return own's value; other's is filed later, under the hash that it has."""
+        """Return own's value; other's is added later, under its recomputed hash."""
         if not other_present or other is None or _is_spoiled(self._context, key, other):
             return own if own_present else ABSENT
         self.strays.append(other)
@@ -150,22 +136,13 @@ class _Filing:
 
 
 class CASLattice(Lattice):
-    """Content by keys that its writers computed, such as SHA-256.
+    """An Index from keys computed by the writers, such as SHA-256, to values.
 
-    Equal keys mean equal content; if not, the greater hash stays.
-
-    Shapes: Index from a byte-like key to a value.
-    Source: CAD024 "Content addressable store"; docs/lattices.md "Content stores";
-            docs/design/decisions.md "D3".
+    Equal keys should mean equal content; if not, the value with the greater hash stays.
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the union.
-
-        Cost: entries that differ.
-        Source: CAD024 "Content addressable store"; docs/lattices.md "Content stores";
-                docs/design/decisions.md "D3".
-        """
+        """Return the union. Cost: entries that differ."""
         if other is None or own is other or not self.accepts(other, context):
             return own
         assert isinstance(other, Index)
@@ -177,36 +154,24 @@ class CASLattice(Lattice):
         return other
 
     def has_order(self) -> bool:
-        """Return True.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the size of each side, of equal sizes the greatest entry.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the size of each side, or their greatest entries if the sizes are equal."""
         return content_latest(own, other, walk)
 
     def zero(self) -> Value:
-        """Return the empty Index.
-
-        Source: CAD024 "Content addressable store"; docs/lattices.md "Content stores".
-        """
+        """Return the empty Index."""
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index.
-
-        Source: CAD024 "Content addressable store"; docs/lattices.md "Content stores".
-        """
+        """Return whether the value is an Index."""
         return isinstance(value, Index)
 
 
 class _Keeping:
-    """Joins entries by the greater hash."""
+    """Merges entries by the greater hash."""
 
     def __init__(self, context: MergeContext) -> None:
         self._context: Final = context
@@ -214,7 +179,7 @@ class _Keeping:
     def join(
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
-        """Return the value that stays."""
+        """Return the value with the greater hash, of those present."""
         if not other_present or (other is None and own_present):
             return own
         if _is_spoiled(self._context, key, other):
@@ -225,7 +190,7 @@ class _Keeping:
 
 
 def _is_spoiled(context: MergeContext, key: Value, value: Value) -> bool:
-    """Return whether the value of a foreign entry is not sound, and report that."""
+    """Return whether the value of a foreign entry is malformed; report it if so."""
     if not context.holes.spoils(value):
         return False
     context.report(EntryDropped((*context.path, key), MALFORMED))

@@ -1,8 +1,12 @@
-"""Context: what a merge knows beside its two values, and what it reports.
+"""Context: the inputs of a merge beside its two values, and the reports it makes.
 
-One context travels from the root of a merge to every child. It carries the clock reading and the
-key of the one who merges, who may sign for whom, the path walked so far, and a callable that is
-told what the merge could not take. Reporting never changes a result.
+One context is passed from the root of a merge to every child. It carries the time, the merger's
+keys, the verifier of owners, the path of the current value, and a callable that receives reports.
+Reports never change a result.
+
+Source: CAD038 "Owner verification"; docs/lattices.md "Owners", "Last write preferred", "Context";
+    docs/design/forks.md "Keys", "Merge of a slot", "Evidence"; docs/design/decisions.md;
+    docs/design/foreign-data.md "Isolation"; CAD024 "Last write preferred", "Lattice context".
 """
 
 from __future__ import annotations
@@ -21,29 +25,28 @@ MISMATCHED: Final = "type-mismatch"
 TOO_COSTLY: Final = "too-costly"
 SECTION_DROPPED: Final = "section-dropped"
 OWN_MALFORMED: Final = "own-malformed"
-"""Why a value was not taken, as words to count by: no value of the kind, not signed rightly, not
-sound, of another kind inside, or more work than its size allows."""
+"""Rejection reasons, used as metric labels."""
 
 VALUE: Final = Keyword("value")
-"""The key that leads from a signed cell to the value inside."""
+"""The path step from a Signed cell to its value."""
 
 OWN: Final = "own"
 OTHER: Final = "other"
 
 OWNER_BRANCH: Final = "owner"
 LOG_BRANCH: Final = "log"
-"""What a fork of an owner's slot leaves out: a value not joined, or records of a log."""
+"""What a fork of an owner's slot leaves out: an unmerged value, or records of a log."""
 
 Path = tuple[Value, ...]
 Verifier = Callable[[Value, bytes], bool]
-"""Tells whether a signer (public key) may write for an owner.
+"""Returns whether a signer (public key) may write for an owner, which may be any value.
 
-It answers for any value as owner and does not raise.
+Verifiers do not raise.
 """
 
 
 class Report:
-    """Base of what a merge reports. `kind` is a word to count it by."""
+    """Base of merge reports. `kind` is a metric label."""
 
     kind: str = "reported"
 
@@ -70,11 +73,9 @@ class Report:
 
 
 class EntryDropped(Report):
-    """A value of the other side was not taken; own's, or nothing, stands at `path`.
+    """A foreign value at `path` was rejected; own's value, if any, is kept.
 
-    `kind` says why where that is known: it is for counting, and two reports are equal without.
-
-    Source: docs/design/decisions.md "D9".
+    `kind` is the reason if known. Equality ignores it.
     """
 
     def __init__(self, path: Path, kind: str = ENTRY_DROPPED) -> None:
@@ -86,10 +87,7 @@ class EntryDropped(Report):
 
 
 class SectionDropped(Report):
-    """What the other side has in the section at `path` was not taken; own's stands.
-
-    Source: docs/design/foreign-data.md "Isolation".
-    """
+    """The foreign value of the section at `path` was rejected; own's is kept."""
 
     kind = SECTION_DROPPED
 
@@ -105,12 +103,10 @@ class SectionDropped(Report):
 
 
 class OwnMalformed(Report):
-    """What this node itself has at `path` is not sound, and cannot be merged.
+    """This node's own value at `path` is malformed and cannot be merged.
 
-    The other side's stands there now if it is sound and signed by the owner; else own's stays, and
-    `lattice store repair` ends it.
-
-    Source: docs/design/foreign-data.md "Isolation".
+    The foreign value replaces it if it is well-formed and signed by the owner. Otherwise own's
+    stays, and `lattice store repair` fixes it.
     """
 
     kind = OWN_MALFORMED
@@ -127,12 +123,10 @@ class OwnMalformed(Report):
 
 
 class QueueForked(Report):
-    """Two leaders wrote one queue: the entries at `path` differ from `offset` on.
+    """Two leaders wrote one queue: the records at `path` differ from `offset` on.
 
-    `lost` is the side whose records the join leaves out, "own" or "other", and `lost_end` the
-    offset behind the last of them; two reports are equal without.
-
-    Source: docs/design/decisions.md "D-Q2".
+    `lost` is the side whose records the merge leaves out, "own" or "other"; `lost_end` is the
+    offset after the last of them. Equality ignores both.
     """
 
     kind = "queue-forked"
@@ -144,10 +138,7 @@ class QueueForked(Report):
         self.lost_end: Final = lost_end
 
     def swapped(self) -> QueueForked:
-        """Return the report as it reads with the sides exchanged.
-
-        Source: docs/design/decisions.md "D-Q2".
-        """
+        """Return the report with the sides exchanged."""
         lost = OWN if self.lost == OTHER else OTHER
         return QueueForked(self.path, self.offset, lost, self.lost_end)
 
@@ -162,14 +153,11 @@ class QueueForked(Report):
 
 
 class OwnerForked(Report):
-    """Two values signed for `owner` fork: `kept` stands now, `other` is not contained in it.
+    """Two values signed for `owner` fork: `kept` stays, and does not contain all of `other`.
 
-    `branch` says what is missing: "owner" when the values were not joined, for no key here may sign
-    the join, and "log" when a join left out the records that `logs` name. Two reports are equal
-    when path and owner are.
-
-    Shapes: kept, other: Signed cells.
-    Source: docs/design/decisions.md "D5"; docs/design/forks.md "Evidence".
+    Both are Signed cells. `branch` says what is missing: "owner" if no key here may sign the merge
+    of the values, "log" if a merge left out the records that `logs` describe. Reports are equal if
+    path and owner are.
     """
 
     kind = "owner-forked"
@@ -202,10 +190,7 @@ class OwnerForked(Report):
 
 
 class MetadataUnstamped(Report):
-    """Two values of one metadata key at `path` carry no stamp; that of the greater branch stays.
-
-    Source: docs/design/forks.md "Merge of a slot".
-    """
+    """Two values of a metadata key at `path` have no stamp; the greater branch's value stays."""
 
     kind = "metadata-unstamped"
 
@@ -214,12 +199,10 @@ class MetadataUnstamped(Report):
 
 
 class WriteSuperseded(Report):
-    """A write was lost: a later write or a delete of the same place won over it.
+    """A write was replaced by a later write or delete of the same path.
 
-    Every replacement is told, also of a value that the later writer had seen: a merge cannot know
-    what a writer saw. `lost` is the side that gave way, "own" or "other".
-
-    Source: docs/design/decisions.md "Base".
+    `lost` is the losing side, "own" or "other". Every replacement is reported, including those that
+    the later writer intended: a merge cannot tell what a writer had seen.
     """
 
     kind = "write-superseded"
@@ -229,10 +212,7 @@ class WriteSuperseded(Report):
         self.lost: Final = lost
 
     def swapped(self) -> WriteSuperseded:
-        """Return the report as it reads with the sides exchanged.
-
-        Source: docs/design/decisions.md "Base".
-        """
+        """Return the report with the sides exchanged."""
         return WriteSuperseded(self.path, OWN if self.lost == OTHER else OTHER)
 
     def _fields(self) -> Path:
@@ -246,26 +226,21 @@ class WriteSuperseded(Report):
 
 
 Reporter = Callable[[Report], None]
-"""Is told what a merge could not take. It does not raise."""
+"""Receives the reports of a merge; does not raise."""
 
 
 def discard(_report: Report) -> None:
-    """Do nothing with a report: the default.
-
-    Source: docs/design/decisions.md "D7".
-    """
+    """Ignore a report: the default reporter."""
 
 
 class MergeContext:
-    """What a merge knows beside its two values. Never changed; the methods return new ones.
+    """The inputs of a merge beside its two values. Immutable; methods return new contexts.
 
-    Shapes: timestamp, when given, Unix milliseconds; key_pair, the identity of this machine, which
-            may sign like a key of the ring; keys, the ring of owners' keys; owner, the identity
-            whose signed value is being merged, or nil; prefer, "own" or "other" when one side wins
-            what nothing else decides (last-write-preferred), else nil; work, the account of a merge
-            of foreign data, nil for a local one; holes, what of the foreign value is not sound.
-    Source: CAD024 "Lattice context"; CAD038; docs/lattices.md "Context", "Owners";
-            docs/design/decisions.md "D7".
+    Args:   timestamp: Unix milliseconds. key_pair: the identity of this machine, which may sign
+            like a key of the ring. keys: owners' key pairs. owner: the owner of the signed value
+            being merged. prefer: "own" or "other", the side that wins undecided conflicts
+            (last-write-preferred). work: budget of a merge of foreign data, None for a local merge.
+            holes: malformed parts of the foreign value.
     """
 
     def __init__(
@@ -294,17 +269,11 @@ class MergeContext:
         self.holes: Final = holes
 
     def child(self, key: Value) -> MergeContext:
-        """Return the context one key further down.
-
-        Source: docs/design/decisions.md "D7".
-        """
+        """Return the context for the value at `key`."""
         return self.at((*self.path, key), self.owner)
 
     def at(self, path: Path, owner: Value = None) -> MergeContext:
-        """Return the context at another place: this path, below this owner.
-
-        Source: docs/design/decisions.md "D7".
-        """
+        """Return the context for another path and owner."""
         return MergeContext(
             self.timestamp,
             self.key_pair,
@@ -319,11 +288,7 @@ class MergeContext:
         )
 
     def preferring(self, side: str | None) -> MergeContext:
-        """Return the context in which `side` ("own", "other", nil) wins what nothing else decides.
-
-        Source: CAD024 "Last write preferred"; docs/lattices.md "Last write preferred";
-                docs/design/decisions.md "D3".
-        """
+        """Return a context in which `side` ("own", "other", None) wins undecided conflicts."""
         return MergeContext(
             self.timestamp,
             self.key_pair,
@@ -338,10 +303,7 @@ class MergeContext:
         )
 
     def reporting(self, report: Reporter) -> MergeContext:
-        """Return the context that reports to `report`.
-
-        Source: docs/design/decisions.md "D7".
-        """
+        """Return a context that reports to `report`."""
         return MergeContext(
             self.timestamp,
             self.key_pair,
@@ -356,10 +318,7 @@ class MergeContext:
         )
 
     def verified_by(self, verifier: Verifier) -> MergeContext:
-        """Return the context in which `verifier` judges who may write for an owner.
-
-        Source: CAD038 "Owner verification"; docs/lattices.md "Owners".
-        """
+        """Return a context in which `verifier` decides who may write for an owner."""
         return MergeContext(
             self.timestamp,
             self.key_pair,
@@ -374,10 +333,7 @@ class MergeContext:
         )
 
     def for_foreign(self, report: Reporter, work: Work, holes: Holes = NO_HOLES) -> MergeContext:
-        """Return the context for one merge of foreign data.
-
-        Its reports, its account of work, and what of it is not sound.
-        """
+        """Return the context of one foreign merge: its reporter, budget and malformed parts."""
         return MergeContext(
             self.timestamp,
             self.key_pair,
@@ -393,18 +349,14 @@ class MergeContext:
 
     @property
     def is_signed(self) -> bool:
-        """Whether this place is inside a signed value, which is taken as one or not at all.
-
-        Source: docs/design/foreign-data.md "Isolation".
-        """
+        """Whether the path is inside a signed value, which is accepted or rejected in full."""
         return any(isinstance(key, Keyword) and key == VALUE for key in self.path)
 
     def verify_owner(self, owner: Value, signer: bytes) -> bool:
         """Return whether values of `owner` signed by `signer` are accepted.
 
-        An owner of 32 bytes is a public key and speaks for itself. Any other owner is for the
-        verifier to judge; without one everybody is accepted, which serves development only.
-        Source: CAD038 "Owner verification"; docs/lattices.md "Owners".
+        A public key accepts only itself. Other owners are decided by the verifier; without one,
+        every signer is accepted, which is for development only.
         """
         if is_public_key(owner):
             return owner == signer
@@ -414,9 +366,7 @@ class MergeContext:
     def authorises(self, owner: Value, signer: bytes) -> bool:
         """Return whether `signer` may sign new values of `owner`.
 
-        As `verify_owner`, but nobody may without a verifier's word.
-
-        Source: docs/design/decisions.md "D5".
+        Like `verify_owner`, except that no signer is accepted without a verifier.
         """
         if is_public_key(owner):
             return owner == signer
@@ -424,21 +374,16 @@ class MergeContext:
         return False if verifier is None else verifier(owner, signer)
 
     def holds(self, public_key: bytes) -> bool:
-        """Return whether this key signs here: the identity's, or one of the ring.
-
-        Source: docs/design/forks.md "Keys".
-        """
+        """Return whether this context has the key pair of `public_key`."""
         identity = self.key_pair
         return public_key in self.keys or (
             identity is not None and identity.public_key == public_key
         )
 
     def signer(self, owner: Value) -> KeyPair | None:
-        """Return the key pair here that may sign new values of `owner`, or None.
+        """Return the key pair of this context that may sign new values of `owner`, or None.
 
-        The identity counts as a key of the ring. Of several that may, the one with the least
-        public key signs, so that all calls choose alike.
-        Source: docs/design/forks.md "Keys".
+        Of several, the one with the least public key is returned, so that all calls agree.
         """
         identity = self.key_pair
         if is_public_key(owner):
@@ -484,12 +429,9 @@ def _restore(
 
 
 def is_public_key(owner: Value) -> bool:
-    """Return whether an owner identity is a public key: bytes, exactly 32 of them.
-
-    Source: CAD038 "Owner verification"; docs/lattices.md "Owners".
-    """
+    """Return whether an owner is a public key: bytes, exactly 32."""
     return isinstance(owner, bytes) and len(owner) == PUBLIC_KEY_BYTES
 
 
 EMPTY_CONTEXT: Final = MergeContext()
-"""The context that knows nothing and discards reports."""
+"""A context without keys or verifier that ignores reports."""

@@ -1,9 +1,10 @@
-"""Exact: the join of two indexes in which a key is more than the bytes that an Index looks at.
+"""Exact: the merge of two indexes in which every byte of a key counts.
 
-An Index takes keys of one beginning, or of one spelling, for the same key. Where a key is a name to
-be proven or a hash to be recomputed, that would let a foreign entry stand in another's place: here
-every foreign key is judged as it was written, and one that only looks like an own one contends with
-it, by the greater hash.
+An Index compares only the first 32 bytes of a key, and ignores its type. Where a key is a name to
+be proven or a hash to be recomputed, a foreign entry could so replace another one. Here every
+foreign key is checked as it was written, and of two keys in one position the greater hash stays.
+
+Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes"; docs/design/decisions.md "D9".
 """
 
 from __future__ import annotations
@@ -17,28 +18,19 @@ from datalattice.cells import ABSENT, Index, Value, Work, value_hash
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Judge:
-    """What an exact join asks about entries; subclasses say what is sound, and how two are joined.
-
-    Source: docs/design/decisions.md "D9".
-    """
+    """Decides about entries of an exact merge; subclasses implement the checks and the merge."""
 
     def admits(self, key: Value, value: Value) -> bool:
-        """Return whether a foreign entry may stand; report it when not.
-
-        Source: docs/design/decisions.md "D9".
-        """
+        """Return whether a foreign entry is acceptable; report it otherwise."""
         return False
 
     def join(self, key: Value, own: Value, other: Value) -> Value:
-        """Return the join of two values of one key, nil for none; own is nil when it is absent.
-
-        Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes".
-        """
+        """Return the merge of two values of one key, or None; `own` is None when absent."""
         return other if own is None else own
 
 
 class _Joining:
-    """One join of two indexes."""
+    """One merge of two indexes."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge: Final = judge
@@ -46,7 +38,7 @@ class _Joining:
     def entry(
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
-        """Return the joined value of an entry on which two indexes differ, or ABSENT."""
+        """Return the merged value of an entry on which two indexes differ, or ABSENT."""
         kept = own if own_present else ABSENT
         if not other_present or not self._judge.admits(key, other):
             return kept
@@ -54,7 +46,7 @@ class _Joining:
         return kept if merged is None else merged
 
     def contend(self, held: Value, own: Value, key: Value, other: Value) -> tuple[Value, object]:
-        """Return the entry of the key with the greater hash, of two in one position."""
+        """Return the entry whose key has the greater hash, of two keys in one position."""
         if not self._judge.admits(key, other):
             return held, own
         if value_hash(held) > value_hash(key) and self._judge.admits(held, own):
@@ -64,10 +56,9 @@ class _Joining:
 
 
 def merge_exact(own: Index, other: Index, judge: Judge, work: Work | None = None) -> Index:
-    """Return `own` with every entry of `other` that the judge admits joined in.
+    """Return `own` merged with every entry of `other` that the judge admits.
 
-    Cost:   entries that differ; paid from `work`, when given.
-    Source: CAD024 "Index lattice"; docs/lattices.md "Maps and indexes".
+    Cost:   entries that differ, charged to `work`.
     """
     joining = _Joining(judge)
     return own.merge_with(other, joining.entry, rival=joining.contend, work=work)

@@ -1,18 +1,20 @@
-"""ExactKeys: texts of any length as the keys of an Index, told apart by every byte.
+"""ExactKeys: names of any length as keys of an Index, in which every byte counts.
 
-An Index looks at the first 32 bytes of a key. A name of up to 32 bytes is its own key. A longer one
-is kept in a key made of it:
+An Index compares only the first 32 bytes of a key. A name of up to 32 bytes is its own key. A
+longer name is stored under a derived key:
 
-    8 bytes     the first of the name, so that it stands near what begins alike
-    1 byte      ff, which no text contains: no short name can take the position
-    23 bytes    SHA3-256 of the name, cut
-    the rest    the name from its ninth byte on, so that the name is read back from the key
+    8 bytes     the first 8 bytes of the name, so that it sorts near similar names
+    1 byte      ff, which UTF-8 never contains, so no short name has this position
+    23 bytes    SHA3-256 of the name, truncated
+    the rest    the name from its ninth byte on, so that the name can be read from the key
 
-The position follows from the name alone, so replicas agree on it, and a merge stays what it is: one
-entry at a time. A key with the mark that is not made of the name in it is malformed.
+The position depends on the name alone, so replicas agree on it and a merge handles one entry at a
+time. A key with the ff byte that is not derived from the name it holds is malformed.
 
-Earlier versions and other implementations write a longer name as it is. Such an entry is read
-beside the one under the made key, as the join of both; what is written goes under the made key.
+Earlier versions and other implementations store a longer name as it is. Such an entry is read
+together with the one under the derived key, as the merge of both; writes use the derived key.
+
+Source: docs/cells.md "Exact keys"; docs/design/decisions.md "D9", "D1".
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ from datalattice.lattice.context import OWN, EntryDropped, MergeContext, WriteSu
 from datalattice.limits import CHUNK_BYTES, INDEX_KEY_BYTES
 
 HEAD_BYTES: Final = 8
-"""Bytes of a longer name that its key begins with."""
+"""Leading bytes of a longer name at the start of its key."""
 
 NAME_BYTES_MAX: Final = CHUNK_BYTES
-"""Longest name in UTF-8: what one cell holds."""
+"""Longest name in UTF-8: the most that one cell holds."""
 
 SHOWN_CHARS: Final = 100
-"""Most of a name that an error shows."""
+"""Most characters of a name that an error shows."""
 
 _MARK: Final = b"\xff"
 _HASH_BYTES: Final = INDEX_KEY_BYTES - HEAD_BYTES - len(_MARK)
@@ -59,13 +61,12 @@ def _made_of(name: bytes) -> bytes:
 
 
 def key_of(name: str) -> str:
-    """Return the key under which a name stands: itself up to 32 bytes of UTF-8.
+    """Return the key of a name: the name itself up to 32 bytes of UTF-8.
 
-    Bytes that are not UTF-8 travel as surrogate escapes. A name of 32 bytes in which the mark
-    stands where keys have it gets a key of its own, like a longer one.
+    Bytes that are not UTF-8 are surrogate escapes. A name of 32 bytes with ff as its ninth byte has
+    a derived key, like a longer name.
 
-    Raises: UsageError: a lone surrogate that stands for no byte.
-    Source: docs/cells.md "Exact keys".
+    Raises: UsageError: a lone surrogate that does not stand for a byte.
     """
     if len(name) < _SURELY_SHORT or (len(name) <= INDEX_KEY_BYTES and name.isascii()):
         return name
@@ -76,7 +77,7 @@ def key_of(name: str) -> str:
 
 
 def _raw(key: Value) -> bytes | None:
-    """Return all bytes of a key, nil for one that is too long for a name, or what is no key."""
+    """Return all bytes of a key; None if it is too long for a name, or not a key."""
     if isinstance(key, bytes):
         return key
     if isinstance(key, str):
@@ -91,18 +92,17 @@ def _is_marked(raw: bytes) -> bool:
 
 
 def _unmade(raw: bytes) -> bytes | None:
-    """Return the name in a marked key, nil where the key is not made of it."""
+    """Return the name in a marked key, None if the key is not derived from it."""
     name = raw[:HEAD_BYTES] + raw[INDEX_KEY_BYTES:]
     needs_one = len(name) > INDEX_KEY_BYTES or _is_marked(name)
     return name if needs_one and _made_of(name) == raw else None
 
 
 def name_of(key: Value) -> str | None:
-    """Return the name that a stored key stands for, nil for a malformed key or a longer name.
+    """Return the name of a stored key, None for a malformed key or a name that is too long.
 
-    A key of an earlier version or another implementation stands for its own bytes. Bytes that are
-    not UTF-8 are surrogate escapes.
-    Source: docs/cells.md "Exact keys".
+    A key of an earlier version or another implementation is its own name. Bytes that are not UTF-8
+    become surrogate escapes.
     """
     if isinstance(key, str) and key.isascii():
         return key if len(key) <= NAME_BYTES_MAX else None
@@ -115,10 +115,7 @@ def name_of(key: Value) -> str | None:
 
 
 def is_sound_key(key: Value) -> bool:
-    """Return whether a key may stand: it is not marked, or made of the name that it holds.
-
-    Source: docs/cells.md "Exact keys".
-    """
+    """Return whether a key is valid: unmarked, or derived from the name that it holds."""
     if isinstance(key, str) and key.isascii():
         return True
     raw = key.read(0, INDEX_KEY_BYTES) if isinstance(key, (Blob, Text)) else _raw(key)
@@ -126,10 +123,7 @@ def is_sound_key(key: Value) -> bool:
 
 
 def shown_key(key: Value) -> Value:
-    """Return what a path shows for a key: the name that it was made of, else the key itself.
-
-    Source: docs/cells.md "Exact keys".
-    """
+    """Return a key as paths show it: the name it was derived from, else the key itself."""
     if isinstance(key, str) and key.isascii():
         return key
     name = name_of(key) if isinstance(key, (str, Text)) else None
@@ -137,10 +131,7 @@ def shown_key(key: Value) -> Value:
 
 
 def look_up(index: Index, key: Value) -> Value:
-    """Return what stands under a key; under a made one, else under the name as it is.
-
-    Source: docs/cells.md "Exact keys".
-    """
+    """Return the value under a key; for a derived key, also under the name as it is."""
     found = index.get(key)
     name = None if found is not None else shown_key(key)
     if not isinstance(name, str) or same(name, key):
@@ -150,17 +141,16 @@ def look_up(index: Index, key: Value) -> Value:
 
 
 def is_one_key(key: Value, other: Value) -> bool:
-    """Return whether two keys have the same bytes: they are spellings of one."""
+    """Return whether two keys have the same bytes and differ at most in type."""
     raw = _raw(key)
     return raw is not None and raw == _raw(other)
 
 
 def outranks(key: Value, other: Value) -> bool:
-    """Return whether `key` stays, of two whose first 32 bytes agree.
+    """Return whether `key` wins over `other`, which has the same first 32 bytes.
 
-    A sound one before one that is not, one of 32 bytes before longer ones, which have a position
-    of their own; else the one with the greater hash.
-    Source: docs/cells.md "Exact keys"; docs/design/decisions.md "D1".
+    A valid key wins over a malformed one, then a key of 32 bytes over a longer one, which has a
+    position of its own; then the greater hash.
     """
     return _rank(key) > _rank(other)
 
@@ -172,17 +162,16 @@ def _rank(key: Value) -> tuple[bool, bool, bytes]:
 
 
 Lost = Callable[[Value, bool], None]
-"""Told of a key that is left out of a merge, and whether it is own's."""
+"""Called with a key that a merge leaves out, and whether it is own's."""
 
 
 class ExactKeys:
-    """How the names of one kind of Index are found, written, listed and merged.
+    """Looks up, writes, lists and merges the names of one type of Index.
 
     Methods take the Index as an argument and return the new one.
 
-    join: the join of two values of one name, as in a merge. texts: names are Unicode texts, and
-    any key with the bytes of one stands for it. Without, they are the bytes of Strings.
-    Source: docs/cells.md "Exact keys".
+    Args:   join: merges two values of one name. texts: names are Unicode texts, and any key with
+            the bytes of a name stands for it; otherwise names are the bytes of String keys.
     """
 
     def __init__(self, join: Callable[[Value, Value], Value], *, texts: bool) -> None:
@@ -190,25 +179,19 @@ class ExactKeys:
         self._texts: Final = texts
 
     def name(self, key: Value) -> str | None:
-        """Return the name that a stored key stands for here, nil for none.
-
-        Source: docs/cells.md "Exact keys".
-        """
+        """Return the name of a stored key, None if it has none."""
         name = name_of(key)
         if not self._texts:
             return name if isinstance(key, (str, Text)) else None
         return name if name is not None and _is_text(name) else None
 
     def _stands_for(self, index: Index, name: str) -> bool:
-        """Return whether the key that stands where `name` would, as it is, is this name."""
+        """Return whether the key at the position of the unmodified `name` is this name."""
         held = index.key_cell(name)
         return held is not None and self.name(held) == name
 
     def get(self, index: Index, name: str) -> Value:
-        """Return what is stored under exactly this name, nil for nothing.
-
-        Source: docs/cells.md "Exact keys".
-        """
+        """Return the value stored under exactly this name, or None."""
         key = key_of(name)
         found = index.get(key)
         if key is name:
@@ -223,19 +206,13 @@ class ExactKeys:
         return plain if found is None else self._join(found, plain)
 
     def put(self, index: Index, name: str, value: Value) -> Index:
-        """Return the index with a value under a name.
-
-        Raises: as `put_many`.
-        Source: docs/cells.md "Exact keys".
-        """
+        """Return the index with a value under a name; raises as `put_many`."""
         return self.put_many(index, ((name, value),))
 
     def put_many(self, index: Index, entries: Iterable[tuple[str, Value]]) -> Index:
-        """Return the index with values under names; of two with one name the later stays.
+        """Return the index with values under names; the last of equal names wins.
 
-        Raises: UsageError: a name of 32 bytes would take the position of a stored key that has no
-                name.
-        Source: docs/cells.md "Exact keys".
+        Raises: UsageError: a name of 32 bytes has the position of a stored key without a name.
         """
         made: list[tuple[str, Value]] = []
         for name, value in entries:
@@ -246,24 +223,21 @@ class ExactKeys:
         return index.put(*made[0]) if len(made) == 1 else index.put_many(made)
 
     def _cleared(self, index: Index, name: str) -> Index:
-        """Return the index with a longer name that stands where `name` belongs moved to its key."""
+        """Return the index with a longer name at the position of `name` moved to its own key."""
         held = index.key_cell(name)
         if held is None or is_one_key(held, name):
             return index
         longer = self.name(held)
         if longer is None:
             raise UsageError(
-                f"{_shown(name)} cannot be told from the stored key {_shown(held)}, which is no "
-                f"name: their first {INDEX_KEY_BYTES} bytes are the same"
+                f"{_shown(name)} has the same first {INDEX_KEY_BYTES} bytes as the stored key "
+                f"{_shown(held)}, which is not a name: choose another name"
             )
         value = self.get(index, longer)
         return index.remove(held).put(key_of(longer), value)
 
     def remove(self, index: Index, name: str) -> Index:
-        """Return the index without a name.
-
-        Source: docs/cells.md "Exact keys".
-        """
+        """Return the index without a name, under both of its keys."""
         if self._stands_for(index, name):
             index = index.remove(name)
         key = key_of(name)
@@ -272,14 +246,11 @@ class ExactKeys:
     def entries(
         self, index: Index, prefix: str = "", of: Index | None = None
     ) -> Iterator[tuple[str, Value]]:
-        """Yield (name, value) of the names that begin with `prefix`, each once.
+        """Yield (name, value) of the names that start with `prefix`, each once.
 
-        Names of up to 32 bytes come in the order of their bytes, longer ones after those that share
-        their first eight.
-
-        of: the Index of which `index` is a part, when it is one.
-        Cost:   the names with that prefix, and the longer ones that share its first eight bytes.
-        Source: docs/cells.md "Exact keys".
+        Names of up to 32 bytes come in byte order, longer ones after those that share their first
+        eight bytes. `of` is the full Index if `index` is a part of one.
+        Cost:   names with the prefix, and longer names that share its first eight bytes.
         """
         full = index if of is None else of
         for part in parts(index, prefix):
@@ -289,10 +260,9 @@ class ExactKeys:
                     yield found
 
     def entry(self, index: Index, key: Value, value: Value) -> tuple[str, Value] | None:
-        """Return (name, value) of a stored entry, nil where none is to be listed for it.
+        """Return (name, value) of a stored entry, None if the entry is not to be listed.
 
-        A longer name that stands as it is, beside its own key, is listed for that.
-        Source: docs/cells.md "Exact keys".
+        A longer name stored both as it is and under its derived key is listed once, for the latter.
         """
         name = self.name(key)
         if name is None:
@@ -310,12 +280,10 @@ class ExactKeys:
 
 
 class ExactMerge:
-    """One merge of names, as `Index.merge_with` takes it: `join`, and `rival` for different keys.
+    """The merge of names for `Index.merge_with`: `join`, and `rival` for different keys.
 
-    Malformed keys of the other side are left out. Of two keys that share 32 bytes and are not
-    spellings of one (the writers here make no such longer ones) the one that outranks stays.
-
-    Source: docs/cells.md "Exact keys".
+    Malformed foreign keys are left out. Of two keys that share 32 bytes and differ after them
+    (writers of this package make no such keys), the one that outranks the other stays.
     """
 
     def __init__(self, join: Join, lost: Lost) -> None:
@@ -325,20 +293,14 @@ class ExactMerge:
     def join(
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
-        """Return what stands under a key, or ABSENT.
-
-        Source: docs/cells.md "Exact keys".
-        """
+        """Return the merged value of a key, or ABSENT."""
         if other_present and not own_present and not is_sound_key(key):
             self._lost(key, False)
             return ABSENT
         return self._join(key, own, other, own_present, other_present)
 
     def rival(self, held: Value, own: Value, key: Value, other: Value) -> tuple[Value, object]:
-        """Return the key and value that stay, of two whose first 32 bytes agree.
-
-        Source: docs/cells.md "Exact keys".
-        """
+        """Return the winning entry of two keys with the same first 32 bytes."""
         if not is_sound_key(key):
             self._lost(key, False)
             return held, own
@@ -356,10 +318,7 @@ class ExactMerge:
 
 
 def exact_merge(join: Join, context: MergeContext) -> ExactMerge:
-    """Return a merge of names that reports the keys which it leaves out.
-
-    Source: docs/cells.md "Exact keys"; docs/design/decisions.md "D9".
-    """
+    """Return a merge of names that reports the keys it leaves out."""
 
     def lost(key: Value, is_own: bool) -> None:
         path = (*context.path, shown_key(key))
@@ -369,10 +328,7 @@ def exact_merge(join: Join, context: MergeContext) -> ExactMerge:
 
 
 def parts(index: Index, prefix: str) -> list[Index]:
-    """Return the parts of an index in which names that begin with `prefix` are, in their order.
-
-    Source: docs/cells.md "Exact keys".
-    """
+    """Return the parts of an index that hold the names starting with `prefix`, in order."""
     if not prefix:
         return [index]
     near = index.under(prefix)
@@ -383,10 +339,7 @@ def parts(index: Index, prefix: str) -> list[Index]:
 
 
 def is_short(name: str) -> bool:
-    """Return whether a name is its own key.
-
-    Source: docs/cells.md "Exact keys".
-    """
+    """Return whether a name is its own key."""
     return key_of(name) is name
 
 
@@ -401,7 +354,7 @@ def _is_text(name: str) -> bool:
 
 
 def _fills(name: str) -> bool:
-    """Return whether a name is as long as what an Index looks at: a longer one may stand there."""
+    """Return whether a name has exactly 32 bytes, so that a longer key can have its position."""
     if name.isascii():
         return len(name) == INDEX_KEY_BYTES
     return len(text_bytes(name)) == INDEX_KEY_BYTES
@@ -413,9 +366,6 @@ def _shown(key: Value) -> str:
 
 
 def named(pairs: Iterable[tuple[str, Value]]) -> Index:
-    """Return the index of values by name; of two with one name the later stays.
-
-    Source: docs/cells.md "Exact keys".
-    """
+    """Return the index of values by name; the last of equal names wins."""
     made = [(key_of(name), value) for name, value in pairs]
     return Index.of(made) if made else EMPTY_INDEX

@@ -1,7 +1,9 @@
 """Identity: owners named by a DID.
 
-A `did:key` carries its Ed25519 public key in its text, so nobody has to look it up. What keys any
-other DID stands for, a resolver says; this package opens no connection to find out.
+A `did:key` contains its Ed25519 public key. For other DIDs a resolver returns the keys; this
+package opens no connection to look them up.
+
+Source: CAD038 "DID owners"; docs/lattices.md "Owners"; CAD043 "DID URLs".
 """
 
 from __future__ import annotations
@@ -23,17 +25,17 @@ CODE: Final = b"\xed\x01"
 
 ALPHABET: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 DIGITS_MAX: Final = 48
-"""Base 58 digits that 34 bytes can need, with one to spare; longer text is refused unread."""
+"""Most base 58 digits of 34 bytes, plus one; longer text is rejected without parsing."""
 
 
 DID_PREFIX: Final = "did:"
 KEY_PREFIX: Final = "did:key:"
 
 DID_CHARACTERS_MAX: Final = 2_048
-"""Longest DID that a resolver is asked about."""
+"""Longest DID that is passed to a resolver."""
 
 KEYS_MAX: Final = 100
-"""Keys of one DID that are looked at."""
+"""Most keys of one DID that are checked."""
 
 _BARE_DID: Final = re.compile(
     r"did:[a-z0-9]+:(?:[A-Za-z0-9._:-]|%[0-9A-Fa-f]{2})*(?:[A-Za-z0-9._-]|%[0-9A-Fa-f]{2})"
@@ -41,10 +43,7 @@ _BARE_DID: Final = re.compile(
 
 
 def did_of(public_key: bytes) -> str:
-    """Return the `did:key` of an Ed25519 public key (32 bytes).
-
-    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
-    """
+    """Return the `did:key` of an Ed25519 public key (32 bytes)."""
     if len(public_key) != PUBLIC_KEY_BYTES:
         raise UsageError(f"a public key is {PUBLIC_KEY_BYTES} bytes")
     number = int.from_bytes(CODE + public_key, "big")
@@ -56,14 +55,11 @@ def did_of(public_key: bytes) -> str:
 
 
 def public_key_of(did: Value) -> bytes | None:
-    """Return the Ed25519 public key inside a `did:key` String, nil for anything else.
-
-    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
-    """
+    """Return the Ed25519 public key in a `did:key` String, None for anything else."""
     if not isinstance(did, str) or not did.startswith(PREFIX):
         return None
     digits = did[len(PREFIX) :]
-    # A leading 1 is a leading zero byte: more than the 34, and a second name for one key.
+    # A leading 1 is a leading zero byte: more than 34 bytes, and a second name for one key.
     if not 0 < len(digits) <= DIGITS_MAX or digits.startswith(ALPHABET[0]):
         return None
     number = 0
@@ -80,21 +76,14 @@ def public_key_of(did: Value) -> bytes | None:
 
 
 def verify_did(owner: Value, signer: bytes) -> bool:
-    """Return whether `signer` is the key inside the `did:key` that `owner` is.
-
-    A verifier for a `MergeContext`.
-
-    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
-    """
+    """Return whether `owner` is the `did:key` of `signer`: a verifier for a `MergeContext`."""
     return public_key_of(owner) == signer
 
 
 def is_bare_did(owner: Value) -> bool:
-    """Return whether a key is a DID as it names an owner: a String, no path, query or fragment.
+    """Return whether an owner is a bare DID: a String without path, query or fragment.
 
-    Whether the method is known, and what its part of the text must look like, is not asked.
-
-    Source: CAD043 "DID URLs"; docs/lattices.md "Owners".
+    The method and its specific syntax are not checked.
     """
     if not isinstance(owner, str) or len(owner) > DID_CHARACTERS_MAX:
         return False
@@ -102,18 +91,17 @@ def is_bare_did(owner: Value) -> bool:
 
 
 class DIDVerifier:
-    """A verifier for owners that are DIDs: the key of a `did:key` is in its text.
+    """A verifier for owners that are DIDs.
 
-    `others` is asked about every other method; without it nobody may write for one.
-
-    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
+    A `did:key` contains its key. `others` verifies every other method; without it no signer is
+    accepted for one.
     """
 
     def __init__(self, others: Callable[[Value, bytes], bool] | None = None) -> None:
         self._others: Final = others
 
     def __call__(self, owner: Value, signer: bytes) -> bool:
-        """Return whether `signer` may write for the bare DID that `owner` is."""
+        """Return whether `signer` may write for the bare DID `owner`."""
         if not is_bare_did(owner) or not isinstance(owner, str):
             return False
         if owner.startswith(KEY_PREFIX):
@@ -126,19 +114,17 @@ class DIDVerifier:
 
 
 Resolver = Callable[[str], Iterable[bytes]]
-"""Returns the Ed25519 public keys that a DID stands for, none for one that stands for nothing.
+"""Returns the Ed25519 public keys of a DID, none for an unknown one.
 
-It may raise: then nobody may write for that owner just now. It is asked once for each entry that is
-judged, on the thread that merges, so whoever looks keys up elsewhere keeps what was found.
+It may raise, which rejects the signer for now. It is called once per checked entry, on the merging
+thread, so a resolver that looks keys up elsewhere should cache them.
 """
 
 
 class ResolvingVerifier:
-    """A verifier that asks a resolver about every DID but `did:key`, whose key is in its text.
+    """A verifier that asks a resolver about every DID except `did:key`.
 
-    failures: how often the resolver raised; last_failure: why, the last time.
-
-    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
+    failures: number of times the resolver raised. last_failure: the last error.
     """
 
     def __init__(self, resolver: Resolver) -> None:
@@ -147,7 +133,7 @@ class ResolvingVerifier:
         self.last_failure: str | None = None
 
     def __call__(self, owner: Value, signer: bytes) -> bool:
-        """Return whether `signer` is a key of the DID that `owner` is."""
+        """Return whether `signer` is a key of the DID `owner`."""
         if not isinstance(owner, str) or not owner.startswith(DID_PREFIX):
             return False
         if owner.startswith(KEY_PREFIX):
@@ -156,7 +142,7 @@ class ResolvingVerifier:
             return False
         try:
             return signer in islice(self._resolver(owner), KEYS_MAX)
-        except Exception as error:  # noqa: BLE001 - whatever a resolver meets, nobody is authorised
+        except Exception as error:  # noqa: BLE001 - a resolver's error, of any type, is a refusal
             self.failures += 1
             self.last_failure = f"{owner}: {type(error).__name__}: {error}"
             return False
@@ -166,8 +152,5 @@ class ResolvingVerifier:
 
 
 def resolving_verifier(resolver: Resolver) -> ResolvingVerifier:
-    """Return a verifier for owners that are DIDs of any method, `did:key` built in.
-
-    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
-    """
+    """Return a verifier for owners that are DIDs of any method."""
     return ResolvingVerifier(resolver)

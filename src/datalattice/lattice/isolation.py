@@ -1,7 +1,8 @@
-"""Isolation: one bad part of a foreign value costs that part, and all beside it merges.
+"""Isolation: a bad part of a foreign value is dropped, and everything beside it merges.
 
-The parts are the smallest that carry a signature or an address: an owner's slot, a section; an
-entry of a content store judges itself. No other code catches these errors in a merge.
+The parts are the smallest units with a signature or an address: an owner's slot or a section.
+Entries of content stores are checked by their lattice. No other code catches these errors in a
+merge.
 
 Source: docs/design/foreign-data.md "Isolation".
 """
@@ -24,13 +25,12 @@ from datalattice.lattice.context import (
 
 
 def isolated(context: MergeContext, own: Value, other: Value, merge: Callable[[], Value]) -> Value:
-    """Return what `merge` makes of own and other; own where other spoils it, which is reported.
+    """Return the result of `merge`; if `other` spoils it, report that and return `own`.
 
-    In a slot (a context with an owner), an other with a hole anywhere is left out; in a section,
-    a result that would contain one. Inside a slot nothing is caught: what was signed together is
-    taken together.
-    Raises: MissingData, Corruption, StoreError: they are about the own disk.
-    Source: docs/design/foreign-data.md "Isolation".
+    A slot (a context with an owner) rejects an `other` with a hole anywhere; a section rejects a
+    result that would contain one. Inside a slot nothing is caught: a signed value is accepted or
+    rejected in full.
+    Raises: MissingData, Corruption, StoreError: faults of the own store.
     """
     if context.is_signed:
         return merge()
@@ -50,6 +50,7 @@ def isolated(context: MergeContext, own: Value, other: Value, merge: Callable[[]
     except BadFormat as error:
         if not _is_malformed(own):
             return _dropped(context, own, MALFORMED)
+        # Either side may be malformed: blame own only if it fails validation alone.
         context.report(OwnMalformed(context.path, str(error)))
         return other if _is_signed_and_sound(other, context) else own
     if merged is not own and holes.is_planted(merged):
@@ -76,7 +77,7 @@ def _is_malformed(value: object) -> bool:
 
 
 def _is_signed_and_sound(value: Value, context: MergeContext) -> bool:
-    """Return whether a slot may be replaced by this value, of an owner who is accepted already."""
+    """Return whether a slot may be replaced by `value`, whose owner is verified already."""
     return (
         context.owner is not None
         and isinstance(value, Signed)

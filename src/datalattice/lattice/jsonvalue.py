@@ -1,13 +1,13 @@
-"""JSON values: maps merge key by key at every depth.
+"""JSON values: maps merge key by key at every depth; of two other values one wins.
 
-Everything else is a leaf, and of two leaves one wins.
+A conflict is decided by the order None < the type's own zero < leaf < Index < Map, and between two
+leaves by the greater value hash. Hashes cannot decide between a container and a leaf: a merge
+changes the hash of a container, so the outcome would depend on the order of merges.
 
-The order nil < the type's own zero < leaf < Index < Map decides a conflict, between two leaves the
-greater value hash. A container against a leaf cannot be left to hashes: a container that grows by a
-merge changes its hash, and the outcome would depend on when.
+Foreign values may nest without bound, so pairs of differing containers wait on an explicit stack.
 
-Foreign values may nest without bound, so pairs of containers that differ wait on a stack of our own
-instead of the machine's.
+Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values"; docs/design/forks.md "The
+    order"; docs/design/decisions.md "D3".
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from datalattice.lattice.order import (
 )
 
 DEPTH_MAX: Final = 64
-"""Containers in one another that the order of forked values looks into; below, hashes decide."""
+"""Depth to which the order of forked values compares containers; deeper ones compare by hash."""
 
 NIL: Final = 0
 ZERO: Final = 1
@@ -48,56 +48,40 @@ MAP: Final = 4
 
 
 class JSONLattice(Lattice):
-    """Any JSON value; objects are Maps with String keys. Its zero is the empty Map.
-
-    Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values";
-            docs/design/decisions.md "D3".
-    """
+    """Any JSON value; objects are Maps with String keys. Its zero is the empty Map."""
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the join: containers of one kind key by key, of anything else the greater.
+        """Return the merge: containers of one type key by key, otherwise the greater value.
 
-        Below a last-write-preferred lattice the newer side wins a conflict instead.
+        Below a last-write-preferred lattice the newer side wins a conflict.
         Cost: entries that differ.
-        Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values";
-                docs/design/decisions.md "D3".
         """
         if other is None or own is other:
             return own
         if own is None:
             return other
         if not _mergeable(own, other):
-            zero = (
-                self._rank(own) == ZERO or self._rank(other) == ZERO
-            )  # the zero changes nothing, however new
+            # The zero loses however new it is: a merge with it must change nothing.
+            zero = self._rank(own) == ZERO or self._rank(other) == ZERO
             return self._conflict(own, other, None if zero else context.prefer)
         return _merge_trees(self, own, other, context)
 
     def zero(self) -> Value:
-        """Return the empty Map.
-
-        Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values".
-        """
+        """Return the empty Map."""
         return EMPTY_MAP
 
     def has_order(self) -> bool:
-        """Return True.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest rank, leaf or entry of each side.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the greatest rank, leaf or entry of each side."""
         return self._latest_at(own, other, own is not None, other is not None, walk, 0)
 
     def _latest_at(
         self, own: Value, other: Value, has: bool, had: bool, walk: Walk, depth: int
     ) -> Latest:
-        # A container ranks above what is in it, so entries count only where both are of one kind.
+        # A container ranks above its entries, so they count only if both sides have one type.
         top = contrast(
             self._element(own, depth) if has else None, self._element(other, depth) if had else None
         )
@@ -126,17 +110,11 @@ class JSONLattice(Lattice):
         return element(UNTIMED, tail + value_hash(value) if rank == LEAF else tail)
 
     def check_foreign(self, value: Value) -> bool:
-        """Return True: any value is a leaf at least.
-
-        Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values".
-        """
+        """Return True: any value is valid, at least as a leaf."""
         return True
 
     def child(self, key: Value) -> Lattice | None:
-        """Return this lattice: it is the same at every depth.
-
-        Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values".
-        """
+        """Return this lattice: it is the same at every depth."""
         return self
 
     def _rank(self, value: Value) -> int:
@@ -147,7 +125,7 @@ class JSONLattice(Lattice):
         return INDEX if isinstance(value, Index) else LEAF
 
     def _conflict(self, own: Value, other: Value, prefer: str | None) -> Value:
-        """Return the winner of two values that are not nil and do not merge."""
+        """Return the winner of two values that are not None and do not merge."""
         if same(own, other):
             return own
         mine, theirs = self._rank(own), self._rank(other)
@@ -159,16 +137,10 @@ class JSONLattice(Lattice):
 
 
 class JSONIndexLattice(JSONLattice):
-    """As `JSONLattice`, with the empty Index as its zero.
-
-    Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values".
-    """
+    """Like `JSONLattice`, with the empty Index as its zero."""
 
     def zero(self) -> Value:
-        """Return the empty Index.
-
-        Source: CAD024 "JSON value lattice"; docs/lattices.md "JSON values".
-        """
+        """Return the empty Index."""
         return EMPTY_INDEX
 
     def _rank(self, value: Value) -> int:
@@ -180,7 +152,7 @@ class JSONIndexLattice(JSONLattice):
 
 
 class _JSONOrder(EntryOrder):
-    """The elements of the entries of a JSON container, some levels down."""
+    """The order elements of the entries of a JSON container at one depth."""
 
     def __init__(self, lattice: JSONLattice, depth: int) -> None:
         super().__init__()
@@ -196,7 +168,7 @@ class _JSONOrder(EntryOrder):
         other_present: bool,
         walk: Walk,
     ) -> Latest:
-        """Return what the lattice says of one entry."""
+        """Return the lattice's answer for one entry."""
         return self._lattice._latest_at(own, other, own_present, other_present, walk, self._depth)
 
 
@@ -207,7 +179,7 @@ def _mergeable(own: Value, other: Value) -> bool:
 
 
 class _Level:
-    """A pair of containers of one kind being merged; pairs below it that wait are in `pending`."""
+    """A pair of containers of one type being merged; `pending` has its unmerged child pairs."""
 
     def __init__(
         self, lattice: JSONLattice, own: Value, other: Value, context: MergeContext
@@ -222,7 +194,7 @@ class _Level:
     def join(
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
-        """Join one entry, putting a pair of containers off until this level is through."""
+        """Merge one entry; a pair of containers is postponed until this level is done."""
         if not other_present or other is None:
             return own if own_present or other_present else ABSENT
         if own is None:
@@ -233,7 +205,7 @@ class _Level:
         return self._lattice._conflict(own, other, self._context.prefer)
 
     def start(self) -> None:
-        """Join the entries of this level."""
+        """Merge the entries of this level."""
         own, other = self.own, self.other
         if isinstance(own, Map):
             assert isinstance(other, Map)
@@ -244,7 +216,7 @@ class _Level:
             self.result = own.merge_with(other, self.join, work=self._context.work)
 
     def put(self, key: Value, value: Value) -> None:
-        """Set the joined value of an entry that was put off."""
+        """Set the merged value of a postponed entry."""
         result = self.result
         if isinstance(result, Map):
             self.result = result.put(key, value)
@@ -253,15 +225,15 @@ class _Level:
             self.result = result.put(key if stored is None else stored, value)
 
     def finish(self) -> Value:
-        """Return the joined container, as own or other itself where it equals them."""
+        """Return the merged container, as own or other itself if it equals them."""
         return as_operand(self.result, self.own, self.other)
 
 
 def _merge_trees(lattice: JSONLattice, own: Value, other: Value, context: MergeContext) -> Value:
-    """Return the join of two containers of one kind.
+    """Return the merge of two containers of one type.
 
-    Equal pairs are joined once: a few cells that refer to one another many times over hold more
-    pairs than anybody could visit.
+    "Equal pairs of JSON containers are merged once" (decisions.md "Bounded merges"): a few shared
+    cells can hold more pairs than can be visited.
     """
     top = _Level(lattice, own, other, context)
     top.start()

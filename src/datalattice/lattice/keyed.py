@@ -1,8 +1,12 @@
 """Keyed: lattices of a fixed set of names, each with its own lattice.
 
-Names are bytes: `:data`, `"data"` and the blob of those bytes address the same child. Entries that
-a merge or a cursor writes stand under the Keyword (in a string-keyed map: the string), so equal
-content has equal hashes.
+Names are bytes: `:data`, `"data"` and the blob of those bytes address the same child. Merges and
+cursors write entries under the Keyword (in a string-keyed map: the string), so that equal content
+has equal hashes.
+
+Source: CAD024 "String keyed lattice", "Keyed lattice"; docs/lattices.md "Named sections";
+    docs/design/decisions.md "D4", "D9", "D10"; docs/design/forks.md "The order"; CAD003 "Index";
+    docs/cells.md "Index".
 """
 
 from __future__ import annotations
@@ -43,11 +47,7 @@ Container = Map | Index
 
 
 def name_bytes(key: Value) -> bytes | None:
-    """Return the bytes that a key stands for in an Index, nil when it cannot stand there.
-
-    Only as many leading bytes as an Index looks at.
-    Source: CAD003 "Index"; docs/cells.md "Index".
-    """
+    """Return the leading bytes of a key that an Index compares, None if it is not an Index key."""
     if isinstance(key, bytes):
         return key[:INDEX_KEY_BYTES]
     if isinstance(key, str):
@@ -61,26 +61,20 @@ def name_bytes(key: Value) -> bytes | None:
 def _need_mapping(children: object) -> None:
     if not isinstance(children, Mapping):
         raise TypeMismatch(
-            f"the children of a keyed lattice are a mapping of names to lattices, "
-            f"got {type(children).__name__}"
+            f"the children of a keyed lattice are not a mapping of names to lattices: "
+            f"{type(children).__name__}"
         )
 
 
 class NamedOrder(EntryOrder):
-    """The elements of named parts, each with its own lattice; other names are malformed.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """The order elements of named parts, each with its own lattice; other names are malformed."""
 
     def __init__(self, lattice: Lattice) -> None:
         super().__init__()
         self._lattice: Final = lattice
 
     def step(self, key: Value) -> bytes:
-        """Return the step of the canonical name.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the step of the canonical key."""
         return step_of(self._lattice.canonical_key(key))
 
     def entry(
@@ -92,10 +86,7 @@ class NamedOrder(EntryOrder):
         other_present: bool,
         walk: Walk,
     ) -> Latest:
-        """Return what the lattice of the name says.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the answer of the key's lattice."""
         child = self._lattice.child(key)
         if child is not None:
             return child_latest(child, own, other, own_present, other_present, walk)
@@ -108,21 +99,19 @@ class NamedOrder(EntryOrder):
 class KeyedLattice(Lattice):
     """An Index with fixed Keyword keys, each with its own lattice.
 
-    Shapes: children: Keyword, or the name as a str, to its lattice. Two names may not share their
-            first 32 bytes.
-    Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
+    `children` maps Keywords, or names, to lattices. Names must differ in their first 32 bytes.
     """
 
     def __init__(self, children: Mapping[Keyword, Lattice] | Mapping[str, Lattice]) -> None:
         self._keys: Final[dict[bytes, Keyword]] = {}
         self._children: Final[dict[bytes, Lattice]] = {}
-        # Looked at as any mapping: what is wrong in it should be told in our own words.
+        # Untyped, so that wrong arguments get the errors below.
         given: Mapping[object, object] = cast("Mapping[object, object]", children)
         _need_mapping(given)
         for name, child in given.items():
             if not isinstance(name, (Keyword, str)):
                 raise TypeMismatch(
-                    f"a key of a KeyedLattice is a Keyword or a str, got {type(name).__name__}"
+                    f"a key of a KeyedLattice is not a Keyword or a str: {type(name).__name__}"
                 )
             key = Keyword(name) if isinstance(name, str) else name
             lattice = need_lattice(child, f"the child {key.text()} of a KeyedLattice")
@@ -130,61 +119,43 @@ class KeyedLattice(Lattice):
             assert raw is not None
             if raw in self._keys:
                 raise UsageError(
-                    f"{self._keys[raw].text()} and {key.text()} are one key: "
-                    f"an Index looks at the first {INDEX_KEY_BYTES} bytes"
+                    f"{self._keys[raw].text()} and {key.text()} are the same key: an Index "
+                    f"compares only the first {INDEX_KEY_BYTES} bytes"
                 )
             self._children[raw] = lattice
             self._keys[raw] = key
         self._order: Final = NamedOrder(self)
 
     def has_order(self) -> bool:
-        """Return whether all children have an order.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return whether all children have an order."""
         return all(child.has_order() for child in self._children.values())
 
     def within(self) -> tuple[Lattice, ...]:
-        """Return the children.
-
-        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
-        """
+        """Return the children."""
         return tuple(self._children.values())
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest elements of the named parts, by side.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the greatest elements of the named parts, by side."""
         mine = own if isinstance(own, Index) else None
         theirs = other if isinstance(other, Index) else None
         top = contrast(present(own, mine is not None), present(other, theirs is not None))
         return wider(top, self._order.of_index(mine, theirs, walk))
 
     def add_lattice(self, key: Keyword, child: Lattice) -> KeyedLattice:
-        """Return a lattice with one more child; an existing one under this key is replaced.
-
-        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
-        """
+        """Return a lattice with `key` added or replaced."""
         return KeyedLattice({**self.children(), key: child})
 
     def children(self) -> dict[Keyword, Lattice]:
-        """Return the configured keys and their lattices.
-
-        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
-        """
+        """Return the configured keys and their lattices."""
         return dict(self._fixed())
 
     def _fixed(self) -> list[tuple[Keyword, Lattice]]:
         return [(self._keys[raw], child) for raw, child in self._children.items()]
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return own with each configured entry of other joined in.
+        """Return own merged with each configured entry of other.
 
-        Unknown keys of other are left out, those of own stay.
-
-        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections";
-                docs/design/decisions.md "D4", "D9".
+        Unknown keys of other are ignored; those of own stay.
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -194,40 +165,25 @@ class KeyedLattice(Lattice):
         return own if result is own else as_operand(result, own, other)
 
     def zero(self) -> Value:
-        """Return the empty Index.
-
-        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
-        """
+        """Return the empty Index."""
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index.
-
-        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
-        """
+        """Return whether the value is an Index."""
         return isinstance(value, Index)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the child whose name has the bytes of `key`, else nil.
-
-        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
-        """
+        """Return the child whose name has the bytes of `key`, else None."""
         raw = name_bytes(key)
         return None if raw is None else self._children.get(raw)
 
     def resolve_key(self, key: Value) -> Value:
-        """Return the configured Keyword with the bytes of `key`, nil when there is none.
-
-        Source: CAD024 "Keyed lattice"; docs/lattices.md "Named sections".
-        """
+        """Return the configured Keyword with the bytes of `key`, or None."""
         raw = name_bytes(key)
         return None if raw is None else self._keys.get(raw)
 
     def canonical_key(self, key: Value) -> Value:
-        """Return the configured Keyword with the bytes of `key`; an unknown key as it is.
-
-        Source: docs/design/decisions.md "D10".
-        """
+        """Return the configured Keyword with the bytes of `key`; an unknown key unchanged."""
         found = self.resolve_key(key)
         return key if found is None else found
 
@@ -241,7 +197,7 @@ def _join_fixed(
     children: Iterable[tuple[Keyword | str, Lattice]],
     context: MergeContext,
 ) -> Container:
-    """Return `base` with the entries of `other` under the keys of `children` joined in."""
+    """Return `base` merged with the entries of `other` under the keys of `children`."""
     result = base
     for key, child in children:
         theirs = other.get(key, ABSENT)
@@ -259,7 +215,7 @@ def _join_fixed(
 def _join_named(
     child: Lattice, context: MergeContext, key: Value, own: object, other: Value
 ) -> object:
-    """Return the join of the entry under a fixed key: a value, or ABSENT."""
+    """Return the merge of the entry under a fixed key: a value, or ABSENT."""
     present = own is not ABSENT
     value = own if present else None
 
@@ -272,10 +228,7 @@ def _join_named(
 
 
 class StringKeyedLattice(Lattice):
-    """A Map with fixed String keys, each with its own lattice; its states are JSON objects.
-
-    Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections".
-    """
+    """A Map with fixed String keys, each with its own lattice; its states are JSON objects."""
 
     def __init__(self, children: Mapping[str, Lattice]) -> None:
         self._by_name: Final[dict[str, Lattice]] = {}
@@ -283,43 +236,31 @@ class StringKeyedLattice(Lattice):
         for name, child in cast("Mapping[object, object]", children).items():
             if not isinstance(name, str):
                 raise TypeMismatch(
-                    f"a key of a StringKeyedLattice is a str, got {type(name).__name__}"
+                    f"a key of a StringKeyedLattice is not a str: {type(name).__name__}"
                 )
             what = f"the child {name!r} of a StringKeyedLattice"
             self._by_name[name] = need_lattice(child, what)
         self._order: Final = NamedOrder(self)
 
     def has_order(self) -> bool:
-        """Return whether all children have an order.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return whether all children have an order."""
         return all(child.has_order() for child in self._by_name.values())
 
     def within(self) -> tuple[Lattice, ...]:
-        """Return the children.
-
-        Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections".
-        """
+        """Return the children."""
         return tuple(self._by_name.values())
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest elements of the named parts, by side.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the greatest elements of the named parts, by side."""
         mine = own if isinstance(own, Map) else None
         theirs = other if isinstance(other, Map) else None
         top = contrast(present(own, mine is not None), present(other, theirs is not None))
         return wider(top, self._order.of_map(mine, theirs, walk))
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return own with each configured entry of other joined in.
+        """Return own merged with each configured entry of other.
 
-        Unknown keys of other are left out, those of own stay.
-
-        Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections";
-                docs/design/decisions.md "D4", "D9".
+        Unknown keys of other are ignored; those of own stay.
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -329,31 +270,19 @@ class StringKeyedLattice(Lattice):
         return own if result is own else as_operand(result, own, other)
 
     def zero(self) -> Value:
-        """Return the empty Map.
-
-        Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections".
-        """
+        """Return the empty Map."""
         return EMPTY_MAP
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is a Map.
-
-        Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections".
-        """
+        """Return whether the value is a Map."""
         return isinstance(value, Map)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the child of a String key, else nil.
-
-        Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections".
-        """
+        """Return the child of a String key, else None."""
         return self._by_name.get(key) if isinstance(key, str) else None
 
     def resolve_key(self, key: Value) -> Value:
-        """Return a configured String key as it is, nil for any other key.
-
-        Source: CAD024 "String keyed lattice"; docs/lattices.md "Named sections".
-        """
+        """Return a configured String key as it is, None for any other key."""
         return key if isinstance(key, str) and key in self._by_name else None
 
     def _arguments(self) -> tuple[object, ...]:

@@ -1,14 +1,14 @@
-"""Order: of two values of one owner, which one every node takes when neither contains the other.
+"""Order: which of two forked values of one owner every node takes.
 
-A value is a set of elements `(time, key path, tail)`, and of two values the one that has the
-greatest element that the other lacks is the greater. That is a total order, as that of binary
-numbers whose digits are the elements, so it has no cycles, whatever bytes were signed; and a value
-that contains another has elements that the other lacks, so it is the greater one.
+A value is a set of elements `(time, key path, tail)`. Of two values, the one that has the greatest
+element that the other lacks is the greater. This is a total order, like that of binary numbers with
+the elements as digits, so it has no cycles whatever was signed. A value that contains another has
+elements that the other lacks, so it is the greater one.
 
-Only what differs is looked at. The greatest element of a large subtree that one side alone has is
-remembered by the hash of the subtree.
+Only differences are visited. The greatest element of a large subtree present on one side only is
+cached by the hash of the subtree.
 
-Source: docs/design/forks.md "The order".
+Source: docs/design/forks.md "The order"; docs/design/foreign-data.md "Work".
 """
 
 from __future__ import annotations
@@ -22,38 +22,37 @@ from datalattice.errors import BadFormat
 from datalattice.limits import WORK_LIMITS
 
 Element = tuple[int, int, bytes, bytes]
-"""(1, or 0 of what is malformed; time; key path; tail). Elements are compared from the left."""
+"""(1, or 0 if malformed; time; key path; tail), compared in this order."""
 
 Latest = tuple[Element | None, Element | None]
-"""The greatest element that only the first value has, and the greatest that only the second has."""
+"""The greatest element that only the first value has, and that only the second value has."""
 
 NOTHING: Final[Latest] = (None, None)
 
 UNTIMED: Final = -1
-"""Time of elements that carry none: below every time."""
+"""Time of elements without a time: less than every time."""
 
 PRESENT: Final = -2
-"""Time of the element that says that a container is there."""
+"""Time of the element that stands for the presence of a container."""
 
 NIL: Final = -3
-"""Time of the element that says that a nil is there."""
+"""Time of the element that stands for the presence of a None."""
 
 REMEMBERED_MIN: Final = 64
-"""Fewest entries of a subtree whose greatest element is remembered."""
+"""Least entries of a subtree whose greatest element is cached."""
 
 REMEMBERED_MAX: Final = 4_096
-"""Most subtrees that one container's order remembers; then it begins anew."""
+"""Most subtrees in one container's cache; a full cache is cleared."""
 
 _STEP: Final = b"\x00"
 _END: Final = b"\x01"
-"""A path ends with a mark above every step: a parent ranks above what is below it."""
+"""Ends a path, above every step: a parent ranks above its children."""
 
 
 class Walk:
-    """What one comparison knows: its account, if it has one, and what it found out already.
+    """One comparison: its budget, if any, and its intermediate results.
 
-    Shapes: pairs: answers for pairs of subtrees, by whatever names them. times: of subtrees by
-            hash.
+    pairs: results by depth and the hashes of both subtrees. times: of subtrees by hash.
     """
 
     def __init__(self, work: Work | None = None) -> None:
@@ -62,20 +61,18 @@ class Walk:
         self.times: Final[dict[bytes, int]] = {}
 
     def spend(self, ticks: int) -> None:
-        """Pay for a step of foreign data.
+        """Charge a step on foreign data.
 
-        Raises: WorkExceeded: the account is empty.
-        Source: docs/design/foreign-data.md "Work".
+        Raises: WorkExceeded: the budget is spent.
         """
         work = self.work
         if work is not None:
             work.spend(ticks)
 
     def enter(self, node: Cell) -> None:
-        """Pay for a node that is looked into, and earn its bytes when it is new.
+        """Charge a node that is visited; a new node adds credit for its bytes.
 
-        Raises: WorkExceeded: the account is empty.
-        Source: docs/design/foreign-data.md "Work".
+        Raises: WorkExceeded: the budget is spent.
         """
         work = self.work
         if work is not None:
@@ -83,47 +80,32 @@ class Walk:
 
 
 def element(time: int, tail: bytes = b"") -> Element:
-    """Return the element of a value itself.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return the element of a value itself, with an empty key path."""
     return 1, time, _END, tail
 
 
 def malformed(value: Value) -> Element:
-    """Return the element of a value of the wrong kind: having one more makes a value the lesser.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return the element of a value of the wrong type, which lowers the rank of its owner."""
     return 0, 0, _END, value_hash(value)
 
 
 def number_tail(number: int) -> bytes:
-    """Return bytes that are ordered as integers of any size are.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return bytes that sort like integers of any size."""
     size = (abs(number).bit_length() + 7) // 8
     if number >= 0:
         return b"\x01" + size.to_bytes(8, "big") + number.to_bytes(size, "big")
-    # Of two negative numbers the one with more digits is the lesser: everything is complemented.
+    # A negative number with more digits is less, so length and digits are complemented.
     positive = size.to_bytes(8, "big") + (-number).to_bytes(size, "big")
     return b"\x00" + bytes([255 - byte for byte in positive])
 
 
 def step_of(key: Value) -> bytes:
-    """Return one step of a key path.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return one step of a key path."""
     return _STEP + value_hash(key)
 
 
 def below(step: bytes, found: Latest) -> Latest:
-    """Return the elements as they are named one step further up.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return the elements with `step` put before their key paths."""
     return _under(step, found[0]), _under(step, found[1])
 
 
@@ -132,36 +114,24 @@ def _under(step: bytes, found: Element | None) -> Element | None:
 
 
 def later(a: Element | None, b: Element | None) -> Element | None:
-    """Return the greater of two elements, one of which may be absent.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return the greater of two elements; None is absent."""
     if a is None or b is None:
         return b if a is None else a
     return max(a, b)
 
 
 def wider(a: Latest, b: Latest) -> Latest:
-    """Return the greatest elements of two parts of the values.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return the greatest elements of two parts of the values together."""
     return later(a[0], b[0]), later(a[1], b[1])
 
 
 def contrast(own: Element | None, other: Element | None) -> Latest:
-    """Return what two values of one element each have alone; an absent value has none.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return the elements unique to each of two values with at most one element."""
     return NOTHING if own == other else (own, other)
 
 
 def contrast_all(own: list[Element], other: list[Element]) -> Latest:
-    """Return what two values of a few elements have alone.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return the greatest elements unique to each of two values with a few elements."""
     mine: Element | None = None
     theirs: Element | None = None
     for one in own:
@@ -174,10 +144,7 @@ def contrast_all(own: list[Element], other: list[Element]) -> Latest:
 
 
 def verdict(found: Latest) -> int:
-    """Return 1 if the first value is the greater, -1 if the second is, 0 for equal elements.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return 1 if the first value is the greater, -1 if the second is, 0 for equal elements."""
     own, other = found
     if own == other:
         return 0
@@ -190,10 +157,7 @@ def verdict(found: Latest) -> int:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EntryOrder:
-    """The elements of a container's entries; subclasses say what an entry's own elements are.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """The elements of a container's entries; subclasses define those of one entry."""
 
     def __init__(self) -> None:
         self._known: Final[dict[bytes, Element | None]] = {}
@@ -207,25 +171,18 @@ class EntryOrder:
         other_present: bool,
         walk: Walk,
     ) -> Latest:
-        """Return the greatest elements that each side's value of one key has alone.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the greatest elements unique to each side's value of one key."""
         return NOTHING
 
     def step(self, key: Value) -> bytes:
-        """Return the step of a key path that leads to an entry.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the step of a key path to an entry."""
         return step_of(key)
 
     def of_index(self, own: Index | None, other: Index | None, walk: Walk) -> Latest:
-        """Return the greatest elements that the entries of each Index have alone.
+        """Return the greatest elements unique to the entries of each Index.
 
-        Cost:   the entries that differ.
-        Raises: MissingData: a differing cell is not at hand. BadFormat: malformed across cells.
-        Source: docs/design/forks.md "The order".
+        Cost:   entries that differ.
+        Raises: MissingData: a differing cell is missing. BadFormat: malformed across cells.
         """
         found = NOTHING
         waiting = [IndexPart(own, other)]
@@ -253,7 +210,7 @@ class EntryOrder:
     def _one_key(
         self, key: Value, own: Value, other_key: Value, other: Value, walk: Walk
     ) -> Latest:
-        """Compare entries of one position; keys of one beginning may still be two keys."""
+        """Compare two entries of one position; their keys may differ after 32 bytes."""
         step = self.step(key)
         if same(key, other_key) or step == self.step(other_key):
             if same(own, other):
@@ -265,11 +222,10 @@ class EntryOrder:
         )
 
     def of_map(self, own: Map | None, other: Map | None, walk: Walk) -> Latest:
-        """Return the greatest elements that the entries of each Map have alone.
+        """Return the greatest elements unique to the entries of each Map.
 
-        Cost:   the entries that differ.
-        Raises: MissingData: a differing cell is not at hand. BadFormat: malformed across cells.
-        Source: docs/design/forks.md "The order".
+        Cost:   entries that differ.
+        Raises: MissingData: a differing cell is missing. BadFormat: malformed across cells.
         """
         if own is None or other is None or not own or not other:
             mine = self._alone(own, walk) if own is not None else None
@@ -281,7 +237,7 @@ class EntryOrder:
         return found
 
     def _alone(self, entries: Map | Index, walk: Walk) -> Element | None:
-        """Return the greatest element of entries that one side alone has."""
+        """Return the greatest element of entries present on one side only."""
         if len(entries) < REMEMBERED_MIN:
             return self._walked(entries, walk)
         known = self._known
@@ -319,7 +275,7 @@ class EntryOrder:
         found: Element | None = None
         left = len(entries)
         for key, value in entries.entries(walk.work):
-            # A few cells that refer to one another could otherwise make a walk without end.
+            # Shared cells could otherwise make the walk endless: the count bounds it.
             left -= 1
             if left < 0:
                 raise BadFormat("a container has more entries than it counts")
@@ -330,7 +286,7 @@ class EntryOrder:
 
 
 class _Subtree:
-    """A subtree of an Index on the way down: the children still to be looked at."""
+    """A subtree of an Index during descent, with the children still to visit."""
 
     def __init__(self, index: Index) -> None:
         self.index: Final = index
@@ -338,4 +294,4 @@ class _Subtree:
         self.waiting: Final = [part for part in parts if part is not None]
         self.greatest: Element | None = None
         if sum([len(part) for part in self.waiting]) != len(index):
-            raise BadFormat("the entries of an index are not as many as it counts")
+            raise BadFormat("an index has a count that differs from the number of its entries")

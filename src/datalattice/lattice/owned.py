@@ -1,12 +1,14 @@
-"""Owned: signed values, and maps from an owner to what the owner signed.
+"""Owned: signed values, and maps from an owner to the value that the owner signed.
 
-The merge is the security boundary.
+This merge is the security boundary. A signature must verify, and the owner must accept the signer.
+Of two values of one owner every node takes the greater by one total order, so all nodes choose
+alike. A node with a key of the owner signs their merge, if it is greater than both. So the rank of
+a slot never decreases, and an old signed value that arrives again changes nothing. A value that the
+chosen one does not contain is reported, and kept as evidence until the owner merges it.
 
-A signature must verify, and the signer must be one the owner accepts. Of two values of one owner
-every node takes the greater by one total order, so all choose alike; a node that holds a key of the
-owner signs their join, when that is greater than both. The rank of a slot thus never falls, and
-what was signed long ago changes nothing when it comes again. What the chosen value does not contain
-is reported, to be kept as evidence until the owner's join has it.
+Source: CAD024 "Owner lattice", "Signed lattice"; docs/lattices.md "Owners", "Signed values"; CAD038
+    "Owner verification", "DID owners"; docs/design/decisions.md "D4", "D5", "D9", "D8", "D10";
+    docs/design/forks.md "Keys", "Evidence", "Merge of a slot".
 """
 
 from __future__ import annotations
@@ -58,11 +60,10 @@ _VALUE_BYTES: Final = b"value"
 class SignedLattice(Lattice):
     """A Signed cell around a value with its own lattice.
 
-    A first value is taken as its signer made it; with `whole` it is taken only if the inner lattice
-    leaves nothing out of it, because what is signed cannot be put right by others.
+    A first value is accepted as signed. With `whole`, it is accepted only if the inner lattice
+    keeps all of it, because others cannot correct a signed value.
 
-    Shapes: key_pair, when given, signs merged values if the context's key may not.
-    Source: CAD024 "Signed lattice"; CAD038; docs/lattices.md "Signed values", "Owners".
+    Args:   key_pair: signs merged values if the context's key may not.
     """
 
     def __init__(
@@ -71,21 +72,19 @@ class SignedLattice(Lattice):
         need_lattice(inner, "the child of a SignedLattice")
         if key_pair is not None and not isinstance(key_pair, KeyPair):
             raise TypeMismatch(
-                f"the key of a SignedLattice is a KeyPair, got {type(key_pair).__name__}"
+                f"the key of a SignedLattice is not a KeyPair: {type(key_pair).__name__}"
             )
         self.inner: Final = inner
         self._key_pair: Final = key_pair
         self.whole: Final = whole
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the greater of two signed values, or their join signed by a key that may.
+        """Return the greater of two signed values, or their merge signed by an authorised key.
 
-        Below an owner, the join is signed by a key of the owner and only when it is greater than
-        both; `OwnerForked` is reported when something of a side is left out. Without an owner, the
-        key of the context or of this lattice signs every join.
-        Cost:   one signature check for a cell not checked before; then the order and the merge.
-        Source: CAD024 "Signed lattice"; docs/lattices.md "Signed values";
-                docs/design/decisions.md "D4", "D5"; docs/design/forks.md "Merge of a slot".
+        Below an owner, a key of the owner signs the merge, and only if it is greater than both;
+        `OwnerForked` is reported if a part of either side is left out. Without an owner, the key of
+        the context or of this lattice signs every merge.
+        Cost:   one signature check for a cell not checked before, the order, and the merge.
         """
         if other is None or own is other:
             return own
@@ -102,7 +101,7 @@ class SignedLattice(Lattice):
         if not self.inner.check_foreign(other.value):
             context.report(EntryDropped(context.path))
             return own
-        # "own is never preferred for being own": it was judged when it came, or is judged now.
+        # "own is never preferred for being own": an own cell that fails the checks is replaced.
         if not isinstance(own, Signed) or not own.verify() or not _speaks(own, context):
             return self._first(own, other, context)
         if same(own.value, other.value):
@@ -110,17 +109,16 @@ class SignedLattice(Lattice):
         return _SlotMerge(self, context).joined(own, other)
 
     def left_out(self, high: Signed, low: Signed, context: MergeContext) -> OwnerForked | None:
-        """Return how a cell leaves a lesser one of its slot out; None: it contains that one.
+        """Return the fork by which `high` leaves the lesser `low` out; None if it contains it.
 
-        Both are taken as judged, and as compared by the order: neither is done again.
+        Both cells must be verified and ordered already.
         Cost:   the merge.
-        Raises: MissingData: a differing cell is not at hand.
-        Source: docs/design/forks.md "Evidence".
+        Raises: MissingData: a differing cell is missing.
         """
         return _SlotMerge(self, context).left_out(high, low)
 
     def _first(self, own: Value, other: Signed, context: MergeContext) -> Value:
-        """Return the first sound value of a slot, which is taken as its signer made it."""
+        """Return the first valid value of a slot, as its signer wrote it."""
         if self.whole:
             below = context.at((*context.path, VALUE), context.owner)
             merged = self.inner.merge(self.inner.zero(), other.value, below)
@@ -133,42 +131,27 @@ class SignedLattice(Lattice):
         return other
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is a Signed cell whose signature verifies.
-
-        Source: CAD024 "Signed lattice"; CAD038; docs/lattices.md "Signed values", "Owners".
-        """
+        """Return whether the value is a Signed cell whose signature verifies."""
         return isinstance(value, Signed) and value.verify()
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the inner lattice for `:value`, else nil.
-
-        Source: CAD024 "Signed lattice"; docs/lattices.md "Signed values".
-        """
+        """Return the inner lattice for `:value`, else None."""
         return self.inner if isinstance(key, Keyword) and key == VALUE else None
 
     def resolve_key(self, key: Value) -> Value:
-        """Return `:value` for a key with the bytes "value", else nil.
-
-        Source: CAD024 "Signed lattice"; docs/lattices.md "Signed values".
-        """
+        """Return `:value` for a key with the bytes "value", else None."""
         return VALUE if name_bytes(key) == _VALUE_BYTES else None
 
     def canonical_key(self, key: Value) -> Value:
-        """Return `:value` for a key with the bytes "value"; any other key as it is.
-
-        Source: docs/design/decisions.md "D10".
-        """
+        """Return `:value` for a key with the bytes "value"; any other key unchanged."""
         return VALUE if name_bytes(key) == _VALUE_BYTES else key
 
     def _in_full(self, value: Value, context: MergeContext) -> Value:
-        """Return a value as a merge would write it: what stands for nothing need not be there."""
+        """Return `value` as a merge writes it, without entries that mean nothing."""
         return self.inner.merge(value, self.inner.zero(), context)
 
     def signer(self, context: MergeContext) -> KeyPair | None:
-        """Return the key pair that may sign a join: the owner's, or any where there is no owner.
-
-        Source: docs/design/decisions.md "D5"; docs/design/forks.md "Keys".
-        """
+        """Return the key pair that may sign a merge, or None; without an owner, any key may."""
         own = self._key_pair
         if context.owner is None:
             return own if context.key_pair is None else context.key_pair
@@ -189,12 +172,12 @@ def _signed_lattice(inner: Lattice, key_pair: KeyPair | None, whole: bool) -> Si
 
 
 def _speaks(cell: Signed, context: MergeContext) -> bool:
-    """Return whether a cell is signed by a key of the owner, if it stands below one."""
+    """Return whether the owner of the slot, if any, accepts the signer of a cell."""
     return context.owner is None or context.verify_owner(context.owner, cell.public_key)
 
 
 class _SlotMerge:
-    """One merge of two sound values of a slot: the order, then what the greater one leaves out."""
+    """One merge of two valid values of a slot: the order, then what the greater one leaves out."""
 
     def __init__(self, lattice: SignedLattice, context: MergeContext) -> None:
         self._lattice: Final = lattice
@@ -209,8 +192,8 @@ class _SlotMerge:
         self._reports.append(report)
 
     def joined(self, own: Signed, other: Signed) -> Value:
-        """Return the value that the slot has afterwards."""
-        # "A value is taken whole or not at all": what stands in the slot was judged when it came.
+        """Return the merged value of the slot."""
+        # "A value is taken whole or not at all"; own was checked when it was stored.
         if self._lattice.whole and self._is_partly_bad(own, other):
             return own
         own_greater = self._is_greater(own, other)
@@ -221,7 +204,7 @@ class _SlotMerge:
             return high
         signed = high if contained else self._signed_join(high, value)
         if signed is high and not contained:
-            # The join was made only to see what is missing; nothing of it was taken.
+            # The merge was made only to find what is missing and is discarded.
             self._reports[:] = [r for r in self._reports if not isinstance(r, WriteSuperseded)]
         self._tell(own_greater)
         for fork in self._forks(high, low, signed, contained, logs):
@@ -229,14 +212,14 @@ class _SlotMerge:
         return signed
 
     def _join(self, high: Signed, low: Signed) -> tuple[Value, bool, list[QueueForked]]:
-        """Return the join, whether `high` contains all of it, and the logs that do not join."""
+        """Return the merge, whether `high` contains all of it, and the logs that fork."""
         # "merge(greater, lesser)": the same cell on every node, whatever is malformed inside.
         value = self._inner.merge(high.value, low.value, self._below)
         logs = [report for report in self._reports if isinstance(report, QueueForked)]
         return value, self._says_the_same(value, high.value), logs
 
     def left_out(self, high: Signed, low: Signed) -> OwnerForked | None:
-        """Return how the greater of two cells leaves the lesser one out; None: it does not."""
+        """Return the fork by which `high` leaves `low` out; None if it contains it."""
         _, contained, logs = self._join(high, low)
         found = self._forks(high, low, high, contained, logs)
         return found[0] if found else None
@@ -258,11 +241,11 @@ class _SlotMerge:
         return value_hash(own) > value_hash(other)
 
     def _is_partly_bad(self, own: Signed, other: Signed) -> bool:
-        """Return whether anything of the newcomer `other` would be left out; report it then."""
+        """Return whether a part of `other` would be left out; report it if so."""
         joined = self._inner.merge(own.value, other.value, self._below)
         found = [report for report in self._reports if isinstance(report, EntryDropped)]
-        # The newcomer as own keeps whatever a join would leave out of it, but for an entry that own
-        # has, too: there the sound one stays either way, and the report alone tells.
+        # With other as own, the merge keeps what it would otherwise leave out of other. Where own has
+        # a valid entry, that one stays in either direction, so only the report shows the loss.
         back = self._inner.merge(other.value, joined, self._below)
         self._reports.clear()
         if not found and same(back, joined):
@@ -275,19 +258,17 @@ class _SlotMerge:
         return same_elements(self._inner, joined, high, self._walk)
 
     def _signed_join(self, high: Signed, value: Value) -> Signed:
-        """Return the join signed by a key of the owner; `high` when there is none, or it is less.
-
-        "The rank never falls."
-        """
+        """Return the merge signed by a key of the owner; `high` without a key, or if it is less."""
         context = self._context
         key = self._lattice.signer(context)
         if key is None:
             return high
         cell = Signed.sign(key, value)
+        # "The rank never falls": a signed merge that is not greater is discarded.
         return cell if context.owner is None or self._is_greater(cell, high) else high
 
     def _tell(self, own_greater: bool) -> None:
-        """Report what the join found, as it reads with own in the first place."""
+        """Pass on the reports of the merge, with the sides as the caller gave them."""
         for report in self._reports:
             if own_greater:
                 self._context.report(report)
@@ -299,7 +280,7 @@ class _SlotMerge:
     def _forks(
         self, high: Signed, low: Signed, kept: Signed, contained: bool, logs: list[QueueForked]
     ) -> list[OwnerForked]:
-        """Return a report of each side that the kept value leaves out."""
+        """Return a report for each side that the kept value leaves out."""
         context = self._context
         owner = high.public_key if context.owner is None else context.owner
         path = context.path
@@ -316,9 +297,8 @@ class _SlotMerge:
 class OwnerLattice(Lattice):
     """A Map from an owner to the value that the owner signed.
 
-    An owner is a public key (32 bytes), an Address, a DID String, or anything else the context's
-    verifier knows.
-    Source: CAD024 "Owner lattice"; CAD038; docs/lattices.md "Owners".
+    An owner is a public key (32 bytes), an Address, a DID String, or anything else that the
+    context's verifier knows.
     """
 
     def __init__(self, inner: Lattice) -> None:
@@ -327,21 +307,16 @@ class OwnerLattice(Lattice):
         self._signed_child: Final = self._signed(inner)
 
     def within(self) -> tuple[Lattice, ...]:
-        """Return the lattice of what owners sign.
-
-        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
-        """
+        """Return the lattice of the values that owners sign."""
         return (self._inner,)
 
     def _signed(self, inner: Lattice) -> SignedLattice:
         return SignedLattice(inner)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return own with every entry of other that its owner signed joined in.
+        """Return own merged with every entry of other that its owner signed.
 
         Cost: owners whose entries differ.
-        Source: CAD024 "Owner lattice"; CAD038 "Owner verification"; docs/lattices.md "Owners";
-                docs/design/decisions.md "D4", "D5", "D9".
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -352,32 +327,21 @@ class OwnerLattice(Lattice):
         return as_operand(EMPTY_MAP.merge_with(other, join, context.work), other, other)
 
     def zero(self) -> Value:
-        """Return the empty Map.
-
-        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
-        """
+        """Return the empty Map."""
         return EMPTY_MAP
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is a Map.
-
-        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
-        """
+        """Return whether the value is a Map."""
         return isinstance(value, Map)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the lattice of an owner's signed value, the same for every owner.
-
-        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
-        """
+        """Return the lattice of an owner's signed value, the same for every owner."""
         return self._signed_child
 
     def resolve_key(self, key: Value) -> Value:
-        """Return the bytes of a String of hex digits (with or without 0x).
+        """Return the bytes of a String of hex digits (with or without 0x), any other key unchanged.
 
-        Any other key stands for itself.
-
-        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners"; docs/design/decisions.md "D8".
+        "Otherwise owners named by a DID could not be reached" (decisions.md "D8").
         """
         if not isinstance(key, str):
             return key
@@ -391,21 +355,18 @@ class OwnerLattice(Lattice):
 class DIDOwnerLattice(OwnerLattice):
     """An Index from an owner's DID to the value that the owner signed.
 
-    Owners are bare DIDs alone: a `did:key` speaks for itself, of other methods the context's
-    verifier knows the keys, and without one nobody may write for them. A value is taken whole or
-    not at all.
-    Source: CAD038 "DID owners"; docs/lattices.md "Owners".
+    Owners are bare DIDs. A `did:key` contains its key; the context's verifier knows the keys of
+    other methods, and without one no signer is accepted for them. A value is accepted or rejected
+    in full.
     """
 
     def _signed(self, inner: Lattice) -> SignedLattice:
         return SignedLattice(inner, whole=True)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return own with every entry of other that its owner signed joined in.
+        """Return own merged with every entry of other that its owner signed.
 
         Cost: owners whose entries differ.
-        Source: CAD024 "Owner lattice"; CAD038 "Owner verification"; docs/lattices.md "Owners";
-                docs/design/decisions.md "D4", "D5", "D9".
         """
         if other is None or own is other or not self.accepts(other, context):
             return own
@@ -416,29 +377,20 @@ class DIDOwnerLattice(OwnerLattice):
         return as_operand(merge_exact(EMPTY_INDEX, theirs, judge, context.work), other, other)
 
     def zero(self) -> Value:
-        """Return the empty Index.
-
-        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
-        """
+        """Return the empty Index."""
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index; an empty Map counts as an empty one.
-
-        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
-        """
+        """Return whether the value is an Index; an empty Map counts as an empty one."""
         return isinstance(value, Index) or (isinstance(value, Map) and not len(value))
 
     def resolve_key(self, key: Value) -> Value:
-        """Return a bare DID as it is, nil for any other key.
-
-        Source: CAD024 "Owner lattice"; docs/lattices.md "Owners".
-        """
+        """Return a bare DID as it is, None for any other key."""
         return key if is_bare_did(key) else None
 
 
 class _DIDJudge(Judge):
-    """Joins the entries of an index of DIDs: first who signed, then what."""
+    """Merges the entries of an index of DIDs: checks the signer first, then merges the values."""
 
     def __init__(self, signed: SignedLattice, context: MergeContext) -> None:
         self._signed_child: Final = signed
@@ -457,7 +409,7 @@ class _DIDJudge(Judge):
         return False
 
     def join(self, key: Value, own: Value, other: Value) -> Value:
-        """Return the joined entry of one DID."""
+        """Return the merged entry of one DID."""
         above = self._context
         context = above.at((*above.path, key), key)
         signed = self._signed_child
@@ -465,7 +417,7 @@ class _DIDJudge(Judge):
 
 
 class _OwnerMerge:
-    """Joins the entries of an owner map: first who signed, then what."""
+    """Merges the entries of an owner map: checks the signer first, then merges the values."""
 
     def __init__(self, signed: SignedLattice, context: MergeContext) -> None:
         self._signed_child: Final = signed
@@ -474,7 +426,7 @@ class _OwnerMerge:
     def join(
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
-        """Return the joined entry of one owner, or ABSENT."""
+        """Return the merged entry of one owner, or ABSENT."""
         if not other_present or other is None:
             return own if own_present or other_present else ABSENT
         above = self._context

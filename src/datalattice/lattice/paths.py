@@ -1,7 +1,11 @@
-"""Paths: reading and writing a place deep inside a value.
+"""Paths: reading and writing deep inside a value.
 
-Reading never fails: a step that cannot be made gives nil. Writing rebuilds the containers on the
-way, and asks the lattice what to create where nothing is; it never guesses.
+Reading never fails: an impossible step gives None. Writing rebuilds the containers on the way, and
+creates missing ones as the lattice defines them; without a lattice it raises.
+
+Source: CAD035 "Writes through a path", "Paths"; docs/cursors.md "Writes through a path";
+    docs/design/decisions.md "D10"; docs/node.md "Partial replication"; docs/lattices.md "Keys and
+    paths".
 """
 
 from __future__ import annotations
@@ -32,11 +36,10 @@ KINDS: Final = "Map, Index, Vector, List or Set"
 
 
 def get_in(value: Value, keys: Sequence[Value]) -> Value:
-    """Return the value at the end of `keys`, nil when a step is missing or not a data structure.
+    """Return the value at the end of `keys`, None if a step is missing or not possible.
 
-    Steps:  the key of a Map or Index, the Integer position of a Vector or List; in a Set, whether
+    Steps:  the key of a Map or Index; the Integer position of a Vector or List; in a Set, whether
             the key is a member.
-    Source: CAD035 "Paths"; docs/lattices.md "Keys and paths".
     """
     for key in keys:
         if value is None:
@@ -46,10 +49,7 @@ def get_in(value: Value, keys: Sequence[Value]) -> Value:
 
 
 def step(container: Value, key: Value) -> Value:
-    """Return the value one key further, nil when it is missing or there is no data structure.
-
-    Source: CAD035 "Paths"; docs/lattices.md "Keys and paths".
-    """
+    """Return the value one key further, None if it is missing or not possible."""
     if isinstance(container, Index):
         return None if name_bytes(key) is None else look_up(container, key)
     if isinstance(container, Map):
@@ -65,11 +65,10 @@ def step(container: Value, key: Value) -> Value:
 
 
 def select(value: Value, paths: Sequence[Sequence[Value]]) -> Value:
-    """Return what of `value` lies at `paths`, in the containers that lead there.
+    """Return the parts of `value` at `paths`, in their containers; None if there are none.
 
-    Nil when nothing does. A path of no keys selects the whole value, which is returned itself.
-    Only Maps and Indexes are entered: a Vector or a Signed value has no meaning without its rest.
-    Source: docs/node.md "Partial replication".
+    An empty path selects the entire value, which is returned itself. Only Maps and Indexes are
+    entered, since a part of a Vector or a Signed value has no meaning alone.
     """
     if any(not path for path in paths):
         return value
@@ -93,16 +92,17 @@ def select(value: Value, paths: Sequence[Sequence[Value]]) -> Value:
 
 
 def canonical_path(lattice: Lattice, path: Sequence[object]) -> tuple[Value, ...]:
-    """Return the keys of a path from the root as they stand in a value of `lattice`.
+    """Return the keys of a path from the root, in the canonical form of `lattice`.
 
-    Raises: NoSuchPath: a key that the lattice does not have. UsageError: one inside a signed value.
-    Source: docs/node.md "Partial replication".
+    Raises: NoSuchPath: the lattice has no such key. UsageError: the path enters a signed value.
     """
     keys: list[Value] = []
     below: Lattice | None = lattice
     for given in path:
         if isinstance(below, SignedLattice):
-            raise UsageError(f"{path!r} enters a signed value, which is replicated as a whole")
+            raise UsageError(
+                f"{path!r} enters a signed value, which is replicated as a unit: end the path at it"
+            )
         key = to_cell(given)
         key = key if below is None else below.canonical_key(key)
         below = None if below is None else below.child(key)
@@ -115,16 +115,12 @@ def canonical_path(lattice: Lattice, path: Sequence[object]) -> tuple[Value, ...
 def assoc_in(
     value: Value, keys: Sequence[Value], new: Value, lattice: Lattice | None = None
 ) -> Value:
-    """Return `value` with `new` at the end of `keys`.
+    """Return `value` with `new` at the end of `keys`; with no keys, `new`.
 
-    Containers on the way that are nil become their lattice's zero.
-
-    Where `new` is already there the result is `value` itself. No keys: `new`.
-    Raises: NoSuchPath: a step leads through nothing, and no lattice says what to create.
-            TypeMismatch: a step leads through something that is not a data structure, or a key does
-            not fit one.
-    Source: CAD035 "Writes through a path"; docs/cursors.md "Writes through a path";
-            docs/design/decisions.md "D10".
+    Missing containers on the way become their lattice's zero. If `new` is already there, the result
+    is `value` itself.
+    Raises: NoSuchPath: a container is missing and no lattice defines it. TypeMismatch: a step leads
+            through something other than a container, or a key does not fit one.
     """
     if not keys:
         return new
@@ -137,7 +133,7 @@ def assoc_in(
         if not isinstance(current, (Map, Index, Vector, List, Set)):
             raise TypeMismatch(
                 f"cannot write through a {type(current).__name__} at depth {depth} of "
-                f"{_show(keys)}: a {KINDS} is needed"
+                f"{_show(keys)}: a {KINDS} is required"
             )
         key = given if lattice is None else lattice.canonical_key(given)
         containers.append(current)
@@ -151,19 +147,18 @@ def assoc_in(
 
 
 def assoc(container: Value, key: Value, new: Value) -> Value:
-    """Return a container with `new` at `key`: the container itself when it is there already.
+    """Return the container with `new` at `key`; the container itself if it is there already.
 
-    A Vector takes positions 0 to its length; a List 0 to its length - 1; a Set takes True (a
-    member) and False (none).
+    A Vector takes positions 0 to its length, a List 0 to its length - 1. A Set takes True to add
+    the key and False to remove it.
     Raises: TypeMismatch: the key or value does not fit the container.
-    Source: CAD035 "Writes through a path"; docs/cursors.md "Writes through a path".
     """
     if isinstance(container, Map):
         return container.put(key, new)
     if isinstance(container, Index):
         if name_bytes(key) is None:
             raise TypeMismatch(
-                f"a key of an Index is bytes, str, Keyword, Symbol or Address, got {brief(key)}"
+                f"a key of an Index is not bytes, str, Keyword, Symbol or Address: {brief(key)}"
             )
         return container.put(key, new)
     if isinstance(container, Vector):
@@ -181,24 +176,24 @@ def assoc(container: Value, key: Value, new: Value) -> Value:
             return container.add(key)
         if new is False:
             return container.remove(key)
-        raise TypeMismatch(f"a Set holds True (member) or False at a key, got {brief(new)}")
-    raise TypeMismatch(f"cannot write into a {type(container).__name__}: a {KINDS} is needed")
+        raise TypeMismatch(f"a Set takes True (add) or False (remove) at a key, got {brief(new)}")
+    raise TypeMismatch(f"cannot write into a {type(container).__name__}: a {KINDS} is required")
 
 
 def _position(key: Value, end: int) -> int:
     position = as_integer(key)
     if position is not None and 0 <= position < end:
         return position
-    raise TypeMismatch(f"a position here is an int from 0 to {end - 1}, got {brief(key)}")
+    raise TypeMismatch(f"a position is not an int from 0 to {end - 1}: {brief(key)}")
 
 
 def _create(lattice: Lattice | None, keys: Sequence[Value], depth: int) -> Value:
-    place = f"nothing is there at depth {depth} of {_show(keys)}"
+    place = f"there is no value at depth {depth} of {_show(keys)}"
     if lattice is None:
-        raise NoSuchPath(f"{place}, and no lattice says what to create")
+        raise NoSuchPath(f"{place}, and no lattice defines what to create")
     zero = lattice.zero()
     if zero is None:
-        raise NoSuchPath(f"{place}, and {lattice!r} has nothing to create")
+        raise NoSuchPath(f"{place}, and {lattice!r} has no container to create")
     return zero
 
 

@@ -1,9 +1,11 @@
-"""Regions: the standard root of a node's data, section by section, and what of it leaves the node.
+"""Regions: the standard root of a node's data, section by section, and what of it is replicated.
 
-An application adds its section with `register_section` when it is imported; `datalattice.apps`
-registers those that come with this package.
+An application adds its section with `register_section` on import; `datalattice.apps` registers the
+sections of this package. `:local` belongs to the node: it is never sent and never accepted, and
+`replicable` removes it in both directions.
 
-`:local` belongs to the node. It is never sent and never accepted: both go through `replicable`.
+Source: CAD024 "P2P lattice", "Local lattice", "Root layout"; docs/lattices.md "Standard root";
+    docs/design/decisions.md "D-SC", "D6"; docs/design/forks.md "The order".
 """
 
 from __future__ import annotations
@@ -29,16 +31,10 @@ NODES_KEY: Final = Keyword("nodes")
 P2P_KEY: Final = Keyword("p2p")
 
 LOCAL: Final = OwnerLattice(MapLattice(LWWLattice()))
-"""`:local`: what a node keeps for itself, a Map of last-write registers for each of its keys.
-
-Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
-"""
+"""`:local`: a node's private data, a Map of last-write-wins registers for each of its keys."""
 
 P2P: Final = KeyedLattice({NODES_KEY: OwnerLattice(LWWLattice())})
-"""`:p2p`: how nodes say where they are reached.
-
-Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
-"""
+"""`:p2p`: the addresses that nodes announce."""
 
 
 _DATA: Final = DataLattice()
@@ -46,36 +42,34 @@ _SECTIONS: Final[dict[Keyword, Lattice]] = {}
 
 
 def register_section(key: Keyword, lattice: Lattice, *, ordered: bool = True) -> None:
-    """Add a section to every root lattice made from now on.
+    """Add a section to every root lattice created from now on.
 
-    Registering the same lattice again changes nothing. Below an owner a lattice needs an order, so
-    that all nodes choose alike between values that fork; with `ordered=False` one without is taken,
-    and nodes that hold no key of the owner may then go on exchanging such values for ever.
+    Registering the same lattice again changes nothing. A lattice below an owner needs an order, so
+    that all nodes choose alike between forked values. `ordered=False` accepts one without; nodes
+    that hold no key of the owner may then exchange forked values without end.
 
-    Raises: UsageError: the key has another lattice already; or a lattice below an owner has no
+    Raises: UsageError: the key has another lattice already, or a lattice below an owner has no
             order. TypeMismatch: not a Keyword, not a Lattice.
-    Source: CAD024 "Root layout"; docs/lattices.md "Standard root";
-            docs/design/forks.md "The order".
     """
     if not isinstance(key, Keyword):
-        raise TypeMismatch(f"the key of a section is a Keyword, got {type(key).__name__}")
+        raise TypeMismatch(f"the key of a section is not a Keyword: {type(key).__name__}")
     need_lattice(lattice, f"the section {key.text()}")
     found = _unordered(lattice) if ordered else None
     if found is not None:
         raise UsageError(
             f"the section {key.text()} has {found!r} below an owner, which has no order between "
-            "values that fork: give it `has_order` and `latest`, or pass ordered=False"
+            "forked values: implement `has_order` and `latest`, or pass ordered=False"
         )
     known = _standard().get(key, _SECTIONS.get(key))
     if known is lattice:
         return
     if known is not None:
-        raise UsageError(f"the section {key.text()} is taken by {known!r}")
+        raise UsageError(f"the section {key.text()} already has the lattice {known!r}")
     _SECTIONS[key] = lattice
 
 
 def _unordered(lattice: Lattice) -> Lattice | None:
-    """Return a lattice below an owner that has no order, nil when all have one."""
+    """Return a lattice below an owner that has no order, or None."""
     waiting = [lattice]
     while waiting:
         found = waiting.pop()
@@ -87,10 +81,7 @@ def _unordered(lattice: Lattice) -> Lattice | None:
 
 
 def root_lattice() -> KeyedLattice:
-    """Return the lattice of a node's whole data: the standard sections and those registered so far.
-
-    Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
-    """
+    """Return the lattice of a node's root: the standard sections and those registered so far."""
     return KeyedLattice({**_standard(), **_SECTIONS})
 
 
@@ -99,12 +90,11 @@ def _standard() -> dict[Keyword, Lattice]:
 
 
 def root_contains(root: Value, other: Value) -> bool:
-    """Return whether `root` has all that the root `other` has.
+    """Return whether the root `root` contains all data of the root `other`.
 
-    Then a merge of the two is `root`, and no owner's value or queue forked. A section without a
-    lattice has to be equal. What is no Index of sections has nothing to be contained.
-    Cost:   a merge of what differs.
-    Source: docs/lattices.md "Standard root".
+    It does if their merge is `root` and nothing forks. Sections without a lattice must be equal. An
+    `other` that is not an Index of sections counts as empty.
+    Cost:   a merge of the difference.
     """
     if not isinstance(other, Index):
         return True
@@ -118,7 +108,7 @@ def root_contains(root: Value, other: Value) -> bool:
     forks: list[Report] = []
 
     def note(report: Report) -> None:
-        # A fork keeps one of two values: what the other one has is not in it.
+        # A fork keeps one of two values, so the other value is not contained.
         if isinstance(report, (OwnerForked, QueueForked)):
             forks.append(report)
 
@@ -127,48 +117,32 @@ def root_contains(root: Value, other: Value) -> bool:
 
 
 def replicable(root: Value) -> Value:
-    """Return a root value without `:local`.
-
-    What may be sent, and what is left of what was received.
-
-    The same object where there is none.
-    Source: docs/design/decisions.md "D6".
-    """
+    """Return a root without `:local`, as it is sent and accepted; the same object without one."""
     return root.remove(LOCAL_KEY) if isinstance(root, Index) and LOCAL_KEY in root else root
 
 
 def local_slot(root: Value, owner: bytes) -> Value:
-    """Return the Signed cell in the `:local` slot of `owner`, nil when there is none.
-
-    Source: CAD024 "Local lattice"; docs/lattices.md "Standard root".
-    """
+    """Return the Signed cell in the `:local` slot of `owner`, or None."""
     return get_in(root, [LOCAL_KEY, owner])
 
 
 def local_value(root: Value, owner: bytes, key: Keyword | None = None) -> Value:
-    """Return the value in the `:local` slot of `owner`, or what it has under one `key`.
-
-    Nil when there is none.
+    """Return the value in the `:local` slot of `owner`, or its entry at `key`; None if absent.
 
     Raises: BadSignature: the slot is not signed by `owner`.
-    Source: CAD024 "Local lattice"; docs/lattices.md "Standard root";
-            docs/design/decisions.md "D-SC".
     """
     slot = local_slot(root, owner)
     if slot is None:
         return None
     if not isinstance(slot, Signed) or slot.public_key != owner or not slot.verify():
         raise BadSignature(
-            f"the :local slot of 0x{owner.hex()} does not hold what this owner signed"
+            f"the value in the :local slot of 0x{owner.hex()} is not signed by this owner"
         )
     return slot.value if key is None else get_in(slot.value, [key])
 
 
 def set_local(root: Value, key_pair: KeyPair, value: Value) -> Value:
-    """Return the root with `value`, whole and signed, in the `:local` slot of the key.
-
-    Source: CAD024 "Local lattice"; docs/lattices.md "Standard root".
-    """
+    """Return the root with `value`, signed, as the full `:local` slot of the key."""
     signed = Signed.sign(key_pair, value)
     return assoc_in(root, [LOCAL_KEY, key_pair.public_key], signed, root_lattice())
 
@@ -180,12 +154,10 @@ def node_info(
     version: str,
     regions: list[str] | None = None,
 ) -> Map:
-    """Return what a node announces of itself under `:p2p :nodes`.
+    """Return a node's announcement under `:p2p :nodes`.
 
-    Shapes: a Map with `:timestamp`, `:transports` (URIs), `:type`, `:version`, and `:regions` when
-            there are any.
-    Units:  timestamp in Unix milliseconds.
-    Source: CAD024 "P2P lattice"; docs/lattices.md "Standard root".
+    A Map with `:timestamp` (Unix milliseconds), `:transports` (URIs), `:type`, `:version`, and
+    `:regions` if given.
     """
     fields: list[tuple[Value, Value]] = [
         (TIMESTAMP, timestamp),

@@ -1,4 +1,7 @@
-"""Signatures: who signed what differs between two roots."""
+"""Signatures: differences between two roots, by the owners who signed them.
+
+Source: docs/history.md "Who signed what".
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,19 @@ from typing import Final
 from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Map, Signed, Value, same
 
 SLOT_DEPTH_MAX: Final = 3
-"""How deep below a root signed values are looked for: the standard ones have two or three keys."""
+"""Greatest depth of signed values below a root; standard sections have two or three keys."""
 
 SlotChange = tuple[tuple[Value, ...], Value, Value]
-"""(path, value before, value after); nil where there is none."""
+"""(path, value before, value after); None for an absent value."""
 
 
 def slot_changes(before: Value, after: Value) -> Iterator[SlotChange]:
-    """Yield the slots of signers that differ between two roots, and other sections as a whole.
+    """Yield the signed slots that differ between two roots, and unsigned differences by section.
 
-    A slot is where a Signed cell is, or was: the value of one owner in one section. What differs
-    in a section beside such slots is one change at the section's key.
-    Raises: MissingData: a cell known by hash only is not at hand.
+    A slot is a path at which either root has a Signed cell. All differences of a section outside
+    slots are yielded as one change at the section's key.
+    Raises: MissingData: a needed cell is missing.
     Cost:   proportional to the slots that differ.
-    Source: docs/history.md "Who signed what".
     """
     for path, mine, theirs in _below((), before, after):
         if _is_slot(mine, theirs):
@@ -34,7 +36,7 @@ def slot_changes(before: Value, after: Value) -> Iterator[SlotChange]:
 
 
 def _slots(path: tuple[Value, ...], before: Value, after: Value) -> tuple[list[SlotChange], bool]:
-    """Return the slots below a pair that differs, and whether something else differs there."""
+    """Return the differing slots below a pair, and whether anything else differs there."""
     if len(path) == SLOT_DEPTH_MAX or not (_is_map(before) or _is_map(after)):
         return [], True
     found: list[SlotChange] = []
@@ -58,7 +60,7 @@ def _is_map(value: Value) -> bool:
 
 
 def _below(path: tuple[Value, ...], before: Value, after: Value) -> Iterator[SlotChange]:
-    """Yield what differs one key below two values; one that is no container is an empty one."""
+    """Yield the entries that differ; a value that is not a Map or Index counts as empty."""
     if same(before, after):
         return
     if isinstance(before, Map) or (isinstance(after, Map) and not isinstance(before, Index)):

@@ -1,7 +1,11 @@
-"""Values: lattices of sets and single values, and joins given as functions.
+"""Values: lattices of sets and single values, and merges given as functions.
 
-Where no rule of the value itself decides, the greater value hash does: one total order for all
-replicas, whichever side is own.
+Where the values themselves do not decide, the greater value hash wins: one total order for all
+replicas, independent of the side.
+
+Source: CAD024; docs/lattices.md "Given functions", "Last write preferred", "Last write wins", "Sets
+    and numbers"; docs/design/decisions.md "Laws come first", "D10", "D3", "D1", "Law domain";
+    docs/design/forks.md "The order".
 """
 
 from __future__ import annotations
@@ -28,14 +32,11 @@ from datalattice.lattice.order import (
 TIMESTAMP: Final = Keyword("timestamp")
 
 Stamp = Callable[[Value], int]
-"""Reads the time of a value. It answers for any value and does not raise."""
+"""Returns the time of any value; does not raise."""
 
 
 def map_timestamp(value: Value) -> int:
-    """Return the `:timestamp` of a Map in Unix milliseconds, 0 for anything without a 64-bit one.
-
-    Source: CAD024 "LWW lattice"; docs/lattices.md "Last write wins".
-    """
+    """Return the `:timestamp` of a Map in Unix milliseconds, 0 if there is no 64-bit one."""
     if isinstance(value, Map):
         stamp = value.get(TIMESTAMP)
         number = as_integer(stamp)
@@ -46,44 +47,29 @@ def map_timestamp(value: Value) -> int:
 
 def _function(value: object, what: str) -> None:
     if not callable(value):
-        raise TypeMismatch(f"{what} is a function, got {type(value).__name__}")
+        raise TypeMismatch(f"{what} is not a function: {type(value).__name__}")
 
 
 class SetLattice(Lattice):
-    """A grow-only set; the join is the union.
-
-    Source: CAD024 "Set lattice"; docs/lattices.md "Sets and numbers".
-    """
+    """A grow-only set; the merge is the union."""
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the union.
-
-        Source: CAD024 "Set lattice"; docs/lattices.md "Sets and numbers".
-        """
+        """Return the union."""
         if other is None or own is other or not self.accepts(other, context):
             return own
         assert isinstance(other, Set)
         return own.union(other, context.work) if isinstance(own, Set) else other
 
     def zero(self) -> Value:
-        """Return the empty set.
-
-        Source: CAD024 "Set lattice"; docs/lattices.md "Sets and numbers".
-        """
+        """Return the empty set."""
         return EMPTY_SET
 
     def has_order(self) -> bool:
-        """Return True.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the element of each side: its size, for a superset has more.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the element of each side: its size, since a superset has more members."""
         return contrast(self._element(own), self._element(other))
 
     def _element(self, value: Value) -> Element | None:
@@ -94,34 +80,26 @@ class SetLattice(Lattice):
         return element(UNTIMED, number_tail(len(value)))
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is a Set.
-
-        Source: CAD024 "Set lattice"; docs/lattices.md "Sets and numbers".
-        """
+        """Return whether the value is a Set."""
         return isinstance(value, Set)
 
 
 class MaxLattice(Lattice):
     """The larger of two integers of any size.
 
-    `zero` is the least value foreigners may send; nil: there is none.
-
-    Source: CAD024 "Max lattice"; docs/lattices.md "Sets and numbers".
+    `zero` is the least value accepted from peers; None accepts all.
     """
 
     def __init__(self, zero: int | None = 0) -> None:
         given: object = zero
         if not is_integer(given) and given is not None:
             raise TypeMismatch(
-                f"the zero of a MaxLattice is an int or None, got {type(given).__name__}"
+                f"the zero of a MaxLattice is not an int or None: {type(given).__name__}"
             )
         self._zero: Final = zero
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the larger; own on equal.
-
-        Source: CAD024 "Max lattice"; docs/lattices.md "Sets and numbers".
-        """
+        """Return the larger; own on equal."""
         if other is None:
             return own
         mine, theirs = as_integer(own), as_integer(other)
@@ -133,24 +111,15 @@ class MaxLattice(Lattice):
         return other if theirs > mine else own
 
     def zero(self) -> Value:
-        """Return the zero given at construction.
-
-        Source: CAD024 "Max lattice"; docs/lattices.md "Sets and numbers".
-        """
+        """Return the zero given at construction."""
         return self._zero
 
     def has_order(self) -> bool:
-        """Return True.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the element of each side: its number.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the element of each side: its number."""
         return contrast(self._element(own), self._element(other))
 
     def _element(self, value: Value) -> Element | None:
@@ -162,11 +131,7 @@ class MaxLattice(Lattice):
         return element(UNTIMED, number_tail(number))
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Integer and not below the zero.
-
-        Source: CAD024 "Max lattice"; docs/lattices.md "Sets and numbers";
-                docs/design/decisions.md "Law domain".
-        """
+        """Return whether the value is an Integer of at least the zero."""
         number, zero = as_integer(value), self._zero
         return number is not None and (zero is None or number >= zero)
 
@@ -175,16 +140,10 @@ class MaxLattice(Lattice):
 
 
 class MinLattice(Lattice):
-    """The smaller of two integers of any size.
-
-    Source: CAD024 "Min lattice"; docs/lattices.md "Sets and numbers".
-    """
+    """The smaller of two integers of any size."""
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the smaller; own on equal.
-
-        Source: CAD024 "Min lattice"; docs/lattices.md "Sets and numbers".
-        """
+        """Return the smaller; own on equal."""
         if other is None or not self.accepts(other, context):
             return own
         mine, theirs = as_integer(own), as_integer(other)
@@ -192,17 +151,11 @@ class MinLattice(Lattice):
         return other if mine is None or theirs < mine else own
 
     def has_order(self) -> bool:
-        """Return True.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the element of each side: its number, negated.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the element of each side: its number, negated."""
         return contrast(self._element(own), self._element(other))
 
     def _element(self, value: Value) -> Element | None:
@@ -212,21 +165,14 @@ class MinLattice(Lattice):
         return malformed(value) if number is None else element(UNTIMED, number_tail(-number))
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Integer.
-
-        Source: CAD024 "Min lattice"; docs/lattices.md "Sets and numbers".
-        """
+        """Return whether the value is an Integer."""
         return is_integer(value)
 
 
 class LWWLattice(Lattice):
-    """Last write wins: the value with the greater time, taken whole.
+    """Last write wins: the value with the greater time; on equal times the greater value hash.
 
-    On equal times the greater value hash.
-
-    Units:  `timestamp` reads Unix milliseconds from a value; without it the `:timestamp` of a Map
-            counts, else 0.
-    Source: CAD024 "LWW lattice"; docs/lattices.md "Last write wins"; docs/design/decisions.md "D1".
+    `timestamp` reads Unix milliseconds from a value; by default the `:timestamp` of a Map, else 0.
     """
 
     def __init__(self, timestamp: Stamp = map_timestamp) -> None:
@@ -234,11 +180,7 @@ class LWWLattice(Lattice):
         self._timestamp: Final = timestamp
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the later value, whole.
-
-        Source: CAD024 "LWW lattice"; docs/lattices.md "Last write wins";
-                docs/design/decisions.md "D1".
-        """
+        """Return the later value."""
         if other is None or own is other:
             return own
         if own is None:
@@ -250,27 +192,18 @@ class LWWLattice(Lattice):
         return greater(own, other)
 
     def has_order(self) -> bool:
-        """Return True.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the element of each side: its time and hash.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the element of each side: its time and hash."""
         return contrast(self._element(own), self._element(other))
 
     def _element(self, value: Value) -> Element | None:
         return None if value is None else element(self._timestamp(value), value_hash(value))
 
     def check_foreign(self, value: Value) -> bool:
-        """Return True: any value may be written.
-
-        Source: CAD024 "LWW lattice"; docs/lattices.md "Last write wins".
-        """
+        """Return True: any value is accepted."""
         return True
 
     def _arguments(self) -> tuple[object, ...]:
@@ -278,16 +211,10 @@ class LWWLattice(Lattice):
 
 
 class LWPLattice(Lattice):
-    """Last write preferred.
+    """Last write preferred: the inner merge, in which the newer side wins undecided conflicts.
 
-    The inner join, in which the newer side wins what the inner lattice cannot decide.
-
-    The newer value is preferred through the context, and not by changing places with the older one,
-    because only what stands in the other place is checked as foreign.
-
-    Units:  `timestamp` reads Unix milliseconds from a value.
-    Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred";
-            docs/design/decisions.md "D3".
+    `timestamp` reads Unix milliseconds from a value. The context carries the preference; swapping
+    the sides instead would skip the checks of foreign data, which apply to `other` only.
     """
 
     def __init__(self, inner: Lattice, timestamp: Stamp = map_timestamp) -> None:
@@ -296,13 +223,7 @@ class LWPLattice(Lattice):
         self._timestamp: Final = timestamp
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the inner join, preferring the later side.
-
-        On equal times the inner lattice decides alone.
-
-        Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred";
-                docs/design/decisions.md "D3".
-        """
+        """Return the inner merge, preferring the later side; on equal times neither."""
         if other is None or own is other or not self.accepts(other, context):
             return own
         if own is not None:
@@ -312,31 +233,19 @@ class LWPLattice(Lattice):
         return self._inner.merge(own, other, context)
 
     def zero(self) -> Value:
-        """Return the inner zero.
-
-        Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred".
-        """
+        """Return the inner zero."""
         return self._inner.zero()
 
     def has_order(self) -> bool:
-        """Return whether the inner lattice has an order.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return whether the inner lattice has an order."""
         return self._inner.has_order()
 
     def within(self) -> tuple[Lattice, ...]:
-        """Return the inner lattice.
-
-        Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred".
-        """
+        """Return the inner lattice."""
         return (self._inner,)
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the time of each side, and what the inner lattice says.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the time of each side, and the inner lattice's answer."""
         stamp = self._timestamp
         top = contrast(
             None if own is None else element(stamp(own)),
@@ -345,31 +254,19 @@ class LWPLattice(Lattice):
         return wider(top, self._inner.latest(own, other, walk))
 
     def check_foreign(self, value: Value) -> bool:
-        """Return what the inner lattice says.
-
-        Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred".
-        """
+        """Return the inner lattice's answer."""
         return self._inner.check_foreign(value)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the inner child.
-
-        Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred".
-        """
+        """Return the inner child."""
         return self._inner.child(key)
 
     def resolve_key(self, key: Value) -> Value:
-        """Return the inner canonical key.
-
-        Source: CAD024 "LWP lattice"; docs/lattices.md "Last write preferred".
-        """
+        """Return the inner canonical key."""
         return self._inner.resolve_key(key)
 
     def canonical_key(self, key: Value) -> Value:
-        """Return the inner canonical key.
-
-        Source: docs/design/decisions.md "D10".
-        """
+        """Return the inner canonical key."""
         return self._inner.canonical_key(key)
 
     def _arguments(self) -> tuple[object, ...]:
@@ -377,11 +274,9 @@ class LWPLattice(Lattice):
 
 
 class CompareLattice(Lattice):
-    """The greater value by a comparison function; where it says equal, the greater value hash.
+    """The greater value by a comparison function; the greater value hash where it returns 0.
 
-    Shapes: cmp(a, b) -> int, above zero when a is the greater: a total preorder.
-    Source: CAD024 "Compare lattice"; docs/lattices.md "Given functions";
-            docs/design/decisions.md "Laws come first".
+    `cmp(a, b)` is positive if a is the greater; it must be a total preorder.
     """
 
     def __init__(self, cmp: Callable[[Value, Value], int]) -> None:
@@ -389,10 +284,7 @@ class CompareLattice(Lattice):
         self._cmp: Final = cmp
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the greater value.
-
-        Source: CAD024 "Compare lattice"; docs/lattices.md "Given functions".
-        """
+        """Return the greater value."""
         if other is None or own is other:
             return own
         if own is None:
@@ -403,10 +295,7 @@ class CompareLattice(Lattice):
         return own if order > 0 else other
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether there is a value.
-
-        Source: CAD024 "Compare lattice"; docs/lattices.md "Given functions".
-        """
+        """Return whether the value is not None."""
         return value is not None
 
     def _arguments(self) -> tuple[object, ...]:
@@ -414,11 +303,9 @@ class CompareLattice(Lattice):
 
 
 class FunctionLattice(Lattice):
-    """A join given as a function of two values that are not nil.
+    """A merge given as a function of two values that are not None.
 
-    The laws are the function's to keep.
-
-    Source: CAD024 "Function lattice"; docs/lattices.md "Given functions".
+    The function must be commutative, associative and idempotent.
     """
 
     def __init__(self, function: Callable[[Value, Value], Value]) -> None:
@@ -428,10 +315,7 @@ class FunctionLattice(Lattice):
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return `function(own, other)`.
 
-        Below a last-write-preferred lattice the newer value comes first.
-
-        Source: CAD024 "Function lattice", "LWP lattice"; docs/lattices.md "Given functions",
-                "Last write preferred".
+        Below a last-write-preferred lattice the newer value is the first argument.
         """
         if other is None or own is other or same(own, other):
             return own
@@ -444,10 +328,7 @@ class FunctionLattice(Lattice):
         return other if same(merged, other) else merged
 
     def check_foreign(self, value: Value) -> bool:
-        """Return True: the function judges.
-
-        Source: CAD024 "Function lattice"; docs/lattices.md "Given functions".
-        """
+        """Return True: the function decides."""
         return True
 
     def _arguments(self) -> tuple[object, ...]:

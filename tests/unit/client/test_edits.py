@@ -191,7 +191,7 @@ def test_a_value_that_its_owner_signed_may_be_brought_and_not_taken_back(folder:
     def work(_node: Node) -> None:
         edit(folder, bring(5))
         edit(folder, bring(6))
-        with pytest.raises(NotContained, match="got an earlier or another state"):
+        with pytest.raises(NotContained, match="got an earlier or a different state"):
             edit(folder, bring(4))
 
     beside_a_node(folder, work)
@@ -280,7 +280,7 @@ def test_a_node_whose_disk_is_full_keeps_the_edit(
 def test_a_node_with_another_key_refuses(folder: Folder) -> None:
     def work(_node: Node) -> None:
         edit(folder, _add_or_clear)  # it may be taken as news of the folder's key
-        with pytest.raises(NotContained, match="got an earlier or another state"):
+        with pytest.raises(NotContained, match="got an earlier or a different state"):
             edit(folder, _add_or_clear)
 
     beside_a_node(folder, work, KeyPair(bytes([9]) * 32))

@@ -70,12 +70,12 @@ REFUSED: dict[str, tuple[Write, type[DataLatticeError], str]] = {
     "in the place of another's value": (
         lambda cursor: cursor.path(KV, B).set(Signed.sign(ANN, EMPTY)),
         NoSigningKey,
-        "it takes what the owner signed and has all that is there",
+        "it takes only values that the owner signed",
     ),
     "removal of another's slot": (
         lambda cursor: cursor.path(KV, B).set(None),
         NoSigningKey,
-        "cannot be taken away",
+        "cannot be removed",
     ),
     "removal of what another signed": (
         lambda cursor: cursor.path(KV, B, VALUE).set(None),
@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[Write, type[DataLatticeError], str]] = {
     "an earlier value of another": (
         lambda cursor: cursor.path(KV, B).set(Signed.sign(BEN, EMPTY)),
         NotContained,
-        "an earlier or another state",
+        "an earlier or a different state",
     ),
     "with a signature that does not hold": (
         lambda cursor: cursor.path(KV, B).set(Signed(B, HELD.signature, EMPTY)),
@@ -105,27 +105,27 @@ REFUSED: dict[str, tuple[Write, type[DataLatticeError], str]] = {
     "a signed value of a wrong kind": (
         lambda cursor: cursor.path(KV, A).set(Signed.sign(ANN, 5)),
         TypeMismatch,
-        "a signed int is no value for",
+        "a signed int is not accepted at",
     ),
     "a value of a wrong kind to sign": (
         lambda cursor: cursor.path(KV, A, VALUE).set(5),
         TypeMismatch,
-        "a int is no value for",
+        "a int is not accepted at",
     ),
     "a section of unsigned values": (
         lambda cursor: cursor.path(KV).set(Map.of([(E, EMPTY)])),
         NoSigningKey,
-        "so it cannot be taken away|without a signature",
+        "so it cannot be removed|without a signature",
     ),
     "a section of a wrong kind": (
         lambda cursor: cursor.path(KV).set(5),
         TypeMismatch,
-        "a int is no value for",
+        "a int is not accepted at",
     ),
     "removal of a section": (
         lambda cursor: cursor.path(KV).set(None),
         NoSigningKey,
-        "cannot be taken away",
+        "cannot be removed",
     ),
     "an unknown section": (
         lambda cursor: cursor.path(UNKNOWN).set(5),
@@ -146,12 +146,12 @@ REFUSED: dict[str, tuple[Write, type[DataLatticeError], str]] = {
     "an empty root": (
         lambda cursor: cursor.set(EMPTY_INDEX),
         NoSigningKey,
-        "cannot be taken away",
+        "cannot be removed",
     ),
     "an update": (
         lambda cursor: cursor.update(lambda root: assoc_in(root, [KV], EMPTY)),
         NoSigningKey,
-        "cannot be taken away",
+        "cannot be removed",
     ),
     "a place inside": (
         lambda cursor: cursor.assoc_in(EMPTY, KV, E),
@@ -200,7 +200,7 @@ def test_the_sync_of_a_fork_with_a_key_of_its_own_is_judged_by_the_keys_of_its_p
     fork = root.fork()
     fork.with_context(MergeContext(key_pair=BEN))
     fork.path(KV, B).set(None)
-    with pytest.raises(NoSigningKey, match="so it cannot be taken away"):
+    with pytest.raises(NoSigningKey, match="so it cannot be removed"):
         fork.sync()
     assert root.get() is ROOT
     fork.path(KV, B).set(HELD)
@@ -253,7 +253,7 @@ def test_owners_named_by_dids_are_judged_by_the_verifier_and_told_apart_by_every
     for wrong in (EMPTY, Signed.sign(ANN, EMPTY), Signed.sign(BEN, EMPTY)):
         with pytest.raises((NoSigningKey, NotContained)):
             root.path("d", SITE + ":ben").set(wrong)
-    with pytest.raises(NoSigningKey, match="cannot be taken away"):
+    with pytest.raises(NoSigningKey, match="cannot be removed"):
         # As far as an Index looks, this is the key of the other one.
         root.path("d", SITE + ":eve").set(Signed.sign(EVE, {"n": 1}))
     with pytest.raises(TypeMismatch, match="without a signature"):

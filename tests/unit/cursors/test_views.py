@@ -166,7 +166,7 @@ def test_the_system_clock_is_the_default() -> None:
 def test_wrong_parts_are_refused() -> None:
     with pytest.raises(TypeMismatch, match="a Transformer needs a function, got NoneType"):
         Transformer(Root(1), None)  # type: ignore[arg-type]
-    with pytest.raises(TypeMismatch, match="the source of a view is a Cursor, got int"):
+    with pytest.raises(TypeMismatch, match="the source of a view is not a Cursor: int"):
         TimeCache(1, 5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="0 ms or more, got -1"):
         TimeCache(Root(1), -1)

@@ -174,7 +174,7 @@ def test_a_reader_that_may_not_note_what_it_reads_is_told_so(
 ) -> None:
     LmdbEngine(tmp_path, ("one",)).close()
     monkeypatch.setattr(lmdb, "open", Mock(side_effect=lmdb.Error("d: Permission denied")))
-    with pytest.raises(StoreFailed, match=r"readers, too, have to write to lock\.mdb there"):
+    with pytest.raises(StoreFailed, match=r"readers also need write access to lock\.mdb there"):
         LmdbEngine(tmp_path, ("one",), read_only=True)
 
 

@@ -107,7 +107,7 @@ def test_entries_come_in_under_the_keyword_whatever_key_they_had() -> None:
 
 def test_names_that_an_index_cannot_tell_apart_are_refused() -> None:
     long = "k" * 32
-    with pytest.raises(UsageError, match="are one key"):
+    with pytest.raises(UsageError, match="are the same key"):
         KeyedLattice({long + "a": MaxLattice(), long + "b": MaxLattice()})
     alone = KeyedLattice({long + "a": MaxLattice()})
     assert isinstance(alone.path(Keyword(long + "a")), MaxLattice)

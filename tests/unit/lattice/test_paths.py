@@ -181,8 +181,8 @@ def test_keyed_and_signed_levels_write_their_canonical_key() -> None:
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ([Keyword("unknown"), "x"], "at depth 1 of .*no lattice says what to create"),
-        ([Keyword("w"), "x"], r"at depth 1 of .*LWWLattice\(.*has nothing to create"),
+        ([Keyword("unknown"), "x"], "at depth 1 of .*no lattice defines what to create"),
+        ([Keyword("w"), "x"], r"at depth 1 of .*LWWLattice\(.*has no container to create"),
         ([Keyword("o"), b"k", Keyword("value")], "at depth 2 of .*SignedLattice"),
     ],
     ids=repr,
