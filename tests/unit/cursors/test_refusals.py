@@ -135,14 +135,14 @@ REFUSED: dict[str, tuple[Write, type[DataLatticeError], str]] = {
     "content under a false key": (
         lambda cursor: cursor.path(DATA).set(CONTENT.put(b"x" * 32, b"y")),
         UsageError,
-        f"accepted is this value under its hash 0x{value_hash(b'y').hex()}",
+        f"write it under 0x{value_hash(b'y').hex()}",
     ),
     "one entry of content under a false key": (
         lambda cursor: cursor.path(DATA, b"x" * 32).set(b"y"),
         UsageError,
-        "another value than its key says",
+        "does not have the hash in its key",
     ),
-    "a root of a wrong kind": (lambda cursor: cursor.set(5), TypeMismatch, "a int is no value"),
+    "a root of a wrong kind": (lambda cursor: cursor.set(5), TypeMismatch, "a int is not accepted"),
     "an empty root": (
         lambda cursor: cursor.set(EMPTY_INDEX),
         NoSigningKey,

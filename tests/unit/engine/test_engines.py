@@ -125,7 +125,7 @@ with reader.read() as view:
 
 
 def test_a_folder_without_tables_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nothing was ever written"):
+    with pytest.raises(UsageError, match="this folder has no tables"):
         open_engine(tmp_path / "none", TABLES, read_only=True)
 
 

@@ -115,13 +115,13 @@ def test_names_that_an_index_cannot_tell_apart_are_refused() -> None:
 
 
 def test_wrong_children_and_names_are_refused() -> None:
-    with pytest.raises(TypeMismatch, match="a key of a KeyedLattice is a Keyword or a str"):
+    with pytest.raises(TypeMismatch, match="a key of a KeyedLattice is not a Keyword or a str"):
         KeyedLattice({5: MaxLattice()})  # type: ignore[arg-type]
-    with pytest.raises(TypeMismatch, match="the child :n of a KeyedLattice is a Lattice"):
+    with pytest.raises(TypeMismatch, match="the child :n of a KeyedLattice is not a Lattice"):
         KeyedLattice({N: None})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="1 to 128 bytes"):
         KeyedLattice({"": MaxLattice()})
-    with pytest.raises(TypeMismatch, match="a key of a StringKeyedLattice is a str"):
+    with pytest.raises(TypeMismatch, match="a key of a StringKeyedLattice is not a str"):
         StringKeyedLattice({N: MaxLattice()})  # type: ignore[dict-item]
     with pytest.raises(TypeMismatch, match="the child 'n'"):
         StringKeyedLattice({"n": 5})  # type: ignore[dict-item]

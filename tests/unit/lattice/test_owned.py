@@ -388,9 +388,9 @@ def test_signed_and_owner_lattices_can_be_pickled() -> None:
 
 
 def test_wrong_parts_are_refused() -> None:
-    with pytest.raises(TypeError, match="got None"):
+    with pytest.raises(TypeError, match="is not a Lattice: None"):
         SignedLattice(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="KeyPair"):
         SignedLattice(SetLattice(), b"seed")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="got str"):
+    with pytest.raises(TypeError, match="is not a Lattice: str"):
         OwnerLattice("x")  # type: ignore[arg-type]

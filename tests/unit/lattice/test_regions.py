@@ -63,13 +63,13 @@ def test_an_application_registers_its_section_once() -> None:
     register_section(key, lattice)
     register_section(key, lattice)
     assert root_lattice().path("mine") is lattice
-    with pytest.raises(UsageError, match=":mine is taken"):
+    with pytest.raises(UsageError, match=":mine already has"):
         register_section(key, MapLattice(MaxLattice()))
-    with pytest.raises(UsageError, match=":data is taken"):
+    with pytest.raises(UsageError, match=":data already has"):
         register_section(Keyword("data"), DataLattice())
     with pytest.raises(TypeError, match="got str"):
         register_section("mine", lattice)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="got None"):
+    with pytest.raises(TypeError, match="is not a Lattice: None"):
         register_section(Keyword("more"), None)  # type: ignore[arg-type]
 
 

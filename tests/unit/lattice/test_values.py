@@ -114,7 +114,7 @@ def test_a_broken_own_value_gives_way(lattice: Lattice) -> None:
 
 
 def test_max_says_what_its_zero_may_be() -> None:
-    with pytest.raises(TypeMismatch, match="int or None, got bool"):
+    with pytest.raises(TypeMismatch, match="int or None: bool"):
         MaxLattice(zero=True)
 
 
