@@ -244,8 +244,8 @@ class _SlotMerge:
         """Return whether a part of `other` would be left out; report it if so."""
         joined = self._inner.merge(own.value, other.value, self._below)
         found = [report for report in self._reports if isinstance(report, EntryDropped)]
-        # With other as own, the merge keeps what it would otherwise leave out of other. But where own
-        # has a valid entry, that one stays in either direction: only the report shows the loss.
+        # With other as own, the merge keeps what it would otherwise leave out of other. But a valid
+        # entry of own stays in either direction: there only the report shows the loss.
         back = self._inner.merge(other.value, joined, self._below)
         self._reports.clear()
         if not found and same(back, joined):
