@@ -75,6 +75,116 @@ class Run:
         assert store.damage == ()
 
 
+class Sharing(Run):
+    """Two writers that give the lock to each other; now and then one of them closes."""
+
+    def go(self, commits: int = COMMITS) -> None:
+        stores = [self.open()]
+        stores[0].release()
+        stores.append(self.open())
+        stores[1].release()
+        for number in range(commits):
+            store = stores[number // 2 % 2]
+            store.acquire()
+            value = store.root() if store.root_hash() else Vector.of([])
+            assert isinstance(value, Vector)
+            for _ in range(25 if number % 5 == 2 else 1):
+                value = value.append(f"record {len(value)} ".ljust(150, "x"))
+            if number % 3 == 1:
+                store.put(Vector.of([f"staged {len(value)}".ljust(300, "y")] * 3))
+            self.commit(store, value)
+            assert same(stores[1 - number // 2 % 2].root(), value), "seen by the other at once"
+            if number % 3 == 2:
+                store.put(Vector.of([f"late {len(value)}".ljust(300, "z")] * 3))
+            store.release()
+            if number % 7 == 5:
+                store.close()
+                stores[number // 2 % 2] = self.open()
+                stores[number // 2 % 2].release()
+        for store in stores:
+            store.close()
+
+
+@pytest.mark.parametrize("power_failure", [False, True])
+def test_a_crash_of_writers_that_share_the_lock_loses_nothing_acknowledged(
+    power_failure: bool,
+) -> None:
+    disk = SimDisk(0)
+    Sharing(disk).go()
+    for step in range(1, disk.steps + 1):
+        disk = SimDisk(step)
+        run = Sharing(disk)
+        crash(disk, run, step, power_failure=power_failure)
+        store = run.open()
+        run.check(store)
+        assert store.loss is None
+        store.close()
+        run.attempted = run.acknowledged = _root_of(run)
+        run.go(4)
+        after = run.open()
+        run.check(after)
+        assert same(after.root(), run.acknowledged)
+        after.close()
+
+
+@pytest.mark.parametrize("fault", ["kill", "refusal"])
+def test_a_writer_that_dies_leaves_all_to_one_that_lives(fault: str) -> None:
+    step = 0
+    while True:
+        step += 1
+        disk = SimDisk(step)
+        run = Run(disk)
+        run.go(3)
+        survivor = run.open()
+        survivor.release()
+        before = disk.steps
+        if fault == "kill":
+            disk.crash_at = before + step
+        else:
+            disk.fail_at = before + step
+        with contextlib.suppress(SimulatedCrash, StoreFailed):
+            run.go(9)
+        is_over = disk.steps < before + step
+        if step % 2:
+            disk.restart(power_failure=False)  # the other one is gone
+            run.check(survivor)  # which reads what nobody acknowledged, too
+        disk.restart(power_failure=False)
+        survivor.acquire()
+        run.check(survivor)
+        value = survivor.root()
+        assert isinstance(value, Vector)
+        run.commit(survivor, value.append("behind it".ljust(200, "x")))
+        run.attempted = run.acknowledged
+        survivor.release()
+        disk.restart(power_failure=True)
+        store = run.open()
+        run.check(store)
+        assert store.loss is None
+        store.close()
+        if is_over:
+            return
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_refused_operation_of_sharing_writers_loses_nothing(code: int) -> None:
+    disk = SimDisk(0)
+    Sharing(disk).go()
+    for step in range(1, disk.steps + 1):
+        disk = SimDisk(step)
+        run = Sharing(disk)
+        disk.fail_at, disk.fail_errno = step, code
+        with contextlib.suppress(StoreFull if code == errno.ENOSPC else StoreFailed):
+            run.go()
+        disk.restart(power_failure=False)
+        store = run.open()
+        run.check(store)
+        opened = store.root_hash()
+        disk.restart(power_failure=True)
+        store = run.open()
+        assert store.root_hash() == opened
+        run.check(store)
+
+
 @pytest.fixture(autouse=True)
 def steps(monkeypatch: pytest.MonkeyPatch) -> int:
     """Make packs tiny, so that commits are split and staged cells spill; return the run's steps."""

@@ -7,7 +7,8 @@ opened, and what a collection must not touch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -164,6 +165,26 @@ class Caretaker:
         roots = self.roots(0, head.time_ms - head.grace_ms - CLOCK_SKEW_MS)
         # All that came behind the place the list speaks of is young, however old it is.
         return replace(roots, start=head.position, root=head.root), plan.known()
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Keep collections from beginning while the block runs.
+
+        Raises: UsageError: one is going on.
+        """
+        if not self._collecting.acquire(blocking=False):
+            raise UsageError("a collection is going on; wait for its end")
+        try:
+            yield
+        finally:
+            self._collecting.release()
+
+    def begin_anew(self, opened: Opened) -> None:
+        """Take note of a store that was opened again: what was known to be here may be gone."""
+        self.opened = opened
+        self.ages = Ages(opened.index.kept_ages(), opened.state.position)
+        self.has_swept = True
+        self._unswept = None
 
     def stop(self) -> None:
         """Have a collection that is going on end, and wait for that; no other one begins."""

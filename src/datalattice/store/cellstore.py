@@ -1,8 +1,9 @@
 """Cell store: cells by hash on disk, one writer, readers in any number of processes.
 
 The rules and the layout are told module by module: `packing` the bytes, `segments` the files,
-`recovery` what is read back after a crash, `hashindex` and `folder` the derived index and when it
-is believed, `committer` the order of write, sync and publication.
+`recovery` what is read back after a crash, `retaking` how a writer goes on that gave its lock back,
+`hashindex` and `folder` the derived index and when it is believed, `committer` the order of write,
+sync and publication.
 
 Length: all that writes to one store, in one object.
 """
@@ -10,7 +11,8 @@ Length: all that writes to one store, in one object.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -31,8 +33,8 @@ from datalattice.store.base import (
 from datalattice.store.cache import CACHE_BYTES_MAX
 from datalattice.store.caretaker import Caretaker
 from datalattice.store.collecting import GRACE_MS, Collected, note_collection
-from datalattice.store.committer import Cells, Committer, batches_of
-from datalattice.store.disk import Disk, RealDisk, write_error
+from datalattice.store.committer import GAVE_BACK, Cells, Committer, batches_of
+from datalattice.store.disk import Disk, LockFile, RealDisk, write_error
 from datalattice.store.folder import disown_index, mark_checked, mark_index
 from datalattice.store.hashindex import RECENT_ENTRIES_MAX, STAGED
 from datalattice.store.history import RETENTION, Retention
@@ -50,14 +52,19 @@ from datalattice.store.packing import seed_of
 from datalattice.store.place import PlaceFile
 from datalattice.store.reading import Reading
 from datalattice.store.recovery import Pack
+from datalattice.store.retaking import is_as_left, leave, open_again
 from datalattice.store.room import SPARE_BYTES, Room
-from datalattice.store.segments import SEGMENT_BYTES
+from datalattice.store.segments import SEGMENT_BYTES, SegmentWriter
 from datalattice.store.sweeping import SweepList
+from datalattice.store.turn import wait_for
 
 PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Staged cells beyond this are written without waiting for a commit: one pack takes them all."""
 
 SEGMENT_BYTES_MIN: Final = 4_096
+
+OpenAgain = Callable[[Opened, LockFile], Opened]
+"""Opens a store for writing that was left; see `retaking`."""
 
 NIL: Final = b"\x00"
 """The encoding of nil, which refers to nothing."""
@@ -86,6 +93,7 @@ class CellStore(Reading):
         room: Room,
         clock: Clock,
         retention: Retention,
+        open_again: OpenAgain | None = None,
     ) -> None:
         super().__init__(
             disk,
@@ -111,20 +119,12 @@ class CellStore(Reading):
             room=room,
             keepers=(self.history, self.pins, self.leases),
         )
+        self._open_again = open_again
+        self._pid = os.getpid()
+        self._lending = threading.Lock()  # held while the lock is given back or taken again
         self._committer: Committer | None = None
         if opened.writer is not None:
-            assert opened.end is not None
-            committer = self._committer = Committer(
-                where=folder,
-                writer=opened.writer,
-                state=opened.state,
-                index=opened.index,
-                seed=seed_of(opened.store_id),
-                end=opened.end,
-                published=self._published,
-            )
-            self._caretaker.note()
-            opened.index.ages = self._caretaker.ages.pack
+            committer = self._begin_writing(opened, opened.writer)
             self.history.begin(opened.state.root, self.has)
             room.wrote(0, opened.index.entries_max())
             room.ask()
@@ -132,6 +132,23 @@ class CellStore(Reading):
                 self._give_up(committer)
         if read_only:
             self.refresh()
+
+    def _begin_writing(self, opened: Opened, writer: SegmentWriter) -> Committer:
+        """Begin to write behind the last pack of a store that was opened for it."""
+        assert opened.end is not None
+        committer = self._committer = Committer(
+            where=self._folder,
+            writer=writer,
+            state=opened.state,
+            index=opened.index,
+            seed=seed_of(opened.store_id),
+            end=opened.end,
+            published=self._published,
+        )
+        self._caretaker.opened = opened
+        self._caretaker.note()
+        opened.index.ages = self._caretaker.ages.pack
+        return committer
 
     @classmethod
     def open(
@@ -164,14 +181,7 @@ class CellStore(Reading):
         """
         if read_only and repair:
             raise UsageError("repair writes: open the store without read_only")
-        if not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES:
-            raise UsageError(
-                f"segment_bytes is {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES}, got {segment_bytes}"
-            )
-        if spare_bytes < 0:
-            raise UsageError(f"spare_bytes is at least 0, got {spare_bytes}")
-        if not 0 <= pending_bytes <= PENDING_BYTES_MAX:
-            raise UsageError(f"pending_bytes is 0 to {PENDING_BYTES_MAX}, got {pending_bytes}")
+        _check_sizes(segment_bytes, spare_bytes, pending_bytes)
         folder = os.fspath(path)
         if not folder or "\0" in folder:
             raise UsageError(f"a store is opened at the path of a folder, got {folder!r}")
@@ -180,6 +190,7 @@ class CellStore(Reading):
         room = Room(
             disk, folder, clock.now_ms, spare_bytes=spare_bytes, segment_bytes=segment_bytes
         )
+        entropy = entropy or SystemEntropy()
         made = partial(
             cls,
             disk,
@@ -191,6 +202,15 @@ class CellStore(Reading):
             room=room,
             clock=clock,
             retention=retention,
+            open_again=partial(
+                open_again,
+                disk,
+                folder,
+                entropy=entropy,
+                segment_bytes=segment_bytes,
+                recent_max=recent_entries,
+                room=room,
+            ),
         )
         if read_only:
             return made_of(open_reader(disk, folder), disk, folder, made)
@@ -199,7 +219,7 @@ class CellStore(Reading):
             opened = open_writer(
                 disk,
                 folder,
-                entropy or SystemEntropy(),
+                entropy,
                 segment_bytes=segment_bytes,
                 recent_max=recent_entries,
                 repair=repair,
@@ -209,6 +229,115 @@ class CellStore(Reading):
             return made_of(opened, disk, folder, made)
 
         return with_readable_index(disk, folder, attempt)
+
+    # --- the lock ---
+
+    def release(self) -> None:
+        """Give the lock back, and go on as a reader; `acquire` takes it again.
+
+        What was put and committed is durable. Other threads' writes are refused from then on.
+        Raises: UsageError: a collection is going on. StoreFull, StoreFailed: what was put could not
+                be written; the lock is given back all the same. ReadOnly: opened for reading.
+        Cost:   no sync where all is durable already. The index stays behind the log, as it does
+                when a process dies: the next opening reads what is behind it.
+        """
+        with self._lending:
+            if self._read_only and self._committer is not None:
+                return
+            committer = self._writer()
+            lock = self._opened.lock
+            assert lock is not None
+            self._opened.left = None
+            with self._caretaker.idle():
+                try:
+                    with committer.lock:
+                        try:
+                            self._write_pending()
+                            committer.settle()
+                            leave(self._disk, self._folder, self._opened)
+                        except OSError as error:
+                            raise write_error(error, self._folder) from error
+                        finally:
+                            committer.pause()
+                    self._caretaker.note()
+                finally:
+                    self.history.pause()
+                    with self._refresh_lock:
+                        self._has_released = True
+                        self._read_only = True
+                    lock.lend()
+
+    def acquire(self, wait_s: float = 0.0) -> bool:
+        """Take the lock again after `release`, with what others wrote meanwhile.
+
+        Return whether the store was opened anew: the folder was restored, moved or collected, or
+        its log does not go on from where it was left. What was checked after opening (`loss`,
+        `place`, the peers) has to be checked again then.
+        Raises: StoreLocked: another writer had it for `wait_s`; the text names the process.
+                ReadOnly: opened for reading. Others as `open`; the store still reads then.
+        Cost:   a look at the log's end where nobody else wrote; else reads what they wrote.
+        """
+        with self._lending:
+            self._check_process()
+            if not self._read_only:
+                return False
+            lock = self._opened.lock
+            if self._committer is None or lock is None:
+                self._writer()
+                raise ReadOnly(f"{self._folder}: opened for reading only")
+            try:
+                is_unshared = wait_for(lock.retake, wait_s)
+            except OSError as error:
+                raise write_error(error, self._folder) from error
+            try:
+                with self._refresh_lock:
+                    return self._take_again(lock, self._committer, is_unshared=is_unshared)
+            except BaseException:
+                lock.lend()
+                raise
+
+    def _take_again(self, lock: LockFile, committer: Committer, *, is_unshared: bool) -> bool:
+        """Go on writing; the lock is held. Return whether the store was opened anew."""
+        before = self._opened
+        if is_unshared and is_as_left(self._disk, self._folder, before):
+            self.history.go_on(before.state.root, self.has, is_unshared=True)
+            committer.go_on()
+            self._read_only = False
+            return False
+        assert self._open_again is not None
+        committer.close()
+        known_entries = before.index.recent_count
+        try:
+            opened = self._open_again(before, lock)
+        finally:
+            before.left = None
+        assert opened.writer is not None
+        is_anew = opened.index is not before.index
+        self._opened, self._index, self._state = opened, opened.index, opened.state
+        self._segments.forget()
+        if is_anew:
+            self._identity = opened.place[1]
+            self._cache.clear()
+            self._caretaker.begin_anew(opened)
+            self._damage.clear()
+            before.index.close()
+        self._damage.update({(item.file, item.offset): item for item in opened.damage})
+        self.room.wrote(0, max(0, opened.index.recent_count - known_entries))
+        self._begin_writing(opened, opened.writer)
+        waiting = {**self._writing, **self._pending}  # none, unless a write failed before
+        self._pending = {h: cell for h, cell in waiting.items() if self._index.find(h) < 0}
+        self._writing = {}
+        self._pending_bytes = sum(map(len, self._pending.values()))
+        self.history.go_on(opened.state.root, self.has, is_unshared=False)
+        self._read_only = False
+        return is_anew
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise UsageError(
+                f"{self._folder}: opened for writing by another process, before a fork; open the "
+                "store again in this one"
+            )
 
     # --- loss ---
 
@@ -433,7 +562,7 @@ class CellStore(Reading):
         """
         self._check_open()
         committer = self._committer
-        if committer is None:
+        if committer is None or (self._read_only and not self._pending):
             return
         with committer.lock:
             committer.check()
@@ -582,9 +711,11 @@ class CellStore(Reading):
         """
         if self._closed:
             return
-        self._caretaker.stop()
+        is_own = self._pid == os.getpid()  # a forked child leaves all to its parent
+        if is_own:
+            self._caretaker.stop()
         try:
-            if self._committer is not None:
+            if is_own and self._committer is not None and self._is_for_writing():
                 self._close_writer(self._committer)
         finally:
             self._closed = True
@@ -598,6 +729,16 @@ class CellStore(Reading):
             self._cache.clear()
             if self._opened.lock is not None:
                 self._opened.lock.release()
+
+    def _is_for_writing(self) -> bool:
+        """Return whether the store has its lock, or takes it again, to leave the folder tidy."""
+        if not self._read_only:
+            return True
+        try:
+            self.acquire()
+        except (StoreError, UsageError):
+            return False  # another has it and does that, or the folder is gone; nothing is lost
+        return True
 
     def _close_writer(self, committer: Committer) -> None:
         try:
@@ -629,4 +770,18 @@ class CellStore(Reading):
         committer = self._committer
         if committer is None:
             raise ReadOnly(f"{self._folder}: opened for reading only; open it without read_only")
+        self._check_process()
+        if self._read_only:
+            raise ReadOnly(f"{self._folder}: {GAVE_BACK}")
         return committer
+
+
+def _check_sizes(segment_bytes: int, spare_bytes: int, pending_bytes: int) -> None:
+    if not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES:
+        raise UsageError(
+            f"segment_bytes is {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES}, got {segment_bytes}"
+        )
+    if spare_bytes < 0:
+        raise UsageError(f"spare_bytes is at least 0, got {spare_bytes}")
+    if not 0 <= pending_bytes <= PENDING_BYTES_MAX:
+        raise UsageError(f"pending_bytes is 0 to {PENDING_BYTES_MAX}, got {pending_bytes}")

@@ -16,8 +16,9 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
-from datalattice.errors import StoreError, StoreFailed, StoreFull, UsageError
+from datalattice.errors import ReadOnly, StoreError, StoreFailed, StoreFull, UsageError
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.disk import write_error
 from datalattice.store.hashindex import HashIndex, Position
@@ -36,6 +37,8 @@ from datalattice.store.packing import (
 )
 from datalattice.store.recovery import Pack
 from datalattice.store.segments import PACK_BYTES_MAX, SegmentWriter
+
+GAVE_BACK: Final = "the store gave its lock back; acquire it again before you write"
 
 
 class Cells:
@@ -93,6 +96,7 @@ class Committer:
         self._sequence = state.position.sequence
         self._trailer = state.position.trailer
         self._failure: StoreError | None = None
+        self._is_paused = False
         self.epoch = 0
         """Grows with every restart: what was written before one is not waited for after it."""
         self.head = state.root
@@ -104,12 +108,26 @@ class Committer:
         return self._sequence
 
     def check(self) -> None:
-        """Check that nothing failed before.
+        """Check that nothing failed before, and that the store has its lock.
 
-        Raises: StoreFailed: something did.
+        Raises: StoreFailed: something did. ReadOnly: it gave the lock back.
         """
+        if self._is_paused:
+            raise ReadOnly(f"{self._where}: {GAVE_BACK}")
         if self._failure is not None:
             raise StoreFailed(f"{self._failure}; open the store again") from self._failure
+
+    def pause(self) -> None:
+        """Refuse every write until `go_on`; what was written is settled. The lock is held."""
+        # It is evidence for the next writer, who looks at the log itself when it is missing.
+        with contextlib.suppress(OSError):
+            self._end.note(self._reached())
+        self._is_paused = True
+
+    def go_on(self) -> None:
+        """Write again behind the last pack: the log is as it was left."""
+        with self.lock:
+            self._is_paused = False
 
     @property
     def has_failed(self) -> bool:
@@ -308,6 +326,8 @@ class Committer:
 
     def _publish(self) -> None:
         """Show the packs that are durable to the readers of this object, in order."""
+        if self._is_paused:  # all are shown, and the log's end is another writer's
+            return
         waiting = self._waiting
         while waiting and waiting[0].end.sequence <= self._durable:
             pack = waiting.popleft()
@@ -332,6 +352,7 @@ class Committer:
         Raises: StoreFull, StoreFailed: it cannot be written.
         """
         with self._turn:
+            self.check()
             try:
                 self._end.sync(self._reached())
             except OSError as error:

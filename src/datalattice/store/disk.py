@@ -76,6 +76,21 @@ class Lock(Protocol):
         ...
 
 
+class LockFile(Lock, Protocol):
+    """The held lock of a lock file, which can be lent."""
+
+    def lend(self) -> None:
+        """Let others have it until `retake`. Lending it twice is fine."""
+        ...
+
+    def retake(self) -> bool:
+        """Take a lock again that was lent; return whether nobody else had it meanwhile.
+
+        Raises: StoreLocked: somebody has it. UsageError: it was lent by the parent of this process.
+        """
+        ...
+
+
 class Disk(Protocol):
     """Files and folders by path. Every method may raise OSError."""
 
@@ -131,7 +146,7 @@ class Disk(Protocol):
         """Return where a folder is: another word after it was copied or moved to another disk."""
         ...
 
-    def lock(self, path: str) -> Lock:
+    def lock(self, path: str) -> LockFile:
         """Take the lock file.
 
         Raises: StoreLocked: somebody holds it; the text names the process.
@@ -319,7 +334,7 @@ class RealDisk:
         system = os.statvfs(path).f_fsid or found.st_dev
         return f"{machine} {system} {found.st_ino} {birth_time(path)}"
 
-    def lock(self, path: str) -> Lock:
+    def lock(self, path: str) -> LockFile:
         """Take the lock file.
 
         Raises: StoreLocked: somebody holds it; the text names the process.

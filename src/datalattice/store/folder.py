@@ -188,6 +188,11 @@ def index_is_believable(disk: Disk, folder: str) -> bool:
     return words[0] == "clean" or (words[0] == "dirty" and boot != "" and words[1] == boot)
 
 
+def index_is_in_use(disk: Disk, folder: str) -> bool:
+    """Return whether the tables are marked as those of a store that is open for writing."""
+    return (read_text(disk, folder, STATE_FILE) or "").startswith("dirty ")
+
+
 def disown_index(disk: Disk, folder: str) -> None:
     """Mark the tables of the index as not to be trusted: the next start makes them again."""
     if disk.exists(f"{folder}/{STATE_FILE}"):

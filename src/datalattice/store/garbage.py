@@ -285,6 +285,18 @@ def read_removed(disk: Disk, folder: str, store_id: bytes) -> Removed:
     return Removed(begin, runs, time_ms, kept)
 
 
+def read_removed_head(disk: Disk, folder: str) -> bytes:
+    """Return the first bytes of the record, which each collection changes; b"" without a record."""
+    try:
+        file = disk.open(f"{folder}/{GARBAGE_FILE}")
+    except FileNotFoundError:
+        return b""
+    try:
+        return file.read(0, _HEAD.size)
+    finally:
+        file.close()
+
+
 def known_removed(disk: Disk, folder: str, store_id: bytes) -> Removed:
     """Return the record; segments that are gone without one count as dropped.
 

@@ -83,7 +83,6 @@ class HashIndex:
         self._recent_max = recent_max
         self._recent: dict[bytes, int] = {}
         self._forgotten: set[bytes] = set()
-        self._tail: deque[tuple[int, list[bytes]]] = deque()
         self._condemned: Callable[[int], bool] | None = None
         self.ages: Callable[[], bytes] | None = None
         """Returns what `kept_ages` is to return later; asked for when entries are flushed."""
@@ -350,21 +349,10 @@ class HashIndex:
 
     # --- the index of a reader: the tables on disk belong to the writer ---
 
-    def note_tail(self, packs: list[tuple[int, list[bytes]]]) -> None:
-        """Remember which entries came from packs behind the watermark, as (sequence, hashes)."""
-        self._tail.extend(packs)
-
     def drop_recent(self) -> None:
-        """Forget all entries in memory: the tables on disk have them now."""
-        self._tail.clear()
+        """Forget all entries in memory: the tables on disk have them, or the log is read again."""
         self._forgotten.clear()
         self._recent = {}
-
-    def drop_tail(self, sequence: int) -> None:
-        """Forget entries of packs up to `sequence`: the tables on disk have them now."""
-        while self._tail and self._tail[0][0] <= sequence:
-            for hash in self._tail.popleft()[1]:
-                self._recent.pop(hash, None)
 
     def sync(self) -> None:
         """Return when what was flushed is durable."""

@@ -146,7 +146,7 @@ class History:
         self._damage: tuple[Damage, ...] = ()
         self._entries: list[Moment] = []
         if writable:
-            self._entries = self._read()
+            self._entries, self._offset = self._read()
 
     @property
     def damage(self) -> tuple[Damage, ...]:
@@ -161,7 +161,7 @@ class History:
     def entries(self) -> list[Moment]:
         """Return what is remembered, the oldest first; the last is the present root."""
         with self._lock:
-            return list(self._entries) if self._writable else self._read()
+            return list(self._entries) if self._writable else self._read()[0]
 
     def roots(self) -> list[bytes]:
         """Return the hashes of the roots that are to be remembered, each once.
@@ -200,6 +200,58 @@ class History:
             else:
                 self._attempt(self._compact)
         self.flush()
+
+    def pause(self) -> None:
+        """Let others write from now on: what is remembered is read anew at each call."""
+        self.flush()
+        with self._lock:
+            self._writable = False
+
+    def go_on(
+        self, root: bytes | None, is_here: Callable[[bytes], bool], *, is_unshared: bool
+    ) -> None:
+        """Write again after a `pause`; is_unshared: nobody else did meanwhile."""
+        with self._lock:
+            self._writable = True
+            if is_unshared:
+                return
+            file, self._file = self._file, None
+            if file is not None:
+                file.close()
+            try:
+                has_followed = not self._fresh and self._failure is None and self._follow()
+            except OSError:
+                has_followed = False  # read below, which tells what is wrong
+            if has_followed:
+                if root is not None:
+                    self._note(root)
+                self._attempt(self._open_file)
+        if has_followed:
+            self.flush()
+        else:
+            self._entries, self._offset = self._read()
+            self.begin(root, is_here)
+
+    def _follow(self) -> bool:
+        """Take in what others appended; return False where they wrote the file anew."""
+        entries, start = self._entries, self._offset
+        if not entries:
+            return False
+        file = self._disk.open(self._path)
+        try:
+            data = file.read(start - SLOT_BYTES, _FILE_BYTES_MAX)
+        finally:
+            file.close()
+        # Thinning only leaves entries out: the same one at the same place has the same before it.
+        if data[:SLOT_BYTES] != _slot(entries[-1]):
+            return False
+        appended, bad = parse_history(_HEAD + data)
+        if bad or len(data) % SLOT_BYTES:
+            return False
+        self._entries = entries + appended[1:]
+        self._offset = start + len(data) - SLOT_BYTES
+        self._since += len(appended) - 1
+        return True
 
     def _attempt(self, step: Callable[[], None]) -> None:
         """Do something to the file; a failure is kept, and cured by the next `_compact`."""
@@ -296,23 +348,23 @@ class History:
         self._fresh = []
         self._failure = None
 
-    def _read(self) -> list[Moment]:
+    def _read(self) -> tuple[list[Moment], int]:
+        """Return the entries in the file, and its length."""
         try:
             file = self._disk.open(self._path)
         except FileNotFoundError:
             self._damage = ()
-            return []
+            return [], 0
         try:
             data = file.read(0, _FILE_BYTES_MAX)
         finally:
             file.close()
-        self._offset = len(data)
         entries, bad = parse_history(data)
         self._damage = tuple(
             Damage(self._path, offset, "an entry of the history does not fit its checksum")
             for offset in bad
         )
-        return entries
+        return entries, len(data)
 
 
 def _slot(entry: Moment) -> bytes:

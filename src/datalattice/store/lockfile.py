@@ -1,8 +1,9 @@
 """Lock file: one writer at a time, and a clear word on who it is.
 
 The lock is the kernel's (`flock`), so it is gone the moment its holder is, however it ended: there
-are no stale locks to clear by hand. The file's text, process id and start time, only feeds the
-error message.
+are no stale locks to clear by hand. The file's text is the process id, its start time, and how many
+locks that process had taken by then. It feeds the error message, and tells a holder that gave the
+lock back and takes it again whether anybody else had it meanwhile: whoever takes it writes its own.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import errno
 import fcntl
 import os
 import struct
+from itertools import count
 from pathlib import Path
 from typing import Final
 
-from datalattice.errors import StoreError, StoreLocked
+from datalattice.errors import StoreError, StoreLocked, UsageError
 
 LOCK_MODE: Final = 0o600
 
-TEXT_BYTES: Final = 40
-"""Room for the text of the file: two numbers of at most 19 digits."""
+TEXT_BYTES: Final = 60
+"""Room for the text of the file: three numbers of at most 19 digits."""
 
+_taken: Final = count(1)
 _held: Final[set[int]] = set()
 
 
@@ -40,32 +43,81 @@ os.register_at_fork(after_in_child=_drop_inherited)
 class FileLock:
     """The held lock of one file; taken when the object is made."""
 
-    __slots__ = ("_fd", "_pid")
+    __slots__ = ("_fd", "_path", "_pid", "_text")
 
     def __init__(self, path: str) -> None:
-        fd = _opened(path)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _describe(os.pread(fd, 200, 0))
-            os.close(fd)
-            raise StoreLocked(
-                f"{Path(path).parent}: another process writes to this store ({holder}); stop it "
-                "or wait until it ends; reading beside it works (read_only=True)"
-            ) from None
-        except BaseException:
-            os.close(fd)
-            raise
-        # Padded, so that nothing of a longer text is left: to truncate takes milliseconds.
-        text = f"{os.getpid()} {_start_time()}".ljust(TEXT_BYTES) + "\n"
-        try:
-            os.pwrite(fd, text.encode(), 0)
-        except OSError:  # a full disk: then others are not told who has it
-            with contextlib.suppress(OSError):
-                os.ftruncate(fd, 0)
-        _held.add(fd)
-        self._fd = fd
+        self._path = path
+        self._fd = -1
         self._pid = os.getpid()
+        self._text = b""
+        self._open()
+        try:
+            self._take()
+        except BaseException:
+            self.release()
+            raise
+        self._sign()
+
+    def _open(self) -> None:
+        self._fd = _opened(self._path)
+        _held.add(self._fd)
+
+    def _take(self) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _describe(os.pread(self._fd, 200, 0))
+            raise StoreLocked(
+                f"{Path(self._path).parent}: another process writes to this store ({holder}); "
+                "stop it or wait until it ends; reading beside it works (read_only=True)"
+            ) from None
+
+    def _sign(self) -> None:
+        # Padded, so that nothing of a longer text is left: to truncate takes milliseconds.
+        text = f"{os.getpid()} {_start_time()} {next(_taken)}".ljust(TEXT_BYTES) + "\n"
+        self._text = text.encode()
+        try:
+            os.pwrite(self._fd, self._text, 0)
+        except OSError:  # a full disk: then others are not told who has it
+            self._text = b""
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, 0)
+
+    def lend(self) -> None:
+        """Let others have it until `retake`. Lending it twice is fine."""
+        if self._fd >= 0 and self._pid == os.getpid():
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def retake(self) -> bool:
+        """Take a lock again that was lent; return whether nobody else had it meanwhile.
+
+        Raises: StoreLocked: somebody has it. UsageError: it was lent by the parent of this process.
+        """
+        if self._pid != os.getpid():
+            raise UsageError(f"{self._path}: the lock of another process, from before a fork")
+        if self._fd < 0:
+            self._open()
+        self._take()
+        try:
+            if not self._is_named():  # the folder was replaced
+                self.release()
+                self._open()
+                self._text = b""
+                self._take()
+            if self._text and os.pread(self._fd, TEXT_BYTES + 1, 0) == self._text:
+                return True
+            self._sign()
+        except BaseException:
+            self.lend()
+            raise
+        return False
+
+    def _is_named(self) -> bool:
+        """Return whether the file that is locked is the one at the path."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.lstat(self._path))
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Let others have it."""

@@ -28,34 +28,34 @@ class LogState:
         self.root = start.root
         """Hash of the root, None when none was ever committed."""
 
-    def apply(self, pack: Pack) -> list[tuple[int, list[bytes]]]:
-        """Take a pack in; return (sequence, hashes) of the entries the index has now."""
+    def apply(self, pack: Pack) -> None:
+        """Take a pack in."""
         self.position = pack.end
         if pack.end.segment < self._sieve.removed.begin:
-            return self._apply_sifted(pack)
+            self._apply_sifted(pack)
+            return
         if pack.is_part:
             self._parts.append(pack)
-            return []
-        applied = []
+            return
         own = pack.parts if pack.root is not None else 0
         orphans = len(self._parts) - own
         for number, part in enumerate(self._parts):
-            index_cells = self._index_orphans if number < orphans else self._index_cells
-            applied.append(index_cells(part))
-        applied.append(self._index_cells(pack))
+            if number < orphans:
+                self._index_orphans(part)
+            else:
+                self._index_cells(part)
+        self._index_cells(pack)
         self._parts.clear()
         promoted = [(hash, self._index.find(hash)) for hash in pack.promoted]
         moved = {hash: place & ~STAGED for hash, place in promoted if place >= 0 and place & STAGED}
         if moved:
             self._index.add(list(moved), list(moved.values()))
-            applied.append((pack.end.sequence, list(moved)))
         self.staged = max(0, self.staged - len(pack.promoted))
         if pack.root is not None:
             self.root = pack.root
         self._whole = pack.end
-        return applied
 
-    def _apply_sifted(self, pack: Pack) -> list[tuple[int, list[bytes]]]:
+    def _apply_sifted(self, pack: Pack) -> None:
         """Take in a pack that a collection has looked at: it knows what counts, and how."""
         found = self._sieve.sift(pack.hashes, pack.places)
         hashes, places, staged = (pack.hashes, pack.places, 0) if found is None else found
@@ -64,15 +64,16 @@ class LogState:
         if pack.root is not None:
             self.root = pack.root
         self._whole = pack.end
-        return [(pack.end.sequence, hashes)]
 
-    def _index_cells(self, pack: Pack) -> tuple[int, list[bytes]]:
+    def _index_cells(self, pack: Pack) -> None:
         self.staged += pack.staged
         self._index.add(pack.hashes, pack.places)
-        return pack.end.sequence, pack.hashes
 
-    def _index_orphans(self, pack: Pack) -> tuple[int, list[bytes]]:
-        """Take in a part of no commit: cells that are here already stay where and what they are."""
+    def _index_orphans(self, pack: Pack) -> list[bytes]:
+        """Take in a part of no commit: cells that are here already stay where and what they are.
+
+        Return the hashes of the others.
+        """
         known = self._index.find_many(pack.hashes)
         places = {
             hash: place | STAGED
@@ -81,14 +82,14 @@ class LogState:
         }
         self.staged += len(places)
         self._index.add(list(places), list(places.values()))
-        return pack.end.sequence, list(places)
+        return list(places)
 
     def give_up_parts(self) -> list[bytes]:
         """Take in the packs of a commit that was never completed; return the hashes of its cells.
 
         No commit is under way.
         """
-        hashes = [hash for part in self._parts for hash in self._index_orphans(part)[1]]
+        hashes = [hash for part in self._parts for hash in self._index_orphans(part)]
         self._parts.clear()
         self._whole = self.position
         return hashes

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from datalattice.crypto import Entropy
 from datalattice.errors import Corruption, StoreFailed, StoreVersion, UsageError
 from datalattice.store.base import Damage
-from datalattice.store.disk import Disk, Lock, write_error
+from datalattice.store.disk import Disk, LockFile, write_error
 from datalattice.store.folder import (
     INDEX,
     LOCK_FILE,
@@ -64,6 +64,15 @@ _REMEDY: Final = (
 )
 
 
+class Left(NamedTuple):
+    """How a writer left a store when it gave its lock back."""
+
+    position: Position
+    """Behind the last pack; all before it is durable."""
+    removed: bytes
+    """The head of the record of what was removed."""
+
+
 class Opened:
     """What an open store is made of."""
 
@@ -73,9 +82,12 @@ class Opened:
         "index",
         "is_checked",
         "keeps_root",
+        "left",
         "lock",
         "loss",
+        "place",
         "removed",
+        "start",
         "state",
         "store_id",
         "was_cut",
@@ -90,7 +102,9 @@ class Opened:
         self.state = state
         self.removed = removed
         self.damage: list[Damage] = []
-        self.lock: Lock | None = None
+        self.start = state.watermark()
+        """Up to where the tables on disk were complete when they were looked at last."""
+        self.lock: LockFile | None = None
         self.writer: SegmentWriter | None = None
         self.end: EndRecord | None = None
         self.loss: Loss | None = None
@@ -101,6 +115,10 @@ class Opened:
         """Whether the log has no pack behind them yet."""
         self.keeps_root = False
         """Whether the root is the lost one, so that healing can bring it back."""
+        self.place = ("", "")
+        """Where the folder lay, and which file the tables were in, when a writer opened it."""
+        self.left: Left | None = None
+        """How a writer left it that gave its lock back; None: it has to be opened anew."""
 
 
 def open_reader(disk: Disk, folder: str) -> Opened:
@@ -157,7 +175,7 @@ def open_writer(
         lock = disk.lock(f"{folder}/{LOCK_FILE}")
 
         def attempt() -> Opened:
-            return _open_locked(
+            return open_locked(
                 disk,
                 folder,
                 entropy,
@@ -180,7 +198,7 @@ def open_writer(
         raise write_error(error, folder) from error
 
 
-def _open_locked(
+def open_locked(
     disk: Disk,
     folder: str,
     entropy: Entropy,
@@ -189,9 +207,10 @@ def _open_locked(
     recent_max: int,
     repair: bool,
     keep_root: bool,
-    lock: Lock,
+    lock: LockFile,
     room: Room,
 ) -> Opened:
+    """Do the work of `open_writer`; the lock is held."""
     if not check_folder(disk, folder, must_exist=False):
         make_store(disk, folder, entropy)
     room.begin()
@@ -216,11 +235,12 @@ def _open_locked(
     try:
         opened = Opened(store_id, index, LogState(index, index.watermark(), removed), removed)
         opened.lock = lock
+        opened.place = place_of(disk, folder)
         opened.is_checked = is_checked(disk, folder)
         opened.end = end
         opened.loss = loss
         opened.writer = SegmentWriter(disk, folder, store_id, segment_bytes)
-        _recover(disk, folder, opened, opened.writer, repair=repair, keep_root=keep_root)
+        recover(disk, folder, opened, opened.writer, repair=repair, keep_root=keep_root)
         opened.damage += [*damage, *end.damage]
         if carry_out(disk, folder, index, removed):
             index.flush(opened.state.watermark())
@@ -230,6 +250,11 @@ def _open_locked(
         _give_back_index(disk, folder, index)
         raise
     return opened
+
+
+def place_of(disk: Disk, folder: str) -> tuple[str, str]:
+    """Return where a store's folder is, and which file the tables of its index are in."""
+    return disk.place(f"{folder}/{SEGMENTS}"), disk.engine_identity(f"{folder}/{INDEX}")
 
 
 def made_of(opened: Opened, disk: Disk, folder: str, make: Callable[[Opened], T]) -> T:
@@ -288,16 +313,20 @@ def _open_index(disk: Disk, folder: str, recent_max: int, *, believe: bool) -> H
     return HashIndex(disk.engine(path, TABLES, read_only=False), recent_max=recent_max)
 
 
-def _recover(
+def recover(
     disk: Disk,
     folder: str,
     opened: Opened,
     writer: SegmentWriter,
     *,
     repair: bool,
-    keep_root: bool,
+    keep_root: bool = False,
+    left: Position | None = None,
 ) -> None:
-    """Read the packs behind the watermark, and make the log end behind the last good one."""
+    """Read the packs behind the watermark, and make the log end behind the last good one.
+
+    left: what was durable when this process, which still lives, had the lock before.
+    """
     state, index = opened.state, opened.index
     known = None if opened.end is None else opened.end.found
     last = max(state.position.sequence, 0 if known is None else known.position.sequence)
@@ -341,10 +370,15 @@ def _recover(
         # Nothing proves the header of a segment whose first pack is not proven.
         inside = first.segment == end.segment and first.offset > SEGMENT_HEADER_BYTES
         begin = first.offset if inside else 0
-        _secure_tail(disk, segment_path(folder, end.segment), begin, end.offset)
+        # Since it was left no power failed: bytes behind a pack that is proven are room. A header
+        # without such a pack may be one whose sync failed.
+        is_proven = recovery.unproven_from is None and end.offset > SEGMENT_HEADER_BYTES
+        if left is None or cut is not None or not is_proven:
+            _secure_tail(disk, segment_path(folder, end.segment), begin, end.offset)
         writer.resume(end.segment, end.offset)
-    # A process that died may have made, or removed, a name that is not on the disk yet.
-    disk.sync_folder(f"{folder}/{SEGMENTS}")
+    if left is None or cut is not None or left.segment != end.segment:
+        # A process that died may have made, or removed, a name that is not on the disk yet.
+        disk.sync_folder(f"{folder}/{SEGMENTS}")
 
 
 def _go_on_without(disk: Disk, folder: str, opened: Opened, loss: Loss, *, keep_root: bool) -> None:

@@ -1,4 +1,7 @@
-"""Reading: the half of a cell store that finds cells and reads them, for writers and readers."""
+"""Reading: the half of a cell store that finds cells and reads them, for writers and readers.
+
+Length: all that reads one store, in one object.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +85,7 @@ class Reading(Store):
         self._state = opened.state
         self._segments = SegmentReader(disk, folder)
         self._closed = False
+        self._has_released = False  # a writer that gave its lock back before
         self.on_damage: Callable[[Damage], None] | None = None
         """Called, on whatever thread reads, when a cell turns out to be damaged."""
         self._damage = {(item.file, item.offset): item for item in opened.damage}
@@ -180,7 +184,9 @@ class Reading(Store):
         if len(hash) != HASH_BYTES:
             check_hash(hash)
         place = self._index.find(hash)
-        if place < 0 and self._read_only and self.refresh():
+        if place < 0 and (self._read_only or self._has_released):
+            self.refresh()
+            # Also when it found nothing: another thread may have just read the log.
             place = self._index.find(hash)
         return place
 
@@ -252,9 +258,11 @@ class Reading(Store):
         Readers do so by themselves when they ask for the root or miss a cell.
         """
         self._check_open()
-        if not self._read_only:
+        if not self._read_only and not self._has_released:
             return False
         with self._refresh_lock:
+            if not self._read_only:
+                return False
             identity = self._disk.engine_identity(f"{self._folder}/{INDEX}")
             if identity != self._identity:
                 self._reopen(identity)
@@ -275,17 +283,16 @@ class Reading(Store):
         before = state.position
         index.look_again()
         start = index.watermark()
-        if start.position.sequence >= before.sequence or self._is_taken_back(before):
+        if start != self._opened.start or self._is_taken_back(before):
             index.drop_recent()
             state.restart(start)
-        else:
-            index.drop_tail(start.position.sequence)
+            self._opened.start = start
         log = LogReader(self._disk, self._folder, self._opened.store_id, state.position)
         recovery = Recovery(log, self._folder)
         damage: list[Damage] | None = None
         try:
             for pack in recovery.packs():
-                index.note_tail(state.apply(pack))
+                state.apply(pack)
             state.move_to(recovery.end)
             damage = recovery.damage + self._acknowledged_damage(recovery)
         except FileNotFoundError:
@@ -315,6 +322,7 @@ class Reading(Store):
     def _reopen(self, identity: str) -> None:
         """Follow a writer that made the index again, or the store."""
         before, self._opened = self._opened, open_reader(self._disk, self._folder)
+        self._opened.lock = before.lock
         old, self._index, self._state = self._index, self._opened.index, self._opened.state
         if self._opened.store_id != before.store_id:
             self._segments.forget()

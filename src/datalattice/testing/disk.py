@@ -28,7 +28,7 @@ from typing import Final
 from datalattice.crypto import SeededEntropy
 from datalattice.engine import Engine, MemoryEngine, ReadTxn, Snapshot, WriteTxn
 from datalattice.errors import StoreFull, StoreLocked
-from datalattice.store import DiskFile, Lock, View
+from datalattice.store import DiskFile, Lock, LockFile, View
 
 SECTOR_BYTES: Final = 512
 
@@ -85,6 +85,7 @@ class SimDisk:
         self._tables: dict[str, _Tables] = {}
         self._removed: dict[str, _Tables] = {}
         self._locks: set[str] = set()
+        self._last_holders: dict[str, SimLock] = {}
         self._boot = 1
         self._dead = False
         self.steps = 0
@@ -303,13 +304,24 @@ class SimDisk:
         """Return the same word for every folder: nothing is copied here."""
         return "simulated"
 
-    def lock(self, path: str) -> Lock:
+    def lock(self, path: str) -> LockFile:
         """Take the lock."""
+        found = SimLock(self, path)
+        found.retake()
+        return found
+
+    def take_lock(self, path: str, holder: SimLock) -> bool:
+        """Give a lock to somebody; return whether nobody else had it since."""
         self.check_alive()
         if path in self._locks:
             raise StoreLocked(f"{path}: another writer has this store open")
         self._locks.add(path)
-        return SimLock(self._locks, path)
+        before, self._last_holders[path] = self._last_holders.get(path), holder
+        return before is holder
+
+    def drop_lock(self, path: str) -> None:
+        """Take a lock from whoever has it."""
+        self._locks.discard(path)
 
     def lock_contents(self, path: str) -> Lock:
         """Take the lock on a file's bytes."""
@@ -377,15 +389,28 @@ class SimView:
 
 
 class SimLock:
-    """A held lock."""
+    """A lock of a simulated disk."""
 
-    def __init__(self, locks: set[str], path: str) -> None:
-        self._locks = locks
+    def __init__(self, disk: SimDisk, path: str) -> None:
+        self._disk = disk
         self._path = path
+        self._is_held = False
+
+    def retake(self) -> bool:
+        """Take it; return whether nobody else had it meanwhile."""
+        is_same = self._disk.take_lock(self._path, self)
+        self._is_held = True
+        return is_same
+
+    def lend(self) -> None:
+        """Let others have it until `retake`."""
+        if self._is_held:
+            self._disk.drop_lock(self._path)
+        self._is_held = False
 
     def release(self) -> None:
         """Let others have it."""
-        self._locks.discard(self._path)
+        self.lend()
 
 
 class SimFile:
